@@ -1,0 +1,73 @@
+"""Write checkpoints when they are due, and delete those that need not be kept."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..engine.arguments import TrainingArguments
+from ..engine.checkpoint import files
+from ..engine.checkpoint.retention import Keep
+from ..engine.checkpoint.store import write_checkpoint
+from ..engine.run import Run
+from ..events.control import TrainerControl
+from ..events.stages import Stage, order
+from ..events.triggers import Trigger, at_end, every
+from .cadence import Cadence
+from .log import from_strategy
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Checkpoint(Cadence):
+    """Writes everything a run needs to go on from where it is, as `<output_dir>/checkpoint-<step>`."""
+
+    flag = "save"
+    arguments = ("save_strategy", "save_steps", "save_total_limit")
+
+    trigger: Trigger = field(default_factory=lambda: every(500) | at_end())
+    """When."""
+    keep: Keep = field(default_factory=Keep)
+    """Which checkpoints stay; by default all."""
+    id: str | None = None
+    """Its name in the ledger and in checkpoints."""
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> Checkpoint:
+        # With the strategy `best` it is KeepBest that asks for checkpoints.
+        strategy = "no" if args.save_strategy == "best" else args.save_strategy
+        return cls(from_strategy(strategy, args.save_steps), Keep(total=args.save_total_limit))
+
+    @order(Stage.ACT)
+    def on_save_due(self, run: Run, control: TrainerControl) -> None:
+        step = run.state.global_step
+        path = Path(run.args.output_dir) / files.folder_name(step)
+        metrics = dict(run.metrics) if run.metrics_step == step else {}
+        run.checkpoint = files.Checkpoint(path, step, metrics)
+        run.announce("on_save_begin")
+        if control.vetoed("save"):
+            logger.warning("The checkpoint of step %d is not written: it was vetoed.", step)
+            return
+        write_checkpoint(run, run.checkpoint, run.callback_states.collect())
+        if run.args.should_save:
+            self._forget(run)
+        run.announce("on_save")
+
+    def _forget(self, run: Run) -> None:
+        best = run.state.best_global_step
+        metric = getattr(_chooser(run), "metric", "")
+        for checkpoint in self.keep.superfluous(
+            files.list_checkpoints(run.args.output_dir),
+            pinned={best} if best is not None else set(),
+            metric=metric,
+            greater_is_better=getattr(_chooser(run), "greater", False),
+        ):
+            shutil.rmtree(checkpoint.path)
+
+
+def _chooser(run: Run) -> object:
+    """Return the callback that says which model is best, if there is one."""
+    return next((callback for callback in run.bus.subscribers.values() if hasattr(callback, "chooses_best")), None)

@@ -1,0 +1,56 @@
+"""Evaluate when it is due, and before the first step if wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..engine.arguments import TrainingArguments
+from ..engine.run import Run
+from ..events.control import TrainerControl
+from ..events.stages import Stage, order
+from ..events.triggers import Trigger, every
+from .cadence import Cadence
+from .log import from_strategy, serves
+
+
+@dataclass
+class Evaluate(Cadence):
+    """Evaluates on the trainer's eval dataset, or on one of its own.
+
+    Several may run side by side, each with a cadence and dataset of its own: give all but one a `dataset`.
+    """
+
+    flag = "evaluate"
+    arguments = ("eval_strategy", "eval_steps", "eval_delay", "eval_on_start")
+
+    trigger: Trigger = field(default_factory=lambda: every(1, "epoch"))
+    """When."""
+    on_start: bool = False
+    """Also before the first step, as a check that evaluating works at all."""
+    dataset: Any = None
+    """What to evaluate on, or the name of one of the trainer's datasets; by default all of those."""
+    name: str = ""
+    """The name of `dataset`, for its metrics: `eval_<name>_<metric>`."""
+    id: str | None = None
+    """Its name in the ledger and in checkpoints."""
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> Evaluate:
+        return cls(from_strategy(args.eval_strategy, args.eval_steps, after=args.eval_delay), args.eval_on_start)
+
+    @order(Stage.RELEASE)
+    def on_train_begin(self, run: Run) -> None:
+        if self.on_start:
+            self._evaluate(run)
+
+    @order(Stage.ACT)
+    def on_evaluate_due(self, run: Run, control: TrainerControl, requested_by: frozenset[str]) -> None:
+        if serves(self, self.dataset is not None, control.speaker, requested_by, run):
+            self._evaluate(run)
+
+    def _evaluate(self, run: Run) -> None:
+        if self.dataset is None or isinstance(self.dataset, str):
+            run.evaluate(eval_dataset=self.dataset)
+        else:
+            run.evaluate(eval_dataset={self.name: self.dataset} if self.name else self.dataset)

@@ -1,0 +1,115 @@
+"""The callbacks of transformers under their names: aliases, and what has no twin of its own here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..engine.arguments import TrainingArguments
+from ..events.bus import EventBus
+from ..events.callback import Callback
+from ..events.control import TrainerControl
+from ..events.errors import ArgumentError
+from ..events.stages import Stage
+from ..events.state import TrainerState
+from ..events.triggers import Moment, never
+from .cadence import Cadence
+from .checkpoint import Checkpoint
+from .early_stopping import EarlyStopping
+from .evaluate import Evaluate
+from .log import Log
+from .progress import Progress
+from .stop_at_max_steps import StopAtMaxSteps
+
+TrainerCallback = Callback
+ProgressCallback = Progress
+
+
+class DefaultFlowCallback(Callback):
+    """Decides when to log, evaluate, save and stop, all in one, from the arguments.
+
+    Here these are four callbacks, `Log`, `Evaluate`, `Checkpoint` and `StopAtMaxSteps`. A `DefaultFlowCallback` in the
+    list, or a subclass, decides in their place, and they only do the work. Removing the class from a trainer leaves the
+    deciding to the callbacks that remain.
+    """
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
+        """Ask for what is due at the end of a step."""
+        self._ask(args, control, _moment("step", state))
+        if state.global_step >= state.max_steps:
+            control.request("training_stop", f"all {state.max_steps} steps are done")
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
+        """Ask for what is due at the end of an epoch."""
+        self._ask(args, control, _moment("epoch", state))
+
+    def _ask(self, args: TrainingArguments, control: TrainerControl, now: Moment) -> None:
+        for kind in (Log, Evaluate, Checkpoint):
+            cadence = kind.from_arguments(args)
+            if cadence.trigger.due(now):
+                control.request(kind.flag, f"due by {cadence.trigger!r}")
+
+    @staticmethod
+    def retire(bus: EventBus) -> Callback | None:
+        """Take the deciding away from whoever has it on a bus; return the callback of this class, if there was one."""
+        found = None
+        for owner_id, callback in bus.subscribers.items():
+            if isinstance(callback, DefaultFlowCallback):
+                found = callback
+            if isinstance(callback, (DefaultFlowCallback, StopAtMaxSteps)):
+                bus.detach(owner_id)
+            elif isinstance(callback, Cadence):
+                callback.trigger = never()
+        return found
+
+
+def _moment(place: Any, state: TrainerState) -> Moment:
+    last = state.global_step >= state.max_steps
+    return Moment(place, state.global_step, state.epoch, state.max_steps, last=last and place == "step")
+
+
+@dataclass
+class EarlyStoppingCallback(Callback):
+    """Early stopping as transformers spells it: the metric and its direction are those of the arguments."""
+
+    early_stopping_patience: int = 1
+    """Evaluations without improvement after which to stop."""
+    early_stopping_threshold: float = 0.0
+    """How much better than the best a value must be to count as an improvement."""
+    _stopping: EarlyStopping | None = None
+
+    def on_train_begin(self, args: TrainingArguments) -> None:
+        if args.metric_for_best_model is None:
+            raise ArgumentError("EarlyStoppingCallback needs `metric_for_best_model` in the arguments.")
+        waited = self._stopping.state_dict() if self._stopping is not None else None
+        self._stopping = EarlyStopping(
+            args.metric_for_best_model,
+            self.early_stopping_patience,
+            self.early_stopping_threshold,
+            "max" if args.greater_is_better else "min",
+        )
+        if waited is not None:
+            self._stopping.load_state_dict(waited)
+
+    def on_evaluate_end(self, run: Any, control: TrainerControl, metrics: dict[str, Any]) -> None:
+        if self._stopping is not None:
+            self._stopping.on_evaluate_end(run, control, metrics)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._stopping.state_dict() if self._stopping is not None else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            self._stopping = EarlyStopping(patience=self.early_stopping_patience)
+            self._stopping.load_state_dict(state)
+
+
+class PrinterCallback(Callback):
+    """Prints each logged dict as it is."""
+
+    stage = Stage.REPORT
+
+    def on_log(self, state: TrainerState, logs: dict[str, Any]) -> None:
+        """Print, on the first process of each machine."""
+        if state.is_local_process_zero:
+            print({key: value for key, value in logs.items() if key != "total_flos"})

@@ -1,0 +1,84 @@
+"""Compute in half precision: bfloat16, or float16 with a loss scaler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from ..engine.arguments import TrainingArguments
+from ..engine.data.batches import map_tensors
+from ..engine.run import Run
+from ..events.callback import Callback
+from ..events.errors import ArgumentError
+from ..events.stages import Stage
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def to_float32(outputs: Any) -> Any:
+    """Return a model's outputs with half-precision tensors in float32, so that losses and metrics are computed in it."""
+    halves = (torch.float16, torch.bfloat16)
+    return map_tensors(lambda tensor: tensor.float() if tensor.dtype in halves else tensor, outputs)
+
+
+@dataclass
+class MixedPrecision(Callback):
+    """Runs the model's forward under torch.autocast and returns its outputs in float32; the weights stay in float32."""
+
+    stage = Stage.PREPARE
+    arguments = ("bf16", "fp16")
+
+    dtype: Literal["bf16", "fp16"] = "bf16"
+    """`bf16`, or `fp16`, which needs a CUDA device and scales the loss so that small gradients do not vanish."""
+    initial_scale: float = 65536.0
+    """The scale of the loss to begin with, for `fp16`; it adapts by itself."""
+    _restore: Any = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ArgumentError(f"MixedPrecision({self.dtype!r}): it is 'bf16' or 'fp16'.")
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> MixedPrecision | None:
+        return cls("bf16" if args.bf16 else "fp16") if args.bf16 or args.fp16 else None
+
+    def on_setup(self, run: Run) -> None:
+        device = run.args.device.type
+        if self.dtype == "fp16":
+            if device != "cuda":
+                raise ArgumentError(
+                    f"fp16 needs a CUDA device, and this run is on {device}: float16 is not computed there. "
+                    "Use bf16, or no mixed precision."
+                )
+            run.seams.fill("MixedPrecision", scaler=torch.amp.GradScaler(device, init_scale=self.initial_scale))
+        self._wrap(run.model, device)
+
+    def _wrap(self, model: nn.Module, device: str) -> None:
+        # On the module itself, so that it holds however and by whom the model is called.
+        forward = model.forward
+        own = model.__dict__.get("forward")
+
+        def in_half_precision(*args: Any, **kwargs: Any) -> Any:
+            with torch.autocast(device, dtype=DTYPES[self.dtype]):
+                outputs = forward(*args, **kwargs)
+            return to_float32(outputs)
+
+        in_half_precision.__wrapped__ = forward  # type: ignore[attr-defined] # keeps the signature readable
+        model.forward = in_half_precision
+
+        def restore() -> None:
+            if own is None:
+                del model.forward
+            else:
+                model.forward = own
+
+        self._restore = restore
+
+    def on_close(self) -> None:
+        restore, self._restore = self._restore, None
+        if restore is not None:
+            restore()

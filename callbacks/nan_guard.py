@@ -1,0 +1,64 @@
+"""Refuse to update the weights with gradients that are no numbers."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from ..engine.run import Run
+from ..events.callback import Callback
+from ..events.control import TrainerControl
+from ..events.errors import ArgumentError, NonFiniteError, nearest
+
+logger = logging.getLogger(__name__)
+
+ACTIONS = ("raise", "skip", "stop")
+
+
+@dataclass
+class NaNGuard(Callback):
+    """Looks at the norm of all gradients before each update: one NaN or infinity anywhere makes it so too.
+
+    The weights are never touched by such a step, and it is never hidden: the loss is logged as it is. With a loss
+    scaler (fp16) an overflow is the scaler's to handle, and is left to it.
+    """
+
+    action: Literal["raise", "skip", "stop"] = "raise"
+    """What to do: `raise` an error, `skip` the update and go on, or `stop` training in good order."""
+    limit: int = 10
+    """Updates in a row that may be skipped before it raises after all."""
+    skipped: int = field(default=0, init=False)
+    """Updates skipped so far."""
+    _in_a_row: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.action not in ACTIONS:
+            raise ArgumentError(
+                f"NaNGuard(action={self.action!r}){nearest(self.action, ACTIONS)} It is one of: {', '.join(ACTIONS)}."
+            )
+
+    def on_pre_optimizer_step(self, run: Run, control: TrainerControl, grad_norm: Any, loss: Any) -> None:
+        if grad_norm is None or bool(torch.isfinite(torch.as_tensor(grad_norm))) or run.seams.scaler is not None:
+            self._in_a_row = 0
+            return
+        self._in_a_row += 1
+        what = f"the gradient norm is {float(grad_norm)} and the loss {float(loss)} in step {run.state.global_step + 1}"
+        if self.action == "raise" or self._in_a_row > self.limit:
+            raise NonFiniteError(
+                f"NaNGuard: {what}, so the weights were not updated. Look at the batch (run.batch in an on_loss handler), "
+                "lower the learning rate, or clip lower; NaNGuard('skip') leaves such steps out."
+            )
+        self.skipped += 1
+        logger.warning("NaNGuard: %s; the update is skipped.", what)
+        control.request("skip_update", what)
+        if self.action == "stop":
+            control.request("training_stop", what)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"skipped": self.skipped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.skipped = state["skipped"]

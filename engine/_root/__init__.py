@@ -1,0 +1,104 @@
+"""trainbus: a PyTorch trainer you can see through. One page of loop, everything else a subscriber."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from trainbus.callbacks.checkpoint import Checkpoint as Checkpoint
+    from trainbus.callbacks.count_flops import CountFlops as CountFlops
+    from trainbus.callbacks.ddp import DDP as DDP
+    from trainbus.callbacks.early_stopping import EarlyStopping as EarlyStopping
+    from trainbus.callbacks.ema import EMA as EMA
+    from trainbus.callbacks.evaluate import Evaluate as Evaluate
+    from trainbus.callbacks.gradient_checkpointing import GradientCheckpointing as GradientCheckpointing
+    from trainbus.callbacks.hf import DefaultFlowCallback as DefaultFlowCallback
+    from trainbus.callbacks.hf import EarlyStoppingCallback as EarlyStoppingCallback
+    from trainbus.callbacks.hf import PrinterCallback as PrinterCallback
+    from trainbus.callbacks.hf import ProgressCallback as ProgressCallback
+    from trainbus.callbacks.hf import TrainerCallback as TrainerCallback
+    from trainbus.callbacks.keep_best import KeepBest as KeepBest
+    from trainbus.callbacks.log import Log as Log
+    from trainbus.callbacks.metric_schedule import MetricSchedule as MetricSchedule
+    from trainbus.callbacks.mixed_precision import MixedPrecision as MixedPrecision
+    from trainbus.callbacks.nan_guard import NaNGuard as NaNGuard
+    from trainbus.callbacks.progress import Progress as Progress
+    from trainbus.callbacks.stop_at_max_steps import StopAtMaxSteps as StopAtMaxSteps
+    from trainbus.engine.arguments import IntervalStrategy as IntervalStrategy
+    from trainbus.engine.arguments import SaveStrategy as SaveStrategy
+    from trainbus.engine.arguments import TrainingArguments as TrainingArguments
+    from trainbus.engine.checkpoint.retention import Keep as Keep
+    from trainbus.engine.data.collate import default_data_collator as default_data_collator
+    from trainbus.engine.run import Run as Run
+    from trainbus.engine.trainer import Trainer as Trainer
+    from trainbus.engine.utils import EvalPrediction as EvalPrediction
+    from trainbus.engine.utils import set_seed as set_seed
+    from trainbus.events.callback import Callback as Callback
+    from trainbus.events.catalog import Event as Event
+    from trainbus.events.control import TrainerControl as TrainerControl
+    from trainbus.events.errors import TrainbusError as TrainbusError
+    from trainbus.events.stages import Stage as Stage
+    from trainbus.events.stages import order as order
+    from trainbus.events.state import TrainerState as TrainerState
+    from trainbus.events.triggers import Trigger as Trigger
+    from trainbus.events.triggers import at as at
+    from trainbus.events.triggers import at_end as at_end
+    from trainbus.events.triggers import every as every
+    from trainbus.events.triggers import log_spaced as log_spaced
+    from trainbus.events.triggers import never as never
+    from trainbus.integrations.fairscale import ShardedDDP as ShardedDDP
+    from trainbus.integrations.tensorboard import TensorBoard as TensorBoard
+    from trainbus.integrations.wandb import Wandb as Wandb
+
+_PLACES = {
+    "callbacks.checkpoint": ("Checkpoint",),
+    "callbacks.count_flops": ("CountFlops",),
+    "callbacks.ddp": ("DDP",),
+    "callbacks.early_stopping": ("EarlyStopping",),
+    "callbacks.ema": ("EMA",),
+    "callbacks.evaluate": ("Evaluate",),
+    "callbacks.gradient_checkpointing": ("GradientCheckpointing",),
+    "callbacks.hf": (
+        "DefaultFlowCallback", "EarlyStoppingCallback", "PrinterCallback", "ProgressCallback", "TrainerCallback",
+    ),
+    "callbacks.keep_best": ("KeepBest",),
+    "callbacks.log": ("Log",),
+    "callbacks.metric_schedule": ("MetricSchedule",),
+    "callbacks.mixed_precision": ("MixedPrecision",),
+    "callbacks.nan_guard": ("NaNGuard",),
+    "callbacks.progress": ("Progress",),
+    "callbacks.stop_at_max_steps": ("StopAtMaxSteps",),
+    "engine.arguments": ("IntervalStrategy", "SaveStrategy", "TrainingArguments"),
+    "engine.checkpoint.retention": ("Keep",),
+    "engine.data.collate": ("default_data_collator",),
+    "engine.run": ("Run",),
+    "engine.trainer": ("Trainer",),
+    "engine.utils": ("EvalPrediction", "set_seed"),
+    "events": (
+        "Callback", "Event", "Stage", "TrainbusError", "TrainerControl", "TrainerState", "Trigger",
+        "at", "at_end", "every", "log_spaced", "never", "order",
+    ),
+}  # fmt: skip
+"""Where each public name lives: importing trainbus imports none of it, using a name imports its module."""
+
+_EXTRAS = {"ShardedDDP": "sharded_ddp", "TensorBoard": "tensorboard", "Wandb": "wandb"}
+"""Public names of integrations, which `integrations.load` imports or explains how to install."""
+
+_HOME = {name: place for place, names in _PLACES.items() for name in names}
+
+__all__ = ["__version__", *_HOME, *_EXTRAS]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXTRAS:
+        return importlib.import_module(".integrations", __name__).load(_EXTRAS[name])
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

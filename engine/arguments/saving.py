@@ -1,0 +1,28 @@
+"""When checkpoints are written, and which are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ._base import Group, SaveStrategy, arg, must, steps_or_share
+
+
+@dataclass(kw_only=True)
+class SavingArguments(Group):
+    """When checkpoints are written, and how many are kept."""
+
+    save_strategy: SaveStrategy | str = arg(SaveStrategy.STEPS, "When a checkpoint is written.", choices=SaveStrategy)
+    save_steps: float = arg(500, "Steps between two checkpoints; below 1, a share of the run.")
+    save_total_limit: int | None = arg(
+        None, "How many checkpoints to keep, the best one among them; the oldest go first. None keeps all."
+    )
+    save_only_model: bool = arg(
+        False, "Whether a checkpoint holds the model only: small, but a run cannot be resumed from it."
+    )
+
+    def problems(self) -> Iterator[str]:
+        yield from must(self, steps_or_share, "give whole steps, or a share of the run in (0, 1).", "save_steps")
+        yield from must(self, lambda n: n >= 1, "keep at least 1, or all with None.", "save_total_limit")
+        if self.save_strategy == SaveStrategy.STEPS and self.save_steps == 0:
+            yield "`save_steps` is 0; give 1 or more, or turn checkpoints off with `save_strategy='no'`."

@@ -1,0 +1,69 @@
+"""How the keywords of `TrainingArguments(...)` are read: other names are translated, unknown ones refused."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+from ...events.errors import nearest
+from ._base import refusal
+from .aliases import ALIASES
+
+T = TypeVar("T")
+
+
+class Spelling(type):
+    """Reads the keywords of a call before the generated `__init__` does.
+
+    A metaclass, because `@dataclass` generates a new `__init__` for every subclass that adds fields: wrapping that of
+    the base class would leave those subclasses with neither aliases nor suggestions.
+    """
+
+    def __call__(cls: type[T], *args: Any, **kwargs: Any) -> T:
+        parameters = inspect.signature(cls).parameters
+        known = set(parameters)
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            known |= kwargs.keys() - ALIASES.keys()  # an `__init__` written by hand: what it takes is its own affair
+        made: T = type.__call__(cls, *args, **respelt(kwargs, known))
+        return made
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """That of `__init__`: editors and command-line builders ask for it, and would be shown `__call__`'s."""
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # whichever class's it is
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def respelt(kwargs: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Give `kwargs` under `known` names, with one `FutureWarning` for all outdated ones.
+
+    Raises one `ArgumentError` with every name that is unknown and every two names of one argument that disagree. It
+    comes before any value is checked: as long as a name is unclear, so is what the other values were to go with.
+
+    None under another name means "not given", as in the argument files that older trainers wrote.
+    """
+    settings = {name: value for name, value in kwargs.items() if name in known}
+    said_by = {name: name for name in settings}
+    problems, outdated = [], []
+    for name, value in kwargs.items():
+        if name in known:
+            continue
+        if name not in ALIASES:
+            problems.append(f"`{name}` is not an argument{nearest(name, known)}")
+            continue
+        new, translated, is_outdated = ALIASES[name]
+        if is_outdated:
+            outdated.append(f"`{name}` is now `{new}`")
+        if value is None:
+            continue
+        value = translated(value)
+        if settings.setdefault(new, value) != value:
+            problems.append(f"`{name}` is {value!r}, but `{said_by[new]}` is {settings[new]!r}; give `{new}` only.")
+        said_by.setdefault(new, name)
+    if problems:
+        raise refusal(problems)
+    if outdated:
+        warnings.warn(f"{', '.join(outdated)}.", FutureWarning, stacklevel=3)
+    return settings

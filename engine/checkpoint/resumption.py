@@ -1,0 +1,85 @@
+"""Resuming: what a training begins from, be it nothing or a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...events.state import TrainerState
+from ..data.feed import Feed
+from ..loop import Position
+from ..plan import Plan
+from ..run import Run
+from . import store
+from .files import Checkpoint
+
+
+class NoResumption:
+    """Begins a training from its beginning."""
+
+    def __init__(self, run: Run) -> None:
+        """Begin `run` anew."""
+        self.run = run
+
+    def data_seed(self, wanted: int | None) -> int:
+        """Return the seed of the data's order."""
+        return wanted if wanted is not None else torch.initial_seed()
+
+    def begin(self, plan: Plan) -> tuple[TrainerState, Position]:
+        """Return the state and position to begin with."""
+        return self._state(TrainerState(), plan), Position()
+
+    def restore(self, feed: Feed) -> None:
+        """Put everything that is built back to where it was."""
+
+    def _state(self, state: TrainerState, plan: Plan) -> TrainerState:
+        args, ranks = self.run.args, self.run.ranks
+        state.max_steps = plan.max_steps
+        state.num_train_epochs = plan.epochs
+        state.train_batch_size = args.train_batch_size
+        state.is_local_process_zero = ranks.local_rank == 0
+        state.is_world_process_zero = ranks.rank == 0
+        for name in ("logging_steps", "eval_steps", "save_steps"):
+            setattr(state, name, plan.in_steps(getattr(args, name)))
+        self.run.control.step = state.global_step
+        return state
+
+
+class Resumption(NoResumption):
+    """Goes on from a checkpoint."""
+
+    def __init__(self, run: Run, folder: Path) -> None:
+        """Read the state in `folder`, and load its weights into the run's model.
+
+        Raises:
+            CheckpointError: if the folder is no checkpoint, or its weights do not fit.
+        """
+        super().__init__(run)
+        self.folder = folder
+        self.saved: dict[str, Any] = store.read_state(folder)
+        store.load_weights(run.model, folder)
+
+    def data_seed(self, wanted: int | None) -> int:
+        saved = self.saved.get("data_seed")
+        return saved if saved is not None else super().data_seed(wanted)
+
+    def begin(self, plan: Plan) -> tuple[TrainerState, Position]:
+        state = self._state(TrainerState.from_dict(self.saved), plan)
+        self.run.control.ledger.load_list(self.saved.get("ledger", []))
+        where = self.saved.get("position")
+        if where:
+            return state, Position(where["epoch"], where["batches"])
+        epoch, steps = divmod(state.global_step, plan.steps_per_epoch)
+        return state, Position(epoch, steps * self.run.args.gradient_accumulation_steps)
+
+    def restore(self, feed: Feed) -> None:
+        run = self.run
+        store.restore_optimizer(run, self.folder)
+        run.callback_states.restore(store.callback_states(self.folder))
+        if run.args.ignore_data_skip and run.position is not None:
+            run.position.batches = 0
+        feed.on_first_window(lambda: store.restore_randomness(run, self.folder))
+        run.checkpoint = Checkpoint(self.folder, run.state.global_step)
+        run.announce("on_load")

@@ -1,0 +1,201 @@
+"""Evaluation and prediction: one pass over a loader, to metrics and predictions. The second, smaller machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from .data.batches import detach, join, map_tensors, rows_of, to_device, to_numpy
+from .data.loaders import length_of
+from .objective import Objective
+from .ranks import Ranks
+from .run import Run
+from .utils import EvalLoopOutput, EvalPrediction, plain
+
+PredictionStep = Callable[..., tuple[Any, Any, Any]]
+Metrics = Callable[[EvalPrediction], dict[str, Any]]
+
+
+@dataclass
+class Gathered:
+    """One kind of result - losses, predictions, labels or inputs - collected batch by batch."""
+
+    concat: bool
+    parts: list[Any] = field(default_factory=list)
+    arrays: list[Any] = field(default_factory=list)
+
+    def add(self, part: Any) -> None:
+        """Keep the result of one batch, where it is."""
+        self.parts.append(part)
+
+    def to_host(self) -> None:
+        """Move what is kept to the host's memory."""
+        if self.parts:
+            self.arrays.append(to_numpy(join(self.parts))) if self.concat else self.arrays.extend(
+                map(to_numpy, self.parts)
+            )
+            self.parts = []
+
+    def whole(self, rows: int) -> Any:
+        """Return the first `rows` rows of everything, as arrays; None if there is nothing.
+
+        What lies behind them was added to give all processes equal batches.
+        """
+        self.to_host()
+        if not self.arrays:
+            return None
+        return first_rows(join(self.arrays), rows) if self.concat else self.arrays
+
+
+def evaluation_loop(
+    run: Run,
+    loader: Any,
+    prediction_step: PredictionStep,
+    *,
+    prefix: str,
+    loss_only: bool,
+    compute_metrics: Metrics | None,
+    preprocess_logits: Callable[[Any, Any], Any] | None = None,
+    ignore_keys: list[str] | None = None,
+) -> EvalLoopOutput:
+    """Run the model over a loader without training it.
+
+    Args:
+        run: read for the model, the arguments and the processes; `eval_dataloader` is set.
+        loader: the batches.
+        prediction_step: called as `prediction_step(model, batch, loss_only, ignore_keys=...)`, returns loss, logits
+            and labels of the batch, each of which may be None.
+        prefix: of the metrics' names, as `eval`.
+        loss_only: compute nothing but the loss.
+        compute_metrics: from an `EvalPrediction` to metrics.
+        preprocess_logits: applied to logits and labels of each batch, to keep less of them in memory.
+        ignore_keys: keys of the model's outputs that are no predictions.
+
+    Returns:
+        Predictions and labels as arrays in the order of the dataset, each row once, and the metrics.
+    """
+    args, ranks = run.args, run.ranks
+    model = run.model_wrapped
+    was_training = model.training
+    model.eval()
+    run.eval_dataloader = loader
+    concat = args.eval_do_concat_batches
+    losses, predictions, labels, inputs = (Gathered(keep) for keep in (True, concat, concat, concat))
+    wants_inputs = "inputs" in args.include_for_metrics
+    observed = 0
+    try:
+        for step, batch in enumerate(loader):
+            batch = to_device(batch, args.device)
+            rows = rows_of(batch) or 1
+            loss, logits, label = prediction_step(model, batch, loss_only, ignore_keys=ignore_keys)
+            if preprocess_logits is not None and logits is not None:
+                logits = preprocess_logits(logits, label)
+            gathered = (
+                (losses, loss.repeat(rows) if loss is not None else None),
+                (predictions, logits),
+                (labels, label),
+                (inputs, main_input(run.model, batch) if wants_inputs else None),
+            )
+            observed += gather_rows(gathered, ranks, rows)
+            run.announce("on_prediction_step")
+            if args.eval_accumulation_steps is not None and (step + 1) % args.eval_accumulation_steps == 0:
+                for kept, _ in gathered:
+                    kept.to_host()
+    finally:
+        model.train(was_training)
+    size = length_of(getattr(loader, "dataset", None))
+    rows = observed if size is None else size
+    row_losses, all_predictions, all_labels, all_inputs = (
+        kept.whole(rows) for kept in (losses, predictions, labels, inputs)
+    )
+    metrics: dict[str, Any] = {}
+    if compute_metrics is not None and all_predictions is not None and all_labels is not None:
+        wanted = {"losses": row_losses if "loss" in args.include_for_metrics else None, "inputs": all_inputs}
+        metrics = plain(compute_metrics(EvalPrediction(all_predictions, all_labels, **wanted)))
+    if row_losses is not None:
+        finite = row_losses[np.isfinite(row_losses)] if args.logging_nan_inf_filter else row_losses
+        metrics[f"{prefix}_loss"] = (finite if finite.size else row_losses).mean().item()
+    metrics = {key if key.startswith(f"{prefix}_") else f"{prefix}_{key}": value for key, value in metrics.items()}
+    return EvalLoopOutput(all_predictions, all_labels, metrics, rows)
+
+
+def gather_rows(gathered: tuple[tuple[Gathered, Any], ...], ranks: Ranks, rows: int) -> int:
+    """Add the results of one batch, of all processes in order of rank; return how many rows they were."""
+    parts = [part for _, part in gathered]
+    if not ranks.alone:
+        everyone = ranks.gather_objects(([map_tensors(torch.Tensor.cpu, part) for part in parts], rows))
+        rows = sum(of_one[1] for of_one in everyone)
+        parts = [
+            None if part is None else join([of_one[0][index] for of_one in everyone])
+            for index, part in enumerate(parts)
+        ]
+    for (kept, _), part in zip(gathered, parts):
+        if part is not None:
+            kept.add(part)
+    return rows
+
+
+def first_rows(arrays: Any, rows: int) -> Any:
+    """Return nested arrays of shape (n, ...) cut to their first `rows`."""
+    if isinstance(arrays, np.ndarray):
+        return arrays[:rows]
+    if isinstance(arrays, Mapping):
+        return type(arrays)({key: first_rows(value, rows) for key, value in arrays.items()})  # type: ignore[call-arg]
+    return type(arrays)(first_rows(value, rows) for value in arrays)
+
+
+def main_input(model: nn.Module, batch: Any) -> Any:
+    """Return what a model calls its main input, `input_ids` where it does not say."""
+    return batch.get(getattr(model, "main_input_name", "input_ids")) if isinstance(batch, Mapping) else batch[0]
+
+
+def prediction_step(
+    model: nn.Module,
+    batch: Any,
+    loss_only: bool,
+    ignore_keys: list[str] | None,
+    objective: Objective,
+    compute_loss: Any,
+) -> tuple[Any, Any, Any]:
+    """Return loss, logits and labels of a batch, without gradients; each is None where there is none.
+
+    Args:
+        model: the model, in evaluation mode.
+        batch: on the model's device.
+        loss_only: return neither logits nor labels.
+        ignore_keys: keys of the outputs that are no logits; by default those that the model's config names.
+        objective: knows what labels are called.
+        compute_loss: called as `compute_loss(model, batch, items)`, returns loss and outputs.
+    """
+    if ignore_keys is None:
+        config = getattr(model, "config", None)
+        ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])) if config else []
+    labels = objective.labels_in(batch)
+    loss = None
+    with torch.no_grad():
+        if objective.has_loss(batch):
+            loss, outputs = compute_loss(model, batch, objective.count_items([batch]))
+            loss = loss.detach().mean()
+            skipped = [*ignore_keys, "loss"]
+        else:
+            outputs = objective.forward(model, batch)
+            skipped = ignore_keys
+    if loss_only:
+        return loss, None, None
+    logits = detach(_logits(outputs, skipped, drop_first=loss is not None and objective.model_returns_loss))
+    return loss, logits, labels
+
+
+def _logits(outputs: Any, skipped: list[str], drop_first: bool) -> Any:
+    if isinstance(outputs, Mapping):
+        outputs = tuple(value for key, value in outputs.items() if key not in skipped)
+    elif isinstance(outputs, (tuple, list)):
+        outputs = tuple(outputs[1:] if drop_first else outputs)
+    else:
+        return outputs
+    return outputs[0] if len(outputs) == 1 else outputs

@@ -1,0 +1,200 @@
+"""Run: the record of a run that handlers are given values from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ..events.bus import EventBus
+from ..events.catalog import Clock
+from ..events.control import TrainerControl
+from ..events.state import TrainerState
+from ..events.triggers import Moment
+from .arguments import TrainingArguments
+from .checkpoint.callback_states import CallbackStates
+from .losses import Losses
+from .ranks import Ranks
+from .schedules import needs_metric
+from .seams import Seams
+from .summary import train_summary
+
+if TYPE_CHECKING:
+    from .loop import Position
+    from .plan import Plan
+
+
+class Services(Protocol):
+    """What a run does on request, through the trainer, so that a method overridden there is the one that is called."""
+
+    def log(self, logs: dict[str, Any]) -> None:
+        """Log values: to the history, and to all that hear `on_log`."""
+
+    def evaluate(self, **options: Any) -> dict[str, float]:
+        """Evaluate and return the metrics."""
+
+    def save_model(self, output_dir: str) -> None:
+        """Write the model, with its config and tokenizer, so that it can be loaded without this library."""
+
+
+@dataclass
+class Run:
+    """Everything a handler may ask for by name. Callbacks read it; what they may change says so."""
+
+    args: TrainingArguments
+    """The training arguments."""
+    state: TrainerState
+    """How far the run is."""
+    control: TrainerControl
+    """What callbacks ask for. Callbacks write it."""
+    model: nn.Module
+    """The model as the user gave it."""
+    ranks: Ranks
+    """This process among those of the run."""
+    services: Services
+    """Logging, evaluating and saving on request."""
+    bus: EventBus = field(init=False)
+    """The event bus of the trainer."""
+    callback_states: CallbackStates = field(init=False)
+    """The states of the callbacks, for checkpoints."""
+    processing_class: Any = None
+    """The tokenizer or processor that belongs to the model."""
+    model_wrapped: nn.Module = field(default_factory=nn.Module)
+    """The model as it is called: inside DDP and the like, where one is used."""
+    optimizer: Any = None
+    """The optimizer; None before training."""
+    lr_scheduler: Any = None
+    """The learning-rate schedule; None before training."""
+    train_dataloader: Any = None
+    """The loader of the training batches."""
+    eval_dataloader: Any = None
+    """The loader of the evaluation in progress, or of the last one."""
+    seams: Seams = field(default_factory=Seams)
+    """How steps are made. Callbacks fill it during `on_setup`."""
+    losses: Losses = field(init=False)
+    """The training losses that wait to be logged."""
+    plan: Plan | None = None
+    """How long the run is; None outside of training."""
+    position: Position | None = None
+    """Where in the data the run is; None outside of training."""
+    mode: str = ""
+    """What the session is for: `train`, `evaluate` or `predict`."""
+    data_seed: int | None = None
+    """The seed of the training data's order."""
+
+    batch: Any = None
+    """The batch in work. A handler of `on_batch` may replace it."""
+    loss: Any = None
+    """The loss of the batch: live in `on_loss`, where a handler may replace it, and detached after."""
+    outputs: Any = None
+    """What the model returned for the batch; kept after `on_loss` only if a handler names it."""
+    grad_norm: Any = None
+    """The norm of the gradients before clipping, as a tensor."""
+    learning_rate: float | None = None
+    """The learning rate with which the step was made."""
+    logs: dict[str, Any] = field(default_factory=dict)
+    """The values being logged. Handlers before REPORT may add to them."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """The metrics of the evaluation in work, or of the last one. Handlers before REPORT may add to them."""
+    metrics_step: int = -1
+    """The step after which they were measured."""
+    metric_prefix: str = "eval"
+    """What the names of the evaluation's metrics begin with."""
+    dataset_name: str = ""
+    """The name of the evaluated dataset; empty when there is but one."""
+    requested_by: frozenset[str] = frozenset()
+    """Who asked for the work that is due."""
+    checkpoint: Any = None
+    """The checkpoint being written, or restored."""
+    exception: BaseException | None = None
+    """The error that ends the run."""
+    _summary: dict[str, Any] = field(default_factory=dict)
+    _first_step: int = 0
+    _began: tuple[float, float] = field(default_factory=lambda: (time.time(), time.monotonic()))
+
+    def __post_init__(self) -> None:
+        self.bus = EventBus(self, self.control)
+        self.callback_states = CallbackStates(self.bus)
+        self.model_wrapped = self.model
+        self.losses = Losses(0, self.args.device, self.ranks.gather)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The older name of `processing_class`."""
+        return self.processing_class
+
+    @property
+    def unwrapped_model(self) -> nn.Module:
+        """The model without any wrapper."""
+        return self.model
+
+    @property
+    def device(self) -> torch.device:
+        """Where the batches go."""
+        return self.args.device
+
+    def announce(self, event: str, **values: Any) -> None:
+        """Announce an event, one's own or another, with values that only this announcement carries."""
+        self.bus.announce(event, **values)
+
+    def log(self, logs: Mapping[str, Any]) -> None:
+        """Log values now, beside what the run logs itself."""
+        self.services.log(dict(logs))
+
+    def evaluate(self, **options: Any) -> dict[str, float]:
+        """Evaluate now and return the metrics; see `Trainer.evaluate` for the options."""
+        return self.services.evaluate(**options)
+
+    def begin(self) -> None:
+        """Start the clock and the sums of a training session."""
+        self._summary = {}
+        self._first_step = self.state.global_step
+        self._began = (time.time(), time.monotonic())
+        self.losses = Losses(self.state.global_step, self.args.device, self.ranks.gather)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the summary of this training session, made once, when it is first asked for."""
+        if not self._summary:
+            self._summary = train_summary(self, self._first_step, self._began[0])
+        return self._summary
+
+    def count(self, clock: Clock, calls: int) -> int:
+        """Return the count that filters of subscribed functions compare with, from 1."""
+        if clock is Clock.STEP:
+            return self.state.global_step + 1
+        if clock is Clock.STEPS_DONE:
+            return self.state.global_step
+        if clock is Clock.EPOCH:
+            return (self.position.epoch if self.position is not None else 0) + 1
+        return calls
+
+    def moment(self, place: str) -> Moment:
+        """Return where the run is, for triggers, at the end of a step or of an epoch."""
+        state = self.state
+        last = state.global_step >= state.max_steps or self.control.should_training_stop
+        return Moment(
+            "epoch" if place == "epoch" else "step",
+            state.global_step,
+            state.epoch,
+            state.max_steps,
+            self.seconds(),
+            last,
+        )
+
+    def seconds(self) -> float:
+        """Return the seconds spent training, earlier sessions of a resumed run included."""
+        return self.state.seconds + time.monotonic() - self._began[1]
+
+    def current_learning_rate(self) -> float:
+        """Return the learning rate of the first parameter group."""
+        optimizer: Optimizer = self.optimizer
+        if self.lr_scheduler is None or needs_metric(self.lr_scheduler):
+            rate = optimizer.param_groups[0]["lr"]
+        else:
+            rate = self.lr_scheduler.get_last_lr()[0]
+        return float(rate.item()) if isinstance(rate, torch.Tensor) else rate

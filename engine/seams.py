@@ -1,0 +1,111 @@
+"""Seams: the places where a callback may change how a step is made, each with what happens when nobody does.
+
+Callbacks fill them during `on_setup`. A seam that only one can fill refuses a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ..events.errors import SubscriptionError
+
+Parameters = Iterable[nn.Parameter]
+
+
+class Scaler(Protocol):
+    """What torch.amp.GradScaler does, as far as a step needs it."""
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor: ...
+    def unscale_(self, optimizer: Optimizer) -> None: ...
+    def get_scale(self) -> float: ...
+    def step(self, optimizer: Optimizer) -> Any: ...
+    def update(self) -> None: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def _wrap_model(model: nn.Module, optimizer: Optimizer | None) -> nn.Module:
+    return model
+
+
+def _synchronise(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+    return nullcontext()
+
+
+def _clip(optimizer: Optimizer, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
+    """Clip to `max_norm` and return the norm before; 0 only measures."""
+    if max_norm > 0:
+        return nn.utils.clip_grad_norm_(parameters, max_norm)
+    return nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+
+
+def _zero_grad(model: nn.Module, optimizer: Optimizer) -> None:
+    model.zero_grad()
+
+
+def _optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
+    return optimizer.state_dict()
+
+
+class Seams:
+    """How a run makes, clips and applies gradients, and how its model and optimizer are built and saved."""
+
+    prepare_model: Callable[[nn.Module], nn.Module]
+    """Change the model in place, before its optimizer is made. Default: leave it."""
+    wrap_optimizer: Callable[[Optimizer], Optimizer]
+    """Replace the optimizer by one that does its work otherwise. Default: leave it."""
+    wrap_model: Callable[[nn.Module, Optimizer | None], nn.Module]
+    """Wrap the model for training. Default: the model itself."""
+    synchronise: Callable[[nn.Module, bool], AbstractContextManager[Any]]
+    """Context around forward and backward of a batch; `last` says that its gradients complete a step."""
+    clip: Callable[[Optimizer, list[nn.Parameter], float], torch.Tensor]
+    """Clip gradients to a norm and return the norm they had. Default: torch's."""
+    zero_grad: Callable[[nn.Module, Optimizer], None]
+    """Clear gradients. Default: set them to None."""
+    scaler: Scaler | None
+    """Scales the loss so that half-precision gradients do not vanish. Default: none."""
+    optimizer_state: Callable[[Optimizer], dict[str, Any]]
+    """Return the whole state of the optimizer, called on every process. Default: its `state_dict()`."""
+
+    def __init__(self) -> None:
+        self._filled: dict[str, str] = {}
+        self.prepare_model = lambda model: model
+        self.wrap_optimizer = lambda optimizer: optimizer
+        self.wrap_model = _wrap_model
+        self.synchronise = _synchronise
+        self.clip = _clip
+        self.zero_grad = _zero_grad
+        self.scaler = None
+        self.optimizer_state = _optimizer_state
+
+    def fill(self, by: str, **fillings: Any) -> None:
+        """Fill seams by name.
+
+        Args:
+            by: who fills them, for the error that a second one meets.
+            **fillings: what to put into each.
+
+        Raises:
+            SubscriptionError: for a seam that does not exist, or that another callback filled.
+        """
+        for seam, filling in fillings.items():
+            if seam not in Seams.__annotations__:
+                raise SubscriptionError(
+                    f"{by} fills the seam {seam!r}, which is none of {', '.join(Seams.__annotations__)}."
+                )
+            if seam in self._filled:
+                raise SubscriptionError(
+                    f"{by} and {self._filled[seam]} both want to decide {seam}: use one of the two."
+                )
+            self._filled[seam] = by
+            setattr(self, seam, filling)
+
+    def filled_by(self, seam: str) -> str:
+        """Return who filled a seam, or an empty string."""
+        return self._filled.get(seam, "")

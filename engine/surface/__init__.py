@@ -1,0 +1,1 @@
+"""The surface of the Trainer that is not training: evaluating, recording, subscribing."""

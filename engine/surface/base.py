@@ -1,0 +1,73 @@
+"""What every part of the Trainer's surface stands on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from ...events.bus import EventBus
+from ...events.control import TrainerControl
+from ...events.state import TrainerState
+from ..arguments import TrainingArguments
+from ..objective import Objective
+from ..run import Run
+
+
+class Surface:
+    """The parts of a run under the names that programs of this family use."""
+
+    args: TrainingArguments
+    run: Run
+    bus: EventBus
+    objective: Objective
+
+    @property
+    def state(self) -> TrainerState:
+        """How far the run is."""
+        return self.run.state
+
+    @property
+    def control(self) -> TrainerControl:
+        """What callbacks ask for."""
+        return self.run.control
+
+    @property
+    def model(self) -> nn.Module:
+        """The model as the user gave it."""
+        return self.run.model
+
+    @property
+    def model_wrapped(self) -> nn.Module:
+        """The model as it is called: inside DDP and the like, where one is used."""
+        return self.run.model_wrapped
+
+    @property
+    def processing_class(self) -> Any:
+        """The tokenizer or processor that belongs to the model."""
+        return self.run.processing_class
+
+    tokenizer = processing_class
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer; None before training."""
+        return self.run.optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Any) -> None:
+        self.run.optimizer = optimizer
+
+    @property
+    def lr_scheduler(self) -> Any:
+        """The learning-rate schedule; None before training."""
+        return self.run.lr_scheduler
+
+    @lr_scheduler.setter
+    def lr_scheduler(self, scheduler: Any) -> None:
+        self.run.lr_scheduler = scheduler
+
+    @property
+    def train_dataloader(self) -> Any:
+        """The loader of the training batches; None before training."""
+        return self.run.train_dataloader

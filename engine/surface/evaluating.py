@@ -1,0 +1,143 @@
+"""Running the model: its loss, evaluation, prediction."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ...events.errors import ArgumentError, DataError, nearest
+from ..evaluation import evaluation_loop, prediction_step
+from ..session import session
+from ..utils import EvalLoopOutput, EvalPrediction, PredictionOutput, speed_metrics
+from .loading import Loading
+from .recording import Recording
+
+
+class Evaluating(Recording, Loading):
+    """The part of the Trainer that runs the model without training it."""
+
+    eval_dataset: Any
+    compute_metrics: Callable[[EvalPrediction], dict[str, Any]] | None
+    preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
+    _ignore_keys: list[str] | None = None
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Evaluate, and return the metrics, which are also logged.
+
+        Args:
+            eval_dataset: a dataset, several by name, or the name of one of those given to the Trainer; by default all
+                of those. The metrics of a named dataset are called `<prefix>_<name>_<metric>`.
+            ignore_keys: keys of the model's outputs that are no predictions.
+            metric_key_prefix: what all names begin with.
+
+        Raises:
+            DataError: if there is no dataset to evaluate on, or one of them is empty.
+        """
+        run = self.run
+        ignore_keys = ignore_keys if ignore_keys is not None else self._ignore_keys
+        datasets = self._datasets(eval_dataset)
+        everything: dict[str, float] = {}
+        with session(run, "evaluate"):
+            run.metric_prefix = metric_key_prefix
+            self.bus.announce("on_evaluate_begin")
+            for name, dataset in datasets.items():
+                prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
+                output = self._run_over(
+                    self.get_eval_dataloader(dataset), prefix, ignore_keys, self.compute_metrics is None
+                )
+                run.metrics, run.dataset_name, run.metrics_step = output.metrics, name, run.state.global_step
+                self.bus.announce("on_evaluate_dataset")
+                self.log(run.metrics)
+                self.bus.announce("on_evaluate")
+                everything.update(run.metrics)
+            run.metrics = everything
+            self.bus.announce("on_evaluate_end")
+        return everything
+
+    def predict(
+        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """Predict, and return predictions and labels as arrays, and the metrics if there are labels.
+
+        Args:
+            test_dataset: the rows to predict for.
+            ignore_keys: keys of the model's outputs that are no predictions.
+            metric_key_prefix: what the metrics' names begin with.
+        """
+        run = self.run
+        with session(run, "predict"):
+            loss_only = self.args.prediction_loss_only
+            output = self._run_over(self.get_test_dataloader(test_dataset), metric_key_prefix, ignore_keys, loss_only)
+            run.metrics = output.metrics
+            self.bus.announce("on_predict")
+        return PredictionOutput(output.predictions, output.label_ids, output.metrics)
+
+    def prediction_step(
+        self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[Any, Any, Any]:
+        """Return loss, logits and labels of a batch, without gradients; each None where there is none.
+
+        Override it to change how a batch is predicted for.
+        """
+
+        def compute(model: Any, inputs: Any, items: Any) -> Any:
+            return self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=items)
+
+        return prediction_step(model, inputs, prediction_loss_only, ignore_keys, self.objective, compute)
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Return the loss of a batch, and the model's outputs with it if `return_outputs`.
+
+        Override it for a loss of your own.
+        """
+        loss, outputs = self.objective(model, inputs, num_items_in_batch)
+        self.run.outputs = outputs
+        return (loss, outputs) if return_outputs else loss
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Return the loader of evaluation batches. Override it for one of your own."""
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(dataset, str):
+            dataset = self.eval_dataset[dataset]
+        if dataset is None:
+            raise DataError("There is nothing to evaluate on: pass `eval_dataset`, here or to the Trainer.")
+        return self._loader(dataset, batch_size=self.args.eval_batch_size, training=False)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """Return the loader of the batches to predict for. Override it for one of your own."""
+        return self._loader(test_dataset, batch_size=self.args.eval_batch_size, training=False)
+
+    def _run_over(self, loader: Any, prefix: str, ignore_keys: list[str] | None, loss_only: bool) -> EvalLoopOutput:
+        began = time.time()
+        output = evaluation_loop(
+            self.run,
+            loader,
+            self.prediction_step,
+            prefix=prefix,
+            loss_only=loss_only or self.args.prediction_loss_only,
+            compute_metrics=self.compute_metrics,
+            preprocess_logits=self.preprocess_logits_for_metrics,
+            ignore_keys=ignore_keys,
+        )
+        steps = math.ceil(output.num_samples / (self.args.eval_batch_size * self.run.ranks.world_size))
+        output.metrics.update(speed_metrics(prefix, began, output.num_samples, steps))
+        return output
+
+    def _datasets(self, wanted: Any) -> dict[str, Any]:
+        """Return what to evaluate on by name; a single dataset has an empty name."""
+        given = self.eval_dataset
+        if isinstance(wanted, str):
+            if not isinstance(given, dict) or wanted not in given:
+                names = list(given) if isinstance(given, dict) else []
+                raise ArgumentError(f"There is no eval dataset {wanted!r}{nearest(wanted, names)} There are: {names}.")
+            return {wanted: wanted}
+        if wanted is None:
+            # By name, so that a `get_eval_dataloader` of one's own is given what transformers gives it.
+            return {name: name for name in given} if isinstance(given, dict) else {"": None}
+        return dict(wanted) if isinstance(wanted, dict) else {"": wanted}

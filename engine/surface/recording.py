@@ -1,0 +1,116 @@
+"""Logging, and writing models, metrics and state."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint import files, store
+from .base import Surface
+
+
+class Recording(Surface):
+    """The part of the Trainer that logs and writes."""
+
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
+        """Log values: into `state.log_history`, and to all that hear `on_log`.
+
+        What a handler adds to `logs` before the reporters see it is kept in the history too. Override it to log
+        elsewhere or otherwise.
+        """
+        run = self.run
+        logs["epoch"] = run.state.epoch
+        entry = {**logs, "step": run.state.global_step}
+        run.state.log_history.append(entry)
+        run.logs = logs
+        self.bus.announce("on_log")
+        entry.update({key: value for key, value in logs.items() if key not in entry})
+
+    def log_metrics(self, split: str, metrics: dict[str, Any]) -> None:
+        """Print metrics, aligned, on the first process.
+
+        Args:
+            split: what they are of, as `train`, `eval` or `test`.
+            metrics: as `train`, `evaluate` or `predict` return them.
+        """
+        if self.is_world_process_zero():
+            words = {key: _in_words(key, value) for key, value in sorted(metrics.items())}
+            keys, values = (max(map(len, column), default=0) for column in (words, words.values()))
+            print(f"***** {split} metrics *****")
+            for key, value in words.items():
+                print(f"  {key:<{keys}} = {value:>{values}}")
+
+    def save_metrics(self, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
+        """Write metrics as `<split>_results.json` into the output folder, on the first process.
+
+        Args:
+            split: what they are of.
+            metrics: as `train`, `evaluate` or `predict` return them.
+            combined: also merge them into `all_results.json`.
+        """
+        if not self.is_world_process_zero():
+            return
+        folder = Path(self.args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_json(folder / f"{split}_results.json", metrics)
+        if combined:
+            path = folder / "all_results.json"
+            earlier = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            _write_json(path, {**earlier, **metrics})
+
+    def save_state(self) -> None:
+        """Write the state of the run, its history above all, into the output folder."""
+        if self.is_world_process_zero():
+            Path(self.args.output_dir).mkdir(parents=True, exist_ok=True)
+            self.run.state.save_to_json(Path(self.args.output_dir) / files.STATE)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Write the model, with its config and tokenizer, so that it can be loaded without this library.
+
+        A model with `save_pretrained` writes itself; of any other, the weights are written as `model.safetensors`.
+
+        Args:
+            output_dir: where to; by default the output folder.
+        """
+        run = self.run
+        folder = Path(self.args.output_dir if output_dir is None else output_dir)
+        if not self.args.should_save:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        if hasattr(run.model, "save_pretrained"):
+            run.model.save_pretrained(folder)
+        else:
+            store.save_weights(run.model, folder)
+        collator_tokenizer = getattr(getattr(self, "data_collator", None), "tokenizer", None)
+        processor = run.processing_class if run.processing_class is not None else collator_tokenizer
+        if hasattr(processor, "save_pretrained"):
+            processor.save_pretrained(folder)
+
+    def is_local_process_zero(self) -> bool:
+        """Say whether this is the first process of its machine."""
+        return self.run.ranks.local_rank == 0
+
+    def is_world_process_zero(self) -> bool:
+        """Say whether this is the first process of all."""
+        return self.run.ranks.rank == 0
+
+    def end(self) -> None:
+        """Finish for good: trackers close, and the process group is left. Nothing can be run after it."""
+        self.bus.announce("on_end")
+        self.run.ranks.leave()
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=4, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _in_words(key: str, value: Any) -> str:
+    """Return a metric as people read it: seconds as h:mm:ss, large counts of operations in GF, floats in 4 digits."""
+    if key.endswith("_runtime"):
+        whole = datetime.timedelta(seconds=int(value))
+        return f"{whole}.{round(value % 1 * 100):02d}"
+    if key == "total_flos":
+        return f"{int(value) >> 30}GF"
+    return str(round(value, 4)) if isinstance(value, float) else str(value)

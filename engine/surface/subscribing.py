@@ -1,0 +1,80 @@
+"""Adding, removing and showing callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...events.bus import Channel, Handle
+from ...events.errors import SubscriptionError
+from .base import Surface
+
+
+class Subscribing(Surface):
+    """The part of the Trainer that deals with callbacks."""
+
+    @property
+    def signals(self) -> dict[str, Channel]:
+        """blinker's signal of each event, by its name: `trainer.signals["on_log"].connect(receiver)`."""
+        return self.bus.signals
+
+    @property
+    def callbacks(self) -> dict[str, Any]:
+        """All callbacks and subscribed functions by id, in order of attachment."""
+        return self.bus.subscribers
+
+    def on(self, event: str, function: Callable[..., Any] | None = None, **filters: Any) -> Any:
+        """Subscribe a plain function to an event.
+
+        `trainer.on("on_log", function)` returns a handle that unsubscribes when called. Without a function it is a
+        decorator, and the handle is the decorated function's `handle`:
+
+            @trainer.on("on_step_end", every=100)
+            def note(state, grad_norm): ...
+
+        Args:
+            event: the event's name.
+            function: called with the parameters it names.
+            **filters: `every=`, `once=`, `before=`, `after=`, `stage=`, `on_error=`, `id=`; see `EventBus.on`.
+        """
+        if function is not None:
+            return self.bus.on(event, function, **filters)
+
+        def decorate(decorated: Callable[..., Any]) -> Callable[..., Any]:
+            decorated.handle = self.bus.on(event, decorated, **filters)  # type: ignore[attr-defined]
+            return decorated
+
+        return decorate
+
+    def add_callback(self, callback: Any) -> Handle:
+        """Attach a callback, or an instance of a class of callbacks; return a handle that detaches it."""
+        handle = self.bus.attach(callback() if isinstance(callback, type) else callback)
+        self.bus.resolve()
+        return handle
+
+    def pop_callback(self, callback: Any) -> Any:
+        """Detach a callback, or the first of a class, and return it; None if there is none."""
+        if isinstance(callback, type) and hasattr(callback, "retire"):
+            return callback.retire(self.bus)
+        for owner_id, attached in self.bus.subscribers.items():
+            if isinstance(attached, callback) if isinstance(callback, type) else attached is callback:
+                self.bus.detach(owner_id)
+                return attached
+        return None
+
+    def remove_callback(self, callback: Any) -> None:
+        """Detach a callback, the first of a class, or the one with an id.
+
+        Raises:
+            SubscriptionError: if there is none.
+        """
+        if isinstance(callback, str) and callback in self.bus.subscribers:
+            self.bus.detach(callback)
+        elif isinstance(callback, str) or (self.pop_callback(callback) is None and not isinstance(callback, type)):
+            attached = ", ".join(self.bus.subscribers)
+            raise SubscriptionError(f"There is no callback {callback!r} to remove. Attached: {attached}.")
+
+    def describe(self) -> str:
+        """Return, as text, which events are heard, by whom and in which order, and what each callback is."""
+        lines = [f"{owner_id} = {callback!r}" for owner_id, callback in self.bus.subscribers.items()]
+        return "Callbacks, in order of attachment:\n  " + "\n  ".join(lines) + "\n\n" + self.bus.describe()

@@ -1,0 +1,301 @@
+"""Trainer: arguments, model and data in, a run out. The composition root, and the only file that knows all rooms."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..callbacks.compose import compose
+from ..events.control import TrainerControl
+from ..events.errors import ArgumentError, CheckpointError, DataError
+from ..events.state import TrainerState
+from ..integrations import found_callbacks
+from .arguments import TrainingArguments
+from .checkpoint.files import list_checkpoints
+from .checkpoint.resumption import NoResumption, Resumption
+from .data.collate import Collator, PaddingCollator, default_data_collator
+from .data.feed import Feed
+from .data.loaders import length_of
+from .loop import Loop
+from .objective import Objective
+from .optim import build_optimizer, parameter_groups
+from .plan import Plan, plan_run
+from .ranks import Ranks, agree_alone, any_local
+from .run import Run
+from .schedules import get_scheduler
+from .session import session
+from .stepper import Stepper
+from .surface.evaluating import Evaluating
+from .surface.subscribing import Subscribing
+from .utils import EvalPrediction, TrainOutput, set_seed
+
+logger = logging.getLogger(__name__)
+
+
+class Trainer(Evaluating, Subscribing):
+    """Trains, evaluates and predicts, announcing every moment to a list of callbacks.
+
+    Args:
+        model: any torch module that returns its loss, or its logits if `criterion` or `compute_loss_func` is given.
+        args: how to train; by default `TrainingArguments("tmp_trainer")`.
+        data_collator: from a list of rows to a batch; by default stacks tensors, or pads with `processing_class`.
+        train_dataset: a map-style or iterable dataset of rows, as dicts or tuples.
+        eval_dataset: the same for evaluation, or several in a dict by name.
+        processing_class: the tokenizer or processor of the model; saved with it.
+        model_init: returns a new model, in place of `model`; called again at each `train()`.
+        compute_loss_func: `(outputs, labels, num_items_in_batch=...) -> loss`, dividing by the items itself.
+        compute_metrics: `(EvalPrediction) -> {name: number}`, called once per evaluation with all predictions.
+        callbacks: what the run does beside training: callbacks, or classes of such, in any order.
+        optimizers: an optimizer and a schedule to use instead of those that `args` names; either may be None.
+        optimizer_cls_and_kwargs: an optimizer's class and options, in place of the name in `args`.
+        preprocess_logits_for_metrics: `(logits, labels) -> what to keep of them` for each evaluation batch.
+        criterion: `(logits, labels) -> loss`, a mean over the batch, for models that return logits only.
+        tokenizer: the older name of `processing_class`.
+
+    Raises:
+        ArgumentError: for arguments that contradict each other or the data, all named.
+        SubscriptionError: for callbacks that cannot be attached.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        args: TrainingArguments | None = None,
+        data_collator: Collator | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        model_init: Callable[..., nn.Module] | None = None,
+        compute_loss_func: Callable[..., torch.Tensor] | None = None,
+        compute_metrics: Callable[[EvalPrediction], dict[str, Any]] | None = None,
+        callbacks: list[Any] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
+        preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
+        *,
+        criterion: Callable[[Any, Any], torch.Tensor] | None = None,
+        tokenizer: Any = None,
+    ) -> None:
+        self.args = args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
+        set_seed(args.seed)
+        ranks = Ranks.from_environment()
+        ranks.join(args.device, args.ddp_backend, args.ddp_timeout)
+        if (model is None) == (model_init is None):
+            raise ArgumentError("Pass either `model` or `model_init` to the Trainer, one of the two.")
+        self.model_init = model_init
+        self.criterion, self.compute_loss_func = criterion, compute_loss_func
+        model = model if model_init is None else model_init()
+        assert model is not None
+
+        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
+        processing_class = processing_class if processing_class is not None else tokenizer
+        self.data_collator = data_collator or _collator_for(processing_class)
+        self.compute_metrics = compute_metrics
+        self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
+        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
+        self._given_optimizers = optimizers
+        self._check()
+
+        state = TrainerState(
+            is_local_process_zero=ranks.local_rank == 0,
+            is_world_process_zero=ranks.rank == 0,
+            train_batch_size=args.train_batch_size,
+        )
+        control = TrainerControl(ranks.rank)
+        self.run = Run(args, state, control, model.to(args.device), ranks, self, processing_class=processing_class)
+        self.bus = self.run.bus
+        self._adopt(self.run.model)
+        for callback in compose(args, callbacks or [], found_callbacks(args)):
+            self.bus.attach(callback)
+        self.bus.resolve()
+        self.bus.announce("on_init_end")
+
+    # Training.
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Train, and return the number of steps, the mean training loss and the summary.
+
+        Args:
+            resume_from_checkpoint: a checkpoint's folder to go on from, or True for the newest in `args.output_dir`.
+            trial: a trial of a hyperparameter search.
+            ignore_keys_for_eval: keys of the model's outputs that are no predictions, in evaluations on the way.
+
+        Raises:
+            DataError: for an empty dataset. ModelError: for a model that does not fit the data, or returns no loss.
+            CheckpointError: if there is nothing to resume from.
+        """
+        run, args = self.run, self.args
+        folder = self._folder_to_resume(resume_from_checkpoint)
+        self._ignore_keys = ignore_keys_for_eval
+        with session(run, "train"):
+            if self.model_init is not None:
+                set_seed(args.seed)
+                self._adopt(self.model_init().to(args.device))
+            resumption = Resumption(run, folder) if folder is not None else NoResumption(run)
+            run.data_seed = resumption.data_seed(args.data_seed)
+            run.train_dataloader = self.get_train_dataloader()
+            run.plan = self._plan(run.train_dataloader)
+            run.state, run.position = resumption.begin(run.plan)
+            self._assemble(run.plan)
+            feed = Feed(run.train_dataloader, args.gradient_accumulation_steps, args.device, run.ranks.world_size)
+            resumption.restore(feed)
+            self._stepper = Stepper(
+                run,
+                self.training_step,
+                self.objective.count_items,
+                max_grad_norm=args.max_grad_norm or 0.0,
+                filter_nonfinite=args.logging_nan_inf_filter,
+            )
+            loop = Loop(
+                *(self.bus, run.state, run.control, feed, self._stepper),
+                epochs=run.plan.epochs,
+                batches_per_epoch=run.plan.batches_per_epoch,
+                position=run.position,
+                agree=run.ranks.agree if any_local(self.bus) else agree_alone,
+            )
+            run.begin()
+            loop.run()
+            summary = run.summary()
+            return TrainOutput(run.state.global_step, summary["train_loss"], summary)
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Forward and backward of one batch; return its loss, detached, divided by the batches of its step.
+
+        Override it to change how a batch is learned from.
+        """
+        if not model.training:
+            model.train()
+        loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+        if loss.dim() > 0:
+            loss = loss.mean()
+        counted = self.objective.takes_item_count and num_items_in_batch is not None
+        if not counted and self.compute_loss_func is None and self._stepper.accumulating > 1:
+            loss = loss / self._stepper.accumulating
+        self._stepper.backward(loss)
+        return loss.detach()
+
+    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+        """Make the optimizer and the schedule. Override it, or one of the two it calls."""
+        self.create_optimizer()
+        self.create_scheduler(num_training_steps)
+
+    def create_optimizer(self) -> Any:
+        """Make the optimizer from the arguments, unless there is one."""
+        if self.run.optimizer is None:
+            args, model = self.args, self.run.model
+            groups = parameter_groups(model, args.weight_decay)
+            if self.optimizer_cls_and_kwargs is not None:
+                cls, options = self.optimizer_cls_and_kwargs
+                self.run.optimizer = cls(groups, **options)
+            else:
+                self.run.optimizer = build_optimizer(
+                    args.optim,
+                    groups,
+                    lr=args.learning_rate,
+                    betas=(args.adam_beta1, args.adam_beta2),
+                    eps=args.adam_epsilon,
+                    weight_decay=args.weight_decay,
+                    warmup_steps=args.get_warmup_steps(self.run.state.max_steps),
+                    optim_args=args.optim_args,
+                    model=model,
+                )
+        return self.run.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Make the learning-rate schedule from the arguments, unless there is one."""
+        if self.run.lr_scheduler is None:
+            self.run.lr_scheduler = get_scheduler(
+                self.args.lr_scheduler_type,
+                self.run.optimizer if optimizer is None else optimizer,
+                self.args.get_warmup_steps(num_training_steps),
+                num_training_steps,
+                **(self.args.lr_scheduler_kwargs or {}),
+            )
+        return self.run.lr_scheduler
+
+    # Inside.
+
+    def _plan(self, loader: Any) -> Plan:
+        args = self.args
+        return plan_run(
+            batches=length_of(loader),
+            examples=length_of(getattr(loader, "dataset", None)),
+            max_steps=args.max_steps,
+            num_train_epochs=args.num_train_epochs,
+            batch_size=args.train_batch_size,
+            accumulate=args.gradient_accumulation_steps,
+            world_size=self.run.ranks.world_size,
+        )
+
+    def _adopt(self, model: nn.Module) -> None:
+        """Take a model as the one of the run, and look at how its loss is computed."""
+        args, run = self.args, self.run
+        run.model = run.model_wrapped = model
+        run.optimizer, run.lr_scheduler = self._given_optimizers
+        self.objective = Objective(
+            model,
+            criterion=self.criterion,
+            compute_loss_func=self.compute_loss_func,
+            label_smoothing=args.label_smoothing_factor,
+            label_names=args.label_names,
+        )
+
+    def _assemble(self, plan: Plan) -> None:
+        """Have the callbacks fill the seams, then build optimizer, wrapped model and schedule through them."""
+        run = self.run
+        if self._given_optimizers[1] is None:
+            run.lr_scheduler = None  # one that was made for an earlier run has that run's length
+        self.bus.announce("on_setup")
+        run.model = run.seams.prepare_model(run.model)
+        run.optimizer = run.seams.wrap_optimizer(self.create_optimizer())
+        run.model_wrapped = run.seams.wrap_model(run.model, run.optimizer)
+        self.create_scheduler(plan.max_steps)
+        run.seams.zero_grad(run.model_wrapped, run.optimizer)
+
+    def _folder_to_resume(self, wanted: str | bool | None) -> Path | None:
+        if not wanted:
+            return None
+        if wanted is not True:
+            return Path(wanted)
+        found = list_checkpoints(self.args.output_dir)
+        if not found:
+            raise CheckpointError(f"There is no checkpoint to resume from in {self.args.output_dir!r}.")
+        return found[-1].path
+
+    def _check(self) -> None:
+        """Refuse what cannot work, all of it at once."""
+        problems = []
+        if self.args.eval_strategy != "no" and self.eval_dataset is None:
+            problems.append(
+                f"`eval_strategy={str(self.args.eval_strategy)!r}` needs an `eval_dataset`; pass one, or set it to 'no'."
+            )
+        if self.model_init is not None and any(part is not None for part in self._given_optimizers):
+            problems.append(
+                "`optimizers` belong to one model, `model_init` makes a new one each time: use `optimizer_cls_and_kwargs`."
+            )
+        if self.optimizer_cls_and_kwargs is not None and self._given_optimizers[0] is not None:
+            problems.append(
+                "`optimizers` and `optimizer_cls_and_kwargs` both say which optimizer to use: pass one of them."
+            )
+        if self.criterion is not None and self.compute_loss_func is not None:
+            problems.append("`criterion` and `compute_loss_func` both compute the loss: pass one of them.")
+        if not callable(self.data_collator):
+            problems.append(f"`data_collator` must be callable; {type(self.data_collator).__name__} is not.")
+        if self.train_dataset is not None and length_of(self.train_dataset) is None and self.args.max_steps <= 0:
+            problems.append("`train_dataset` has no length, so the number of steps cannot be known: set `max_steps`.")
+        if problems:
+            raise ArgumentError("The Trainer cannot be built:\n- " + "\n- ".join(problems))
+
+
+def _collator_for(processing_class: Any) -> Collator:
+    return PaddingCollator(processing_class) if hasattr(processing_class, "pad") else default_data_collator

@@ -1,0 +1,44 @@
+"""Every error this project raises on purpose, and the one helper that suggests the nearest name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TrainbusError(Exception):
+    """Base of all errors raised on purpose: catch this one to catch them all."""
+
+
+class ArgumentError(TrainbusError, ValueError):
+    """A value given by the user cannot be used; the message says which, why, and what would do."""
+
+
+class SubscriptionError(TrainbusError, TypeError):
+    """A handler or callback cannot be attached: unknown hook or parameter, clashing id, impossible order."""
+
+
+class DataError(TrainbusError, ValueError):
+    """A dataset or a batch cannot be trained on as it is."""
+
+
+class ModelError(TrainbusError, ValueError):
+    """The model does not do what training needs of it: accept the batch, return a loss."""
+
+
+class NonFiniteError(TrainbusError, ArithmeticError):
+    """A loss, gradient or metric became NaN or infinite and the run was told to refuse that."""
+
+
+class CheckpointError(TrainbusError, OSError):
+    """A checkpoint cannot be written or read."""
+
+
+class MissingExtra(TrainbusError, ImportError):
+    """A feature was asked for whose package is not installed; the message names the extra to install."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """End a sentence about an unknown name: with `; did you mean 'x'?` if one is close, else with a full stop."""
+    close = difflib.get_close_matches(str(name), [str(candidate) for candidate in known], n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else "."

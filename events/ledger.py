@@ -1,0 +1,82 @@
+"""The ledger: every write to the control, with its author and reason."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One write to a flag of the control."""
+
+    step: int
+    """The optimizer step that was complete when it was written."""
+    event: str
+    """The event during which it was written; empty outside of events."""
+    author: str
+    """The id of the subscriber that wrote, or `you` for code outside of handlers."""
+    flag: str
+    """The flag, without its `should_`."""
+    action: str
+    """`request`, `veto`, `withdraw`, `take` (the run acts on it) or `drop` (a veto prevailed)."""
+    old: bool
+    """What the flag read before."""
+    new: bool
+    """What it reads since."""
+    reason: str = ""
+    """Why, in the author's words."""
+    rank: int = 0
+    """The process that wrote it."""
+
+    def __str__(self) -> str:
+        change = "" if self.old == self.new else f" ({self.old} -> {self.new})"
+        where = f" in {self.event}" if self.event else ""
+        why = f": {self.reason}" if self.reason else ""
+        return f"step {self.step}: {self.author} {self.action} {self.flag}{change}{where}{why}"
+
+
+class Ledger:
+    """The newest entries of each flag, bounded so that a long run does not grow.
+
+    Bounded per flag, because thousands of requests to log must not push out the one request to stop.
+    """
+
+    def __init__(self, keep: int = 200) -> None:
+        """Keep the newest `keep` entries of each flag."""
+        self._keep = keep
+        self._serial = 0
+        self._entries: dict[str, deque[tuple[int, Entry]]] = {}
+
+    def write(self, entry: Entry) -> None:
+        """Add one entry."""
+        self._serial += 1
+        self._entries.setdefault(entry.flag, deque(maxlen=self._keep)).append((self._serial, entry))
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Iterate over all kept entries, oldest first."""
+        kept = [pair for entries in self._entries.values() for pair in entries]
+        return iter([entry for _, entry in sorted(kept, key=lambda pair: pair[0])])
+
+    def __len__(self) -> int:
+        return sum(len(entries) for entries in self._entries.values())
+
+    def of(self, flag: str) -> list[Entry]:
+        """Return the kept entries of one flag, oldest first."""
+        return [entry for _, entry in self._entries.get(flag, ())]
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Return the entries as plain values, for the checkpoint."""
+        return [asdict(entry) for entry in self]
+
+    def load_list(self, entries: list[Mapping[str, Any]]) -> None:
+        """Replace all entries by saved ones; unknown keys of a newer version are left out."""
+        known = {field.name for field in fields(Entry)}
+        self._entries.clear()
+        for entry in entries:
+            self.write(Entry(**{key: value for key, value in entry.items() if key in known}))
+
+    def __str__(self) -> str:
+        return "\n".join(str(entry) for entry in self) or "(nothing was asked for)"

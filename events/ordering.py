@@ -1,0 +1,83 @@
+"""Resolving an order: stages first, attachment inside a stage, and `before=`/`after=` where they are needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from .errors import SubscriptionError, nearest
+from .stages import Stage
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one handler stands in the order."""
+
+    owner_id: str
+    stage: Stage
+    serial: int
+    """The number of its attachment: earlier is lower."""
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+def resolve(places: list[Place], known: set[str], event: str) -> list[Place]:
+    """Return the places in order.
+
+    Args:
+        places: all handlers of one event.
+        known: the ids of all attached callbacks; a constraint on a known one that does not hear this event is idle.
+        event: the event's name, for errors.
+
+    Raises:
+        SubscriptionError: for an unknown id, a constraint that contradicts the stages, or a circle.
+    """
+    ordered = sorted(places, key=lambda place: (place.stage, place.serial))
+    if not any(place.before or place.after for place in ordered):
+        return ordered
+    by_id: dict[str, list[Place]] = {}
+    for place in ordered:
+        by_id.setdefault(place.owner_id, []).append(place)
+
+    follows: dict[Place, set[Place]] = {place: set() for place in ordered}
+    for place in ordered:
+        for target in (*place.before, *place.after):
+            if target not in known:
+                raise SubscriptionError(
+                    f"{place.owner_id} wants to run before or after {target!r} at {event}, but no callback has that "
+                    f"id{nearest(target, known)} Attached: {', '.join(sorted(known))}."
+                )
+        for earlier, later in [(place, other) for target in place.before for other in by_id.get(target, [])] + [
+            (other, place) for target in place.after for other in by_id.get(target, [])
+        ]:
+            if earlier.stage > later.stage:
+                raise SubscriptionError(
+                    f"{earlier.owner_id} is to run before {later.owner_id} at {event}, but it runs in stage "
+                    f"{earlier.stage.name} and the other in {later.stage.name}, which comes first. Change a stage."
+                )
+            follows[earlier].add(later)
+    return _sorted_by(follows, event)
+
+
+def _sorted_by(follows: dict[Place, set[Place]], event: str) -> list[Place]:
+    """Sort topologically, taking the earliest free place each time (Kahn, 1962)."""
+    waiting = dict.fromkeys(follows, 0)
+    for followers in follows.values():
+        for follower in followers:
+            waiting[follower] += 1
+    free: list[tuple[int, int, Place]] = []
+    for place, count in waiting.items():
+        if count == 0:
+            heappush(free, (place.stage, place.serial, place))
+    done: list[Place] = []
+    while free:
+        place = heappop(free)[2]
+        done.append(place)
+        for follower in follows[place]:
+            waiting[follower] -= 1
+            if waiting[follower] == 0:
+                heappush(free, (follower.stage, follower.serial, follower))
+    if len(done) < len(follows):
+        stuck = ", ".join(place.owner_id for place in follows if place not in done)
+        raise SubscriptionError(f"At {event} these callbacks wait for each other in a circle: {stuck}.")
+    return done

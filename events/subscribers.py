@@ -1,0 +1,109 @@
+"""Subscribers: what a callback object offers, and what it is called."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .callback import Callback
+from .errors import SubscriptionError, nearest
+from .handlers import Handler
+from .stages import Stage, names
+
+logger = logging.getLogger(__name__)
+
+FOREIGN_BASE = "TrainerCallback"
+"""The class whose subclasses, in whatever library of the transformers family, are taken as they are."""
+
+
+@dataclass
+class Subscriber:
+    """A callback or function, with what was read from it."""
+
+    callback: object
+    handlers: dict[str, Handler]
+    stage: Stage = Stage.DECIDE
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    wanted_id: str | None = None
+    foreign: bool = False
+
+
+def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
+    """Read a callback's handlers, stage and id.
+
+    Handlers are the `on_*` methods that its class, or a class between it and its library's base class, defines. Of a
+    library other than this one, a method that matches no event only warns.
+
+    Raises:
+        SubscriptionError: if the object is a class, has no handler-like attribute to offer, or misspells one.
+    """
+    if isinstance(callback, type):
+        raise SubscriptionError(f"{callback.__name__} is a class; attach an instance: {callback.__name__}(...).")
+    base = _base_of(type(callback))
+    foreign = base is not None and base is not Callback
+    handlers: dict[str, Handler] = {}
+    known = list(known)
+    for name in dir(callback):
+        if not name.startswith("on_") or name == "on_error":
+            continue
+        value = getattr(type(callback), name, None)
+        if base is not None and value is not None and value is getattr(base, name, None):
+            continue
+        handler = getattr(callback, name)
+        if not callable(handler):
+            continue
+        if name not in known:
+            message = f"{type(callback).__name__}.{name} hears no event{nearest(name, known)}"
+            if not foreign:
+                raise SubscriptionError(message)
+            logger.warning("%s It is never called.", message)
+            continue
+        handlers[name] = handler
+    if not handlers and base is None:
+        raise SubscriptionError(
+            f"{type(callback).__name__} is no callback: it has no method named on_<event>. "
+            f"Write one, as on_step_end, or subscribe a function with trainer.on(event, function)."
+        )
+    stage = getattr(callback, "stage", Stage.DECIDE)
+    if not isinstance(stage, Stage):
+        if not foreign:
+            raise SubscriptionError(f"{type(callback).__name__}.stage is {stage!r}; it must be a Stage.")
+        stage = Stage.DECIDE
+    wanted = None if foreign else getattr(callback, "id", None)
+    return Subscriber(
+        callback,
+        handlers,
+        stage,
+        names(getattr(callback, "before", ())) if not foreign else (),
+        names(getattr(callback, "after", ())) if not foreign else (),
+        wanted,
+        foreign,
+    )
+
+
+def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:
+    """Return the id of a subscriber: the one it wants, or its class's name, numbered from the second on.
+
+    Raises:
+        SubscriptionError: if it wants an id that another has.
+    """
+    if wanted:
+        if wanted in taken:
+            raise SubscriptionError(f"Two callbacks have the id {wanted!r}; give one of them another: id='...'.")
+        return wanted
+    name = getattr(subscriber, "__name__", None) or type(subscriber).__name__
+    serial = 1
+    while (candidate := name if serial == 1 else f"{name}-{serial}") in taken:
+        serial += 1
+    return candidate
+
+
+def _base_of(cls: type) -> type | None:
+    """Return the class whose empty handlers are not handlers: ours, or the topmost that is named like it."""
+    if issubclass(cls, Callback):
+        return Callback
+    foreign = [base for base in cls.__mro__ if base.__name__ == FOREIGN_BASE]
+    return foreign[-1] if foreign else None

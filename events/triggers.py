@@ -1,0 +1,283 @@
+"""Triggers: when something is due, as values that can be combined, compared and printed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from .errors import ArgumentError, nearest
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A point of a run at which triggers are asked: the end of a step, or the end of an epoch."""
+
+    place: Literal["step", "epoch"]
+    """Which of the two."""
+    step: int
+    """Optimizer steps done."""
+    epoch: float
+    """Epochs done."""
+    max_steps: int
+    """Optimizer steps planned."""
+    seconds: float = 0.0
+    """Time spent training."""
+    last: bool = False
+    """Whether nothing of the run comes after this moment, because it is complete or was asked to stop."""
+
+
+class Trigger:
+    """When something is due. Combine triggers with `|` (either) and `&` (both at the same moment)."""
+
+    def due(self, now: Moment, before: Moment | None = None) -> bool:
+        """Say whether the trigger is due `now`, having last been due at `before`."""
+        raise NotImplementedError
+
+    @property
+    def clocked(self) -> bool:
+        """Whether it looks at the clock, which differs between the processes of a run."""
+        return False
+
+    def __or__(self, other: Trigger) -> Trigger:
+        return Either(self, other)
+
+    def __and__(self, other: Trigger) -> Trigger:
+        return Both(self, other)
+
+
+@dataclass(frozen=True)
+class EverySteps(Trigger):
+    """Due at the end of every n-th step."""
+
+    steps: int
+    after: float = 0
+
+    def due(self, now: Moment, before: Moment | None = None) -> bool:
+        return now.place == "step" and now.step % self.steps == 0 and now.step >= self.after
+
+    def __repr__(self) -> str:
+        return f"every({self.steps}{_after(self.after)})"
+
+
+@dataclass(frozen=True)
+class EveryShare(Trigger):
+    """Due at the end of every n-th step, n being a share of the run, rounded up."""
+
+    share: float
+    after: float = 0
+
+    def due(self, now: Moment, before: Moment | None = None) -> bool:
+        return EverySteps(max(1, math.ceil(now.max_steps * self.share)), self.after).due(now, before)
+
+    def __repr__(self) -> str:
+        return f"every({self.share}{_after(self.after)})"
+
+
+@dataclass(frozen=True)
+class EveryEpochs(Trigger):
+    """Due at the end of every n-th epoch, and at that of an epoch cut short in its place."""
+
+    epochs: int
+    after: float = 0
+
+    def due(self, now: Moment, before: Moment | None = None) -> bool:
+        return now.place == "epoch" and math.ceil(now.epoch) % self.epochs == 0 and now.epoch >= self.after
+
+    def __repr__(self) -> str:
+        return f'every({self.epochs}, "epoch"{_after(self.after)})'
+
+
+@dataclass(frozen=True)
+class EverySeconds(Trigger):
+    """Due at the end of the first step that is n seconds of training past the last time."""
+
+    seconds: float
+    after: float = 0
+
+    def due(self, now: Moment, before: Moment | None = None) -> bool:
+        since = before.seconds if before is not None else 0.0
+        return now.place == "step" and now.seconds - since >= self.seconds and now.seconds >= self.after
+
+    @property
+    def clocked(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f'every("{self.seconds:g}s"{_after(self.after)})'
+
+
+@dataclass(frozen=True)
+class AtSteps(Trigger):
+    """Due at the end of the named steps."""
+
+    steps: tuple[int, ...]
+
+    def due(self, now: Moment, before: Moment | None = None) -> bool:
+        return now.place == "step" and now.step in self.steps
+
+    def __repr__(self) -> str:
+        return f"at({', '.join(map(str, self.steps))})"
+
+
+@dataclass(frozen=True)
+class LogSpaced(Trigger):
+    """Due at steps spread evenly on a logarithmic scale from the first step to the last."""
+
+    points: int
+
+    def steps(self, max_steps: int) -> frozenset[int]:
+        """Return the steps at which it is due in a run of `max_steps`."""
+        if max_steps < 1:
+            return frozenset()
+        exponents = (index / max(1, self.points - 1) for index in range(self.points))
+        return frozenset(round(max_steps**exponent) for exponent in exponents)
+
+    def due(self, now: Moment, before: Moment | None = None) -> bool:
+        return now.place == "step" and now.step in self.steps(now.max_steps)
+
+    def __repr__(self) -> str:
+        return f"log_spaced({self.points})"
+
+
+@dataclass(frozen=True)
+class AtEnd(Trigger):
+    """Due when the run ends, unless it was due at that very step already."""
+
+    early: bool = True
+
+    def due(self, now: Moment, before: Moment | None = None) -> bool:
+        ends = now.last and (self.early or now.step >= now.max_steps)
+        return ends and (before is None or before.step != now.step)
+
+    def __repr__(self) -> str:
+        return "at_end()" if self.early else "at_end(early=False)"
+
+
+@dataclass(frozen=True)
+class Never(Trigger):
+    """Never due."""
+
+    def due(self, now: Moment, before: Moment | None = None) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return "never()"
+
+
+@dataclass(frozen=True)
+class Either(Trigger):
+    """Due when one of two triggers is."""
+
+    left: Trigger
+    right: Trigger
+
+    def due(self, now: Moment, before: Moment | None = None) -> bool:
+        return self.left.due(now, before) or self.right.due(now, before)
+
+    @property
+    def clocked(self) -> bool:
+        return self.left.clocked or self.right.clocked
+
+    def __repr__(self) -> str:
+        return f"{self.left!r} | {self.right!r}"
+
+
+@dataclass(frozen=True)
+class Both(Trigger):
+    """Due when two triggers are, at the same moment."""
+
+    left: Trigger
+    right: Trigger
+
+    def due(self, now: Moment, before: Moment | None = None) -> bool:
+        return self.left.due(now, before) and self.right.due(now, before)
+
+    @property
+    def clocked(self) -> bool:
+        return self.left.clocked or self.right.clocked
+
+    def __repr__(self) -> str:
+        sides = (f"({side!r})" if isinstance(side, Either) else repr(side) for side in (self.left, self.right))
+        return " & ".join(sides)
+
+
+UNITS: dict[str, float] = {
+    "s": 1, "sec": 1, "second": 1, "seconds": 1,
+    "min": 60, "minute": 60, "minutes": 60,
+    "h": 3600, "hour": 3600, "hours": 3600,
+}  # fmt: skip
+"""Seconds in each spelling of a unit of time."""
+
+
+def every(interval: float | str, unit: str = "step", *, after: float = 0) -> Trigger:
+    """Return a trigger that is due at regular intervals.
+
+    Args:
+        interval: `50` is every 50 steps, `0.1` every tenth of the run, `"10min"` every ten minutes of training
+            (units `s`, `min`, `h`).
+        unit: `"step"`, `"epoch"`, or a unit of time as above.
+        after: not before this many steps; for epochs, epochs; for a time, seconds.
+
+    Raises:
+        ArgumentError: if the interval is not positive, or the unit is unknown.
+    """
+    if isinstance(interval, str):
+        number = interval.strip().rstrip("abcdefghijklmnopqrstuvwxyz ").strip()
+        unit = interval.strip()[len(number) :].strip() or "step"
+        try:
+            interval = float(number)
+        except ValueError:
+            raise ArgumentError(f'every({interval!r}): write a number and a unit, as "10min" or "30s".') from None
+        interval = int(interval) if interval.is_integer() else interval
+    if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not 0 < interval < math.inf:
+        raise ArgumentError(f"every({interval!r}): an interval is a number above 0; for no interval at all, never().")
+    name = unit.strip().lower()
+    if name in ("step", "steps"):
+        if interval < 1:
+            return EveryShare(interval, after)
+        return EverySteps(_whole(interval, "steps"), after)
+    if name in ("epoch", "epochs"):
+        return EveryEpochs(_whole(interval, "epochs"), after)
+    if name in UNITS:
+        return EverySeconds(interval * UNITS[name], after)
+    known = ("step", "epoch", *UNITS)
+    raise ArgumentError(f"every({interval!r}, {unit!r}): unknown unit{nearest(name, known)} Known: {', '.join(known)}.")
+
+
+def at(*steps: int) -> Trigger:
+    """Return a trigger that is due at the end of these steps, the first step being 1."""
+    if not steps or any(isinstance(step, bool) or not isinstance(step, int) or step < 1 for step in steps):
+        raise ArgumentError(f"at{steps!r}: name at least one step, as whole numbers from 1.")
+    return AtSteps(tuple(sorted(set(steps))))
+
+
+def log_spaced(points: int) -> Trigger:
+    """Return a trigger that is due at `points` steps spread evenly on a logarithmic scale over the run."""
+    if isinstance(points, bool) or not isinstance(points, int) or points < 1:
+        raise ArgumentError(f"log_spaced({points!r}): the number of points is a whole number from 1.")
+    return LogSpaced(points)
+
+
+def at_end(*, early: bool = True) -> Trigger:
+    """Return a trigger that is due when the run ends, and not twice at one step.
+
+    Args:
+        early: whether a run that was stopped before its planned end counts too.
+    """
+    return AtEnd(early)
+
+
+def never() -> Trigger:
+    """Return a trigger that is never due."""
+    return Never()
+
+
+def _whole(interval: float, what: str) -> int:
+    if interval != int(interval) or interval < 1:
+        raise ArgumentError(f"every({interval!r}): {what} come whole, from 1; a share of the run is a number below 1.")
+    return int(interval)
+
+
+def _after(after: float) -> str:
+    return f", after={after:g}" if after else ""

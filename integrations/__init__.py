@@ -1,0 +1,99 @@
+"""Integrations: one outside package per file, imported only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from typing import Any
+
+from ..events.callback import Callback
+from ..events.errors import ArgumentError, MissingExtra, TrainbusError, nearest
+
+logger = logging.getLogger(__name__)
+
+TABLE: dict[str, tuple[str, str, str]] = {
+    "wandb": ("wandb:Wandb", "wandb", "wandb"),
+    "tensorboard": ("tensorboard:TensorBoard", "tensorboard", "tensorboard"),
+    "sharded_ddp": ("fairscale:ShardedDDP", "fairscale", "sharded"),
+}
+"""Name -> what to import here, the package it needs, and the extra that installs it."""
+
+TRACKERS = ("wandb", "tensorboard")
+"""The names that `report_to` takes."""
+
+GROUP = "trainbus.callbacks"
+"""The entry-point group under which an installed package offers callbacks."""
+
+
+def load(name: str) -> Any:
+    """Return the class of an integration.
+
+    Raises:
+        ArgumentError: for an unknown name, with the nearest.
+        MissingExtra: if its package is not installed, naming the extra that installs it.
+    """
+    if name not in TABLE:
+        raise ArgumentError(f"There is no integration {name!r}{nearest(name, TABLE)} There are: {', '.join(TABLE)}.")
+    target, package, extra = TABLE[name]
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(importlib.import_module(f".{module}", __name__), attribute)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise
+        raise MissingExtra(f"{attribute} needs {package}: pip install 'trainbus[{extra}]'") from error
+
+
+def found_callbacks(args: Any) -> list[Any]:
+    """Return the callbacks that arguments ask for by name, and those that installed packages offer.
+
+    An entry point of the group `trainbus.callbacks` is a callback class, whose `from_arguments(args)` builds it, or a
+    function from the arguments to a callback, a list of callbacks, or None. `TRAINBUS_DISABLE_PLUGINS` in the
+    environment, a list of their names or `all`, leaves them out.
+
+    Raises:
+        TrainbusError: if a plugin cannot be loaded, naming it and how to leave it out.
+    """
+    found = [load(name).from_arguments(args) for name in _trackers(args)]
+    if args.sharded_ddp_option:
+        found.append(load("sharded_ddp").from_arguments(args))
+    for plugin in _enabled(entry_points(group=GROUP)):
+        found += _build(plugin, args)
+    return found
+
+
+def _trackers(args: Any) -> Iterator[str]:
+    for name in args.trackers:
+        if name == "all":
+            yield from (tracker for tracker in TRACKERS if find_spec(TABLE[tracker][1]) is not None)
+        elif name in TRACKERS:
+            yield name
+        else:
+            raise ArgumentError(
+                f"report_to={name!r} is unknown{nearest(name, TRACKERS)} Known: {', '.join(TRACKERS)}, all, none."
+            )
+
+
+def _enabled(plugins: Any) -> list[EntryPoint]:
+    disabled = {name.strip() for name in os.environ.get("TRAINBUS_DISABLE_PLUGINS", "").split(",")}
+    return [plugin for plugin in sorted(plugins, key=lambda plugin: plugin.name) if not {plugin.name, "all"} & disabled]
+
+
+def _build(plugin: EntryPoint, args: Any) -> list[Any]:
+    try:
+        offered = plugin.load()
+        if isinstance(offered, type) and issubclass(offered, Callback):
+            overridden = offered.from_arguments.__func__ is not Callback.from_arguments.__func__  # type: ignore[attr-defined]
+            built = offered.from_arguments(args) if overridden else offered()
+        else:
+            built = offered(args)
+    except Exception as error:
+        raise TrainbusError(
+            f"The plugin {plugin.name!r} ({plugin.value}) cannot be loaded: {type(error).__name__}: {error}. "
+            f"Mend or uninstall it, or leave it out with TRAINBUS_DISABLE_PLUGINS={plugin.name}."
+        ) from error
+    return built if isinstance(built, list) else [built]

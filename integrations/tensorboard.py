@@ -1,0 +1,51 @@
+"""TensorBoard: everything that is logged, as event files."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from ..engine.arguments import TrainingArguments
+from ..engine.run import Run
+from ..events.callback import Callback
+from ..events.stages import Stage
+from ..events.state import TrainerState
+
+
+@dataclass
+class TensorBoard(Callback):
+    """Writes logged numbers to a folder that TensorBoard reads."""
+
+    stage = Stage.REPORT
+    on_error: str = "warn"
+    """A full disk under the curves does not stop the training."""
+
+    folder: str | None = None
+    """Where to; by default `runs` in the output folder."""
+    _writer: Any = field(default=None, init=False, repr=False, compare=False)
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> TensorBoard:
+        return cls(args.logging_dir)
+
+    def on_log(self, run: Run, state: TrainerState, logs: dict[str, Any]) -> None:
+        if not state.is_world_process_zero:
+            return
+        if self._writer is None:
+            self._writer = SummaryWriter(self.folder or os.path.join(run.args.output_dir, "runs"))
+        for key, value in logs.items():
+            if isinstance(value, (int, float)):
+                self._writer.add_scalar(_in_sections(key), value, state.global_step)
+
+    def on_close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+
+def _in_sections(key: str) -> str:
+    """Return `eval_loss` as `eval/loss`, and training values under `train/`."""
+    return key.replace("_", "/", 1) if key.startswith(("eval_", "test_")) else f"train/{key}"
