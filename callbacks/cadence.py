@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from ..engine.run import Run
 from ..events.callback import Callback
 from ..events.control import TrainerControl
+from ..events.state import TrainerState
 from ..events.triggers import Moment, Trigger
 
 
@@ -21,17 +22,23 @@ class Cadence(Callback):
     trigger: Trigger
     """When."""
     _last: Moment | None = field(default=None, init=False, repr=False, compare=False)
+    _wakes: float = field(default=0.0, init=False, repr=False, compare=False)
 
     @property
     def local(self) -> bool:  # type: ignore[override]
         """Whether the trigger looks at the clock, which differs between the processes of a run."""
         return self.trigger.clocked
 
-    def on_step_end(self, run: Run, control: TrainerControl) -> None:
-        self._ask(run.moment("step"), control)
+    def on_epoch_begin(self) -> None:
+        self._wakes = 0.0  # a run may begin, and a trigger be exchanged
 
-    def on_epoch_end(self, run: Run, control: TrainerControl) -> None:
-        self._ask(run.moment("epoch"), control)
+    def on_step_end(self, run: Run, state: TrainerState) -> None:
+        if state.global_step >= self._wakes:
+            self._wakes = self.trigger.wakes(state.global_step, state.max_steps)
+            self._ask(run.moment("step"), run.control)
+
+    def on_epoch_end(self, run: Run) -> None:
+        self._ask(run.moment("epoch"), run.control)
 
     def _ask(self, now: Moment, control: TrainerControl) -> None:
         if self.trigger.due(now, self._last):

@@ -8,6 +8,7 @@ from typing import Any
 from ..engine.arguments import TrainingArguments
 from ..engine.evaluation import main_input
 from ..engine.run import Run
+from ..events.bus import Handle
 from ..events.callback import Callback
 from ..events.stages import Stage
 
@@ -21,7 +22,7 @@ class CountFlops(Callback):
 
     stage = Stage.MEASURE
 
-    _weights: int = field(default=0, init=False, repr=False, compare=False)
+    _counting: Handle | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> CountFlops:
@@ -29,9 +30,18 @@ class CountFlops(Callback):
 
     def on_train_begin(self, run: Run) -> None:
         model: Any = run.model
-        self._weights = model.num_parameters(exclude_embeddings=True) if hasattr(model, "num_parameters") else 0
+        if not hasattr(model, "num_parameters"):
+            return
+        weights = model.num_parameters(exclude_embeddings=True)
 
-    def on_batch(self, run: Run, batch: Any) -> None:
-        if self._weights:
-            inputs = main_input(run.model, batch)
-            run.state.total_flos += float(6 * inputs.numel() * self._weights) if inputs is not None else 0.0
+        def count(batch: Any) -> None:
+            inputs = main_input(model, batch)
+            run.state.total_flos += float(6 * inputs.numel() * weights) if inputs is not None else 0.0
+
+        # Only now, so that a model that cannot count costs nothing.
+        self._counting = run.bus.on("on_batch", count, stage=Stage.MEASURE, id="CountFlops.count")
+
+    def on_close(self) -> None:
+        counting, self._counting = self._counting, None
+        if counting is not None:
+            counting()

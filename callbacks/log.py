@@ -74,8 +74,8 @@ class Log(Cadence):
         if not math.isfinite(loss) and not self._warned:
             self._warned = True
             logger.warning(
-                "The training loss is %s at step %d. Add NaNGuard() to the callbacks to raise, skip or stop at the first "
-                "step whose gradients are not finite.",
+                "The training loss is %s at step %d. Add NaNGuard() to the callbacks to raise, skip or stop at the "
+                "first step whose gradients are not finite.",
                 *(loss, step),
             )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,7 +19,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def to_float32(outputs: Any) -> Any:
-    """Return a model's outputs with half-precision tensors in float32, so that losses and metrics are computed in it."""
+    """Return a model's outputs in float32 where they are in half precision, as losses and metrics want them."""
     halves = (torch.float16, torch.bfloat16)
     return map_tensors(lambda tensor: tensor.float() if tensor.dtype in halves else tensor, outputs)
 

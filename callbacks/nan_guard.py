@@ -48,7 +48,7 @@ class NaNGuard(Callback):
         what = f"the gradient norm is {float(grad_norm)} and the loss {float(loss)} in step {run.state.global_step + 1}"
         if self.action == "raise" or self._in_a_row > self.limit:
             raise NonFiniteError(
-                f"NaNGuard: {what}, so the weights were not updated. Look at the batch (run.batch in an on_loss handler), "
+                f"NaNGuard: {what}, so the weights were not updated. Look at the batch (a handler of on_loss has it), "
                 "lower the learning rate, or clip lower; NaNGuard('skip') leaves such steps out."
             )
         self.skipped += 1

@@ -145,7 +145,7 @@ class Loop:
 
             case Phase.SERVE:
                 self._serve()
-                leave = control.should_training_stop or control.should_epoch_stop
+                leave = control.pending and (control.should_training_stop or control.should_epoch_stop)
                 return Phase.EPOCH_END if leave else Phase.FETCH
 
             case Phase.EPOCH_END:
@@ -179,6 +179,8 @@ class Loop:
     def _serve(self) -> None:
         """Have the work done that was asked for, in the one order that is always right; what is vetoed is dropped."""
         self.agree(self.control)
+        if not self.control.pending:
+            return
         for flag in SERVED:
             requested_by = self.control.take(flag)
             if requested_by:

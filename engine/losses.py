@@ -49,13 +49,13 @@ class Losses:
 
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Open the run's own window, `main`, at the end of step `step`."""
-        self._open = lambda step: LossWindow(step, device, gather)
-        self.main = self._open(step)
+        self._device, self._gather = device, gather
+        self.main = LossWindow(step, device, gather)
         self.windows = [self.main]
 
     def open(self, step: int) -> LossWindow:
         """Open one more window."""
-        window = self._open(step)
+        window = LossWindow(step, self._device, self._gather)
         self.windows.append(window)
         return window
 

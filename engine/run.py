@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from ..events.bus import EventBus
 from ..events.catalog import Clock
 from ..events.control import TrainerControl
 from ..events.state import TrainerState
-from ..events.triggers import Moment
+from ..events.triggers import Moment, Place
 from .arguments import TrainingArguments
 from .checkpoint.callback_states import CallbackStates
 from .losses import Losses
 from .ranks import Ranks
-from .schedules import needs_metric
 from .seams import Seams
 from .summary import train_summary
 
@@ -35,7 +33,9 @@ class Services(Protocol):
     def log(self, logs: dict[str, Any]) -> None:
         """Log values: to the history, and to all that hear `on_log`."""
 
-    def evaluate(self, **options: Any) -> dict[str, float]:
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
         """Evaluate and return the metrics."""
 
     def save_model(self, output_dir: str) -> None:
@@ -124,6 +124,11 @@ class Run:
         self.losses = Losses(0, self.args.device, self.ranks.gather)
 
     @property
+    def run(self) -> Run:
+        """The record itself, for handlers that name `run`."""
+        return self
+
+    @property
     def tokenizer(self) -> Any:
         """The older name of `processing_class`."""
         return self.processing_class
@@ -173,18 +178,12 @@ class Run:
             return (self.position.epoch if self.position is not None else 0) + 1
         return calls
 
-    def moment(self, place: str) -> Moment:
+    def moment(self, place: Place) -> Moment:
         """Return where the run is, for triggers, at the end of a step or of an epoch."""
         state = self.state
-        last = state.global_step >= state.max_steps or self.control.should_training_stop
-        return Moment(
-            "epoch" if place == "epoch" else "step",
-            state.global_step,
-            state.epoch,
-            state.max_steps,
-            self.seconds(),
-            last,
-        )
+        step, max_steps = state.global_step, state.max_steps
+        last = step >= max_steps or self.control.should_training_stop
+        return Moment(place, step, state.epoch, max_steps, self.seconds(), last)
 
     def seconds(self) -> float:
         """Return the seconds spent training, earlier sessions of a resumed run included."""
@@ -192,9 +191,5 @@ class Run:
 
     def current_learning_rate(self) -> float:
         """Return the learning rate of the first parameter group."""
-        optimizer: Optimizer = self.optimizer
-        if self.lr_scheduler is None or needs_metric(self.lr_scheduler):
-            rate = optimizer.param_groups[0]["lr"]
-        else:
-            rate = self.lr_scheduler.get_last_lr()[0]
+        rate = self.optimizer.param_groups[0]["lr"]
         return float(rate.item()) if isinstance(rate, torch.Tensor) else rate

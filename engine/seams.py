@@ -34,8 +34,11 @@ def _wrap_model(model: nn.Module, optimizer: Optimizer | None) -> nn.Module:
     return model
 
 
+_NOTHING = nullcontext()
+
+
 def _synchronise(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-    return nullcontext()
+    return _NOTHING
 
 
 def _clip(optimizer: Optimizer, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:

@@ -12,7 +12,7 @@ from torch import nn
 
 from ..callbacks.compose import compose
 from ..events.control import TrainerControl
-from ..events.errors import ArgumentError, CheckpointError, DataError
+from ..events.errors import ArgumentError, CheckpointError
 from ..events.state import TrainerState
 from ..integrations import found_callbacks
 from .arguments import TrainingArguments
@@ -175,7 +175,7 @@ class Trainer(Evaluating, Subscribing):
         """
         if not model.training:
             model.train()
-        loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+        loss: torch.Tensor = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
         if loss.dim() > 0:
             loss = loss.mean()
         counted = self.objective.takes_item_count and num_items_in_batch is not None
@@ -276,12 +276,10 @@ class Trainer(Evaluating, Subscribing):
         """Refuse what cannot work, all of it at once."""
         problems = []
         if self.args.eval_strategy != "no" and self.eval_dataset is None:
-            problems.append(
-                f"`eval_strategy={str(self.args.eval_strategy)!r}` needs an `eval_dataset`; pass one, or set it to 'no'."
-            )
+            problems.append(f"`eval_strategy={str(self.args.eval_strategy)!r}` needs an `eval_dataset`, or 'no'.")
         if self.model_init is not None and any(part is not None for part in self._given_optimizers):
             problems.append(
-                "`optimizers` belong to one model, `model_init` makes a new one each time: use `optimizer_cls_and_kwargs`."
+                "`optimizers` belong to one model and `model_init` makes new ones: use `optimizer_cls_and_kwargs`."
             )
         if self.optimizer_cls_and_kwargs is not None and self._given_optimizers[0] is not None:
             problems.append(
@@ -289,8 +287,6 @@ class Trainer(Evaluating, Subscribing):
             )
         if self.criterion is not None and self.compute_loss_func is not None:
             problems.append("`criterion` and `compute_loss_func` both compute the loss: pass one of them.")
-        if not callable(self.data_collator):
-            problems.append(f"`data_collator` must be callable; {type(self.data_collator).__name__} is not.")
         if self.train_dataset is not None and length_of(self.train_dataset) is None and self.args.max_steps <= 0:
             problems.append("`train_dataset` has no length, so the number of steps cannot be known: set `max_steps`.")
         if problems:

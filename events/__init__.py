@@ -18,6 +18,7 @@ from .errors import (
 from .ledger import Entry, Ledger
 from .stages import Order, Stage, order
 from .state import TrainerState
+from .trace import Trace, record
 from .triggers import Moment, Trigger, at, at_end, every, log_spaced, never
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "Stage",
     "Subscription",
     "SubscriptionError",
+    "Trace",
     "TrainbusError",
     "TrainerControl",
     "TrainerState",
@@ -56,4 +58,5 @@ __all__ = [
     "nearest",
     "never",
     "order",
+    "record",
 ]

@@ -126,6 +126,8 @@ class EventBus:
         self._subscribers: dict[str, Subscriber] = {}
         self._subscriptions: dict[str, list[Subscription]] = {}
         self._serial = 0
+        self.watchers: list[Callable[[str, Any], None]] = []
+        """Called with each event that is announced and the run, heard by anybody or not; for recording."""
 
     # Subscribing.
 
@@ -278,14 +280,16 @@ class EventBus:
         if plan is None:
             plan = self.plan(event)
         channel.calls += 1
+        for watch in self.watchers:
+            watch(event, self.run)
         if not plan:
             return
-        run, control = self.run, self.control
+        run, control, speaking = self.run, self.control, self.control.speaking
         failure: BaseException | None = None
-        before = control.speaking("", event)
+        before = speaking.author, speaking.event
         try:
             for subscription in plan:
-                control.speaking(subscription.owner_id, event)
+                speaking.author, speaking.event = subscription.owner_id, event
                 try:
                     answer = subscription.call(run, extras)
                 except Exception as error:
@@ -298,7 +302,7 @@ class EventBus:
                     if answer is not None and answer is not control:
                         control.absorb(answer)
         finally:
-            control.speaking(*before)
+            speaking.author, speaking.event = before
         if failure is not None:
             raise failure
 

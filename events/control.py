@@ -27,6 +27,16 @@ OUTSIDE = "you"
 """The author of writes made outside of any handler."""
 
 
+class Speaker:
+    """Who writes to the control at the moment, and in which event. The bus sets it around each handler."""
+
+    __slots__ = ("author", "event")
+
+    def __init__(self) -> None:
+        self.author = OUTSIDE
+        self.event = ""
+
+
 class TrainerControl:
     """The flags that steer a run, `should_log`, `should_evaluate`, `should_save`, ... as properties.
 
@@ -43,8 +53,9 @@ class TrainerControl:
         self.ledger = Ledger()
         self._requests: dict[str, dict[str, str]] = {flag: {} for flag in FLAGS}
         self._vetoes: dict[str, dict[str, str]] = {flag: {} for flag in FLAGS}
-        self._author = OUTSIDE
-        self._event = ""
+        self.speaking = Speaker()
+        self.pending = False
+        """Whether anything was asked for or vetoed since the last `settle`; most steps ask for nothing."""
 
     # What callbacks use.
 
@@ -56,31 +67,33 @@ class TrainerControl:
             reason: why, in words a person can act on; it is kept in the ledger.
         """
         flag = _flag(flag)
-        if self._requests[flag].get(self._author) != reason:
+        if self._requests[flag].get(self.speaker) != reason:
             old = self.asks(flag)
-            self._requests[flag][self._author] = reason
+            self._requests[flag][self.speaker] = reason
+            self.pending = True
             self._note(flag, "request", old, reason)
 
     def veto(self, flag: str, reason: str = "") -> None:
         """Forbid something for this step, whoever asks for it, before or after."""
         flag = _flag(flag)
-        if self._vetoes[flag].get(self._author) != reason:
+        if self._vetoes[flag].get(self.speaker) != reason:
             old = self.asks(flag)
-            self._vetoes[flag][self._author] = reason
+            self._vetoes[flag][self.speaker] = reason
+            self.pending = True
             self._note(flag, "veto", old, reason)
 
     def withdraw(self, flag: str, reason: str = "") -> None:
         """Take back one's own request; those of others stay."""
         flag = _flag(flag)
         old = self.asks(flag)
-        if self._requests[flag].pop(self._author, None) is not None:
+        if self._requests[flag].pop(self.speaker, None) is not None:
             self._note(flag, "withdraw", old, reason)
         if self.asks(flag):
             others = ", ".join(self._requests[flag])
             logger.warning(
                 "%s lowered should_%s, but %s asked for it and only the author of a request can take it back. "
                 'To prevent it for this step, call control.veto("%s", reason="...").',
-                *(self._author, flag, others, flag),
+                *(self.speaker, flag, others, flag),
             )
 
     def asks(self, flag: str) -> bool:
@@ -94,7 +107,7 @@ class TrainerControl:
     @property
     def speaker(self) -> str:
         """The id of the callback that is being called; `you` outside of handlers."""
-        return self._author
+        return self.speaking.author
 
     # What the machine uses.
 
@@ -128,12 +141,7 @@ class TrainerControl:
             if vetoes:
                 self.take(flag)
                 vetoes.clear()
-
-    def speaking(self, author: str, event: str) -> tuple[str, str]:
-        """Name who writes from now on, and in which event; return who did before."""
-        before = (self._author, self._event)
-        self._author, self._event = author, event
-        return before
+        self.pending = any(self._requests.values())
 
     def absorb(self, other: Any) -> None:
         """Take over the raised flags of another control, as a handler written for transformers may return one."""
@@ -153,10 +161,10 @@ class TrainerControl:
         return f"{what} at step {taken[-1].step} by {taken[-1].reason}"
 
     def _note(self, flag: str, action: str, old: bool, reason: str) -> None:
-        self._entry(self._author, flag, action, old, self.asks(flag), reason)
+        self._entry(self.speaker, flag, action, old, self.asks(flag), reason)
 
     def _entry(self, author: str, flag: str, action: str, old: bool, new: bool, reason: str) -> None:
-        self.ledger.write(Entry(self.step, self._event, author, flag, action, old, new, reason, self.rank))
+        self.ledger.write(Entry(self.step, self.speaking.event, author, flag, action, old, new, reason, self.rank))
 
     def __repr__(self) -> str:
         raised = [f"should_{flag}" for flag in FLAGS if self.asks(flag)]

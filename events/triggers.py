@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .errors import ArgumentError, nearest
 
 
-@dataclass(frozen=True)
-class Moment:
+Place = Literal["step", "epoch"]
+
+
+class Moment(NamedTuple):
     """A point of a run at which triggers are asked: the end of a step, or the end of an epoch."""
 
-    place: Literal["step", "epoch"]
+    place: Place
     """Which of the two."""
     step: int
     """Optimizer steps done."""
@@ -33,6 +35,13 @@ class Trigger:
     def due(self, now: Moment, before: Moment | None = None) -> bool:
         """Say whether the trigger is due `now`, having last been due at `before`."""
         raise NotImplementedError
+
+    def wakes(self, step: int, max_steps: int) -> float:
+        """Return the first step after `step` at whose end it may be due; infinity if at none.
+
+        It may be early, and is not due before. So a trigger that sleeps need not be asked in every step.
+        """
+        return step + 1
 
     @property
     def clocked(self) -> bool:
@@ -56,6 +65,9 @@ class EverySteps(Trigger):
     def due(self, now: Moment, before: Moment | None = None) -> bool:
         return now.place == "step" and now.step % self.steps == 0 and now.step >= self.after
 
+    def wakes(self, step: int, max_steps: int) -> float:
+        return (step // self.steps + 1) * self.steps
+
     def __repr__(self) -> str:
         return f"every({self.steps}{_after(self.after)})"
 
@@ -70,6 +82,9 @@ class EveryShare(Trigger):
     def due(self, now: Moment, before: Moment | None = None) -> bool:
         return EverySteps(max(1, math.ceil(now.max_steps * self.share)), self.after).due(now, before)
 
+    def wakes(self, step: int, max_steps: int) -> float:
+        return EverySteps(max(1, math.ceil(max_steps * self.share))).wakes(step, max_steps)
+
     def __repr__(self) -> str:
         return f"every({self.share}{_after(self.after)})"
 
@@ -83,6 +98,9 @@ class EveryEpochs(Trigger):
 
     def due(self, now: Moment, before: Moment | None = None) -> bool:
         return now.place == "epoch" and math.ceil(now.epoch) % self.epochs == 0 and now.epoch >= self.after
+
+    def wakes(self, step: int, max_steps: int) -> float:
+        return math.inf
 
     def __repr__(self) -> str:
         return f'every({self.epochs}, "epoch"{_after(self.after)})'
@@ -116,6 +134,9 @@ class AtSteps(Trigger):
     def due(self, now: Moment, before: Moment | None = None) -> bool:
         return now.place == "step" and now.step in self.steps
 
+    def wakes(self, step: int, max_steps: int) -> float:
+        return min((named for named in self.steps if named > step), default=math.inf)
+
     def __repr__(self) -> str:
         return f"at({', '.join(map(str, self.steps))})"
 
@@ -136,6 +157,9 @@ class LogSpaced(Trigger):
     def due(self, now: Moment, before: Moment | None = None) -> bool:
         return now.place == "step" and now.step in self.steps(now.max_steps)
 
+    def wakes(self, step: int, max_steps: int) -> float:
+        return min((point for point in self.steps(max_steps) if point > step), default=math.inf)
+
     def __repr__(self) -> str:
         return f"log_spaced({self.points})"
 
@@ -150,6 +174,9 @@ class AtEnd(Trigger):
         ends = now.last and (self.early or now.step >= now.max_steps)
         return ends and (before is None or before.step != now.step)
 
+    def wakes(self, step: int, max_steps: int) -> float:
+        return max(step + 1, max_steps)  # a run that is stopped earlier ends with the end of an epoch
+
     def __repr__(self) -> str:
         return "at_end()" if self.early else "at_end(early=False)"
 
@@ -160,6 +187,9 @@ class Never(Trigger):
 
     def due(self, now: Moment, before: Moment | None = None) -> bool:
         return False
+
+    def wakes(self, step: int, max_steps: int) -> float:
+        return math.inf
 
     def __repr__(self) -> str:
         return "never()"
@@ -179,6 +209,9 @@ class Either(Trigger):
     def clocked(self) -> bool:
         return self.left.clocked or self.right.clocked
 
+    def wakes(self, step: int, max_steps: int) -> float:
+        return min(self.left.wakes(step, max_steps), self.right.wakes(step, max_steps))
+
     def __repr__(self) -> str:
         return f"{self.left!r} | {self.right!r}"
 
@@ -196,6 +229,9 @@ class Both(Trigger):
     @property
     def clocked(self) -> bool:
         return self.left.clocked or self.right.clocked
+
+    def wakes(self, step: int, max_steps: int) -> float:
+        return max(self.left.wakes(step, max_steps), self.right.wakes(step, max_steps))
 
     def __repr__(self) -> str:
         sides = (f"({side!r})" if isinstance(side, Either) else repr(side) for side in (self.left, self.right))

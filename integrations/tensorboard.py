@@ -20,16 +20,15 @@ class TensorBoard(Callback):
     """Writes logged numbers to a folder that TensorBoard reads."""
 
     stage = Stage.REPORT
-    on_error: str = "warn"
-    """A full disk under the curves does not stop the training."""
-
     folder: str | None = None
     """Where to; by default `runs` in the output folder."""
+    on_error: str = "warn"
+    """What its failures do: a full disk under the curves does not stop the training."""
     _writer: Any = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> TensorBoard:
-        return cls(args.logging_dir)
+        return cls(folder=args.logging_dir)
 
     def on_log(self, run: Run, state: TrainerState, logs: dict[str, Any]) -> None:
         if not state.is_world_process_zero:

@@ -23,9 +23,6 @@ class Wandb(Callback):
     """
 
     stage = Stage.REPORT
-    on_error: str = "warn"
-    """A tracker that is down does not stop the training."""
-
     project: str | None = None
     """The project; by default wandb's own."""
     name: str | None = None
@@ -34,6 +31,8 @@ class Wandb(Callback):
     """Whether to upload; by default what the environment says."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further options of `wandb.init`."""
+    on_error: str = "warn"
+    """What its failures do: a tracker that is down does not stop the training."""
     run_id: str | None = field(default=None, init=False)
     """The id of the wandb run."""
     _session: Any = field(default=None, init=False, repr=False, compare=False)

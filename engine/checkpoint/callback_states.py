@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class CallbackStates:
-    """Knows the states of the callbacks of one trainer, and of those that an earlier session had and this one has not."""
+    """Knows the states of a trainer's callbacks, and of those that an earlier session had and this one has not."""
 
     def __init__(self, bus: EventBus) -> None:
         """Look after the callbacks attached to `bus`."""

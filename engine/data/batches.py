@@ -28,6 +28,8 @@ def map_tensors(function: Callable[[torch.Tensor], Any], data: Any) -> Any:
 
 def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> Any:
     """Return the batch with its tensors on `device`."""
+    if device.type == "cpu" and not torch.cuda.is_available():
+        return batch  # there is nowhere else that it could be
     return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), batch)
 
 
@@ -49,7 +51,7 @@ def rows_of(batch: Any) -> int | None:
         return int(batch.shape[0]) if batch.ndim else None
     values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
     for value in values:
-        rows = rows_of(value)
+        rows = value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else rows_of(value)
         if rows is not None:
             return rows
     return None

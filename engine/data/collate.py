@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,12 +86,9 @@ class ColumnFilter:
     """Leaves out of each row what the model's `forward` does not take, before the collator sees it."""
 
     collator: Collator
-    accepted: Collection[str]
+    accepted: frozenset[str]
 
     def __call__(self, features: list[Any]) -> Any:
-        return self.collator([self._filter(feature) for feature in features])
-
-    def _filter(self, feature: Any) -> Any:
-        if not isinstance(feature, dict):
-            return feature
-        return {key: value for key, value in feature.items() if key in self.accepted}
+        if isinstance(features[0], dict) and not all(map(self.accepted.issuperset, features)):
+            features = [{key: row[key] for key in row if key in self.accepted} for row in features]
+        return self.collator(features)

@@ -64,12 +64,12 @@ class Feed:
         while self._to_skip:
             self._to_skip -= 1
             next(self._batches, None)
-        items = []
+        items, rows = [], 0
         for batch in self._batches:
+            rows += rows_of(batch) or 0
             items.append(to_device(batch, self.device))
             if len(items) == self.accumulate:
                 break
-        self._restore()
-        if not items:
-            return None
-        return Window(items, len(items), sum(rows_of(batch) or 0 for batch in items) * self.world_size)
+        if self._before_training is not None:
+            self._restore()
+        return Window(items, len(items), rows * self.world_size) if items else None

@@ -63,7 +63,7 @@ def build_loader(
     """Build the loader of one process.
 
     Args:
-        dataset: a map-style or iterable torch dataset, a `datasets` one, or any object with `__getitem__` and `__len__`.
+        dataset: a map-style or iterable torch dataset, a `datasets` one, or any object that indexes or iterates rows.
         args: workers, pinning, dropping of the last batch.
         collator: from a list of rows to a batch.
         ranks: which share of the batches is this process's.
@@ -124,12 +124,12 @@ def length_of(data: Any) -> int | None:
 def _keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) -> tuple[Any, Collator]:
     columns = getattr(dataset, "column_names", None)
     if is_iterable(dataset) or not isinstance(columns, list) or not hasattr(dataset, "remove_columns"):
-        return dataset, ColumnFilter(collator, accepted)
+        return dataset, ColumnFilter(collator, frozenset(accepted))
     ignored = [column for column in columns if column not in accepted]
     if len(ignored) == len(columns):
         raise DataError(
             f"The model accepts none of the dataset's columns ({', '.join(columns)}): its forward takes "
-            f"{', '.join(accepted)}. Rename the columns, or set `remove_unused_columns=False` and pass a `data_collator`."
+            f"{', '.join(accepted)}. Rename the columns, or set `remove_unused_columns=False` with a `data_collator`."
         )
     return dataset.remove_columns(ignored), collator
 

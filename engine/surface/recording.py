@@ -74,17 +74,18 @@ class Recording(Surface):
         Args:
             output_dir: where to; by default the output folder.
         """
-        run = self.run
+        model: Any = self.run.model
         folder = Path(self.args.output_dir if output_dir is None else output_dir)
         if not self.args.should_save:
             return
         folder.mkdir(parents=True, exist_ok=True)
-        if hasattr(run.model, "save_pretrained"):
-            run.model.save_pretrained(folder)
+        if hasattr(model, "save_pretrained"):
+            model.save_pretrained(folder)
         else:
-            store.save_weights(run.model, folder)
-        collator_tokenizer = getattr(getattr(self, "data_collator", None), "tokenizer", None)
-        processor = run.processing_class if run.processing_class is not None else collator_tokenizer
+            store.save_weights(model, folder)
+        processor: Any = self.run.processing_class
+        if processor is None:
+            processor = getattr(getattr(self, "data_collator", None), "tokenizer", None)
         if hasattr(processor, "save_pretrained"):
             processor.save_pretrained(folder)
 
