@@ -154,6 +154,8 @@ class Loop:
                 announce("on_epoch_end")
                 position.epoch, position.batches = position.epoch + 1, 0
                 self._serve()
+                if control.should_training_stop:
+                    self._serve()  # what became due because the run was ended just now, by an evaluation
                 control.take("epoch_stop")
                 return Phase.END if self._over() else Phase.EPOCH
 
@@ -173,7 +175,7 @@ class Loop:
         state.global_step += 1
         state.samples_seen += window.rows
         state.epoch = position.epoch + position.batches / self.batches_per_epoch
-        self.control.step = state.global_step
+        self.control.speaking.step = state.global_step
         self._window = None
 
     def _serve(self) -> None:

@@ -44,6 +44,8 @@ class Objective:
         self.criterion = criterion
         self.compute_loss_func = compute_loss_func
         self.smoother = LabelSmoother(label_smoothing) if label_smoothing else None
+        self.splits_labels = criterion is not None or compute_loss_func is not None
+        self.model_returns_loss = not self.splits_labels and self.smoother is None
         # What transformers' models say of themselves, and what their `**kwargs` are taken to mean.
         self.takes_item_count = bool(getattr(model, "accepts_loss_kwargs", self.takes_any))
         self.shifts_labels = _shifts_labels(model)
@@ -69,10 +71,14 @@ class Objective:
         Raises:
             ModelError: if the model does not take the batch, or returns no loss.
         """
-        labels, inputs = self._take_labels(inputs)
-        if self.takes_item_count and items is not None and isinstance(inputs, Mapping):
+        labels = None
+        if not self.model_returns_loss:
+            labels, inputs = self._take_labels(inputs)
+        if items is not None and self.takes_item_count and isinstance(inputs, Mapping):
             inputs = {**inputs, "num_items_in_batch": items}
         outputs = self.forward(model, inputs)
+        if self.model_returns_loss:
+            return self._loss_of(outputs, inputs, model), outputs
         if self.compute_loss_func is not None:
             return self.compute_loss_func(outputs, labels, num_items_in_batch=items), outputs
         if self.criterion is not None:
@@ -84,7 +90,7 @@ class Objective:
     def forward(self, model: nn.Module, inputs: Any) -> Any:
         """Call the model with a batch; if it cannot take it, say what it takes and what the batch has."""
         try:
-            if isinstance(inputs, Mapping):
+            if isinstance(inputs, (dict, Mapping)):
                 return model(**inputs)
             return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
         except TypeError as error:
@@ -116,11 +122,6 @@ class Objective:
         """Say whether a loss can be computed of a batch."""
         return self.labels_in(inputs) is not None or (not self.label_names and self.returns_loss)
 
-    @property
-    def model_returns_loss(self) -> bool:
-        """Whether the loss is one of the model's outputs."""
-        return self.criterion is None and self.compute_loss_func is None and self.smoother is None
-
     def _labels_that_count(self, batch: Any) -> torch.Tensor:
         if not isinstance(batch, Mapping):
             found = self.labels_in(batch)
@@ -133,15 +134,10 @@ class Objective:
         return found
 
     def _splits(self, inputs: Any) -> bool:
-        return isinstance(inputs, (tuple, list)) and len(inputs) > 1 and self._wants_labels()
-
-    def _wants_labels(self) -> bool:
-        return self.criterion is not None or self.compute_loss_func is not None
+        return isinstance(inputs, (tuple, list)) and len(inputs) > 1 and self.splits_labels
 
     def _take_labels(self, inputs: Any) -> tuple[Any, Any]:
         """Split the labels off a batch, where something other than the model turns them into a loss."""
-        if not self._wants_labels() and self.smoother is None:
-            return None, inputs
         if not isinstance(inputs, Mapping):
             return (inputs[-1], inputs[:-1]) if self._splits(inputs) else (None, inputs)
         if "labels" in inputs:
@@ -153,7 +149,7 @@ class Objective:
 
     def _loss_of(self, outputs: Any, inputs: Any, model: nn.Module) -> torch.Tensor:
         loss: Any = None
-        if isinstance(outputs, Mapping):
+        if isinstance(outputs, (dict, Mapping)):  # dict first: it is the usual one, and quicker to tell
             loss = outputs.get("loss")
         elif isinstance(outputs, (tuple, list)):
             loss = outputs[0]
@@ -167,8 +163,8 @@ class Objective:
         fed = f"{', '.join(map(str, inputs))}" if isinstance(inputs, Mapping) else _in_words(inputs)
         raise ModelError(
             f"{type(model).__name__} returned no loss, but {got}, from a batch of {fed}. Return it as `loss`, or as "
-            f"the first of a tuple, or pass `criterion=` or `compute_loss_func=` to the Trainer. If the model computes it "
-            f"from labels, see that the batch has them under the name expected ({', '.join(self.label_names) or '-'})."
+            f"the first of a tuple, or pass `criterion=` or `compute_loss_func=` to the Trainer. If the model computes "
+            f"it from labels, see that the batch has them under the name expected ({', '.join(self.label_names) or '-'})."
         )
 
     def _mismatch(self, inputs: Any) -> str | None:

@@ -64,6 +64,8 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
             "for example with model.requires_grad_(True)"
         )
     decaying = decay_parameter_names(model)
+    if not weight_decay:
+        decaying = set(trainable)
     halves = (
         (weight_decay, [parameter for name, parameter in trainable.items() if name in decaying]),
         (0.0, [parameter for name, parameter in trainable.items() if name not in decaying]),

@@ -105,6 +105,8 @@ class Run:
     """The step after which they were measured."""
     metric_prefix: str = "eval"
     """What the names of the evaluation's metrics begin with."""
+    evaluates_all: bool = True
+    """Whether it is the evaluation of the run itself, on all of the trainer's eval datasets."""
     dataset_name: str = ""
     """The name of the evaluated dataset; empty when there is but one."""
     requested_by: frozenset[str] = frozenset()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from torch.optim import Optimizer
@@ -332,12 +332,7 @@ def needs_metric(scheduler: object) -> bool:
 
     Asked of the signature, so that a scheduler from elsewhere (`torch`, `transformers`, the user) answers too.
     """
-    return _step_takes_metric(type(scheduler))
-
-
-@lru_cache  # asked in every step of a run
-def _step_takes_metric(kind: type) -> bool:
-    step = getattr(kind, "step", None)
+    step = getattr(scheduler, "step", None)
     return callable(step) and "metrics" in inspect.signature(step).parameters
 
 

@@ -5,7 +5,7 @@ Callbacks fill them during `on_setup`. A seam that only one can fill refuses a s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from ..events.errors import SubscriptionError
 
-Parameters = Iterable[nn.Parameter]
+Clip = Callable[[Optimizer, list[nn.Parameter], float], torch.Tensor]
 
 
 class Scaler(Protocol):
@@ -67,7 +67,7 @@ class Seams:
     """Wrap the model for training. Default: the model itself."""
     synchronise: Callable[[nn.Module, bool], AbstractContextManager[Any]]
     """Context around forward and backward of a batch; `last` says that its gradients complete a step."""
-    clip: Callable[[Optimizer, list[nn.Parameter], float], torch.Tensor]
+    clip: Clip
     """Clip gradients to a norm and return the norm they had. Default: torch's."""
     zero_grad: Callable[[nn.Module, Optimizer], None]
     """Clear gradients. Default: set them to None."""

@@ -50,6 +50,8 @@ class Stepper:
         self.filter_nonfinite = filter_nonfinite
         self.parameters = list(run.unwrapped_model.parameters())
         self.keeps_outputs = run.bus.asked_for("outputs")
+        # A schedule that reads a metric moves when there is one, after an evaluation.
+        self.moves_schedule = run.lr_scheduler is not None and not needs_metric(run.lr_scheduler)
         self.accumulating = 1
         """Batches in the step being made: what a loss that is a mean over its batch is divided by."""
 
@@ -101,11 +103,9 @@ class Stepper:
             announce("on_optimizer_step")
         else:
             run.state.steps_skipped += 1
-        scheduler = run.lr_scheduler
         run.learning_rate = run.current_learning_rate()
-        # A schedule that reads a metric moves when there is one, after an evaluation.
-        if applied and scheduler is not None and not needs_metric(scheduler):
-            scheduler.step()
+        if applied and self.moves_schedule:
+            run.lr_scheduler.step()
         seams.zero_grad(run.model_wrapped, optimizer)
 
     def _apply(self, optimizer: Optimizer) -> bool:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import blinker
 
-from .catalog import CATALOG, LAST_IN_FIRST_OUT, MUST_ALL_HEAR, Event
+from .catalog import CATALOG, LAST_IN_FIRST_OUT, MUST_ALL_HEAR, Clock, Event
 from .control import TrainerControl
 from .errors import SubscriptionError, nearest
 from .handlers import Call, Handler, compile_handler
 from .ordering import Place, resolve
 from .stages import ORDER_MARK, Order, Stage, names
-from .subscribers import Subscriber, identity, inspect_subscriber
+from .subscribers import Subscriber, checked_policy, identity, inspect_subscriber, own_events
 
 logger = logging.getLogger(__name__)
 
 OnError = Literal["raise", "warn", "quarantine"]
-POLICIES = ("raise", "warn", "quarantine")
-
-_NOTHING: dict[str, Any] = {}
 
 
 @dataclass(eq=False)
@@ -75,7 +74,6 @@ class Channel(blinker.Signal):
         super().__init__(event.doc)
         self.event = event
         self.plan: tuple[Subscription, ...] | None = None
-        self.calls = 0
 
     def connect(self, receiver: Any, sender: Any = blinker.ANY, weak: bool = False) -> Any:
         """Connect a receiver, strongly unless told otherwise: blinker's default drops bound methods silently."""
@@ -86,6 +84,13 @@ class Channel(blinker.Signal):
         """Disconnect a receiver."""
         self.plan = None
         super().disconnect(receiver, sender)
+
+
+class _Signals(dict[str, Channel]):
+    """All channels by name; one that is not there is an error with the nearest name."""
+
+    def __missing__(self, event: str) -> Channel:
+        raise SubscriptionError(f"There is no event {event!r}{nearest(event, self)}")
 
 
 @dataclass
@@ -122,10 +127,10 @@ class EventBus:
         """
         self.run = run
         self.control = control
-        self.signals: dict[str, Channel] = {name: Channel(event) for name, event in CATALOG.items()}
+        self.signals: dict[str, Channel] = _Signals((name, Channel(event)) for name, event in CATALOG.items())
         self._subscribers: dict[str, Subscriber] = {}
         self._subscriptions: dict[str, list[Subscription]] = {}
-        self._serial = 0
+        self._ids: set[str] = set()  # also of those that left: who ordered itself by one may stay
         self.watchers: list[Callable[[str, Any], None]] = []
         """Called with each event that is announced and the run, heard by anybody or not; for recording."""
 
@@ -150,26 +155,21 @@ class EventBus:
             SubscriptionError: if a method matches no event or names an unknown parameter (with the nearest name), if
                 the id is taken, or if the callback is attached already.
         """
-        for event in getattr(subscriber, "events", ()):
+        for event in own_events(subscriber):
             self.declare(event)
         record = inspect_subscriber(subscriber, self.signals)
         for other_id, other in self._subscribers.items():
             if other.callback is subscriber:
                 raise SubscriptionError(f"{other_id} is attached already; attach a second instance to have two of it.")
         owner_id = identity(subscriber, record.wanted_id, self._subscribers)
-        policy = getattr(subscriber, "on_error", "raise")
-        if policy not in POLICIES:
-            raise SubscriptionError(
-                f"{owner_id}.on_error is {policy!r}{nearest(str(policy), POLICIES)} Known: {', '.join(POLICIES)}."
-            )
-        self._serial += 1
+        policy = checked_policy(record.on_error, owner_id)
         subscriptions = []
         for name, handler in record.handlers.items():
             event = self.signals[name].event
             call, asked = compile_handler(handler, event, f"{owner_id}.{name}", lenient=record.foreign)
             mark: Order = getattr(handler, ORDER_MARK, Order())
             stage = mark.stage if mark.stage is not None else record.stage
-            place = Place(owner_id, stage, self._serial, mark.before or record.before, mark.after or record.after)
+            place = Place(owner_id, stage, mark.before or record.before, mark.after or record.after)
             subscriptions.append(Subscription(event, subscriber, owner_id, handler, call, place, policy, asked))
         return self._connect(owner_id, record, subscriptions)
 
@@ -202,25 +202,31 @@ class EventBus:
         Raises:
             SubscriptionError: for an unknown event or parameter, with the nearest name, or filters that clash.
         """
-        if event not in self.signals:
-            raise SubscriptionError(f"There is no event {event!r}{nearest(event, self.signals)}")
         channel = self.signals[event]
         owner_id = identity(function, id, self._subscribers)
         call, asked = compile_handler(function, channel.event, f"{owner_id} (at {event})")
         keep = filter_of(every, once, _number(before), _number(after))
-        self._serial += 1
-        place = Place(owner_id, stage, self._serial, _ids(before), _ids(after))
-        filtered = _filtered(call, keep, channel, self.control) if keep is not None else call
-        subscription = Subscription(channel.event, function, owner_id, function, filtered, place, on_error, asked)
+        policy = checked_policy(on_error, owner_id)
+        place = Place(owner_id, stage, _ids(before), _ids(after))
+        filtered = _filtered(call, keep, channel.event.clock) if keep is not None else call
+        subscription = Subscription(channel.event, function, owner_id, function, filtered, place, policy, asked)
         record = Subscriber(function, {event: function}, stage)
         return self._connect(owner_id, record, [subscription])
 
     def _connect(self, owner_id: str, record: Subscriber, subscriptions: list[Subscription]) -> Handle:
+        self._ids.add(owner_id)
         self._subscribers[owner_id] = record
         self._subscriptions[owner_id] = subscriptions
         for subscription in subscriptions:
             self.signals[subscription.event.name].connect(subscription)
-        return Handle(owner_id, lambda: self.detach(owner_id))
+
+        this = weakref.ref(record)
+
+        def undo() -> None:
+            if self._subscribers.get(owner_id) is this():  # and not a successor of the same id
+                self.detach(owner_id)
+
+        return Handle(owner_id, undo)
 
     def detach(self, subscriber: object) -> None:
         """Unsubscribe a callback, or whatever has this id; one that is not attached is left alone."""
@@ -254,11 +260,9 @@ class EventBus:
         """
         channel = self.signals[event]
         if channel.plan is None:
-            hearers = {
-                id(hearer): self._as_subscription(hearer, channel) for hearer in channel.receivers_for(blinker.ANY)
-            }
-            by_place = {subscription.place: subscription for subscription in hearers.values()}
-            resolved = resolve(list(by_place), set(self._subscribers), event)
+            hearers = [self._as_subscription(hearer, channel) for hearer in channel.receivers_for(self.run)]
+            by_place = {replace(hearer.place, serial=serial): hearer for serial, hearer in enumerate(hearers)}
+            resolved = resolve(list(by_place), self._ids, event)
             ordered = tuple(by_place[place] for place in resolved)
             channel.plan = ordered[::-1] if event in LAST_IN_FIRST_OUT else ordered
         return channel.plan
@@ -279,9 +283,9 @@ class EventBus:
         plan = channel.plan
         if plan is None:
             plan = self.plan(event)
-        channel.calls += 1
-        for watch in self.watchers:
-            watch(event, self.run)
+        if self.watchers:
+            for watch in self.watchers:
+                watch(event, self.run)
         if not plan:
             return
         run, control, speaking = self.run, self.control, self.control.speaking
@@ -297,6 +301,8 @@ class EventBus:
                         continue
                     if event not in MUST_ALL_HEAR:
                         raise
+                    if failure is not None:
+                        logger.error("%s failed too: %s: %s", subscription.label, type(error).__name__, error)
                     failure = failure or error
                 else:
                     if answer is not None and answer is not control:
@@ -322,14 +328,13 @@ class EventBus:
         if isinstance(hearer, Subscription):
             return hearer
         # Connected by a third party through blinker itself: called in blinker's way.
-        self._serial += 1
         owner_id = getattr(hearer, "__qualname__", type(hearer).__name__)
         params = (*channel.event.params,)
 
         def call(run: Any, extras: Any) -> Any:
             return hearer(run, **{name: extras[name] if name in extras else getattr(run, name) for name in params})
 
-        return Subscription(channel.event, hearer, owner_id, hearer, call, Place(owner_id, Stage.DECIDE, self._serial))
+        return Subscription(channel.event, hearer, owner_id, hearer, call, Place(owner_id, Stage.DECIDE))
 
     # Showing.
 
@@ -368,14 +373,16 @@ def filter_of(
     if every is None and before is None and after is None:
         return None
     period, start = every or 1, after or 0
+    if before is not None and start + period >= before:
+        raise SubscriptionError(f"before={before} can never be met: the first count would be {start + period}.")
     return lambda count: count > start and (count - start) % period == 0 and (before is None or count < before)
 
 
-def _filtered(call: Call, keep: Callable[[int], bool], channel: Channel, control: TrainerControl) -> Call:
-    clock = channel.event.clock
+def _filtered(call: Call, keep: Callable[[int], bool], clock: Clock) -> Call:
+    calls = itertools.count(1)
 
-    def filtered(run: Any, extras: Any) -> Any:
-        return call(run, extras) if keep(run.count(clock, channel.calls)) else None
+    def filtered(run: Any, extras: Mapping[str, Any]) -> Any:
+        return call(run, extras) if keep(run.count(clock, next(calls))) else None
 
     return filtered
 

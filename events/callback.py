@@ -39,6 +39,8 @@ class Callback:
     """Events of its own, that it announces with `run.announce(name, ...)` and others may subscribe to."""
     arguments: ClassVar[tuple[str, ...]] = ()
     """The training arguments that spell it; `from_arguments` reads them."""
+    instead_of: ClassVar[tuple[type, ...]] = ()
+    """Other classes of which it takes the place, where arguments spell one and it is in the user's list."""
     id: str | None = None
     """Its name in the ledger, in checkpoints and in `before=`/`after=`; by default the name of its class."""
 

@@ -19,7 +19,7 @@ class Clock(str, Enum):
     """Which counter the filters `every=`, `once=`, `before=` and `after=` of a subscribed function read."""
 
     CALLS = "calls"
-    """How often this event was announced, from 1."""
+    """How often this event was announced since the function was subscribed, from 1."""
     STEP = "step"
     """The optimizer step being made: the first is 1."""
     STEPS_DONE = "steps done"

@@ -28,13 +28,17 @@ OUTSIDE = "you"
 
 
 class Speaker:
-    """Who writes to the control at the moment, and in which event. The bus sets it around each handler."""
+    """Who writes to the control at the moment, in which event and after which step.
 
-    __slots__ = ("author", "event")
+    The bus sets it around each handler, and the loop counts its steps: an object of its own, because that is cheap.
+    """
+
+    __slots__ = ("author", "event", "step")
 
     def __init__(self) -> None:
         self.author = OUTSIDE
         self.event = ""
+        self.step = 0
 
 
 class TrainerControl:
@@ -49,7 +53,6 @@ class TrainerControl:
     def __init__(self, rank: int = 0) -> None:
         """Start with nothing asked for; `rank` is the process that entries of the ledger name."""
         self.rank = rank
-        self.step = 0
         self.ledger = Ledger()
         self._requests: dict[str, dict[str, str]] = {flag: {} for flag in FLAGS}
         self._vetoes: dict[str, dict[str, str]] = {flag: {} for flag in FLAGS}
@@ -109,6 +112,11 @@ class TrainerControl:
         """The id of the callback that is being called; `you` outside of handlers."""
         return self.speaking.author
 
+    @property
+    def step(self) -> int:
+        """The optimizer steps that are done."""
+        return self.speaking.step
+
     # What the machine uses.
 
     def take(self, flag: str) -> frozenset[str]:
@@ -157,14 +165,16 @@ class TrainerControl:
         taken = [entry for entry in self.ledger.of(_flag(flag)) if entry.action == "take"]
         if not taken:
             return ""
-        what = "stopped" if flag.endswith("training_stop") else flag
+        what = "stopped" if _flag(flag) == "training_stop" else _flag(flag)
         return f"{what} at step {taken[-1].step} by {taken[-1].reason}"
 
     def _note(self, flag: str, action: str, old: bool, reason: str) -> None:
         self._entry(self.speaker, flag, action, old, self.asks(flag), reason)
 
     def _entry(self, author: str, flag: str, action: str, old: bool, new: bool, reason: str) -> None:
-        self.ledger.write(Entry(self.step, self.speaking.event, author, flag, action, old, new, reason, self.rank))
+        self.ledger.write(
+            Entry(self.speaking.step, self.speaking.event, author, flag, action, old, new, reason, self.rank)
+        )
 
     def __repr__(self) -> str:
         raised = [f"should_{flag}" for flag in FLAGS if self.asks(flag)]
@@ -186,10 +196,10 @@ class TrainerControl:
     )
 
     def _assign(self, flag: str, value: object) -> None:
-        if value:
-            self.request(flag)
-        else:
+        if not value:
             self.withdraw(flag)
+        elif self.speaker not in self._requests[flag]:  # a reason given before is worth keeping
+            self.request(flag)
 
     def __setattr__(self, name: str, value: object) -> None:
         # A misspelt flag would be a silent no-op, and a night of training lost.

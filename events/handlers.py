@@ -40,7 +40,11 @@ def compile_handler(
     positional = [parameter for parameter in plain if parameter.kind in _POSITIONAL]
     variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
     if takes_all and _is_positional(positional, variadic, known):
-        return _call_as_transformers_does(handler, known), frozenset()
+        beyond = [parameter for parameter in plain if parameter not in positional[: len(POSITIONAL)]]
+        for parameter in beyond:
+            if parameter.name not in known and parameter.default is parameter.empty:
+                raise SubscriptionError(_unknown(parameter.name, event, label, known))
+        return _call_as_transformers_does(handler, known), frozenset(parameter.name for parameter in beyond)
 
     names = []
     for parameter in plain:

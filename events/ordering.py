@@ -15,10 +15,14 @@ class Place:
 
     owner_id: str
     stage: Stage
-    serial: int
-    """The number of its attachment: earlier is lower."""
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    serial: int = 0
+    """Its number in the order of attachment to this event."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stage, Stage):
+            raise SubscriptionError(f"The stage of {self.owner_id} is {self.stage!r}; it must be a Stage.")
 
 
 def resolve(places: list[Place], known: set[str], event: str) -> list[Place]:
@@ -26,7 +30,8 @@ def resolve(places: list[Place], known: set[str], event: str) -> list[Place]:
 
     Args:
         places: all handlers of one event.
-        known: the ids of all attached callbacks; a constraint on a known one that does not hear this event is idle.
+        known: the ids of all callbacks that are or were attached; a constraint on one that does not hear this event is
+            idle.
         event: the event's name, for errors.
 
     Raises:
@@ -45,7 +50,7 @@ def resolve(places: list[Place], known: set[str], event: str) -> list[Place]:
             if target not in known:
                 raise SubscriptionError(
                     f"{place.owner_id} wants to run before or after {target!r} at {event}, but no callback has that "
-                    f"id{nearest(target, known)} Attached: {', '.join(sorted(known))}."
+                    f"id{nearest(target, known)} Known: {', '.join(sorted(known))}."
                 )
         for earlier, later in [(place, other) for target in place.before for other in by_id.get(target, [])] + [
             (other, place) for target in place.after for other in by_id.get(target, [])
@@ -78,6 +83,10 @@ def _sorted_by(follows: dict[Place, set[Place]], event: str) -> list[Place]:
             if waiting[follower] == 0:
                 heappush(free, (follower.stage, follower.serial, follower))
     if len(done) < len(follows):
-        stuck = ", ".join(place.owner_id for place in follows if place not in done)
-        raise SubscriptionError(f"At {event} these callbacks wait for each other in a circle: {stuck}.")
+        stuck = {place: followers for place, followers in follows.items() if place not in done}
+        while waiting_only := [place for place, followers in stuck.items() if followers.isdisjoint(stuck)]:
+            for place in waiting_only:  # it waits for the circle and is not in it
+                del stuck[place]
+        names = ", ".join(place.owner_id for place in stuck)
+        raise SubscriptionError(f"At {event} these callbacks wait for each other in a circle: {names}.")
     return done

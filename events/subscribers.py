@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .callback import Callback
+from .catalog import Event
 from .errors import SubscriptionError, nearest
 from .handlers import Handler
 from .stages import Stage, names
@@ -16,6 +17,9 @@ logger = logging.getLogger(__name__)
 
 FOREIGN_BASE = "TrainerCallback"
 """The class whose subclasses, in whatever library of the transformers family, are taken as they are."""
+
+POLICIES = ("raise", "warn", "quarantine")
+"""What an exception of a handler may do."""
 
 
 @dataclass
@@ -28,6 +32,7 @@ class Subscriber:
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     wanted_id: str | None = None
+    on_error: str = "raise"
     foreign: bool = False
 
 
@@ -50,7 +55,8 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
         if not name.startswith("on_") or name == "on_error":
             continue
         value = getattr(type(callback), name, None)
-        if base is not None and value is not None and value is getattr(base, name, None):
+        inherited = base is not None and value is not None and value is getattr(base, name, None)
+        if inherited and name not in getattr(callback, "__dict__", ()):
             continue
         handler = getattr(callback, name)
         if not callable(handler):
@@ -80,8 +86,35 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
         names(getattr(callback, "before", ())) if not foreign else (),
         names(getattr(callback, "after", ())) if not foreign else (),
         wanted,
+        "raise" if foreign else getattr(callback, "on_error", "raise"),
         foreign,
     )
+
+
+def own_events(callback: object) -> tuple[Event, ...]:
+    """Return the events that a callback declares; on an object of another make, `events` may mean anything.
+
+    Raises:
+        SubscriptionError: if it declares something else.
+    """
+    declared = tuple(callback.events) if isinstance(callback, Callback) else ()
+    for event in declared:
+        if not isinstance(event, Event):
+            raise SubscriptionError(f"{type(callback).__name__}.events holds {event!r}; it must hold Event(name, doc).")
+    return declared
+
+
+def checked_policy(policy: str, owner_id: str) -> str:
+    """Return what an exception of a handler does.
+
+    Raises:
+        SubscriptionError: if there is no such policy, with the nearest.
+    """
+    if policy not in POLICIES:
+        raise SubscriptionError(
+            f"{owner_id}.on_error is {policy!r}{nearest(policy, POLICIES)} Known: {', '.join(POLICIES)}."
+        )
+    return policy
 
 
 def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:

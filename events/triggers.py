@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 
 from .errors import ArgumentError, nearest
 
-
 Place = Literal["step", "epoch"]
 
 
@@ -48,11 +47,16 @@ class Trigger:
         """Whether it looks at the clock, which differs between the processes of a run."""
         return False
 
+    @property
+    def unforeseen(self) -> bool:
+        """Whether it may be due where a run is stopped early, before it wakes."""
+        return False
+
     def __or__(self, other: Trigger) -> Trigger:
-        return Either(self, other)
+        return Either(self, other) if isinstance(other, Trigger) else NotImplemented
 
     def __and__(self, other: Trigger) -> Trigger:
-        return Both(self, other)
+        return Both(self, other) if isinstance(other, Trigger) else NotImplemented
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ class EverySeconds(Trigger):
         return True
 
     def __repr__(self) -> str:
-        return f'every("{self.seconds:g}s"{_after(self.after)})'
+        return f'every("{_plain(self.seconds)}s"{_after(self.after)})'
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,10 @@ class AtEnd(Trigger):
     def wakes(self, step: int, max_steps: int) -> float:
         return max(step + 1, max_steps)  # a run that is stopped earlier ends with the end of an epoch
 
+    @property
+    def unforeseen(self) -> bool:
+        return self.early
+
     def __repr__(self) -> str:
         return "at_end()" if self.early else "at_end(early=False)"
 
@@ -209,11 +217,15 @@ class Either(Trigger):
     def clocked(self) -> bool:
         return self.left.clocked or self.right.clocked
 
+    @property
+    def unforeseen(self) -> bool:
+        return self.left.unforeseen or self.right.unforeseen
+
     def wakes(self, step: int, max_steps: int) -> float:
         return min(self.left.wakes(step, max_steps), self.right.wakes(step, max_steps))
 
     def __repr__(self) -> str:
-        return f"{self.left!r} | {self.right!r}"
+        return f"{self.left!r} | {_within(self.right, Either)}"
 
 
 @dataclass(frozen=True)
@@ -230,12 +242,17 @@ class Both(Trigger):
     def clocked(self) -> bool:
         return self.left.clocked or self.right.clocked
 
+    @property
+    def unforeseen(self) -> bool:
+        return self.left.unforeseen or self.right.unforeseen
+
     def wakes(self, step: int, max_steps: int) -> float:
-        return max(self.left.wakes(step, max_steps), self.right.wakes(step, max_steps))
+        # An early end is also seen at the end of the epoch; but there, the other side may not be due.
+        sides = (self.left, self.right)
+        return max(step + 1 if side.unforeseen else side.wakes(step, max_steps) for side in sides)
 
     def __repr__(self) -> str:
-        sides = (f"({side!r})" if isinstance(side, Either) else repr(side) for side in (self.left, self.right))
-        return " & ".join(sides)
+        return f"{_within(self.left, Either)} & {_within(self.right, Either, Both)}"
 
 
 UNITS: dict[str, float] = {
@@ -316,4 +333,13 @@ def _whole(interval: float, what: str) -> int:
 
 
 def _after(after: float) -> str:
-    return f", after={after:g}" if after else ""
+    return f", after={_plain(after)}" if after else ""
+
+
+def _plain(number: float) -> str:
+    """Print a number in full, and a whole one without its `.0`."""
+    return str(int(number)) if number % 1 == 0 else str(number)
+
+
+def _within(trigger: Trigger, *kinds: type[Trigger]) -> str:
+    return f"({trigger!r})" if isinstance(trigger, kinds) else repr(trigger)

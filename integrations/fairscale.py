@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,11 @@ from fairscale.optim.oss import OSS
 from torch import nn
 from torch.optim import Optimizer
 
-from ..callbacks.ddp import synchronise_last
+from ..callbacks.ddp import DDP, synchronise_last
 from ..engine.arguments import TrainingArguments
+from ..engine.ranks import Ranks
 from ..engine.run import Run
+from ..engine.seams import Clip
 from ..events.callback import Callback
 from ..events.errors import ArgumentError
 from ..events.stages import Stage
@@ -29,6 +32,7 @@ class ShardedDDP(Callback):
 
     stage = Stage.PREPARE
     arguments = ("sharded_ddp",)
+    instead_of = (DDP,)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> ShardedDDP:
@@ -46,9 +50,9 @@ class ShardedDDP(Callback):
             wrap_optimizer=_shard,
             wrap_model=ShardedDataParallel,
             synchronise=synchronise_last,
-            clip=_clip,
+            clip=_clip_shares(run.ranks),
             zero_grad=_zero_in_place,
-            optimizer_state=_whole_state,
+            optimizer_state=_whole_state(run.ranks),
         )
 
 
@@ -59,10 +63,26 @@ def _shard(optimizer: Optimizer) -> OSS:
     return OSS(optimizer.param_groups, optim=type(optimizer), **defaults)
 
 
-def _clip(optimizer: Any, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
-    # A process has only its own share of the reduced gradients, so the norm is the optimizer's to compute.
-    norm: torch.Tensor = optimizer.clip_grad_norm(max_norm if max_norm > 0 else float("inf"))
-    return norm
+def _clip_shares(ranks: Ranks) -> Clip:
+    """Return clipping for gradients of which each process has only its own share reduced.
+
+    The norms of the single gradients are exchanged, not their sum, so that the whole norm is added up as torch adds it,
+    and comes out with the same bits.
+    """
+
+    def clip(optimizer: Any, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
+        own = {id(parameter) for group in optimizer.partition_parameters()[ranks.rank] for parameter in group["params"]}
+        trained = [parameter for parameter in parameters if parameter.grad is not None]
+        norms = [
+            torch.linalg.vector_norm(parameter.grad) if id(parameter) in own else parameter.new_zeros(())
+            for parameter in trained
+        ]
+        total = torch.linalg.vector_norm(ranks.sum(torch.stack(norms)))
+        if max_norm > 0:
+            nn.utils.clip_grads_with_norm_([p for p in trained if id(p) in own], max_norm, total)
+        return total
+
+    return clip
 
 
 def _zero_in_place(model: nn.Module, optimizer: Optimizer) -> None:
@@ -71,6 +91,9 @@ def _zero_in_place(model: nn.Module, optimizer: Optimizer) -> None:
     model.zero_grad(set_to_none=False)
 
 
-def _whole_state(optimizer: Any) -> dict[str, Any]:
-    optimizer.consolidate_state_dict()
-    return optimizer.state_dict() if torch.distributed.get_rank() == 0 else {}
+def _whole_state(ranks: Ranks) -> Callable[[Any], dict[str, Any]]:
+    def whole_state(optimizer: Any) -> dict[str, Any]:
+        optimizer.consolidate_state_dict()  # on all processes: it gathers
+        return optimizer.state_dict() if ranks.rank == 0 else {}
+
+    return whole_state

@@ -43,7 +43,7 @@ class NoResumption:
         state.is_world_process_zero = ranks.rank == 0
         for name in ("logging_steps", "eval_steps", "save_steps"):
             setattr(state, name, plan.in_steps(getattr(args, name)))
-        self.run.control.step = state.global_step
+        self.run.control.speaking.step = state.global_step
         return state
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ...events.errors import ArgumentError
@@ -54,8 +55,8 @@ class Keep:
         if self.multiples is not None:
             stay |= {checkpoint.step for checkpoint in checkpoints if checkpoint.step % self.multiples == 0}
         if self.best:
-            measured = [checkpoint for checkpoint in checkpoints if metric in checkpoint.metrics]
-            measured.sort(key=lambda checkpoint: checkpoint.metrics[metric], reverse=greater_is_better)
+            measured = [checkpoint for checkpoint in checkpoints if not math.isnan(_measured(checkpoint, metric))]
+            measured.sort(key=lambda checkpoint: _measured(checkpoint, metric), reverse=greater_is_better)
             stay |= {checkpoint.step for checkpoint in measured[: self.best]}
         newest_first = [checkpoint.step for checkpoint in reversed(checkpoints)]
         if self.last is not None:
@@ -63,6 +64,9 @@ class Keep:
         if self.total is not None:
             free = self.total - len(stay)
             stay |= {step for step in newest_first if step not in stay and (free := free - 1) >= 0}
-        elif self.last is None and self.multiples is None:
-            stay |= set(newest_first[:1])
         return [checkpoint for checkpoint in checkpoints if checkpoint.step not in stay]
+
+
+def _measured(checkpoint: Checkpoint, metric: str) -> float:
+    """Return a metric of a checkpoint; NaN, which is never among the best, where it was not measured."""
+    return float(checkpoint.metrics.get(metric, math.nan))

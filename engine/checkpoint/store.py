@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, load_model, save_model
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from ...events.errors import CheckpointError
@@ -56,8 +57,7 @@ def write_checkpoint(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any]
 def _write_state(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any], folder: Path) -> None:
     values = run.state.to_dict()
     values["seconds"] = run.seconds()
-    position = run.position
-    values["position"] = {"epoch": position.epoch, "batches": position.batches} if position is not None else {}
+    values["position"] = _position(run)
     values["ledger"] = run.control.ledger.to_list()
     values["data_seed"] = run.data_seed
     (folder / files.STATE).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -65,6 +65,15 @@ def _write_state(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any], fo
     save_values(folder / files.CALLBACKS, {"callbacks": callbacks, "extra": checkpoint.extra})
     manifest = {"format_version": 1, "step": checkpoint.step, "time": time.time(), "metrics": checkpoint.metrics}
     (folder / files.MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def _position(run: Run) -> dict[str, int]:
+    """Return where in the data the run goes on: where it is, or at the end of an epoch that is about to be left."""
+    position, plan = run.position, run.plan
+    if position is None or plan is None:
+        return {}
+    leaves = position.batches > 0 and run.control.should_epoch_stop
+    return {"epoch": position.epoch, "batches": plan.batches_per_epoch if leaves else position.batches}
 
 
 def _plain_state(scheduler: Any) -> dict[str, Any]:
@@ -78,9 +87,24 @@ def _plain_state(scheduler: Any) -> dict[str, Any]:
 
 
 def save_weights(model: nn.Module, folder: Path) -> None:
-    """Write the weights of a plain module as safetensors; tensors that share memory are written once."""
+    """Write the weights of a plain module as `model.safetensors`; a tensor with several names is written once.
+
+    The other names stand in the file's metadata, as safetensors' own `save_model` writes them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    save_model(model, str(folder / files.MODEL), metadata={"format": "pt"})
+    names: dict[tuple[Any, ...], str] = {}
+    weights: dict[str, torch.Tensor] = {}
+    metadata = {"format": "pt"}
+    for name, tensor in model.state_dict().items():
+        storage = tensor.untyped_storage()
+        first = names.setdefault((storage.data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride()), name)
+        if first != name and tensor.numel():
+            metadata[name] = first
+            continue
+        # A view into a larger buffer, as sharding makes them, would drag the whole buffer along.
+        alone = storage.nbytes() == tensor.numel() * tensor.element_size()
+        weights[name] = tensor.contiguous() if alone else tensor.clone().contiguous()
+    save_file(weights, folder / files.MODEL, metadata)
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
@@ -90,20 +114,18 @@ def load_weights(model: nn.Module, folder: Path) -> None:
         CheckpointError: if there are none, or they do not fit, naming the keys.
     """
     index = folder / f"{files.MODEL}.index.json"
+    state: dict[str, torch.Tensor] = {}
     if index.is_file():
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        state: dict[str, torch.Tensor] = {}
-        for name in names:
+        for name in sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())):
             state.update(load_file(folder / name))
-        problem = _load(model, state)
     elif (folder / files.MODEL).is_file():
-        try:
-            missing, unexpected = load_model(model, folder / files.MODEL, strict=False)
-            problem = _complaint(set(missing) - _tied(model), unexpected)
-        except (RuntimeError, ValueError) as error:
-            problem = str(error)
+        with safe_open(folder / files.MODEL, framework="pt") as file:
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+            aliases = file.metadata() or {}
+        state.update({name: state[first] for name, first in aliases.items() if first in state})
     else:
         raise CheckpointError(f"{folder} holds no weights: there is no {files.MODEL} in it.")
+    problem = _load(model, state)
     if problem:
         raise CheckpointError(f"The weights in {folder} do not fit {type(model).__name__}: {problem}")
 

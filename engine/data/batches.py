@@ -48,10 +48,13 @@ def to_numpy(data: Any) -> Any:
 def rows_of(batch: Any) -> int | None:
     """Return the number of rows of a batch: the first dimension of the first tensor in it; None if there is none."""
     if isinstance(batch, (torch.Tensor, np.ndarray)):
-        return int(batch.shape[0]) if batch.ndim else None
-    values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
-    for value in values:
-        rows = value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else rows_of(value)
+        return len(batch) if batch.ndim else None
+    if isinstance(batch, Mapping):
+        batch = batch.values()
+    elif not isinstance(batch, (list, tuple)):
+        return None
+    for value in batch:
+        rows = rows_of(value)
         if rows is not None:
             return rows
     return None

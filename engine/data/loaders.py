@@ -99,7 +99,6 @@ def build_loader(
         drop_last=args.dataloader_drop_last,
         rank=ranks.rank,
         world_size=ranks.world_size,
-        even=training,
     )
     if training:
         options["worker_init_fn"] = partial(_seed_worker, workers=args.dataloader_num_workers, rank=ranks.rank)

@@ -43,6 +43,7 @@ class Evaluating(Recording, Loading):
         everything: dict[str, float] = {}
         with session(run, "evaluate"):
             run.metric_prefix = metric_key_prefix
+            run.evaluates_all = eval_dataset is None and metric_key_prefix == "eval"
             self.bus.announce("on_evaluate_begin")
             for name, dataset in datasets.items():
                 prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
