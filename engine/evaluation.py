@@ -170,7 +170,8 @@ def prediction_step(
         loss_only: return neither logits nor labels.
         ignore_keys: keys of the outputs that are no logits; by default those that the model's config names.
         objective: knows what labels are called.
-        compute_loss: called as `compute_loss(model, batch, items)`, returns loss and outputs.
+        compute_loss: called as `compute_loss(model, batch)`, returns loss and outputs.
+        count_items: counts what the loss is averaged over, where it wants to know.
     """
     if ignore_keys is None:
         config = getattr(model, "config", None)
@@ -179,7 +180,7 @@ def prediction_step(
     loss = None
     with torch.no_grad():
         if objective.has_loss(batch):
-            loss, outputs = compute_loss(model, batch, objective.count_items([batch]))
+            loss, outputs = compute_loss(model, batch)
             loss = loss.detach().mean()
             skipped = [*ignore_keys, "loss"]
         else:

@@ -161,10 +161,11 @@ class Objective:
             return loss
         got = f"the keys {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else _in_words(outputs)
         fed = f"{', '.join(map(str, inputs))}" if isinstance(inputs, Mapping) else _in_words(inputs)
+        expected = ", ".join(self.label_names) or "-"
         raise ModelError(
             f"{type(model).__name__} returned no loss, but {got}, from a batch of {fed}. Return it as `loss`, or as "
             f"the first of a tuple, or pass `criterion=` or `compute_loss_func=` to the Trainer. If the model computes "
-            f"it from labels, see that the batch has them under the name expected ({', '.join(self.label_names) or '-'})."
+            f"it from labels, see that the batch has them under the name expected ({expected})."
         )
 
     def _mismatch(self, inputs: Any) -> str | None:

@@ -82,7 +82,7 @@ class Trainer(Evaluating, Subscribing):
         tokenizer: Any = None,
     ) -> None:
         self.args = args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
-        set_seed(args.seed)
+        set_seed(args.seed, args.full_determinism)
         ranks = Ranks.from_environment()
         ranks.join(args.device, args.ddp_backend, args.ddp_timeout)
         if (model is None) == (model_init is None):
@@ -139,7 +139,7 @@ class Trainer(Evaluating, Subscribing):
         self._ignore_keys = ignore_keys_for_eval
         with session(run, "train"):
             if self.model_init is not None:
-                set_seed(args.seed)
+                set_seed(args.seed, args.full_determinism)
                 self._adopt(self.model_init().to(args.device))
             resumption = Resumption(run, folder) if folder is not None else NoResumption(run)
             run.data_seed = resumption.data_seed(args.data_seed)
@@ -152,7 +152,7 @@ class Trainer(Evaluating, Subscribing):
             self._stepper = Stepper(
                 run,
                 self.training_step,
-                self.objective.count_items,
+                self.count_items,
                 max_grad_norm=args.max_grad_norm or 0.0,
                 filter_nonfinite=args.logging_nan_inf_filter,
             )
@@ -241,6 +241,9 @@ class Trainer(Evaluating, Subscribing):
         """Take a model as the one of the run, and look at how its loss is computed."""
         args, run = self.args, self.run
         run.model = run.model_wrapped = model
+        config = getattr(model, "config", None)
+        if getattr(config, "use_cache", False):
+            config.use_cache = False  # keys and values are kept for generating; training only pays for them
         run.optimizer, run.lr_scheduler = self._given_optimizers
         self.objective = Objective(
             model,

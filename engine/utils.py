@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -62,12 +63,23 @@ class TrainOutput(NamedTuple):
     metrics: dict[str, Any]
 
 
-def set_seed(seed: int) -> None:
-    """Seed python's, numpy's and torch's generators, those of all devices included."""
+def set_seed(seed: int, deterministic: bool = False) -> None:
+    """Seed python's, numpy's and torch's generators, those of all devices included.
+
+    Args:
+        seed: any whole number.
+        deterministic: also let torch use only operations that give the same bits every time, which is slower; one that
+            has no such form raises.
+    """
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
     torch.cuda.manual_seed_all(seed)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
 
 
 def speed_metrics(prefix: str, began: float, rows: float | None = None, steps: int | None = None) -> dict[str, float]:

@@ -58,6 +58,8 @@ class ShardedDDP(Callback):
 
 def _shard(optimizer: Optimizer) -> OSS:
     """Return the optimizer's work, shared out: the same class and options on each process's part of the weights."""
+    if isinstance(optimizer, OSS):  # a trainer that trains once more
+        return optimizer
     options = inspect.signature(type(optimizer)).parameters
     defaults = {name: value for name, value in optimizer.defaults.items() if name in options}
     return OSS(optimizer.param_groups, optim=type(optimizer), **defaults)
@@ -77,7 +79,7 @@ def _clip_shares(ranks: Ranks) -> Clip:
             torch.linalg.vector_norm(parameter.grad) if id(parameter) in own else parameter.new_zeros(())
             for parameter in trained
         ]
-        total = torch.linalg.vector_norm(ranks.sum(torch.stack(norms)))
+        total: torch.Tensor = torch.linalg.vector_norm(ranks.sum(torch.stack(norms)))
         if max_norm > 0:
             nn.utils.clip_grads_with_norm_([p for p in trained if id(p) in own], max_norm, total)
         return total

@@ -85,7 +85,8 @@ class Evaluating(Recording, Loading):
         Override it to change how a batch is predicted for.
         """
 
-        def compute(model: Any, inputs: Any, items: Any) -> Any:
+        def compute(model: Any, inputs: Any) -> Any:
+            items = self.count_items([inputs])
             return self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=items)
 
         return prediction_step(model, inputs, prediction_loss_only, ignore_keys, self.objective, compute)
@@ -98,8 +99,19 @@ class Evaluating(Recording, Loading):
         Override it for a loss of your own.
         """
         loss, outputs = self.objective(model, inputs, num_items_in_batch)
+        if num_items_in_batch is not None and self._averages_items:
+            loss = loss * self.run.ranks.world_size  # the average over processes, which follows, divides by it
         self.run.outputs = outputs
         return (loss, outputs) if return_outputs else loss
+
+    def count_items(self, batches: list[Any]) -> Any:
+        """Return the label items of a step, over all processes where they are averaged over all; None if unwanted."""
+        items = self.objective.count_items(batches)
+        return self.run.ranks.sum(items) if items is not None and self._averages_items else items
+
+    @property
+    def _averages_items(self) -> bool:
+        return self.args.average_tokens_across_devices and not self.run.ranks.alone
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Return the loader of evaluation batches. Override it for one of your own."""
