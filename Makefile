@@ -1,22 +1,84 @@
-# Everything a developer does. Each target sets up what it needs: `make test` works on a fresh machine.
+# Everything a developer does. Each target sets up what it needs, so `make test` works on a fresh machine.
+#
+# It all happens in a virtual environment of its own, .venv. To use another one, an active one for instance, name it:
+# `make test VENV=$VIRTUAL_ENV`. Where one has the versions of constraints.txt already, nothing is downloaded.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+READY := $(VENV)/.trainbus-ready
 FARM := .typing/trainbus
+FOLDERS := engine events callbacks integrations
+INSTALL = $(BIN)/python -m pip install --quiet -c constraints.txt
 
-.PHONY: demo test check torture bench docs types clean
+.PHONY: help demo test check lint types wheel torture bench docs clean
 
-$(VENV)/.ready: setup.cfg pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt "torch" numpy setuptools wheel
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation fairscale
-	$(BIN)/python -m pip install --quiet -c constraints.txt --editable ".[dev]"
+help:
+	@echo "make demo     train examples/classify.py"
+	@echo "make test     run the tests"
+	@echo "make check    what a change must pass: lint, types, test, wheel"
+	@echo "make torture  run the slow tests"
+	@echo "make bench    measure what a step and an import cost"
+	@echo "make docs     rewrite the generated parts of README.md and docs/"
+	@echo "make clean    remove what the other targets made"
+
+# fairscale is built from source, by the torch, numpy, setuptools and wheel that are there before it.
+$(READY): setup.cfg pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) --upgrade pip
+	$(INSTALL) torch numpy setuptools wheel
+	$(INSTALL) --no-build-isolation fairscale
+	$(INSTALL) --no-build-isolation --editable ".[dev,all]"
 	touch $@
 
-# mypy and doctest read paths, not packages: give them the package as a tree of links.
-types:
+demo: $(READY)
+	$(BIN)/python examples/classify.py
+
+# All tensors here are small: more threads would only wait for each other.
+test torture wheel bench: export OMP_NUM_THREADS ?= 1
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+torture: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+check: lint types test wheel
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+# mypy reads paths, not packages: it is given the package as a tree of links. It is content with the little that it finds
+# where a link is missing, so the number of files it saw is compared with the number there is.
+types: $(READY)
 	mkdir -p $(FARM)
 	ln -sfn ../../engine/_root/__init__.py $(FARM)/__init__.py
 	ln -sfn ../../engine/_root/py.typed $(FARM)/py.typed
-	for folder in engine events callbacks integrations; do ln -sfn ../../$$folder $(FARM)/$$folder; done
+	for folder in $(FOLDERS); do ln -sfn ../../$$folder $(FARM)/$$folder; done
+	MYPYPATH=.typing $(BIN)/python -m mypy --strict -p trainbus | tee .typing/report
+	seen=$$(grep -oE '[0-9]+ source files?' .typing/report | grep -oE '[0-9]+' || echo 0); \
+	there=$$(find $(FOLDERS) -name '*.py' | wc -l); \
+	echo "mypy saw $$seen source files of $$there"; \
+	test "$$seen" -ge "$$there"
+
+wheel: $(READY)
+	rm -rf build dist
+	$(BIN)/python -m build --wheel --no-isolation . > /dev/null
+	$(BIN)/python tools/try_wheel.py dist/*.whl
+	rm -rf build
+
+bench: $(READY)
+	$(BIN)/python benchmarks/step_overhead.py
+	$(BIN)/python benchmarks/import_cost.py
+
+docs: $(READY)
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf .venv .typing .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist outputs trainbus.egg-info
+	find . -name __pycache__ -prune -exec rm -rf {} +

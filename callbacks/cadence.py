@@ -8,16 +8,20 @@ from typing import Any, ClassVar
 from ..engine.run import Run
 from ..events.callback import Callback
 from ..events.control import TrainerControl
+from ..events.errors import ArgumentError
+from ..events.stages import Stage, order
 from ..events.state import TrainerState
-from ..events.triggers import Moment, Trigger
+from ..events.triggers import Moment, Trigger, never
 
 
 @dataclass
 class Cadence(Callback):
-    """Raises one flag of the control when its trigger is due, at the end of a step or of an epoch."""
+    """Raises one flag of the control when its trigger is due, at the end of a step or of an epoch, once at a step."""
 
     flag: ClassVar[str]
     """The flag it raises."""
+    set_apart: ClassVar[str] = ""
+    """How two of a kind are told apart, for the error that two equal ones meet."""
 
     trigger: Trigger
     """When."""
@@ -28,6 +32,25 @@ class Cadence(Callback):
     def local(self) -> bool:  # type: ignore[override]
         """Whether the trigger looks at the clock, which differs between the processes of a run."""
         return self.trigger.clocked
+
+    @property
+    def aside(self) -> str:
+        """The name of what it does beside the main one of its kind; empty for the main one."""
+        return ""
+
+    def on_setup(self, run: Run) -> None:
+        if run.mode != "train":
+            return
+        self._last, self._wakes = None, 0.0  # what it did in an earlier run; a resumed one is given its own back
+        for other in run.bus.subscribers.values():
+            if other is not self and isinstance(other, Cadence) and self._doubles(other):
+                raise ArgumentError(
+                    f"{self!r} and {other!r} would do the same work twice: join their triggers with |{self.set_apart}."
+                )
+
+    def _doubles(self, other: Cadence) -> bool:
+        same = (self.flag, self.aside) == (other.flag, other.aside)
+        return same and never() not in (self.trigger, other.trigger)
 
     def on_epoch_begin(self) -> None:
         self._wakes = 0.0  # a run may begin, and a trigger be exchanged
@@ -40,8 +63,15 @@ class Cadence(Callback):
     def on_epoch_end(self, run: Run) -> None:
         self._ask(run.moment("epoch"), run.control)
 
+    @order(Stage.RELEASE)
+    def on_evaluate_end(self, run: Run, control: TrainerControl) -> None:
+        # An evaluation at the end of an epoch may be what ends the run, when that end was announced already.
+        announced = run.position is not None and run.position.batches == 0 and run.state.global_step > 0
+        if run.mode == "train" and announced and control.should_training_stop:
+            self._ask(run.moment("epoch"), control)
+
     def _ask(self, now: Moment, control: TrainerControl) -> None:
-        if self.trigger.due(now, self._last):
+        if (self._last is None or self._last.step != now.step) and self.trigger.due(now, self._last):
             self._last = now
             control.request(self.flag, f"due by {self.trigger!r}")
 

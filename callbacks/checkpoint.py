@@ -57,13 +57,13 @@ class Checkpoint(Cadence):
         run.announce("on_save")
 
     def _forget(self, run: Run) -> None:
-        best = run.state.best_global_step
-        metric = getattr(_chooser(run), "metric", "")
+        chooser, found = _chooser(run), files.list_checkpoints(run.args.output_dir)
+        best = run.state.best_model_checkpoint
         for checkpoint in self.keep.superfluous(
-            files.list_checkpoints(run.args.output_dir),
-            pinned={best} if best is not None else set(),
-            metric=metric,
-            greater_is_better=getattr(_chooser(run), "greater", False),
+            found,
+            pinned={checkpoint.step for checkpoint in found if best and checkpoint.path.name == Path(best).name},
+            metric=getattr(chooser, "metric", "eval_loss"),
+            greater_is_better=getattr(chooser, "greater", False),
         ):
             shutil.rmtree(checkpoint.path)
 

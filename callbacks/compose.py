@@ -19,7 +19,8 @@ def compose(args: TrainingArguments, listed: Iterable[Any], found: Iterable[Any]
     """Return the callbacks of a trainer in the order in which they are attached.
 
     What the arguments spell comes first, then what was `found` (trackers, plugins), then what the user lists. A listed
-    callback takes the place of the one of its class that the arguments spell.
+    callback takes the place of the one of its class that the arguments spell (and of those of the classes that it is
+    `instead_of`), unless it works beside it, as a logger with a prefix does.
 
     Raises:
         ArgumentError: if arguments were given that say otherwise than a listed callback, naming both.
@@ -38,12 +39,16 @@ def compose(args: TrainingArguments, listed: Iterable[Any], found: Iterable[Any]
 
 
 def _replaces(listed: Any, built: Any) -> bool:
-    return isinstance(listed, type(built))
+    if getattr(listed, "aside", ""):
+        return False
+    return isinstance(listed, type(built)) or isinstance(built, getattr(listed, "instead_of", ()))
 
 
 def _refuse_contradictions(args: TrainingArguments, built: list[Any], explicit: list[Any]) -> None:
     problems = []
     for callback in explicit:
+        if getattr(callback, "aside", ""):
+            continue  # it stands beside the one that the arguments spell
         spelled = [name for name in getattr(callback, "arguments", ()) if name in args.given]
         spells = type(callback).from_arguments(args) if spelled and isinstance(callback, Callback) else callback
         if not spelled or spells == callback:

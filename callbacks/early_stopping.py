@@ -46,14 +46,20 @@ class StopRule:
             return f"{self.name} is {value}"
         if self.divergence is not None and self._better(self.divergence, value):
             return f"{self.name} = {value:.6g} is worse than the limit {self.divergence:.6g}"
-        if self.best is None or (self._better(value, self.best) and abs(value - self.best) > self.threshold):
+        if self._improves(value):
             self.best, self.waited = value, 0
             return ""
         self.waited += 1
         if self.waited >= self.patience:
             times = "evaluation" if self.waited == 1 else "evaluations"
-            return f"{self.name} has not improved for {self.waited} {times} (best {self.best:.6g})"
+            best = "none so far" if self.best is None else f"{self.best:.6g}"
+            return f"{self.name} has not improved for {self.waited} {times} (best {best})"
         return ""
+
+    def _improves(self, value: float) -> bool:
+        if self.best is None:
+            return not math.isnan(value)  # which nothing would ever be better than
+        return self._better(value, self.best) and abs(value - self.best) > self.threshold
 
     def _better(self, value: float, other: float) -> bool:
         return value > other if self.greater else value < other
@@ -80,6 +86,7 @@ class EarlyStopping(Callback):
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     rule: StopRule = field(init=False, repr=False, compare=False)
+    """What has been seen of this run, and the decision."""
 
     def __post_init__(self) -> None:
         if self.patience < 1:
@@ -87,14 +94,20 @@ class EarlyStopping(Callback):
         if self.threshold < 0:
             raise ArgumentError(f"EarlyStopping(threshold={self.threshold}): a threshold is not negative.")
         self.metric = full_name(self.metric)
-        greater = greater_is_better(self.metric, self.mode)
+        self.rule = self._rule()
+
+    def _rule(self) -> StopRule:
         limits = (self.patience, self.threshold, self.baseline, self.divergence, self.finite)
-        self.rule = StopRule(self.metric, greater, *limits)
+        return StopRule(self.metric, greater_is_better(self.metric, self.mode), *limits)
+
+    def on_setup(self, run: Run) -> None:
+        if run.mode == "train":
+            self.rule = self._rule()  # a new run has seen nothing yet; a resumed one is given its own back
 
     def on_evaluate_end(self, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
         if run.mode != "train":
             return
-        value = value_of(self.metric, metrics, run.metric_prefix == "eval", "EarlyStopping")
+        value = value_of(self.metric, metrics, run, "EarlyStopping")
         reason = self.rule.update(value) if value is not None else ""
         if reason:
             control.request("training_stop", reason)

@@ -38,6 +38,13 @@ class EMA(Callback):
         if self.every < 1:
             raise ArgumentError(f"EMA(every={self.every}): update at least once in a number of steps from 1.")
 
+    def on_setup(self, run: Run) -> None:
+        if run.mode != "train":
+            return
+        if any(other is not self and isinstance(other, EMA) for other in run.bus.subscribers.values()):
+            raise ArgumentError("Two EMA in one run: only one average can stand in for the weights.")
+        self._average, self._trained = {}, {}  # of an earlier run; a resumed one is given its own back
+
     @order(Stage.PREPARE)
     def on_train_begin(self, model: nn.Module) -> None:
         if not self._average:
@@ -82,6 +89,8 @@ class EMA(Callback):
 
     @order(Stage.PREPARE)
     def on_load(self, model: nn.Module) -> None:
+        weights = dict(_floating(model))
+        self._average = {name: average.to(weights[name].device) for name, average in self._average.items()}
         self._swap_out(model)
 
     @torch.no_grad()

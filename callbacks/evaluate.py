@@ -8,6 +8,7 @@ from typing import Any
 from ..engine.arguments import TrainingArguments
 from ..engine.run import Run
 from ..events.control import TrainerControl
+from ..events.errors import ArgumentError
 from ..events.stages import Stage, order
 from ..events.triggers import Trigger, every
 from .cadence import Cadence
@@ -18,22 +19,32 @@ from .log import from_strategy, serves
 class Evaluate(Cadence):
     """Evaluates on the trainer's eval dataset, or on one of its own.
 
-    Several may run side by side, each with a cadence and dataset of its own: give all but one a `dataset`.
+    Several may run side by side, each with a cadence and dataset of its own: give all but one a `dataset` and a `name`.
     """
 
     flag = "evaluate"
+    set_apart = ", or give one of them a dataset and a name"
     arguments = ("eval_strategy", "eval_steps", "eval_delay", "eval_on_start")
 
     trigger: Trigger = field(default_factory=lambda: every(1, "epoch"))
     """When."""
     on_start: bool = False
     """Also before the first step, as a check that evaluating works at all."""
-    dataset: Any = None
+    dataset: Any = field(default=None, repr=False)
     """What to evaluate on, or the name of one of the trainer's datasets; by default all of those."""
     name: str = ""
     """The name of `dataset`, for its metrics: `eval_<name>_<metric>`."""
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
+
+    def __post_init__(self) -> None:
+        if self.name and self.dataset is None:
+            raise ArgumentError(f"Evaluate(name={self.name!r}): the name is that of a dataset; give it as `dataset`.")
+
+    @property
+    def aside(self) -> str:
+        """The name of its dataset, for one beside the main evaluation."""
+        return self.dataset if isinstance(self.dataset, str) else self.name
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Evaluate:
@@ -46,7 +57,7 @@ class Evaluate(Cadence):
 
     @order(Stage.ACT)
     def on_evaluate_due(self, run: Run, control: TrainerControl, requested_by: frozenset[str]) -> None:
-        if serves(self, self.dataset is not None, control.speaker, requested_by, run):
+        if serves(self, control.speaker, requested_by, run):
             self._evaluate(run)
 
     def _evaluate(self, run: Run) -> None:

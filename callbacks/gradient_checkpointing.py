@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -31,7 +32,7 @@ class GradientCheckpointing(Callback):
     """Passed to `torch.utils.checkpoint.checkpoint`, or to the model's own method."""
     blocks: tuple[type[nn.Module], ...] = ()
     """The classes of the modules to recompute, each as a whole, for a model without a method of its own."""
-    _wrapped: list[nn.Module] = field(default_factory=list, init=False, repr=False, compare=False)
+    _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> GradientCheckpointing | None:
@@ -43,12 +44,16 @@ class GradientCheckpointing(Callback):
             return
         if self.blocks:
             self._wrap_blocks(model)
+        elif any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
+            return  # switched on by the user, and not ours to switch off
         elif hasattr(model, "activation_checkpointing_enable"):
             options = dict(self.options)
             special = {name: options.pop(name) for name in ("every_n_layers", "offload") if name in options}
             model.activation_checkpointing_enable(activation_checkpointing_kwargs=options or None, **special)
+            self._undo.append(model.activation_checkpointing_disable)
         elif hasattr(model, "gradient_checkpointing_enable"):
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=self.options or None)
+            self._undo.append(getattr(model, "gradient_checkpointing_disable", _nothing))
         else:
             kinds = sorted({type(module).__name__ for module in model.modules() if module is not model})
             raise ModelError(
@@ -57,15 +62,28 @@ class GradientCheckpointing(Callback):
             )
 
     def _wrap_blocks(self, model: nn.Module) -> None:
-        self._wrapped = [module for module in model.modules() if isinstance(module, self.blocks)]
-        if not self._wrapped:
+        wrapped = [module for module in model.modules() if isinstance(module, self.blocks)]
+        if not wrapped:
             names = ", ".join(block.__name__ for block in self.blocks)
             raise ModelError(f"{type(model).__name__} has no module of the classes to recompute: {names}.")
-        for module in self._wrapped:
+        for module in wrapped:
             options = {"use_reentrant": False, **self.options}
+            self._undo.append(partial(_put_back, module, module.__dict__.get("forward")))
             module.forward = partial(checkpoint, module.forward, **options)
 
     def on_close(self) -> None:
-        for module in self._wrapped:
-            del module.forward
-        self._wrapped = []
+        undo, self._undo = self._undo, []
+        for step in undo:
+            step()
+
+
+def _put_back(module: nn.Module, own: Any) -> None:
+    """Give a module its class's forward again, or the one of its own that it had."""
+    if own is None:
+        del module.forward
+    else:
+        module.forward = own
+
+
+def _nothing() -> None:
+    """Undo nothing: the model can only be switched on."""

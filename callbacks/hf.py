@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..engine.arguments import TrainingArguments
+from ..engine.run import Run
 from ..events.bus import EventBus
 from ..events.callback import Callback
 from ..events.control import TrainerControl
@@ -38,10 +39,12 @@ class DefaultFlowCallback(Callback):
         self._ask(args, control, _moment("step", state))
         if state.global_step >= state.max_steps:
             control.request("training_stop", f"all {state.max_steps} steps are done")
+        return control
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
         """Ask for what is due at the end of an epoch."""
         self._ask(args, control, _moment("epoch", state))
+        return control
 
     def _ask(self, args: TrainingArguments, control: TrainerControl, now: Moment) -> None:
         for kind in (Log, Evaluate, Checkpoint):
@@ -76,7 +79,11 @@ class EarlyStoppingCallback(Callback):
     """Evaluations without improvement after which to stop."""
     early_stopping_threshold: float = 0.0
     """How much better than the best a value must be to count as an improvement."""
-    _stopping: EarlyStopping | None = None
+    _stopping: EarlyStopping | None = field(default=None, init=False, repr=False, compare=False)
+
+    def on_setup(self, run: Run) -> None:
+        if run.mode == "train":
+            self._stopping = None
 
     def on_train_begin(self, args: TrainingArguments) -> None:
         if args.metric_for_best_model is None:
@@ -91,7 +98,7 @@ class EarlyStoppingCallback(Callback):
         if waited is not None:
             self._stopping.load_state_dict(waited)
 
-    def on_evaluate_end(self, run: Any, control: TrainerControl, metrics: dict[str, Any]) -> None:
+    def on_evaluate_end(self, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
         if self._stopping is not None:
             self._stopping.on_evaluate_end(run, control, metrics)
 

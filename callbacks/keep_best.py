@@ -13,6 +13,7 @@ from ..engine.checkpoint.store import load_weights
 from ..engine.run import Run
 from ..events.callback import Callback
 from ..events.control import TrainerControl
+from ..events.errors import ArgumentError
 from ..events.stages import Stage, order
 from ..events.state import TrainerState
 from .metric_names import Mode, full_name, greater_is_better, value_of
@@ -48,6 +49,7 @@ class KeepBest(Callback):
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     greater: bool = field(init=False, repr=False)
+    """Whether greater is better, as `mode` or the name says."""
 
     def __post_init__(self) -> None:
         self.metric = full_name(self.metric)
@@ -68,18 +70,26 @@ class KeepBest(Callback):
     def _essence(self) -> tuple[Any, ...]:
         return (self.metric, self.greater, self.save, self.load_at_end, self.id)
 
+    def on_setup(self, run: Run) -> None:
+        for other in run.bus.subscribers.values():
+            if other is not self and hasattr(other, "chooses_best"):
+                raise ArgumentError(f"{self!r} and {other!r} both choose the best model, of which a run has one.")
+
     def on_evaluate_end(self, run: Run, state: TrainerState, control: TrainerControl, metrics: dict[str, Any]) -> None:
         if run.mode != "train":
             return
-        value = value_of(self.metric, metrics, run.metric_prefix == "eval", "KeepBest")
-        if value is None or not improves(value, state.best_metric, self.greater):
+        value = value_of(self.metric, metrics, run, "KeepBest")
+        # An evaluation before the first step measures no training, so no checkpoint is made of it.
+        if value is None or state.global_step == 0 or not improves(value, state.best_metric, self.greater):
             return
         state.best_metric, state.best_global_step = value, state.global_step
         if self.save:
             control.request("save", f"{self.metric} is best so far: {value:.6g}")
 
-    def on_save_begin(self, state: TrainerState, checkpoint: files.Checkpoint) -> None:
-        if state.best_global_step == checkpoint.step:
+    @order(Stage.RELEASE)
+    def on_save_begin(self, state: TrainerState, control: TrainerControl, checkpoint: files.Checkpoint) -> None:
+        # Last of all, because others may veto it.
+        if state.best_global_step == checkpoint.step and not control.vetoed("save"):
             state.best_model_checkpoint = str(checkpoint.path)
 
     @order(Stage.MEASURE)
@@ -89,5 +99,9 @@ class KeepBest(Callback):
         if state.best_model_checkpoint is None:
             logger.warning("No checkpoint of a best %s was written, so the last model stays as it is.", self.metric)
             return
-        load_weights(run.model, Path(state.best_model_checkpoint))
-        logger.info("Loaded the model of step %s, %s = %s.", state.best_global_step, self.metric, state.best_metric)
+        best = Path(state.best_model_checkpoint)
+        load_weights(run.model, best)
+        if best.name == files.folder_name(state.best_global_step or 0):
+            logger.info("Loaded the model of %s, %s = %s.", best, self.metric, state.best_metric)
+        else:
+            logger.warning("The best model, of step %s, was not saved: loaded %s.", state.best_global_step, best)

@@ -29,6 +29,7 @@ class Log(Cadence):
     """
 
     flag = "log"
+    set_apart = ", or give one of them a prefix"
     arguments = ("logging_strategy", "logging_steps", "logging_first_step")
 
     trigger: Trigger = field(default_factory=lambda: every(500) | at_end())
@@ -45,6 +46,11 @@ class Log(Cadence):
         trigger = from_strategy(args.logging_strategy, args.logging_steps)
         return cls(trigger | at(1) if args.logging_first_step else trigger)
 
+    @property
+    def aside(self) -> str:
+        """The prefix, for one beside the main logger."""
+        return self.prefix
+
     @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
         self._window = run.losses.open(run.state.global_step) if self.prefix else run.losses.main
@@ -53,7 +59,7 @@ class Log(Cadence):
     def on_log_due(self, run: Run, control: TrainerControl, requested_by: frozenset[str]) -> None:
         step = run.state.global_step
         assert self._window is not None
-        if not serves(self, bool(self.prefix), control.speaker, requested_by, run) or step == self._window.since:
+        if not serves(self, control.speaker, requested_by, run) or step == self._window.since:
             return
         loss = self._window.read(step)
         self._warn(loss, step)
@@ -80,12 +86,12 @@ class Log(Cadence):
             )
 
 
-def serves(callback: Cadence, secondary: bool, own_id: str, requested_by: frozenset[str], run: Run) -> bool:
+def serves(callback: Cadence, own_id: str, requested_by: frozenset[str], run: Run) -> bool:
     """Say whether one of several callbacks of a kind does the work that is due.
 
-    A secondary one works only on its own request; the others also on those of strangers, but not on a secondary's.
+    One that stands aside works only on its own request; the main one also on those of strangers, but not on theirs.
     """
-    if own_id in requested_by or secondary:
+    if own_id in requested_by or callback.aside:
         return own_id in requested_by
     attached = run.bus.subscribers
     return not all(isinstance(attached.get(requester), type(callback)) for requester in requested_by)

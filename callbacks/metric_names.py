@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from ..engine.run import Run
 from ..events.errors import ArgumentError, nearest
 
 Mode = Literal["min", "max"]
@@ -28,13 +29,13 @@ def greater_is_better(metric: str, mode: str | None) -> bool:
     return mode == "max"
 
 
-def value_of(metric: str, metrics: Mapping[str, Any], whole: bool, asker: str) -> float | None:
-    """Return a metric of an evaluation; None if it has not got it and is only one of several.
+def value_of(metric: str, metrics: Mapping[str, Any], run: Run, asker: str) -> float | None:
+    """Return a metric of an evaluation; None if it is another evaluation of the run that measures it.
 
     Args:
         metric: its full name.
         metrics: what the evaluation measured.
-        whole: whether this was the evaluation of the run, which must have it.
+        run: the run that the evaluation belongs to.
         asker: who asks, for the error.
 
     Raises:
@@ -42,7 +43,8 @@ def value_of(metric: str, metrics: Mapping[str, Any], whole: bool, asker: str) -
     """
     if metric in metrics:
         return float(metrics[metric])
-    if not whole:
+    asides = (getattr(callback, "aside", "") for callback in run.bus.subscribers.values())
+    if not run.evaluates_all or any(aside and metric.startswith(f"eval_{aside}_") for aside in asides):
         return None
     raise ArgumentError(
         f"{asker} watches {metric!r}, which the evaluation did not measure{nearest(metric, metrics)} "

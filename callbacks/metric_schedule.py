@@ -32,6 +32,6 @@ class MetricSchedule(Callback):
     def on_evaluate_end(self, run: Run, lr_scheduler: Any, metrics: dict[str, Any]) -> None:
         # An evaluation before the first step measures no training, so it moves nothing.
         if run.mode == "train" and run.state.global_step > 0 and needs_metric(lr_scheduler):
-            value = value_of(self.metric, metrics, run.metric_prefix == "eval", "MetricSchedule")
+            value = value_of(self.metric, metrics, run, "MetricSchedule")
             if value is not None:
                 lr_scheduler.step(value)

@@ -18,6 +18,9 @@ class StopAtMaxSteps(Callback):
     def from_arguments(cls, args: TrainingArguments) -> StopAtMaxSteps:
         return cls()
 
+    def on_train_begin(self, state: TrainerState, control: TrainerControl) -> None:
+        self.on_step_end(state, control)  # a resumed run may be complete
+
     def on_step_end(self, state: TrainerState, control: TrainerControl) -> None:
         if state.global_step >= state.max_steps:
             control.request("training_stop", f"all {state.max_steps} steps are done")

@@ -171,7 +171,6 @@ def prediction_step(
         ignore_keys: keys of the outputs that are no logits; by default those that the model's config names.
         objective: knows what labels are called.
         compute_loss: called as `compute_loss(model, batch)`, returns loss and outputs.
-        count_items: counts what the loss is averaged over, where it wants to know.
     """
     if ignore_keys is None:
         config = getattr(model, "config", None)

@@ -49,6 +49,7 @@ class Objective:
         # What transformers' models say of themselves, and what their `**kwargs` are taken to mean.
         self.takes_item_count = bool(getattr(model, "accepts_loss_kwargs", self.takes_any))
         self.shifts_labels = _shifts_labels(model)
+        self.smooths_shifted = _is_causal(model)
         if label_names is None:
             label_names = label_names_of(model)
             if not label_names and (criterion is not None or compute_loss_func is not None):
@@ -84,7 +85,7 @@ class Objective:
         if self.criterion is not None:
             return self.criterion(logits_of(outputs), labels), outputs
         if self.smoother is not None and labels is not None:
-            return self.smoother(logits_of(outputs), labels, shift=self.shifts_labels, items=items), outputs
+            return self.smoother(logits_of(outputs), labels, shift=self.smooths_shifted, items=items), outputs
         return self._loss_of(outputs, inputs, model), outputs
 
     def forward(self, model: nn.Module, inputs: Any) -> Any:
@@ -229,8 +230,14 @@ def logits_of(outputs: Any) -> Any:
     return outputs[0] if isinstance(outputs, (tuple, list)) else outputs
 
 
+def _is_causal(model: nn.Module) -> bool:
+    """Say whether transformers lists the model as one that predicts each label from the position before."""
+    auto = sys.modules.get("transformers.models.auto.modeling_auto")
+    return auto is not None and type(model).__name__ in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+
+
 def _shifts_labels(model: nn.Module) -> bool:
-    """Say whether the model predicts each label from the position before, so that the first is never predicted."""
+    """Say whether the model's own loss does so, so that the first label is never predicted and must not be counted."""
     losses = sys.modules.get("transformers.loss.loss_utils")
     if losses is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return False

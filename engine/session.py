@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..events.control import FLAGS
 from .run import Run
 from .seams import Seams
 
@@ -38,6 +39,17 @@ def session(run: Run, mode: str) -> Iterator[None]:
     finally:
         run.mode, run.exception, run.batch, run.outputs = "", None, None, None
         run.model_wrapped = run.model
+        _drop_requests(run)
+
+
+def _drop_requests(run: Run) -> None:
+    """Drop what was asked of this session and not served, so that the next one does not begin with it."""
+    control, speaking = run.control, run.control.speaking
+    before, speaking.author = speaking.author, "run"
+    for flag in filter(control.raised, FLAGS):
+        control.veto(flag, "the session is over")
+    control.settle()
+    speaking.author = before
 
 
 def _tell(run: Run, event: str) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,27 +32,39 @@ def write_checkpoint(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any]
         checkpoint: where, and what else goes into it.
         callbacks: the states of the callbacks by id.
     """
-    staging = checkpoint.path.with_name(f".tmp-{checkpoint.path.name}")
+    with _staged(run, checkpoint.path) as staging:
+        run.services.save_model(str(staging))
+        if not run.args.save_only_model:
+            optimizer = run.seams.optimizer_state(run.optimizer)
+            if run.args.should_save:
+                save_values(staging / files.OPTIMIZER, optimizer)
+                save_values(staging / files.SCHEDULER, _plain_state(run.lr_scheduler))
+                if run.seams.scaler is not None:
+                    save_values(staging / files.SCALER, run.seams.scaler.state_dict())
+            save_values(staging / files.RANDOM.format(rank=run.ranks.rank), random_states())
+        if run.args.should_save:
+            _write_state(run, checkpoint, callbacks, staging)
+
+
+@contextmanager
+def _staged(run: Run, path: Path) -> Iterator[Path]:
+    """Give a hidden folder to write into: it becomes `path` when all is written, and is removed if that fails."""
+    staging = path.with_name(f".tmp-{path.name}")
     if run.args.should_save:
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
     run.ranks.barrier()
-    run.services.save_model(str(staging))
-    if not run.args.save_only_model:
-        optimizer = run.seams.optimizer_state(run.optimizer)
+    try:
+        yield staging
+    except BaseException:
         if run.args.should_save:
-            save_values(staging / files.OPTIMIZER, optimizer)
-            save_values(staging / files.SCHEDULER, _plain_state(run.lr_scheduler))
-            if run.seams.scaler is not None:
-                save_values(staging / files.SCALER, run.seams.scaler.state_dict())
-        save_values(staging / files.RANDOM.format(rank=run.ranks.rank), random_states())
-    if run.args.should_save:
-        _write_state(run, checkpoint, callbacks, staging)
+            shutil.rmtree(staging, ignore_errors=True)
+        raise
     run.ranks.barrier()
     if run.args.should_save:
-        if checkpoint.path.exists():
-            shutil.rmtree(checkpoint.path)
-        os.rename(staging, checkpoint.path)
+        if path.exists():
+            shutil.rmtree(path)
+        os.rename(staging, path)
     run.ranks.barrier()
 
 

@@ -50,6 +50,11 @@ class Evaluating(Recording, Loading):
                 output = self._run_over(
                     self.get_eval_dataloader(dataset), prefix, ignore_keys, self.compute_metrics is None
                 )
+                if output.num_samples == 0:
+                    raise DataError(
+                        f"The eval dataset{f' {name!r}' if name else ''} has no rows, so there is nothing to measure: "
+                        "pass another, or leave it out."
+                    )
                 run.metrics, run.dataset_name, run.metrics_step = output.metrics, name, run.state.global_step
                 self.bus.announce("on_evaluate_dataset")
                 self.log(run.metrics)

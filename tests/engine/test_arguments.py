@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from trainbus.engine.arguments import ALIASES, OPTIMIZERS, SCHEDULES, IntervalStrategy, SaveStrategy, TrainingArguments
 from trainbus.engine.arguments._base import Group, default_of
 from trainbus.events.errors import ArgumentError

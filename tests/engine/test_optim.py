@@ -12,6 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
+from transformers import trainer_optimizer
+from transformers.trainer_pt_utils import get_parameter_names
+from transformers.training_args import OptimizerNames
+
 from trainbus.engine.adafactor import Adafactor
 from trainbus.engine.optim import (
     OPTIMIZERS,
@@ -22,9 +26,6 @@ from trainbus.engine.optim import (
     parse_optim_args,
 )
 from trainbus.events.errors import ArgumentError, MissingExtra
-from transformers import trainer_optimizer
-from transformers.trainer_pt_utils import get_parameter_names
-from transformers.training_args import OptimizerNames
 
 BUILT_IN = ["adamw_torch_fused", "adamw_torch", "adafactor", "sgd", "adagrad", "rmsprop"]
 SPOKEN = [None, *("momentum=0.9,nesterov=true", "lr_decay=0.1, eps=1e-6", "alpha=0.9,centered=True,momentum=0.5")]

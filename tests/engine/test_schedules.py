@@ -10,11 +10,12 @@ import pytest
 import torch
 import transformers
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
+from transformers.optimization import GreedyLR as TheirGreedyLR
+from transformers.trainer_utils import SchedulerType
+
 from trainbus.engine.greedy import GreedyLR
 from trainbus.engine.schedules import METRIC_SCHEDULES, SCHEDULES, accepted_kwargs, get_scheduler, needs_metric
 from trainbus.events.errors import ArgumentError
-from transformers.optimization import GreedyLR as TheirGreedyLR
-from transformers.trainer_utils import SchedulerType
 
 LENGTHS = [(0, 1), (1, 1), (0, 2), (1, 7), (0, 50), (5, 50), (49, 50), (10, 101), (70, 50), (33, 200)]
 

@@ -1,0 +1,430 @@
+"""Writes the generated parts of the documentation in place, from the code they describe. Run by `make docs`.
+
+`python docs/generate.py --check` writes nothing, and fails if a file on disk differs from what would be written.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import io
+import logging
+import re
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import trainbus
+from trainbus.callbacks.defaults import DEFAULTS
+from trainbus.engine.arguments import ALIASES, TrainingArguments
+from trainbus.engine.arguments._base import Group, default_of
+from trainbus.engine.loop import NEXT, Phase
+from trainbus.events import COMMON, EVENTS, Callback, Clock, Event, Stage, Trace, record
+from trainbus.events.stages import ORDER_MARK, Order
+from trainbus.integrations import TABLE
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTICE = "<!-- Written by docs/generate.py: change the code it describes, then run `make docs`. -->"
+
+
+def main(arguments: list[str]) -> int:
+    """Write all generated text, or with `--check` only compare it; return the exit status."""
+    stale = []
+    for path, text in rendered().items():
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            stale.append(path)
+            if "--check" not in arguments:
+                path.write_text(text, encoding="utf-8")
+    for path in stale:
+        print(f"{'stale' if '--check' in arguments else 'written'}: {path.relative_to(ROOT)}")
+    return 1 if stale and "--check" in arguments else 0
+
+
+def rendered() -> dict[Path, str]:
+    """Return the whole text of every file with generated parts, as it should be."""
+    readme = ROOT / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    for name, part in (("minimal", minimal()), ("stages", stages()), ("loop", diagram()), ("events", event_table())):
+        text = _between(text, name, part)
+    docs = ROOT / "docs"
+    return {
+        readme: text,
+        docs / "events.md": events_page(),
+        docs / "callbacks.md": callbacks_page(),
+        docs / "arguments.md": arguments_page(),
+    }
+
+
+# The parts of the README.
+
+
+def minimal() -> str:
+    """Return `examples/minimal.py` without its docstring."""
+    source = (ROOT / "examples" / "minimal.py").read_text(encoding="utf-8")
+    body = ast.parse(source).body
+    return _fenced("python", "\n".join(source.splitlines()[body[1].lineno - 1 :]))
+
+
+def stages() -> str:
+    """Return the stages and what each is for."""
+    docs = _docs_under(Stage)
+    return _table(("Stage", "What runs in it"), ((f"`{stage.name}`", docs[stage.name]) for stage in Stage))
+
+
+def diagram() -> str:
+    """Return the loop as a mermaid diagram, drawn from its table of transitions."""
+    lines = ["stateDiagram-v2", f"    [*] --> {Phase.BEGIN.name}"]
+    for phase in Phase:
+        lines += [f"    {phase.name} --> {target.name}" for target in Phase if target in NEXT[phase]]
+        if not NEXT[phase]:
+            lines.append(f"    {phase.name} --> [*]")
+    return _fenced("mermaid", "\n".join(lines))
+
+
+def event_table() -> str:
+    """Return all events, what each means, and what only its handlers may ask for."""
+    rows = ((f"`{event.name}`", event.doc, _names(event.params)) for event in EVENTS)
+    return _table(("Event", "Meaning", "Also gives"), rows)
+
+
+# docs/events.md
+
+
+def events_page() -> str:
+    """Return the reference of the events, with recorded runs that show when each is announced."""
+    fields = _docs_under(trainbus.Run)
+    common = ((f"`{name}`", fields[name]) for name in COMMON)
+    shared = sum(event.origin == "transformers" for event in EVENTS)
+    parts = [
+        NOTICE,
+        "# Events",
+        f"A run announces {len(EVENTS)} events. A handler is a method of that name on a callback, or a function given "
+        f"to `trainer.on(name, function)`. {shared} of them have the names, the arguments and the moments of "
+        "transformers' `TrainerCallback`, so that a callback written for it runs here unchanged.",
+        "An event of kind *work* says that something is due, and whoever hears it does it. One of kind *fact* says "
+        "that something begins or has happened.",
+        "## What every handler may ask for",
+        "A handler names the parameters it wants, in any order, and gets only those. One with `**kwargs` gets all.",
+        _table(("Parameter", "What it is"), common),
+        "## The events, in the order of a run",
+        "The filters `every=`, `once=`, `before=` and `after=` of `trainer.on` count from 1; what they count is said "
+        "with each event.",
+        *(_event(event) for event in EVENTS),
+        "## Recorded runs",
+        "Each of these was recorded while this page was written, with `trainbus.events.record`. The number is that of "
+        "the optimizer steps done.",
+        *_recordings(),
+    ]
+    return _page(parts)
+
+
+def _event(event: Event) -> str:
+    fields = _docs_under(trainbus.Run)
+    shared = f", shared with {event.origin}" if event.origin != "trainbus" else ""
+    facts = f"*{event.kind.value.capitalize()}*{shared}. Filters count {_COUNTED[event.clock]}."
+    given = [f"- `{name}`: {fields[name]}" for name in event.params]
+    return "\n".join([f"### `{event.name}`", "", event.doc, "", facts, *([""] if given else []), *given])
+
+
+_COUNTED = {
+    Clock.CALLS: "its announcements",
+    Clock.STEP: "the step being made",
+    Clock.STEPS_DONE: "the steps done",
+    Clock.EPOCH: "the epochs",
+}
+
+
+class _Rows(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Eight rows; the loss of the last is of a label that does not exist, where that is wanted."""
+
+    def __init__(self, fail: bool = False) -> None:
+        self.labels = torch.tensor([0, 1, 0, 1, 0, 1, 0, 9 if fail else 1])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.ones(2), self.labels[index]
+
+
+class _Stop(Callback):
+    def on_step_end(self, control: Any) -> None:
+        control.request("training_stop", "for this page")
+
+
+class _Interrupt(Callback):
+    def on_step_end(self) -> None:
+        raise KeyboardInterrupt
+
+
+class _Fail(Callback):
+    def on_step_end(self) -> None:
+        raise RuntimeError("for this page")
+
+
+def _trainer(folder: str, callbacks: Iterable[Callback] = (), fail: bool = False, **options: Any) -> trainbus.Trainer:
+    options = {"num_train_epochs": 1, "save_strategy": "no", **options}
+    args = TrainingArguments(
+        folder, per_device_train_batch_size=2, gradient_accumulation_steps=2, use_cpu=True, disable_tqdm=True, **options
+    )
+    return trainbus.Trainer(
+        nn.Linear(2, 2),
+        args,
+        train_dataset=_Rows(fail),
+        eval_dataset=_Rows(),
+        criterion=nn.functional.cross_entropy,
+        callbacks=list(callbacks),
+    )
+
+
+def _recorded(work: Callable[[], Any], trainer: trainbus.Trainer) -> Trace:
+    with record(trainer.bus) as trace, suppress(Exception, KeyboardInterrupt):
+        work()
+    return trace
+
+
+def _recordings() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder, _silence():
+        options = {"logging_steps": 2, "eval_strategy": "epoch", "save_strategy": "epoch"}
+        trainer = _trainer(folder, **options, per_device_eval_batch_size=4)
+        yield "### Training: two steps of two batches each, then a log, an evaluation and a checkpoint"
+        yield _fenced("text", str(_recorded(trainer.train, trainer)))
+        trainer = _trainer(folder, **{**options, "num_train_epochs": 2, "save_strategy": "no", "eval_strategy": "no"})
+        yield "### Going on from that checkpoint"
+        resumed = _recorded(lambda: trainer.train(resume_from_checkpoint=True), trainer)
+        yield _fenced("text", "\n".join(str(resumed).splitlines()[:5]) + "\n       ...")
+        yield "### Predicting"
+        trainer = _trainer(folder, per_device_eval_batch_size=4)
+        yield _fenced("text", str(_recorded(lambda: trainer.predict(_Rows()), trainer)))
+        yield "### Which endings announce what"
+        endings = {
+            "all steps are done": ((), {}),
+            "a callback asks to stop": ((_Stop(),), {}),
+            "`max_steps` inside an epoch": ((), {"max_steps": 1}),
+            "a handler raises": ((_Fail(),), {}),
+            "the model or the data raises": ((), {"fail": True}),
+            "Ctrl-C": ((_Interrupt(),), {}),
+        }
+        closing = ("on_epoch_end", "on_train_end", "on_exception", "on_close")
+        rows = []
+        for ending, (callbacks, options) in endings.items():
+            trainer = _trainer(folder, callbacks, **options)
+            heard = _recorded(trainer.train, trainer).events
+            rows.append((ending, *("yes" if event in heard else "-" for event in closing)))
+        yield _table(("The run ends because", *(f"`{event}`" for event in closing)), rows)
+        yield "`on_end` is announced by `trainer.end()`, once a program is done with its trainer."
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep the lines and warnings of the recorded runs off the terminal."""
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+# docs/callbacks.md
+
+
+def callbacks_page() -> str:
+    """Return the reference of the callbacks, from their dataclasses."""
+    public = [(name, getattr(trainbus, name)) for name in trainbus.__all__]
+    found = [value for name, value in public if _is_callback(value) and name == value.__name__]
+    extras = {target.partition(":")[2]: extra for target, _, extra in TABLE.values()}
+    common = _docs_under(Callback)
+    parts = [
+        NOTICE,
+        "# Callbacks",
+        "Every one is imported as `from trainbus import <name>` and goes into `Trainer(callbacks=[...])`, in any "
+        "order. A *default* one is built from the training arguments where they ask for it; one of its class in the "
+        "list takes its place.",
+        "Every callback also has, as class attributes or fields:",
+        _table(("Attribute", "What it is"), ((f"`{name}`", common[name]) for name in _OF_ALL)),
+        *(_callback(cls, extras.get(cls.__name__, "")) for cls in sorted(found, key=lambda cls: cls.__name__.lower())),
+        "# What callbacks take",
+        "## Triggers",
+        "A trigger says when. `|` is due when either side is, `&` when both are at the same moment.",
+        *(_function(function) for function in _TRIGGERS),
+        "## Keep",
+        inspect.cleandoc(trainbus.Keep.__doc__ or ""),
+        _fields(trainbus.Keep),
+    ]
+    return _page(parts)
+
+
+_OF_ALL = ("stage", "on_error", "local", "id")
+_TRIGGERS = (trainbus.every, trainbus.at, trainbus.log_spaced, trainbus.at_end, trainbus.never)
+
+
+def _function(function: Callable[..., Any]) -> str:
+    signature = inspect.signature(function)
+    bare = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+    shown = signature.replace(parameters=bare, return_annotation=signature.empty)
+    text, _, arguments = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
+    listed = textwrap.dedent(arguments.partition("\n\nRaises:")[0])
+    named = [" ".join(line.split()) for line in re.split(r"\n(?=\w)", listed) if line]
+    bullets = [f"- `{name}`: {meaning}" for name, _, meaning in (line.partition(": ") for line in named)]
+    return "\n\n".join(part for part in (f"### `{function.__name__}{shown}`", text, "\n".join(bullets)) if part)
+
+
+def _is_callback(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Callback) and value is not Callback
+
+
+def _callback(cls: type[Callback], extra: str) -> str:
+    parts = [f"## {cls.__name__}", inspect.cleandoc(cls.__doc__ or "")]
+    facts = []
+    if cls in DEFAULTS:
+        facts.append("Default.")
+    if cls.arguments:
+        facts.append(f"Spelt by the training arguments {_names(cls.arguments)}.")
+    if extra:
+        facts.append(f"Needs `pip install 'trainbus[{extra}]'`.")
+    if facts:
+        parts.append(" ".join(facts))
+    if fields := _fields(cls):
+        parts.append(fields)
+    parts.append(f"Hears {', '.join(_heard(cls))}.")
+    return "\n\n".join(parts)
+
+
+def _fields(cls: type) -> str:
+    """Return the fields of a dataclass as a table; an empty string if it has none to show."""
+    docs, rows = _docs_under(cls), []
+    for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
+        if field.name in docs and not field.name.startswith("_"):
+            rows.append((f"`{field.name}`", _default(field) if field.init else "*set by the run*", docs[field.name]))
+    return _table(("Field", "Default", "What it is"), rows) if rows else ""
+
+
+def _heard(cls: type[Callback]) -> Iterator[str]:
+    for event in EVENTS:
+        handler = getattr(cls, event.name)
+        if handler is not getattr(Callback, event.name):
+            mark: Order = getattr(handler, ORDER_MARK, Order())
+            yield f"`{event.name}` ({(mark.stage or cls.stage).name})"
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default is not dataclasses.MISSING:
+        value = field.default
+    elif field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    else:
+        return "*required*"
+    return f"`{_value(value)}`"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Enum):
+        return repr(value.value)
+    return "Keep()" if value == trainbus.Keep() else repr(value)
+
+
+# docs/arguments.md
+
+
+def arguments_page() -> str:
+    """Return the reference of the training arguments, a table per group."""
+    groups = [group for group in reversed(TrainingArguments.__bases__) if issubclass(group, Group)]
+    count = len(dataclasses.fields(TrainingArguments))
+    renamed = ((f"`{old}`", f"`{alias.new}`") for old, alias in sorted(ALIASES.items()))
+    parts = [
+        NOTICE,
+        "# Training arguments",
+        f"`TrainingArguments` has {count} fields. Their names and defaults are those of transformers' class; where "
+        "they are not, [the differences](differences.md) say why. A call that gets several wrong is told of all.",
+        *(_group(group) for group in groups),
+        "## Other names",
+        "These are taken too, and mean the same.",
+        _table(("Name", "Stands for"), renamed),
+    ]
+    return _page(parts)
+
+
+def _group(group: type[Group]) -> str:
+    own = [field for field in dataclasses.fields(group) if field.name in vars(group).get("__annotations__", {})]
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", group.__name__.removesuffix("Arguments"))
+    rows = []
+    for field in own:
+        help = field.metadata["help"]
+        choices = field.metadata.get("choices")
+        if choices is not None:
+            help += f" One of {_names(_value(choice) for choice in choices)}."
+        rows.append((f"`{field.name}`", f"`{_value(default_of(field))}`", help))
+    first = inspect.cleandoc(group.__doc__ or "")
+    return f"## {name}\n\n{first}\n\n{_table(('Argument', 'Default', 'Meaning'), rows)}"
+
+
+# Text.
+
+
+def _docs_under(cls: type) -> dict[str, str]:
+    """Return the docstring under each attribute of a class, and of its properties, inherited ones included."""
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if not base.__module__.startswith("trainbus"):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
+        for statement, following in pairwise(body):
+            target = getattr(statement, "target", None) or next(iter(getattr(statement, "targets", [])), None)
+            text = getattr(getattr(following, "value", None), "value", None)
+            if isinstance(target, ast.Name) and isinstance(following, ast.Expr) and isinstance(text, str):
+                docs[target.id] = inspect.cleandoc(text)
+        docs |= {
+            name: inspect.cleandoc(value.__doc__)
+            for name, value in vars(base).items()
+            if isinstance(value, property) and value.__doc__
+        }
+    return docs
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _fenced(language: str, text: str) -> str:
+    return f"```{language}\n{text.rstrip()}\n```"
+
+
+def _page(parts: Iterable[str]) -> str:
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _between(text: str, name: str, part: str) -> str:
+    """Replace what stands between the markers of a name.
+
+    Raises:
+        ValueError: if the markers are not there.
+    """
+    begin, end = f"<!-- generated: {name} -->", f"<!-- end of {name} -->"
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise ValueError(f"the README needs the markers {begin} and {end}, each once")
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n{part}\n{end}{rest.split(end)[1]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

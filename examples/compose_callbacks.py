@@ -1,0 +1,101 @@
+"""Compose a run from callbacks: triggers, two evaluations side by side, and a callback of one's own.
+
+    python examples/compose_callbacks.py
+
+It prints who does what, trains for some seconds, and then tells who asked for what, and why.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset, random_split
+
+from trainbus import (
+    Callback,
+    Checkpoint,
+    EarlyStopping,
+    Evaluate,
+    Keep,
+    KeepBest,
+    Log,
+    NaNGuard,
+    Stage,
+    Trainer,
+    TrainingArguments,
+    at_end,
+    every,
+    log_spaced,
+    order,
+    set_seed,
+)
+
+
+@dataclass
+class SkipSpikes(Callback):
+    """Leaves out updates whose gradient is much larger than usual, and logs how many those were."""
+
+    factor: float = 4.0
+    """How many times larger than the running mean of the norms."""
+    usual: float = field(default=0.0, init=False)
+    """The running mean."""
+    skipped: int = field(default=0, init=False)
+    """Updates left out."""
+
+    def on_pre_optimizer_step(self, control, grad_norm):
+        norm = float(grad_norm)
+        if self.usual and norm > self.factor * self.usual:
+            self.skipped += 1
+            control.request("skip_update", f"the gradient norm is {norm:.3g}, usually {self.usual:.3g}")
+        else:
+            self.usual = 0.9 * self.usual + 0.1 * norm if self.usual else norm
+
+    @order(Stage.MEASURE)  # the class decides, as one does that names no stage; this handler adds to what is logged
+    def on_log(self, logs):
+        if "loss" in logs:
+            logs["skipped"] = self.skipped
+
+    def state_dict(self):
+        return {"usual": self.usual, "skipped": self.skipped}
+
+    def load_state_dict(self, state):
+        self.usual, self.skipped = state["usual"], state["skipped"]
+
+
+def rows(count, outliers):
+    """Return points (count, 20), some of them far out, and whether their noisy sum is above zero."""
+    points = torch.randn(count, 20)
+    points[torch.rand(count) < outliers] *= 30
+    return TensorDataset(points, (points.sum(dim=1) + 2 * torch.randn(count) > 0).long())
+
+
+def main():
+    set_seed(0)
+    train, valid = random_split(rows(2400, outliers=0.002), [2000, 400])
+    clean = rows(400, outliers=0)
+    trainer = Trainer(
+        nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2)),
+        TrainingArguments("outputs/compose", num_train_epochs=20, learning_rate=3e-3, per_device_train_batch_size=32),
+        train_dataset=train,
+        eval_dataset=valid,
+        criterion=nn.functional.cross_entropy,
+        callbacks=[  # in any order: stages say who comes first
+            EarlyStopping("eval_loss", patience=3),
+            KeepBest("eval_loss"),
+            Log(every(50)),
+            Log(log_spaced(8), prefix="early_"),
+            Evaluate(every(1, "epoch")),
+            Evaluate(every(0.25), dataset=clean, name="clean"),
+            Checkpoint(every("10min") | at_end(), keep=Keep(last=2, best=1)),
+            SkipSpikes(),
+            NaNGuard("stop"),
+        ],
+    )
+    print(trainer.describe(), "\n")
+    trainer.train()
+    print("\nWhat was asked for, beside logs:")
+    print(*(entry for entry in trainer.control.ledger if entry.flag != "log"), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Cadences: what log, evaluate and save have in common about being due."""
+
+from __future__ import annotations
+
+import pytest
+from callback_toys import rows, steps_of, stop_at, trainer
+
+from trainbus import Checkpoint, EarlyStopping, Evaluate, Log, at_end, every, never
+
+WORK = [(Log, "on_log_due"), (Evaluate, "on_evaluate_due"), (Checkpoint, "on_save_due")]
+
+each_kind = pytest.mark.parametrize(("kind", "event"), WORK)
+
+
+@each_kind
+def test_is_asked_for_once_at_a_step(tmp_path, kind, event):
+    both = every(2) | every(1, "epoch") | at_end()
+    assert steps_of(trainer(tmp_path, kind(both), max_steps=8), event) == [2, 4, 6, 8]
+
+
+@each_kind
+def test_at_end_is_due_in_each_run(tmp_path, kind, event):
+    built = trainer(tmp_path, kind(at_end()))
+    assert steps_of(built, event) == [6]
+    assert steps_of(built, event) == [6]
+
+
+@each_kind
+def test_at_end_of_a_run_that_is_stopped(tmp_path, kind, event):
+    built = trainer(tmp_path, kind(at_end()))
+    built.on("on_step_end", stop_at(3))
+    assert steps_of(built, event) == [3]
+
+
+@each_kind
+@pytest.mark.parametrize("cadence", [every(2), every(1, "epoch")], ids=repr)
+def test_at_end_of_a_run_that_an_evaluation_stops(tmp_path, kind, event, cadence):
+    """The stop may come after the ends of the last step and epoch were announced; the end is still the end."""
+    stopping = EarlyStopping(patience=1, baseline=0.0)  # which no loss beats
+    around = [kind(at_end()), stopping]
+    if kind is Evaluate:
+        around = [Evaluate(at_end(), dataset=rows(4), name="other"), stopping]
+    else:
+        around.append(Evaluate(never()))
+    built = trainer(tmp_path, *around, max_steps=20)
+    built.on("on_step_end", lambda control, state: cadence == every(2) and _at(state, 2, control))
+    built.on("on_epoch_end", lambda control, state: cadence != every(2) and _at(state, 4, control))
+    steps = steps_of(built, event)
+    end = 2 if cadence == every(2) else 4
+    assert built.state.global_step == end
+    assert steps == [end] * (2 if kind is Evaluate else 1), "for evaluating, the one that stopped the run comes before"
+
+
+def _at(state, step, control):
+    if state.global_step == step:
+        control.request("evaluate", "the test wants to know")
+
+
+@each_kind
+def test_planned_end_only(tmp_path, kind, event):
+    built = trainer(tmp_path, kind(at_end(early=False)))
+    built.on("on_step_end", stop_at(3))
+    assert steps_of(built, event) == []
+
+
+@each_kind
+def test_the_ledger_says_which_trigger_asked(tmp_path, kind, event):
+    built = trainer(tmp_path, kind(every(4)))
+    built.train()
+    [asked] = [entry for entry in built.control.ledger.of(kind.flag) if entry.action == "request"]
+    assert (asked.step, asked.author, asked.reason) == (4, kind.__name__, "due by every(4)")
+
+
+def test_only_a_clock_makes_it_local():
+    assert not Log(every(2) | at_end()).local
+    assert Log(every("10min") | at_end()).local
+
+
+def test_a_clock_goes_on_where_the_checkpoint_left_it():
+    first, second = Checkpoint(every("10s")), Checkpoint(every("10s"))
+    assert first.state_dict() == {}
+    first.load_state_dict({"last_step": 7, "last_seconds": 12.0})
+    second.load_state_dict(first.state_dict())
+    assert second.state_dict() == {"last_step": 7, "last_seconds": 12.0}
+    second.load_state_dict({})
+    assert second.state_dict() == first.state_dict(), "nothing to know changes nothing"
+
+
+def test_a_clock_of_a_new_run_starts_at_zero(tmp_path):
+    """The seconds of a run begin at zero, so those of the run before must not be what the next waits for."""
+    built = trainer(tmp_path, Checkpoint(every("0.000001s")), max_steps=3)
+    assert steps_of(built, "on_save_due") == [1, 2, 3]
+    built.run.state.seconds = 0.0
+    for callback in built.callbacks.values():
+        if isinstance(callback, Checkpoint):
+            callback.load_state_dict({"last_step": 3, "last_seconds": 1e9})
+    assert steps_of(built, "on_save_due") == [1, 2, 3]

@@ -1,0 +1,182 @@
+"""Putting a trainer's callbacks together, from arguments and from what the user lists."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+
+import trainbus.callbacks
+from trainbus import (
+    DDP,
+    Callback,
+    Checkpoint,
+    CountFlops,
+    EarlyStopping,
+    Evaluate,
+    Keep,
+    KeepBest,
+    Log,
+    MixedPrecision,
+    Progress,
+    StopAtMaxSteps,
+    TrainingArguments,
+    at_end,
+    every,
+    never,
+)
+from trainbus.callbacks.compose import compose
+from trainbus.callbacks.defaults import DEFAULTS
+from trainbus.events import ArgumentError
+
+
+def kinds(callbacks):
+    return [type(callback).__name__ for callback in callbacks]
+
+
+def only(callbacks, kind):
+    [found] = [callback for callback in callbacks if isinstance(callback, kind)]
+    return found
+
+
+def args(**arguments):
+    return TrainingArguments("out", **arguments)
+
+
+def test_what_the_arguments_spell_and_no_more():
+    assert kinds(compose(args(), [])) == ["CountFlops", "StopAtMaxSteps", "Log", "Evaluate", "Checkpoint", "Progress"]
+    more = compose(
+        args(bf16=True, load_best_model_at_end=True, eval_strategy="epoch", save_strategy="epoch", save_total_limit=2), []
+    )
+    assert only(more, MixedPrecision) == MixedPrecision("bf16")
+    assert only(more, KeepBest) == KeepBest("loss")
+    assert only(more, Checkpoint) == Checkpoint(every(1, "epoch"), Keep(total=2))
+    assert only(more, Evaluate) == Evaluate(every(1, "epoch"))
+
+
+def test_the_order_is_arguments_then_found_then_listed():
+    class Found(Callback):
+        pass
+
+    class Mine(Callback):
+        pass
+
+    composed = compose(args(), [Mine(), Log(every(7))], found=[Found(), None])
+    assert kinds(composed) == [
+        *("CountFlops", "StopAtMaxSteps", "Evaluate", "Checkpoint", "Progress"),
+        *("Found", "Mine", "Log"),
+    ]
+
+
+def test_a_listed_callback_takes_the_place_of_its_kind():
+    mine = Log(every(7))
+    assert only(compose(args(), [mine]), Log) is mine
+
+
+def test_a_subclass_takes_the_place_too():
+    class MyProgress(Progress):
+        pass
+
+    mine = MyProgress()
+    assert only(compose(args(), [mine]), Progress) is mine
+
+
+def test_it_takes_the_place_of_what_was_found_too():
+    class Tracker(Callback):
+        pass
+
+    mine = Tracker()
+    assert only(compose(args(), [mine], found=[Tracker()]), Tracker) is mine
+
+
+def test_classes_are_instantiated():
+    assert only(compose(args(), [EarlyStopping]), EarlyStopping) == EarlyStopping()
+
+
+def test_two_of_a_kind_stay_two():
+    first, second = EarlyStopping("loss"), EarlyStopping("score", id="second")
+    assert [callback for callback in compose(args(), [first, second]) if isinstance(callback, EarlyStopping)] == [
+        first,
+        second,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("beside", "arguments", "spelled"),
+    [
+        (Log(every(7), prefix="seventh_"), {"logging_steps": 5}, Log(every(5) | at_end(early=False))),
+        (
+            Evaluate(every(7), dataset=[1], name="other"),
+            {"eval_strategy": "epoch"},
+            Evaluate(every(1, "epoch")),
+        ),
+    ],
+    ids=["Log", "Evaluate"],
+)
+def test_one_that_works_beside_the_main_one_replaces_nothing(beside, arguments, spelled):
+    composed = compose(args(**arguments), [beside])
+    assert [callback for callback in composed if isinstance(callback, type(beside))] == [spelled, beside]
+
+
+def test_an_argument_and_a_callback_that_say_the_same_agree():
+    composed = compose(args(logging_steps=5, bf16=True), [Log(every(5) | at_end(early=False)), MixedPrecision("bf16")])
+    assert kinds(composed).count("Log") == kinds(composed).count("MixedPrecision") == 1
+
+
+@pytest.mark.parametrize(
+    ("callback", "arguments", "message"),
+    [
+        (Log(every(7)), {"logging_steps": 5}, r"Log\(trigger=every\(7\).*logging_steps=5 in the arg.*Log\(trigger=every\(5\)"),
+        (Checkpoint(at_end()), {"save_total_limit": 2}, r"Checkpoint\(.*save_total_limit=2 .*Keep\(.*total=2\)"),
+        (Evaluate(every(7)), {"eval_strategy": "epoch"}, r"Evaluate\(.*eval_strategy='epoch' .*every\(1, \"epoch\"\)"),
+        (MixedPrecision("fp16"), {"bf16": True}, r"MixedPrecision\(dtype='fp16'.*bf16=True .*MixedPrecision\(dtype='bf16'"),
+        (Progress(bar=True), {"disable_tqdm": True}, r"Progress\(bar=True\) in the list, and disable_tqdm=True"),
+        (
+            KeepBest("score"),
+            {"metric_for_best_model": "f1", "load_best_model_at_end": True, "eval_strategy": "epoch"},
+            r"KeepBest\(metric='eval_score'.*metric_for_best_model='f1'.*KeepBest\(metric='eval_f1'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_contradiction_names_both(callback, arguments, message):
+    with pytest.raises(ArgumentError, match=message) as caught:
+        compose(args(**arguments), [callback])
+    assert "leave out one of the two" in str(caught.value)
+
+
+def test_all_contradictions_come_at_once():
+    with pytest.raises(ArgumentError) as caught:
+        compose(args(logging_steps=5, bf16=True), [Log(every(7)), MixedPrecision("fp16")])
+    assert str(caught.value).count("\n- ") == 2
+
+
+def test_arguments_left_at_their_defaults_contradict_nothing():
+    assert only(compose(args(), [Checkpoint(never())]), Checkpoint) == Checkpoint(never())
+
+
+def test_sharded_ddp_takes_the_place_of_ddp(monkeypatch):
+    pytest.importorskip("fairscale")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "DDP" in kinds(compose(args(), []))
+    composed = compose(args(), [trainbus.ShardedDDP()])
+    assert "DDP" not in kinds(composed)
+    assert "ShardedDDP" in kinds(composed)
+
+
+def test_two_processes_train_with_ddp(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert only(compose(args(ddp_bucket_cap_mb=3), []), DDP) == DDP(bucket_cap_mb=3)
+
+
+def test_the_defaults_are_all_that_arguments_can_spell():
+    """A callback with `from_arguments` that is in no list would silently ignore what the user wrote."""
+    spelled = {
+        value
+        for info in pkgutil.iter_modules(trainbus.callbacks.__path__)
+        for value in vars(importlib.import_module(f"trainbus.callbacks.{info.name}")).values()
+        if isinstance(value, type) and issubclass(value, Callback) and "from_arguments" in vars(value)
+    } - {Callback}
+    assert set(DEFAULTS) == spelled
+    assert len(DEFAULTS) == len(spelled)
+    assert {CountFlops, StopAtMaxSteps} <= spelled

@@ -1,0 +1,123 @@
+"""Evaluating: when it is due, before the first step, and on datasets beside the main one."""
+
+from __future__ import annotations
+
+import pytest
+from callback_toys import logged, rows, steps_of, trainer
+
+from trainbus import EarlyStopping, Evaluate, KeepBest, every, never
+from trainbus.events import ArgumentError
+
+
+def test_evaluates_when_due(tmp_path):
+    assert steps_of(trainer(tmp_path, Evaluate(every(2))), "on_evaluate_begin") == [2, 4, 6]
+
+
+def test_on_start(tmp_path):
+    built = trainer(tmp_path, Evaluate(every(4), on_start=True))
+    begun = []
+    built.on("on_epoch_begin", lambda run: begun.append(run.metrics.get("eval_loss")), once=1)
+    assert steps_of(built, "on_evaluate_begin") == [0, 4]
+    assert begun[0] == logged(built, "eval_loss")[0], "it comes before the first epoch"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"eval_strategy": "steps", "eval_steps": 2, "eval_delay": 3}, [4, 6]),
+        ({"eval_strategy": "steps", "eval_steps": 5, "eval_delay": 6}, [6]),
+        ({"eval_strategy": "epoch", "eval_delay": 1.5, "max_steps": 12}, [8, 12]),
+        ({"eval_strategy": "steps", "eval_steps": 4}, [4, 6]),
+        ({"eval_strategy": "steps", "eval_steps": 0.5}, [3, 6]),
+    ],
+)
+def test_arguments_spell_it(tmp_path, arguments, expected):
+    assert steps_of(trainer(tmp_path, **arguments), "on_evaluate_begin") == expected
+
+
+def test_a_step_that_is_due_twice_is_evaluated_once(tmp_path):
+    built = trainer(tmp_path, Evaluate(every(2) | every(1, "epoch")), max_steps=8)
+    assert steps_of(built, "on_evaluate_begin") == [2, 4, 6, 8]
+
+
+def test_a_dataset_of_its_own_beside_the_main_one(tmp_path):
+    other = rows(12, seed=2)
+    built = trainer(tmp_path, Evaluate(every(3)), Evaluate(every(2), dataset=other, name="other"))
+    names = []
+    built.on("on_evaluate_dataset", lambda state, dataset_name: names.append((state.global_step, dataset_name)))
+    built.train()
+    assert logged(built, "eval_loss").keys() == {3, 6}
+    assert logged(built, "eval_other_loss").keys() == {2, 4, 6}
+    assert names == [(2, "other"), (3, ""), (4, "other"), (6, ""), (6, "other")]
+    assert built.evaluate(other)["eval_loss"] == pytest.approx(logged(built, "eval_other_loss")[6])
+
+
+def test_it_stands_beside_what_the_arguments_spell(tmp_path):
+    built = trainer(
+        tmp_path, Evaluate(every(2), dataset=rows(4), name="other"), eval_strategy="steps", eval_steps=3
+    )
+    built.train()
+    assert logged(built, "eval_loss").keys() == {3, 6}
+    assert logged(built, "eval_other_loss").keys() == {2, 4, 6}
+
+
+def test_what_watches_the_main_metric_does_not_miss_it_in_another_dataset(tmp_path):
+    watching = (EarlyStopping("loss", patience=9), KeepBest("loss", save=False, load_at_end=False))
+    built = trainer(tmp_path, Evaluate(every(3)), Evaluate(every(2), dataset=rows(4), name="other"), *watching)
+    built.train()
+    assert built.state.best_global_step in (3, 6)
+
+
+def test_the_metric_of_another_dataset_can_be_watched(tmp_path):
+    keep = KeepBest("eval_other_loss", save=False, load_at_end=False)
+    built = trainer(tmp_path, Evaluate(every(3)), Evaluate(every(2), dataset=rows(4), name="other"), keep)
+    built.train()
+    measured = logged(built, "eval_other_loss")
+    assert built.state.best_metric == min(measured.values())
+    assert measured[built.state.best_global_step] == built.state.best_metric
+
+
+def test_one_of_the_trainers_datasets_by_name(tmp_path):
+    both = {"first": rows(4, seed=1), "second": rows(4, seed=2)}
+    built = trainer(tmp_path, Evaluate(every(3)), Evaluate(every(2), dataset="second"), eval_dataset=both)
+    built.train()
+    assert logged(built, "eval_first_loss").keys() == {3, 6}
+    at = [entry["step"] for entry in built.state.log_history if "eval_second_loss" in entry]
+    assert at == [2, 3, 4, 6, 6], "with both, and by itself"
+
+
+def test_a_request_of_another_is_served_by_the_main_evaluation_alone(tmp_path):
+    built = trainer(tmp_path, Evaluate(never()), Evaluate(never(), dataset=rows(4), name="other"))
+    built.on("on_step_end", lambda control: control.request("evaluate"), once=3)
+    built.train()
+    assert logged(built, "eval_loss").keys() == {3}
+    assert logged(built, "eval_other_loss") == {}
+
+
+def test_an_only_one_may_have_a_dataset_of_its_own(tmp_path):
+    built = trainer(tmp_path, Evaluate(never(), dataset=rows(4)), eval_dataset=None)
+    built.on("on_step_end", lambda control: control.request("evaluate"), once=3)
+    built.train()
+    assert logged(built, "eval_loss").keys() == {3}
+
+
+def test_two_of_one_name_are_refused(tmp_path):
+    with pytest.raises(ArgumentError, match=r"every\(2\).*every\(3\).*same work twice.*a dataset and a name"):
+        trainer(tmp_path, Evaluate(every(2)), Evaluate(every(3))).train()
+
+
+def test_a_name_without_a_dataset_is_refused():
+    with pytest.raises(ArgumentError, match="'other'.*dataset"):
+        Evaluate(name="other")
+
+
+def test_a_dataset_that_the_trainer_does_not_have_is_named(tmp_path):
+    built = trainer(tmp_path, Evaluate(every(2), dataset="secnd"), eval_dataset={"second": rows(4)})
+    with pytest.raises(ArgumentError, match="'secnd'; did you mean 'second'"):
+        built.train()
+
+
+def test_a_large_dataset_is_not_printed():
+    assert repr(Evaluate(every(2), dataset=rows(1000), name="other")) == (
+        "Evaluate(trigger=every(2), on_start=False, name='other', id=None)"
+    )

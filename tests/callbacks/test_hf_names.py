@@ -1,0 +1,142 @@
+"""The callbacks of transformers under their names, and transformers' own beside ours."""
+
+from __future__ import annotations
+
+import pytest
+from callback_toys import logged, saved_steps, steps_of, trainer
+
+from trainbus import (
+    Callback,
+    Checkpoint,
+    DefaultFlowCallback,
+    Evaluate,
+    Log,
+    PrinterCallback,
+    Progress,
+    ProgressCallback,
+    StopAtMaxSteps,
+    TrainerCallback,
+    every,
+    never,
+)
+from trainbus.events import record
+
+STEPS = {"logging_steps": 2, "eval_strategy": "steps", "eval_steps": 3, "save_steps": 4}
+EPOCHS = {"logging_strategy": "epoch", "eval_strategy": "epoch", "save_strategy": "epoch"}
+MORE = {"logging_steps": 4, "logging_first_step": True, "eval_strategy": "steps", "eval_steps": 2, "eval_delay": 3}
+
+
+def course(built):
+    """Train, and return what happened when, in words."""
+    with record(built.bus) as trace:
+        built.train()
+    return str(trace)
+
+
+@pytest.mark.parametrize("arguments", [STEPS, EPOCHS, MORE], ids=["steps", "epochs", "more"])
+@pytest.mark.parametrize("max_steps", [6, 8])
+def test_the_flow_in_one_callback_is_that_of_the_four(tmp_path, arguments, max_steps):
+    courses = []
+    for listed in ([], [DefaultFlowCallback()], [DefaultFlowCallback]):
+        built = trainer(tmp_path, *listed, **arguments, max_steps=max_steps)
+        courses.append((course(built), logged(built, "loss"), saved_steps(tmp_path)))
+    assert courses[1] == courses[0]
+    assert courses[2] == courses[0]
+
+
+def test_it_decides_alone(tmp_path):
+    built = trainer(tmp_path, DefaultFlowCallback(), **STEPS)
+    assert "StopAtMaxSteps" not in built.callbacks
+    assert {built.callbacks[name].trigger for name in ("Log", "Evaluate", "Checkpoint")} == {never()}
+    built.train()
+    assert built.control.why("training_stop") == (
+        "stopped at step 6 by DefaultFlowCallback: all 6 steps are done"
+    )
+
+
+class Sparing(DefaultFlowCallback):
+    """Written for transformers: the control that the base class returns is passed on."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control = super().on_step_end(args, state, control, **kwargs)
+        if state.global_step == 1:
+            control.should_save = True
+        if state.global_step == 5:
+            control.should_training_stop = True
+        return control
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        control = super().on_epoch_end(args, state, control, **kwargs)
+        control.should_evaluate = True
+        return control
+
+
+def test_a_subclass_decides_in_its_place(tmp_path):
+    built = trainer(tmp_path, Sparing(), save_steps=3)
+    assert steps_of(built, "on_evaluate_begin") == [4, 5]
+    assert saved_steps(tmp_path) == [1, 3]
+    assert built.state.global_step == 5
+
+
+def test_removing_the_class_leaves_the_deciding_to_others(tmp_path):
+    built = trainer(tmp_path, **STEPS)
+    built.remove_callback(DefaultFlowCallback)
+    assert "StopAtMaxSteps" not in built.callbacks
+
+    def decide(state, control):
+        control.should_log = control.should_evaluate = control.should_save = state.global_step == 5
+
+    built.on("on_step_end", decide)
+    with record(built.bus) as trace:
+        built.train()
+    for event in ("on_log_due", "on_evaluate_due", "on_save_due"):
+        assert [step for step, announced in trace.entries if announced == event] == [5]
+    assert built.state.global_step == 8, "to the end of the last epoch, because nobody says when to stop"
+
+
+def test_popping_the_class_returns_the_instance(tmp_path):
+    flow = Sparing()
+    built = trainer(tmp_path, flow, **STEPS)
+    assert built.pop_callback(DefaultFlowCallback) is flow
+    assert built.pop_callback(DefaultFlowCallback) is None
+    assert steps_of(built, "on_log_due") == []
+
+
+def test_explicit_cadences_keep_their_own_say(tmp_path):
+    built = trainer(tmp_path, DefaultFlowCallback(), Evaluate(every(4)), logging_steps=3)
+    built.train()
+    assert logged(built, "eval_loss").keys() == {4}
+    assert logged(built, "loss").keys() == {3, 6}
+
+
+def test_the_printer_prints_each_dict(tmp_path, capsys):
+    built = trainer(tmp_path, PrinterCallback(), Log(every(3)))
+    built.remove_callback(Progress)
+    built.train()
+    lines = capsys.readouterr().out.splitlines()
+    printed = [eval(line) for line in lines if line.startswith("{")]
+    assert len(printed) == len(lines) == 3
+    assert [entry["loss"] for entry in printed[:2]] == list(logged(built, "loss").values())
+    assert "total_flos" not in printed[2]
+
+
+def test_the_other_names_are_aliases():
+    assert TrainerCallback is Callback
+    assert ProgressCallback is Progress
+
+
+def test_transformers_own_callbacks_run_as_they_are(tmp_path, capsys):
+    transformers = pytest.importorskip("transformers")
+
+    class Theirs(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 3:
+                control.should_save = True
+            return control
+
+    built = trainer(tmp_path, Theirs(), transformers.PrinterCallback(), Checkpoint(never()), Log(every(6)))
+    built.train()
+    assert saved_steps(tmp_path) == [3]
+    assert "{'loss': " in capsys.readouterr().out
+    assert [entry.author for entry in built.control.ledger.of("save") if entry.action == "request"] == ["Theirs"]
+    assert StopAtMaxSteps in map(type, built.callbacks.values())

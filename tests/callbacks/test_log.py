@@ -1,0 +1,144 @@
+"""Logging: the mean loss per step, when it is due, and never twice."""
+
+from __future__ import annotations
+
+import logging
+import math
+from statistics import fmean
+
+import pytest
+from callback_toys import Poison, logged, trainer
+
+from trainbus import Log, Trainer, at, at_end, every, never
+from trainbus.callbacks.log import from_strategy
+from trainbus.events import ArgumentError
+
+
+def losses_of(built: Trainer) -> dict[int, float]:
+    """Train, and return the loss of each step, added up over its batches."""
+    losses: dict[int, float] = {}
+
+    def note(state, loss):
+        losses[state.global_step + 1] = losses.get(state.global_step + 1, 0.0) + loss.item()
+
+    built.on("on_substep_end", note)
+    built.on("on_gradients", note)
+    built.train()
+    return losses
+
+
+def mean(losses: dict[int, float], first: int, last: int) -> float:
+    return fmean(losses[step] for step in range(first, last + 1))
+
+
+def test_logs_the_mean_of_the_steps_since_the_last_time(tmp_path):
+    built = trainer(tmp_path, Log(every(4) | at_end()))
+    losses = losses_of(built)
+    assert logged(built, "loss") == pytest.approx({4: mean(losses, 1, 4), 6: mean(losses, 5, 6)})
+
+
+def test_means_are_per_step_and_not_per_batch(tmp_path):
+    built = trainer(tmp_path, Log(every(2)), gradient_accumulation_steps=3)
+    losses = losses_of(built)
+    expected = {step: mean(losses, step - 1, step) for step in (2, 4, 6)}
+    assert logged(built, "loss") == pytest.approx(expected)
+
+
+def test_first_step(tmp_path):
+    built = trainer(tmp_path, logging_steps=4, logging_first_step=True)
+    losses = losses_of(built)
+    expected = {1: losses[1], 4: mean(losses, 2, 4), 6: mean(losses, 5, 6)}
+    assert logged(built, "loss") == pytest.approx(expected)
+
+
+def test_a_prefix_has_a_mean_of_its_own(tmp_path):
+    built = trainer(tmp_path, Log(every(2)), Log(every(3), prefix="third_"))
+    losses = losses_of(built)
+    assert logged(built, "loss") == pytest.approx({step: mean(losses, step - 1, step) for step in (2, 4, 6)})
+    assert logged(built, "third_loss") == pytest.approx({step: mean(losses, step - 2, step) for step in (3, 6)})
+    assert logged(built, "learning_rate").keys() == {2, 4, 6}
+
+
+def test_a_prefix_stands_beside_what_the_arguments_spell(tmp_path):
+    built = trainer(tmp_path, Log(every(3), prefix="third_"), logging_steps=2)
+    built.train()
+    assert logged(built, "loss").keys() == {2, 4, 6}
+    assert logged(built, "third_loss").keys() == {3, 6}
+
+
+def test_two_without_a_prefix_are_refused(tmp_path):
+    with pytest.raises(ArgumentError, match=r"every\(2\).*every\(3\).*same work twice.*prefix"):
+        trainer(tmp_path, Log(every(2)), Log(every(3))).train()
+
+
+def test_nothing_is_logged_twice_at_one_step(tmp_path):
+    built = trainer(tmp_path, Log(every(2) | every(1, "epoch") | at_end()), max_steps=8)
+    built.on("on_step_end", lambda control: control.request("log", "again"), every=2)
+    built.train()
+    assert logged(built, "loss").keys() == {2, 4, 6, 8}
+    assert logged(built, "train_loss").keys() == {8}
+
+
+def test_a_request_of_another_is_served_by_the_main_logger_alone(tmp_path):
+    built = trainer(tmp_path, Log(never()), Log(never(), prefix="other_"))
+    built.on("on_step_end", lambda control: control.request("log"), once=3)
+    built.train()
+    assert logged(built, "loss").keys() == {3}
+    assert logged(built, "other_loss") == {}
+
+
+def test_logs_the_learning_rate_and_the_gradient_norm_of_the_step(tmp_path):
+    norms = {}
+    built = trainer(tmp_path, Log(every(1)), learning_rate=0.06, max_grad_norm=0.1)
+    built.on("on_gradients", lambda state, model: norms.update({state.global_step + 1: _norm(model)}))
+    built.train()
+    assert logged(built, "learning_rate") == pytest.approx({step: 0.01 * (7 - step) for step in range(1, 7)})
+    assert logged(built, "grad_norm") == pytest.approx(norms), "the norm before clipping"
+
+
+def _norm(model):
+    return math.sqrt(sum(weight.grad.pow(2).sum().item() for weight in model.parameters()))
+
+
+def test_the_summary_has_the_mean_of_the_whole_run(tmp_path):
+    built = trainer(tmp_path, Log(every(4)))
+    losses = losses_of(built)
+    assert logged(built, "train_loss") == pytest.approx({6: mean(losses, 1, 6)})
+    assert built.state.log_history[-1].keys() >= {"train_runtime", "train_samples_per_second", "total_flos"}
+
+
+def test_warns_once_of_a_loss_that_is_no_number(tmp_path, caplog):
+    built = trainer(tmp_path, Poison(2, 4), Log(every(1)))
+    with caplog.at_level(logging.WARNING, logger="trainbus"):
+        built.train()
+    warnings = [record.getMessage() for record in caplog.records if "loss is nan" in record.getMessage()]
+    assert len(warnings) == 1
+    assert "at step 2" in warnings[0]
+    assert "NaNGuard" in warnings[0]
+    assert math.isnan(logged(built, "loss")[2]), "it is logged as it is"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "steps", "after", "expected"),
+    [
+        ("no", 5, 0, never()),
+        ("epoch", 5, 0, every(1, "epoch")),
+        ("epoch", None, 2, every(1, "epoch", after=2)),
+        ("steps", 5, 0, every(5) | at_end(early=False)),
+        ("steps", None, 0, every(500) | at_end(early=False)),
+        ("steps", 0.25, 0, every(0.25) | at_end(early=False)),
+        ("steps", 5, 7, every(5, after=7) | (at_end(early=False) & every(1, after=7))),
+    ],
+)
+def test_strategies_are_triggers(strategy, steps, after, expected):
+    assert from_strategy(strategy, steps, after) == expected
+
+
+def test_an_unknown_strategy_is_refused():
+    with pytest.raises(ArgumentError, match="'best'.*no, epoch, steps"):
+        from_strategy("best", 1)
+
+
+def test_the_first_step_is_a_trigger_too(tmp_path):
+    args = trainer(tmp_path, logging_steps=4, logging_first_step=True).args
+    assert Log.from_arguments(args) == Log(every(4) | at_end(early=False) | at(1))

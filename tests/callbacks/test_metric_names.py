@@ -1,0 +1,35 @@
+"""Metrics by name: what users leave out, and which way is better."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainbus.callbacks.metric_names import full_name, greater_is_better
+from trainbus.events import ArgumentError
+
+
+@pytest.mark.parametrize(("given", "expected"), [("loss", "eval_loss"), ("eval_f1", "eval_f1"), ("f1", "eval_f1")])
+def test_the_prefix_may_be_left_out(given, expected):
+    assert full_name(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "expected"),
+    [
+        ("eval_loss", None, False),
+        ("eval_words_loss", None, False),
+        ("eval_wer", None, False),
+        ("eval_perplexity", None, False),
+        ("eval_f1", None, True),
+        ("eval_accuracy", None, True),
+        ("eval_loss", "max", True),
+        ("eval_f1", "min", False),
+    ],
+)
+def test_direction(metric, mode, expected):
+    assert greater_is_better(metric, mode) is expected
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ArgumentError, match="mode='maximum'.*'min' or 'max'"):
+        greater_is_better("eval_f1", "maximum")

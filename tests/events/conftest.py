@@ -1,0 +1,28 @@
+"""A bus with nobody on it yet, and a list to note in."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import FakeRun
+
+from trainbus.events import EventBus, TrainerControl
+
+
+@pytest.fixture
+def run() -> FakeRun:
+    return FakeRun()
+
+
+@pytest.fixture
+def bus(run: FakeRun) -> EventBus:
+    return run.bus
+
+
+@pytest.fixture
+def control(run: FakeRun) -> TrainerControl:
+    return run.control
+
+
+@pytest.fixture
+def heard() -> list:
+    return []

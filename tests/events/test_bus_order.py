@@ -1,0 +1,242 @@
+"""Who is called before whom: stages, then attachment, then `before=` and `after=` where they are needed."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from functools import partial
+from itertools import permutations
+
+import pytest
+from fakes import FakeRun, hearing
+
+from trainbus.events import Callback, Stage, SubscriptionError, order
+
+
+def attach(run, heard, name, event="on_log", **attributes):
+    return run.bus.attach(hearing(event, partial(heard.append, name), name, **attributes))
+
+
+def test_stages_decide_whatever_the_order_of_the_list():
+    for arrangement in list(permutations(Stage))[::7]:
+        run, heard = FakeRun(), []
+        for stage in arrangement:
+            attach(run, heard, stage.name, stage=stage)
+        run.bus.announce("on_log")
+        assert heard == [stage.name for stage in Stage]
+
+
+def test_attachment_decides_inside_a_stage(run, heard):
+    for name in ("C", "A", "B"):
+        attach(run, heard, name)
+    run.bus.announce("on_log")
+    assert heard == ["C", "A", "B"]
+
+
+def test_who_comes_back_comes_last(run, heard):
+    first = attach(run, heard, "A")
+    attach(run, heard, "B")
+    first()
+    attach(run, heard, "A")
+    run.bus.announce("on_log")
+    assert heard == ["B", "A"]
+
+
+def test_one_that_names_no_stage_decides(bus):
+    bus.attach(hearing("on_log", lambda: None))
+    assert bus.plan("on_log")[0].place.stage is Stage.DECIDE
+
+
+def test_handler_has_its_own_stage(run, heard):
+    class Reporter(Callback):
+        stage = Stage.REPORT
+
+        @order(Stage.PREPARE)
+        def on_train_begin(self):
+            heard.append("Reporter opens")
+
+        def on_log(self):
+            heard.append("Reporter logs")
+
+    run.bus.attach(Reporter())
+    for event in ("on_train_begin", "on_log"):
+        attach(run, heard, f"Decider {event}", event)
+        run.bus.announce(event)
+    assert heard == ["Reporter opens", "Decider on_train_begin", "Decider on_log", "Reporter logs"]
+
+
+@pytest.mark.parametrize("event", ["on_close", "on_end"])
+def test_closing_unwinds(run, heard, event):
+    attach(run, heard, "reporter", event, stage=Stage.REPORT)
+    attach(run, heard, "first", event, stage=Stage.PREPARE)
+    attach(run, heard, "second", event, stage=Stage.PREPARE)
+    run.bus.announce(event)
+    assert heard == ["reporter", "second", "first"]
+
+
+# before= and after=
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({"C": {"before": ("A",)}}, "BCA"),
+        ({"C": {"before": "B"}}, "ACB"),
+        ({"A": {"after": ("C",)}}, "BCA"),
+        ({"A": {"after": ("B", "C")}}, "BCA"),
+        ({"C": {"before": ("B",)}, "A": {"after": ("B",)}}, "CBA"),
+        ({"A": {"after": ("B",)}, "B": {"after": ("C",)}}, "CBA"),
+    ],
+)
+def test_before_and_after_move_a_handler_and_leave_the_others(run, heard, attributes, expected):
+    for name in "ABC":
+        attach(run, heard, name, **attributes.get(name, {}))
+    run.bus.announce("on_log")
+    assert "".join(heard) == expected
+
+
+def test_before_and_after_of_one_handler_leave_the_other_handlers_of_its_callback(run, heard):
+    class Late(Callback):
+        def on_log(self):
+            heard.append("Late logs")
+
+        @order(before="A")
+        def on_save(self):
+            heard.append("Late saves")
+
+    for event in ("on_log", "on_save"):
+        attach(run, heard, "A" if event == "on_save" else "B", event)
+    run.bus.attach(Late())
+    run.bus.announce("on_log")
+    run.bus.announce("on_save")
+    assert heard == ["B", "Late logs", "Late saves", "A"]
+
+
+def test_functions_have_before_and_after_too(run, heard):
+    attach(run, heard, "A")
+    run.bus.on("on_log", lambda: heard.append("early"), before="A")
+    run.bus.on("on_log", lambda: heard.append("late"), before=None, after="A")
+    run.bus.on("on_log", lambda: heard.append("later"))
+    run.bus.announce("on_log")
+    assert heard == ["early", "A", "late", "later"]
+
+
+def test_target_that_hears_another_event_is_no_mistake(run, heard):
+    attach(run, heard, "Saver", "on_save")
+    attach(run, heard, "A", before=("Saver",))
+    run.bus.resolve()
+    run.bus.announce("on_log")
+    assert heard == ["A"]
+
+
+def test_unknown_target_is_refused_with_the_nearest_name(run, heard):
+    attach(run, heard, "EarlyStopping")
+    attach(run, heard, "A", after=("EarlyStoping",))
+    with pytest.raises(SubscriptionError, match=r"A wants to run .*'EarlyStoping' at on_log.* mean 'EarlyStopping'\?"):
+        run.bus.resolve()
+
+
+def test_order_against_the_stages_is_refused_naming_both(run, heard):
+    attach(run, heard, "Reporter", stage=Stage.REPORT, before=("Decider",))
+    attach(run, heard, "Decider")
+    with pytest.raises(SubscriptionError, match=r"Reporter is to run before Decider at on_log.* REPORT .* DECIDE"):
+        run.bus.resolve()
+
+
+def test_order_with_the_stages_is_redundant_and_taken(run, heard):
+    attach(run, heard, "Reporter", stage=Stage.REPORT, after=("Decider",))
+    attach(run, heard, "Decider", before=("Reporter",))
+    run.bus.announce("on_log")
+    assert heard == ["Decider", "Reporter"]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5])
+def test_circle_is_refused_naming_all_in_it_and_nobody_else(run, heard, length):
+    names = [f"R{index}" for index in range(length)]
+    attach(run, heard, "Bystander")
+    attach(run, heard, "Follower", after=("R0",))
+    for name, following in zip(names, names[1:] + names[:1]):
+        attach(run, heard, name, before=(following,))
+    with pytest.raises(SubscriptionError, match="circle") as refusal:
+        run.bus.resolve()
+    assert all(name in str(refusal.value) for name in names)
+    assert "Bystander" not in str(refusal.value)
+    assert "Follower" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("attribute", ["before", "after"])
+def test_target_may_leave_during_the_run(run, heard, attribute):
+    attach(run, heard, "A", **{attribute: ("B",)})
+    leaving = attach(run, heard, "B")
+    run.bus.announce("on_log")
+    heard.clear()
+    leaving()
+    run.bus.announce("on_log")
+    assert heard == ["A"]
+
+
+# The same everywhere.
+
+
+def test_random_constraints_without_circles_are_all_met():
+    rng = random.Random(0)
+    for _ in range(50):
+        run, heard, rank = FakeRun(), [], rng.sample(range(8), 8)
+        for index in rng.sample(range(8), 8):
+            later = [f"N{other}" for other in range(8) if rank[other] > rank[index] and rng.random() < 0.4]
+            attach(run, heard, f"N{index}", before=tuple(later))
+        run.bus.announce("on_log")
+        for name in heard:
+            wanted = run.bus.subscribers[name].before
+            assert all(heard.index(name) < heard.index(other) for other in wanted)
+
+
+PROGRAM = """
+from trainbus.events import *
+
+class Run: pass
+bus = EventBus(Run(), TrainerControl())
+stages = list(Stage)
+for index in range(24):
+    targets = (f"C{index - 6}", f"C{index - 12}") if index >= 12 and index % 3 else ()
+    handlers = {name: lambda self: None for name in (*CATALOG,)[index % 5 :: 3]}
+    cls = type(f"C{index}", (Callback,), {"stage": stages[index % 6], "after": targets, **handlers})
+    bus.attach(cls())
+for name in ("zeta", "alpha", "mu"):
+    bus.signals["on_log"].connect(eval("lambda run, logs: None"))
+print(bus.describe())
+"""
+
+
+def test_order_is_the_same_under_every_hash_seed():
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in (0, 1, 2, 3, 4)
+    ]
+    assert len(printed[0].splitlines()) > 100
+    assert len(set(printed)) == 1
+
+
+def test_describe_lists_each_heard_event_and_its_hearers_in_order(run, heard):
+    attach(run, heard, "Tracker", stage=Stage.REPORT)
+    attach(run, heard, "Metrics", stage=Stage.MEASURE)
+    attach(run, heard, "Saver", "on_save")
+    assert run.bus.describe().splitlines() == [
+        "on_log: Values are logged; a handler before the reporters may add to them.",
+        "  MEASURE  Metrics",
+        "  REPORT   Tracker",
+        "on_save: A checkpoint is complete on disk.",
+        "  DECIDE   Saver",
+    ]
+
+
+def test_describe_of_an_empty_bus_says_so(bus):
+    assert bus.describe() == "(nobody listens)"

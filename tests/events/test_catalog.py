@@ -1,0 +1,80 @@
+"""The catalogue, the base class and the record of a run are one truth."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+
+import pytest
+import transformers
+from transformers.trainer_callback import CallbackHandler
+
+from trainbus.engine.run import Run
+from trainbus.events import CATALOG, COMMON, EVENTS, Callback, Clock, Event, Kind
+from trainbus.events.catalog import LAST_IN_FIRST_OUT, MUST_ALL_HEAR, POSITIONAL
+
+
+def handlers_of(cls: type) -> dict[str, object]:
+    return {name: value for name, value in vars(cls).items() if name.startswith("on_") and inspect.isfunction(value)}
+
+
+def test_base_class_has_one_method_per_event_in_the_order_of_the_catalogue():
+    assert list(handlers_of(Callback)) == [event.name for event in EVENTS]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
+def test_method_says_what_the_catalogue_says(event):
+    assert handlers_of(Callback)[event.name].__doc__ == event.doc
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
+def test_method_does_nothing_whatever_it_is_given(event):
+    assert getattr(Callback(), event.name)(1, 2, 3, logs={}) is None
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
+def test_entry_is_well_formed(event):
+    assert re.fullmatch(r"on(_[a-z]+)+", event.name)
+    assert re.fullmatch(r"[A-Z][^\n]*\.", event.doc)
+    assert len(set(event.params) | set(COMMON)) == len(event.params) + len(COMMON), "a parameter is named twice"
+    assert event.kind is Kind.WORK or not event.name.endswith("_due")
+
+
+def test_names_are_unique():
+    assert len(CATALOG) == len(EVENTS)
+
+
+def test_events_shared_with_transformers_are_all_of_its_events_under_its_names():
+    shared = {event.name for event in EVENTS if event.origin == "transformers"}
+    assert shared == set(handlers_of(transformers.TrainerCallback))
+    assert len(shared) == 16
+
+
+def test_whatever_transformers_gives_its_handlers_can_be_asked_for():
+    given = set(re.findall(r"(\w+)=self\.", inspect.getsource(CallbackHandler.call_event)))
+    assert {"model", "optimizer", "eval_dataloader"} <= given, "the source of transformers reads differently now"
+    assert given <= set(COMMON)
+
+
+@pytest.mark.parametrize(
+    ("event", "param"), [("on_log", "logs"), ("on_evaluate", "metrics"), ("on_predict", "metrics")]
+)
+def test_what_transformers_gives_at_one_event_is_given_there(event, param):
+    assert param in CATALOG[event].params
+
+
+def test_every_parameter_is_a_field_of_the_run():
+    known = {field.name for field in dataclasses.fields(Run)}
+    known |= {name for name, value in vars(Run).items() if isinstance(value, property)}
+    assert {*COMMON, *(param for event in EVENTS for param in event.params)} <= known
+
+
+def test_special_events_and_positional_parameters_exist():
+    assert set(CATALOG) >= MUST_ALL_HEAR >= LAST_IN_FIRST_OUT
+    assert COMMON[: len(POSITIONAL)] == POSITIONAL
+
+
+def test_events_are_values():
+    assert Event("on_x", "An x.") == Event("on_x", "An x.", (), Kind.FACT, Clock.CALLS)
+    assert len({Event("on_x", "An x."), Event("on_x", "An x.")}) == 1

@@ -1,0 +1,79 @@
+"""The facts of a run go through JSON, and are those of transformers under its names."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import transformers
+
+from trainbus.events import TrainerState
+
+
+def fields_of(cls: type) -> dict[str, object]:
+    return {field.name: field for field in dataclasses.fields(cls)}
+
+
+def a_state() -> TrainerState:
+    return TrainerState(
+        epoch=1.5,
+        global_step=30,
+        max_steps=60,
+        logging_steps=5,
+        log_history=[{"loss": 0.1 + 0.2, "step": 5}, {"eval_loss": 1e-30, "step": 10}],
+        best_metric=0.0,
+        best_global_step=10,
+        best_model_checkpoint="out/checkpoint-10",
+        trial_params={"lr": 1e-4},
+        stateful_callbacks={"EarlyStopping": {"waited": 2}},
+        samples_seen=480,
+        steps_skipped=1,
+        seconds=12.25,
+    )
+
+
+def test_every_field_of_transformers_is_there_under_its_name_with_its_default():
+    theirs, ours = vars(transformers.TrainerState()), vars(TrainerState())
+    assert theirs.items() <= ours.items()
+
+
+def test_json_round_trip_keeps_every_value(tmp_path):
+    state = a_state()
+    state.save_to_json(tmp_path / "trainer_state.json")
+    assert TrainerState.load_from_json(tmp_path / "trainer_state.json") == state
+
+
+def test_every_field_is_saved_in_order_of_its_name(tmp_path):
+    a_state().save_to_json(tmp_path / "trainer_state.json")
+    saved = json.loads((tmp_path / "trainer_state.json").read_text())
+    assert list(saved) == sorted(fields_of(TrainerState))
+
+
+def test_state_of_transformers_is_read(tmp_path):
+    values = {name: value for name, value in vars(a_state()).items() if name in fields_of(transformers.TrainerState)}
+    transformers.TrainerState(**values).save_to_json(str(tmp_path / "trainer_state.json"))
+    read = TrainerState.load_from_json(tmp_path / "trainer_state.json")
+    assert {name: getattr(read, name) for name in values} == values
+    assert (read.samples_seen, read.steps_skipped, read.seconds) == (0, 0, 0.0)
+
+
+def test_fresh_state_of_transformers_is_read_as_a_fresh_state(tmp_path):
+    transformers.TrainerState().save_to_json(str(tmp_path / "trainer_state.json"))
+    assert TrainerState.load_from_json(str(tmp_path / "trainer_state.json")) == TrainerState()
+
+
+def test_unknown_keys_and_nulls_of_another_version_are_left_out():
+    read = TrainerState.from_dict({"global_step": 3, "of_the_future": 1, "log_history": None, "eval_steps": None})
+    assert read == TrainerState(global_step=3)
+
+
+def test_dict_is_a_copy():
+    state = a_state()
+    state.to_dict()["log_history"][0]["loss"] = None
+    assert state.log_history[0]["loss"] == 0.1 + 0.2
+
+
+def test_two_states_share_nothing():
+    TrainerState().log_history.append({})
+    TrainerState().stateful_callbacks["A"] = {}
+    assert TrainerState() == TrainerState(log_history=[], stateful_callbacks={})

@@ -1,0 +1,324 @@
+"""When something is due: each kind of trigger, their algebra, and that no sleep is ever too long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from trainbus.events import ArgumentError, Moment, Trigger, at, at_end, every, log_spaced, never
+
+
+@dataclass(frozen=True)
+class FakeCourse:
+    """A run of so many steps, cut short after step `stop` if that is given."""
+
+    max_steps: int = 10
+    steps_per_epoch: int = 4
+    stop: int | None = None
+    pace: float = 1.0
+    """Seconds per step."""
+    heeded: bool = True
+    """Whether the stop is asked for before triggers are asked, or only after, as by an evaluation."""
+
+    def moments(self) -> Iterator[Moment]:
+        """Give the end of every step, and of every epoch, as the loop does."""
+        for step in range(1, self.max_steps + 1):
+            over = step == self.max_steps or step == self.stop
+            seen = step == self.max_steps or (over and self.heeded)
+            epoch, seconds = step / self.steps_per_epoch, step * self.pace
+            yield Moment("step", step, epoch, self.max_steps, seconds, seen)
+            if over or step % self.steps_per_epoch == 0:
+                yield Moment("epoch", step, epoch, self.max_steps, seconds, over)
+            if over:
+                return
+
+
+def steps_due(trigger: Trigger, course: FakeCourse, sleeps: bool = False) -> list[int]:
+    """Return the step of each moment at which it is due; if it sleeps, ask at the ends of steps only when it wakes."""
+    due, before, wakes = [], None, 0.0
+    for now in course.moments():
+        if now.place == "step":
+            if sleeps and now.step < wakes:
+                continue
+            wakes = trigger.wakes(now.step, now.max_steps)
+            assert wakes > now.step
+        if trigger.due(now, before):
+            due.append(now.step)
+            before = now
+    return due
+
+
+# The kinds.
+
+
+@pytest.mark.parametrize(
+    ("trigger", "expected"),
+    [
+        (every(1), list(range(1, 11))),
+        (every(3), [3, 6, 9]),
+        (every(11), []),
+        (every(3, after=6), [6, 9]),
+        (every(3.0), [3, 6, 9]),
+        (every(0.25), [3, 6, 9]),
+        (every(0.5), [5, 10]),
+        (every(0.001), list(range(1, 11))),
+        (every(0.25, after=5), [6, 9]),
+        (every(1, "epoch"), [4, 8, 10]),
+        (every(2, "epoch"), [8]),
+        (every(3, "epochs"), [10]),
+        (every(1, "epoch", after=2), [8, 10]),
+        (every(4, "s"), [4, 8]),
+        (every("4s"), [4, 8]),
+        (every("2.5s"), [3, 6, 9]),
+        (every("4s", after=6), [6, 10]),
+        (at(3), [3]),
+        (at(7, 2, 7, 99), [2, 7]),
+        (log_spaced(1), [1]),
+        (log_spaced(2), [1, 10]),
+        (log_spaced(3), [1, 3, 10]),
+        (at_end(), [10]),
+        (at_end(early=False), [10]),
+        (never(), []),
+    ],
+    ids=repr,
+)
+def test_trigger_is_due_at(trigger, expected):
+    assert steps_due(trigger, FakeCourse()) == expected
+    assert steps_due(trigger, FakeCourse(), sleeps=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("trigger", "expected"),
+    [
+        (every(1, "epoch"), [4, 6]),
+        (every(2, "epoch"), [6]),
+        (every(3, "epoch"), []),
+        (at_end(), [6]),
+        (at_end(early=False), []),
+        (every(3) | at_end(), [3, 6]),
+        (every(4) | at_end(), [4, 6]),
+        (every(1, "epoch") & at_end(), [6]),
+        (every(3) & at_end(), [6]),
+        (every(4) & at_end(), []),
+        (log_spaced(2), [1]),
+        (every(0.5), [5]),
+    ],
+    ids=repr,
+)
+def test_in_a_run_that_is_cut_short_trigger_is_due_at(trigger, expected):
+    assert steps_due(trigger, FakeCourse(stop=6)) == expected
+    assert steps_due(trigger, FakeCourse(stop=6), sleeps=True) == expected
+
+
+def test_end_is_found_also_when_the_stop_is_asked_for_after_the_step():
+    course = FakeCourse(stop=6, heeded=False)
+    assert steps_due(every(4) | at_end(), course) == steps_due(every(4) | at_end(), course, sleeps=True) == [4, 6]
+
+
+def test_shares_are_rounded_up_to_whole_steps():
+    assert steps_due(every(0.3), FakeCourse(max_steps=11)) == [4, 8]
+
+
+def test_log_spaced_begins_with_the_first_step_and_ends_with_the_last():
+    assert steps_due(log_spaced(4), FakeCourse(max_steps=1000)) == [1, 10, 100, 1000]
+    assert not log_spaced(4).due(Moment("step", 0, 0.0, 0))
+    assert log_spaced(4).wakes(0, 0) == math.inf
+
+
+def test_seconds_count_from_the_last_time_it_was_due():
+    trigger = every("10s")
+    before = Moment("step", 5, 0.5, 100, seconds=12.0)
+    assert not trigger.due(Moment("step", 9, 0.9, 100, seconds=21.9), before)
+    assert trigger.due(Moment("step", 10, 1.0, 100, seconds=22.0), before)
+    assert not trigger.due(Moment("epoch", 10, 1.0, 100, seconds=22.0), before)
+
+
+@pytest.mark.parametrize("end", [at_end(), at_end(early=False)])
+def test_end_is_not_due_twice_at_one_step(end):
+    now = Moment("epoch", 10, 1.0, 10, last=True)
+    assert end.due(now, before=None)
+    assert end.due(now, before=Moment("step", 9, 0.9, 10))
+    assert not end.due(now, before=Moment("step", 10, 1.0, 10))
+
+
+# The algebra.
+
+NOW = Moment("step", 6, 0.6, 10)
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("right", [True, False])
+def test_or_is_either_and_and_is_both(left, right):
+    one, other = (every(3) if due else every(4) for due in (left, right))
+    assert (one | other).due(NOW) == (left or right)
+    assert (one & other).due(NOW) == (left and right)
+
+
+def test_both_means_at_the_same_moment():
+    assert steps_due(every(4) & every(1, "epoch"), FakeCourse()) == []
+    assert steps_due(every(2) & every(3), FakeCourse()) == [6]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "clocked"),
+    [
+        (every(3), False),
+        (every("3s"), True),
+        (every(3) | every("3s"), True),
+        (every("3s") & at(3), True),
+        (every(0.1) | at(3) & at_end() | log_spaced(3) | every(1, "epoch") | never(), False),
+    ],
+    ids=repr,
+)
+def test_trigger_knows_whether_it_looks_at_the_clock(trigger, clocked):
+    assert trigger.clocked is clocked
+
+
+@pytest.mark.parametrize("other", [3, None, at_end, "10min"], ids=repr)
+def test_trigger_is_combined_with_triggers_only(other):
+    with pytest.raises(TypeError, match="unsupported operand"):
+        every(3) | other
+    with pytest.raises(TypeError, match="unsupported operand"):
+        every(3) & other
+
+
+# Spelling.
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("100", every(100)),
+        ("100 steps", every(100)),
+        ("0.1", every(0.1)),
+        ("1e3", every(1000)),
+        ("2 epochs", every(2, "epoch")),
+        ("1epoch", every(1, "epoch")),
+        ("30s", every(30, "s")),
+        ("30 sec", every(30, "seconds")),
+        ("10min", every(600, "s")),
+        (" 10 minutes ", every(10, "min")),
+        ("1.5h", every(90, "min")),
+        ("2 hours", every(2, "h")),
+    ],
+)
+def test_interval_may_be_a_text(text, same):
+    assert every(text) == same
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [
+        (lambda: every(0), "above 0"),
+        (lambda: every(-5), "above 0"),
+        (lambda: every(math.inf), "above 0"),
+        (lambda: every(math.nan), "above 0"),
+        (lambda: every(True), "above 0"),
+        (lambda: every(None), "above 0"),
+        (lambda: every(2.5), "steps come whole"),
+        (lambda: every(0.5, "epoch"), "epochs come whole"),
+        (lambda: every("min"), "write a number and a unit"),
+        (lambda: every(""), "write a number and a unit"),
+        (lambda: every("ten minutes"), "write a number and a unit"),
+        (lambda: every("10 minuts"), "did you mean 'minutes'?"),
+        (lambda: every(5, "epch"), "did you mean 'epoch'?"),
+        (lambda: every(5, "fortnight"), "Known: step, epoch, s,"),
+        (lambda: at(), "at least one step"),
+        (lambda: at(0), "from 1"),
+        (lambda: at(1.5), "whole numbers"),
+        (lambda: at(True), "whole numbers"),
+        (lambda: log_spaced(0), "whole number from 1"),
+        (lambda: log_spaced(2.0), "whole number from 1"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(wrong, hint):
+    with pytest.raises(ArgumentError) as refusal:
+        wrong()
+    assert hint in str(refusal.value)
+
+
+def test_base_class_leaves_the_deciding_to_its_subclasses():
+    with pytest.raises(NotImplementedError):
+        Trigger().due(NOW)
+
+
+# For any trigger and any run.
+
+AFTER = st.integers(0, 20)
+LEAVES = st.one_of(
+    st.builds(every, st.integers(1, 25), after=AFTER),
+    st.builds(every, st.floats(0.01, 0.99), after=AFTER),
+    st.builds(every, st.integers(1, 4), st.just("epoch"), after=st.integers(0, 3)),
+    st.builds(every, st.floats(0.5, 30), st.sampled_from(["s", "min"]), after=AFTER),
+    st.builds(at, st.integers(1, 40), st.integers(1, 40)),
+    st.builds(log_spaced, st.integers(1, 8)),
+    st.builds(at_end, early=st.booleans()),
+    st.just(never()),
+)
+TRIGGERS = st.recursive(
+    LEAVES,
+    lambda inner: st.tuples(inner, inner, st.booleans()).map(lambda t: t[0] | t[1] if t[2] else t[0] & t[1]),
+    max_leaves=6,
+)
+COURSES = st.integers(1, 40).flatmap(
+    lambda steps: st.builds(
+        FakeCourse,
+        st.just(steps),
+        st.integers(1, 15),
+        st.none() | st.integers(1, steps),
+        st.floats(0.1, 10),
+        st.booleans(),
+    )
+)
+
+
+@given(TRIGGERS, COURSES)
+@example(every(3) & at_end(), FakeCourse(stop=6))
+@example(every(4) & (at(8) | at_end()), FakeCourse(stop=4))
+def test_no_sleep_is_too_long(trigger, course):
+    """Asked only when it wakes, a trigger is due at the same steps as when it is asked at the end of every step."""
+    assert set(steps_due(trigger, course, sleeps=True)) == set(steps_due(trigger, course))
+
+
+NAMES = {function.__name__: function for function in (every, at, at_end, log_spaced, never)}
+
+
+@given(TRIGGERS)
+@example(every(50, after=1_234_567))
+@example(every(1_234_567, "s"))
+@example(every(1 / 3, "min", after=0.1234567))
+@example(every(1) | (every(2) | every(3)))
+@example(every(1) & (every(2) & (every(3) | every(4))))
+def test_trigger_prints_as_it_is_written(trigger):
+    read = eval(repr(trigger), dict(NAMES))
+    assert read == trigger
+    assert hash(read) == hash(trigger)
+
+
+@given(TRIGGERS, TRIGGERS)
+def test_equal_triggers_print_alike_and_others_do_not(one, other):
+    assert (one == other) == (repr(one) == repr(other))
+
+
+@pytest.mark.parametrize(
+    ("trigger", "text"),
+    [
+        (every(50), "every(50)"),
+        (every(50, after=100), "every(50, after=100)"),
+        (every(0.1), "every(0.1)"),
+        (every(1, "epoch"), 'every(1, "epoch")'),
+        (every("10min"), 'every("600s")'),
+        (every("0.5s"), 'every("0.5s")'),
+        (at(100, 10), "at(10, 100)"),
+        (every(50) | at(1) | at_end(), "every(50) | at(1) | at_end()"),
+        ((every(50) | at(1)) & at_end(early=False), "(every(50) | at(1)) & at_end(early=False)"),
+        (every(50) & at(100) | never(), "every(50) & at(100) | never()"),
+    ],
+)
+def test_trigger_prints_as(trigger, text):
+    assert repr(trigger) == text

@@ -1,0 +1,77 @@
+"""The examples: each runs as its user runs it, in a process of its own, and says and writes what it promises."""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+def run(name: str, folder: Path, *options: str, seconds: int = 100) -> str:
+    """Run an example in an empty folder, on one thread, and return what it printed."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache")}
+    command = [sys.executable, str(EXAMPLES / name), *options]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def needs_what_classify_needs() -> None:
+    for package in ("datasets", "sklearn", "matplotlib"):
+        pytest.importorskip(package)
+
+
+def test_minimal_trains(tmp_path: Path) -> None:
+    printed = run("minimal.py", tmp_path)
+    assert "Training stopped at step 500 by StopAtMaxSteps" in printed
+    assert (tmp_path / "outputs" / "minimal" / "checkpoint-500" / "model.safetensors").is_file()
+
+
+def test_minimal_is_ten_lines() -> None:
+    code = [line for line in (EXAMPLES / "minimal.py").read_text(encoding="utf-8").splitlines() if line.strip()]
+    assert len(code) - 1 <= 10  # beside its docstring
+
+
+def test_composed_callbacks_show_their_order_and_their_reasons(tmp_path: Path) -> None:
+    printed = run("compose_callbacks.py", tmp_path)
+    described, _, asked = printed.partition("What was asked for")
+    assert described.index("Log-2 = Log(trigger=log_spaced(8)") < described.index("SkipSpikes = SkipSpikes(factor=4.0")
+    assert "SkipSpikes request skip_update" in asked
+    assert "Evaluate-2 request evaluate" in asked
+    assert "KeepBest request save" in asked
+    assert "run take training_stop" in asked
+
+
+def test_classify_reads_files_of_ones_own(tmp_path: Path) -> None:
+    needs_what_classify_needs()
+    draw = random.Random(0)
+    with (tmp_path / "mine.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["review", "stars"])
+        for index in range(200):
+            word = ("dreadful", "wonderful")[index % 2]
+            table.writerow([f"a {word} film, {draw.random():.3f} of it {word}", index % 2])
+    options = ("--train_file", "mine.csv", "--text_column", "review", "--label_column", "stars", "--epochs", "2")
+    printed = run("classify.py", tmp_path, *options)
+    assert "150 rows to train on, 50 to test on, 2 labels" in printed
+    assert "Accuracy on the test rows" in printed
+    assert (tmp_path / "outputs" / "classify" / "curves.png").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_classify_beats_the_simpler_methods(tmp_path: Path) -> None:
+    needs_what_classify_needs()
+    printed = run("classify.py", tmp_path, seconds=900)
+    table = printed.partition("Accuracy on the test rows\n")[2].partition("\n\n")[0]
+    scores = {line[:28].strip(): float(line[28:].strip().rstrip("%")) for line in table.splitlines()}
+    assert scores["this model"] == max(scores.values())

@@ -1,0 +1,118 @@
+"""What `import trainbus` loads, and what it gives."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+
+import pytest
+
+import trainbus
+from trainbus.integrations import TABLE
+
+OPTIONAL = [
+    *("transformers", "datasets", "evaluate", "accelerate", "wandb", "tensorboard", "fairscale", "deepspeed"),
+    *("optuna", "pandas", "sklearn", "matplotlib", "peft", "lightning", "ignite"),
+]
+"""Packages that no core feature may load."""
+
+BLOCK = f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL})); "
+"""Makes importing any of them fail as it does where they are not installed."""
+
+
+def run_python(program: str) -> str:
+    """Run a program in a fresh interpreter and return what it printed."""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def loaded_by(program: str) -> set[str]:
+    """Return the top-level packages that a program loads."""
+    printed = run_python(f"{program}; import json, sys; print(json.dumps(sorted(sys.modules)))")
+    return {name.partition(".")[0] for name in json.loads(printed)}
+
+
+@pytest.mark.parametrize(
+    "program", ["import trainbus", "import trainbus; trainbus.__version__; dir(trainbus)", "import trainbus.events"]
+)
+def test_importing_the_package_or_its_events_loads_no_torch(program):
+    loaded = loaded_by(program)
+    assert "trainbus" in loaded
+    assert loaded.isdisjoint({*OPTIONAL, "torch", "numpy", "tqdm", "safetensors"})
+
+
+def test_importing_the_package_loads_none_of_its_modules():
+    printed = run_python("import trainbus, sys; print([name for name in sys.modules if name.startswith('trainbus.')])")
+    assert printed.strip() == "[]"
+
+
+def test_using_the_trainer_loads_no_optional_package():
+    loaded = loaded_by("from trainbus import Trainer, TrainingArguments")
+    assert "torch" in loaded
+    assert loaded.isdisjoint(OPTIONAL)
+
+
+def test_every_public_name_resolves():
+    quiet = "import warnings; warnings.simplefilter('ignore'); "  # fairscale is of 2022
+    program = "import trainbus; print(*(f'{name}={getattr(trainbus, name)!r}' for name in trainbus.__all__), sep='\\n')"
+    printed = run_python(quiet + program)
+    assert [line.partition("=")[0] for line in printed.splitlines()] == trainbus.__all__
+
+
+def test_where_optional_packages_are_missing_only_integrations_are_and_say_how_to_install_them():
+    program = """
+import json, trainbus
+missing = {}
+for name in trainbus.__all__:
+    try:
+        getattr(trainbus, name)
+    except trainbus.TrainbusError as error:
+        missing[name] = [type(error).__name__, str(error)]
+print(json.dumps(missing))
+"""
+    missing = json.loads(run_python(BLOCK + program))
+    expected = {}
+    for target, package, extra in TABLE.values():
+        name = target.partition(":")[2]
+        if package in OPTIONAL:
+            expected[name] = ["MissingExtra", f"{name} needs {package}: pip install 'trainbus[{extra}]'"]
+    assert {"ShardedDDP", "TensorBoard", "Wandb"} <= set(expected)
+    assert missing == {name: error for name, error in expected.items() if name in trainbus.__all__}
+
+
+def test_extras_named_in_errors_exist(root):
+    import configparser
+
+    setup = configparser.ConfigParser()
+    setup.read(root / "setup.cfg")
+    assert {extra for _, _, extra in TABLE.values()} <= set(setup["options.extras_require"])
+
+
+def test_names_for_type_checkers_are_the_public_names_each_once_and_re_exported(root):
+    tree = ast.parse((root / "engine" / "_root" / "__init__.py").read_text(encoding="utf-8"))
+    aliases = [
+        alias
+        for node in tree.body
+        if isinstance(node, ast.If)
+        for inner in node.body
+        if isinstance(inner, ast.ImportFrom)
+        for alias in inner.names
+    ]
+    assert all(alias.name == alias.asname for alias in aliases), "without `as`, mypy does not re-export"
+    assert sorted(["__version__", *(alias.name for alias in aliases)]) == sorted(trainbus.__all__)
+
+
+def test_public_names_are_listed_once():
+    assert len(set(trainbus.__all__)) == len(trainbus.__all__)
+    assert dir(trainbus) == sorted(trainbus.__all__)
+
+
+def test_unknown_name_is_an_attribute_error_as_of_any_module():
+    with pytest.raises(AttributeError, match="module 'trainbus' has no attribute 'Trianer'"):
+        trainbus.Trianer
+    assert not hasattr(trainbus, "torch")
+    with pytest.raises(ImportError, match="cannot import name 'Trianer' from 'trainbus'"):
+        from trainbus import Trianer  # noqa: F401
