@@ -8,7 +8,9 @@ import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
+from functools import reduce
 from inspect import isclass
+from operator import or_
 from typing import Any, Literal, Union, get_args, get_origin
 
 from ..events.errors import nearest
@@ -17,7 +19,7 @@ from .arguments._checks import fits
 NONE = type(None)
 TRUE = frozenset({"true", "t", "yes", "y", "on", "1"})
 FALSE = frozenset({"false", "f", "no", "n", "off", "0"})
-ANYTHING = (Any, object)
+ANYTHING: tuple[Any, ...] = (Any, object)
 SEVERAL = (list, tuple, set, frozenset, Sequence, Collection, Iterable)
 
 
@@ -92,7 +94,7 @@ def kind_of(hint: Any) -> Any:
 def item_of(hint: Any) -> Any:
     """Return what a `list[...]` or `tuple[...]` holds; anything, if it does not say."""
     items = tuple(item for item in get_args(hint) if item is not Ellipsis)
-    return Union[items] if items else Any
+    return reduce(or_, items) if items else Any
 
 
 def choices_of(hint: Any) -> dict[str, Any]:
@@ -157,7 +159,7 @@ def _parse(word: str, member: Any, alone: bool) -> Any:
             raise ValueError(word)
         return found
     kind = kind_of(member)
-    return kind(word) if isclass(kind) and kind not in ANYTHING else word
+    return kind(word) if isinstance(kind, type) and kind not in ANYTHING else word
 
 
 def _rank(member: Any) -> int:
@@ -177,7 +179,9 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(type(value) is type(choice) and value == choice for choice in get_args(hint))
     if kind in SEVERAL:
         concrete = (list, tuple) if kind is list else kind
-        return isinstance(value, concrete) and not isinstance(value, str) and all(_fits(v, item_of(hint)) for v in value)
+        return (
+            isinstance(value, concrete) and not isinstance(value, str) and all(_fits(v, item_of(hint)) for v in value)
+        )
     return not isclass(kind) or fits(value, kind)
 
 

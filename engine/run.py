@@ -88,7 +88,7 @@ class Run:
     """The seed of the training data's order."""
 
     batch: Any = None
-    """The batch in work. A handler of `on_batch` may replace it."""
+    """The batch in work, or the last one of the step just made. A handler of `on_batch` may replace it."""
     loss: Any = None
     """The loss of the batch: live in `on_loss`, where a handler may replace it, and detached after."""
     outputs: Any = None

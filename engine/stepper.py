@@ -74,7 +74,6 @@ class Stepper:
             if not last:
                 announce("on_substep_end")
         self._update(run, run.optimizer)
-        run.batch = None
 
     def backward(self, loss: torch.Tensor) -> None:
         """Announce the loss while it is live, and backpropagate it."""

@@ -182,7 +182,8 @@ class Trainer(Evaluating, Subscribing):
         if not counted and self.compute_loss_func is None and self._stepper.accumulating > 1:
             loss = loss / self._stepper.accumulating
         self._stepper.backward(loss)
-        return self.run.loss.detach()  # which a handler of `on_loss` may have replaced
+        loss = self.run.loss  # which a handler of `on_loss` may have replaced
+        return loss.detach()
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         """Make the optimizer and the schedule. Override it, or one of the two it calls."""

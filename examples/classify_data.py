@@ -13,18 +13,8 @@ from datasets.exceptions import DatasetGenerationError
 
 # The ten largest packages that every Python from 3.10 on has. Not idlelib, tkinter and turtledemo, which Linux
 # distributions leave out; nor distutils, lib2to3 and _pyrepl, which came or went with a version.
-PACKAGES = (
-    "asyncio",
-    "email",
-    "encodings",
-    "http",
-    "importlib",
-    "logging",
-    "multiprocessing",
-    "unittest",
-    "urllib",
-    "xml",
-)
+PACKAGES = ("asyncio", "email", "encodings", "http", "importlib",
+            "logging", "multiprocessing", "unittest", "urllib", "xml")  # fmt: skip
 MIN_LINES = 3  # `def close(self): self._file.close()` could be anybody's
 TEST_SHARE = 0.25
 SPLIT_SEED = 0  # not --seed: runs that differ in their seed are then measured on the same rows
@@ -38,8 +28,9 @@ def standard_library():
     for file in sorted(path.relative_to(root) for package in PACKAGES for path in (root / package).rglob("*.py")):
         if not {"test", "tests"} & set(file.parts):
             for name, text in functions((root / file).read_text(encoding="utf-8")):
-                group = file.as_posix()
-                rows.setdefault(text, {"text": text, "label": file.parts[0], "name": f"{group}: {name}", "group": group})
+                place = file.as_posix()
+                row = {"text": text, "label": file.parts[0], "name": f"{place}: {name}", "group": place}
+                rows.setdefault(text, row)
     if not rows:
         raise ValueError(f"The sources of Python's standard library are not in {root}: pass a --train_file.")
     return split_by_group(Dataset.from_list(list(rows.values())))
@@ -77,19 +68,17 @@ def read(path, text_column, label_column):
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty.")
     # What a CSV file holds stays as it stands there: "NA" is a text like any other, and 01 is not 1.
-    options = {"converters": {text_column: str, label_column: str}} if path.suffix == ".csv" else {}
+    as_is = {"converters": {text_column: str, label_column: str}, "na_filter": False} if path.suffix == ".csv" else {}
     try:
-        splits = load_dataset(FORMATS[path.suffix], data_files=str(path), **options)
+        rows = load_dataset(FORMATS[path.suffix], data_files=str(path), split="train", **as_is)
     except (DatasetGenerationError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read as {FORMATS[path.suffix]}: {error.__cause__ or error}") from error
-    if not splits:
-        raise ValueError(f"{path} holds no rows.")
-    rows = splits["train"]
+        reason = error.__cause__ or error
+        raise ValueError(f"{path} holds no rows, or is no {FORMATS[path.suffix]} file: {reason}") from error
     texts, labels = column(rows, text_column, path), column(rows, label_column, path)
     kept = [i for i in range(len(rows)) if texts[i] and labels[i]]
     if len(kept) < len(rows):
-        print(f"{path}: dropped {len(rows) - len(kept)} of {len(rows)} rows: "
-              f"{texts.count('')} without a text, {labels.count('')} without a label.")  # fmt: skip
+        missing = f"{texts.count('')} without a text, {labels.count('')} without a label"
+        print(f"{path}: dropped {len(rows) - len(kept)} of {len(rows)} rows: {missing}.")
     if not kept:
         raise ValueError(f"{path} holds no row that has both a text and a label.")
     # The group is the text, so that a row that is there twice is not in both splits.
@@ -102,8 +91,9 @@ def column(rows, name, path):
     """Return one column as strings, '' where there is nothing."""
     if name not in rows.column_names:
         nearest = difflib.get_close_matches(name, rows.column_names, n=1, cutoff=0)[0]
-        columns = ", ".join(rows.column_names)
-        raise ValueError(f"{path} has no column {name!r}; did you mean {nearest!r}? Its columns: {columns}.")
+        raise ValueError(
+            f"{path} has no column {name!r}; did you mean {nearest!r}? Its columns: {', '.join(rows.column_names)}."
+        )
     kind = rows.features[name]
     if not isinstance(kind, (Value, ClassLabel)):
         raise ValueError(f"The column {name!r} of {path} should hold strings or numbers, and holds {kind}.")

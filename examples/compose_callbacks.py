@@ -42,6 +42,10 @@ class SkipSpikes(Callback):
     skipped: int = field(default=0, init=False)
     """Updates left out."""
 
+    def on_setup(self, run):
+        if run.mode == "train":  # a new run begins, and not an evaluation after it
+            self.usual, self.skipped = 0.0, 0
+
     def on_pre_optimizer_step(self, control, grad_norm):
         norm = float(grad_norm)
         if self.usual and norm > self.factor * self.usual:

@@ -7,12 +7,12 @@ import copy
 import dataclasses
 import importlib
 import inspect
-import logging
 import pkgutil
 import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +177,7 @@ def test_every_public_field_has_a_sentence_under_it(cls: type[Callback]) -> None
     own = {name for name in getattr(cls, "__annotations__", {}) if not name.startswith("_")}
     said = {
         statement.target.id: following.value.value
-        for statement, following in zip(body, body[1:])
+        for statement, following in pairwise(body)
         if isinstance(statement, ast.AnnAssign)
         and isinstance(statement.target, ast.Name)
         and isinstance(following, ast.Expr)

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from trainbus.engine.arguments import TrainingArguments as TrainingArguments
     from trainbus.engine.checkpoint.retention import Keep as Keep
     from trainbus.engine.data.collate import default_data_collator as default_data_collator
+    from trainbus.engine.parser import ArgumentParser as ArgumentParser
+    from trainbus.engine.parser import HfArgumentParser as HfArgumentParser
+    from trainbus.engine.parser import PdArgumentParser as PdArgumentParser
     from trainbus.engine.run import Run as Run
     from trainbus.engine.trainer import Trainer as Trainer
     from trainbus.engine.utils import EvalPrediction as EvalPrediction
@@ -74,6 +77,7 @@ _PLACES = {
     "engine.arguments": ("IntervalStrategy", "SaveStrategy", "TrainingArguments"),
     "engine.checkpoint.retention": ("Keep",),
     "engine.data.collate": ("default_data_collator",),
+    "engine.parser": ("ArgumentParser", "HfArgumentParser", "PdArgumentParser"),
     "engine.run": ("Run",),
     "engine.trainer": ("Trainer",),
     "engine.utils": ("EvalPrediction", "set_seed"),

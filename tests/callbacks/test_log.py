@@ -135,7 +135,7 @@ def test_strategies_are_triggers(strategy, steps, after, expected):
 
 
 def test_an_unknown_strategy_is_refused():
-    with pytest.raises(ArgumentError, match="'best'.*no, epoch, steps"):
+    with pytest.raises(ArgumentError, match=r"'best'.*no, epoch, steps"):
         from_strategy("best", 1)
 
 

@@ -31,5 +31,5 @@ def test_direction(metric, mode, expected):
 
 
 def test_an_unknown_mode_is_refused():
-    with pytest.raises(ArgumentError, match="mode='maximum'.*'min' or 'max'"):
+    with pytest.raises(ArgumentError, match=r"mode='maximum'.*'min' or 'max'"):
         greater_is_better("eval_f1", "maximum")

@@ -70,13 +70,13 @@ def test_a_forward_that_somebody_had_replaced_is_put_back(tmp_path):
 
 def test_fp16_on_a_cpu_is_refused_with_the_remedy(tmp_path):
     built = trainer(tmp_path, MixedPrecision("fp16"))
-    with pytest.raises(ArgumentError, match="fp16 needs a CUDA device.*on cpu.*Use bf16"):
+    with pytest.raises(ArgumentError, match=r"fp16 needs a CUDA device.*on cpu.*Use bf16"):
         built.train()
     assert "forward" not in vars(built.model)
 
 
 def test_an_unknown_dtype_is_refused():
-    with pytest.raises(ArgumentError, match="'fp8'.*'bf16' or 'fp16'"):
+    with pytest.raises(ArgumentError, match=r"'fp8'.*'bf16' or 'fp16'"):
         MixedPrecision("fp8")  # type: ignore[arg-type]
 
 

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ import trainbus
 from trainbus.engine.checkpoint import store
 from trainbus.events import (
     EVENTS,
+    FLAGS,
     ArgumentError,
     Callback,
     DataError,
@@ -304,54 +305,61 @@ ELSEWHERE = ("on_init_end", "on_load", "on_predict", "on_push_begin", "on_end", 
 ANNOUNCED = [event.name for event in EVENTS if event.name not in ELSEWHERE]
 
 
-def test_a_whole_run_announces_every_event_that_is_tested_here(tmp_path: Path):
-    run = whole_run(tmp_path)
+class Whole(NamedTuple):
+    """A whole run that went well."""
+
+    announced: Counter[str]
+    before: dict[str, torch.Tensor]
+    after: dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    run = whole_run(tmp_path_factory.mktemp("whole"))
+    before = weights(run.model)
     with record(run.bus) as trace:
         run.train()
-    assert set(trace.events) == set(ANNOUNCED)
+    return Whole(Counter(trace.events), before, weights(run.model))
 
 
-def assert_as_good_as_new(run: Any, folder: Path) -> None:
-    """A second training does all its steps and equals the first training of a new trainer with the same weights."""
+def test_a_whole_run_announces_every_event_that_is_tested_here(whole: Whole):
+    assert set(whole.announced) == set(ANNOUNCED)
+
+
+def assert_as_good_as_new(run: Any, whole: Whole) -> None:
+    """Nothing of the run that failed is left: with the weights put back, another does what the first would have."""
     assert (run.run.mode, run.run.exception, run.run.batch) == ("", None, None)
-    assert not any(run.control.raised(flag) or run.control.vetoed(flag) for flag in trainbus.events.FLAGS)
-    before = weights(run.model)
+    assert not any(run.control.raised(flag) or run.control.vetoed(flag) for flag in FLAGS)
+    run.model.load_state_dict(whole.before)
     run.optimizer = None
     run.train()
-    fresh = whole_run(folder / "fresh")
-    fresh.model.load_state_dict(before)
-    fresh.train()
-    assert run.state.global_step == fresh.state.global_step == 6
-    assert same_weights(weights(run.model), weights(fresh.model))
+    assert run.state.global_step == 6
+    assert same_weights(weights(run.model), whole.after)
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("event", [event for event in ANNOUNCED if event != "on_close"])
-def test_a_callback_that_raises_ends_the_run_in_good_order(event: str, last: bool, tmp_path: Path):
-    whole = whole_run(tmp_path / "whole")
-    with record(whole.bus) as trace:
-        whole.train()
-    early, late, failing = Witness("early"), Witness("late"), Failing(event, trace.events.count(event) if last else 1)
+def test_a_callback_that_raises_ends_the_run_in_good_order(event: str, last: bool, whole: Whole, tmp_path: Path):
+    early, late, failing = Witness("early"), Witness("late"), Failing(event, whole.announced[event] if last else 1)
     run = whole_run(tmp_path, early, failing, late)
     with pytest.raises(Boom) as caught:
         run.train()
-    notes = "\n".join(caught.value.__notes__)
-    assert f"Failing.{event} failed after step" in notes
+    assert f"Failing.{event} failed after step" in "\n".join(caught.value.__notes__)
     for witness in (early, late):
         assert witness.heard == dict.fromkeys(ENDINGS, 1)
         assert witness.exceptions == [caught.value]
     assert not list(tmp_path.glob(".tmp-*"))
-    assert_as_good_as_new(run, tmp_path)
+    assert_as_good_as_new(run, whole)
 
 
-def test_a_callback_that_raises_while_closing_keeps_nobody_from_closing(tmp_path: Path):
+def test_a_callback_that_raises_while_closing_keeps_nobody_from_closing(whole: Whole, tmp_path: Path):
     early, late = Witness("early"), Witness("late")
     run = whole_run(tmp_path, early, Failing("on_close"), late)
     with pytest.raises(Boom) as caught:
         run.train()
     assert "Failing.on_close failed after step 6" in "\n".join(caught.value.__notes__)
     assert early.heard == late.heard == {"on_close": 1}  # the training itself went well
-    assert_as_good_as_new(run, tmp_path)
+    assert_as_good_as_new(run, whole)
 
 
 def test_the_first_error_wins_over_those_of_the_ending(tmp_path: Path, caplog: pytest.LogCaptureFixture):
@@ -367,7 +375,7 @@ def test_the_first_error_wins_over_those_of_the_ending(tmp_path: Path, caplog: p
 
 @pytest.mark.parametrize("event", ["on_step_begin", "on_loss", "on_step_end", "on_prediction_step", "on_save_begin"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_ends_the_run_in_good_order(error: type[BaseException], event: str, tmp_path: Path):
+def test_an_interrupt_ends_the_run_in_good_order(error: type[BaseException], event: str, whole: Whole, tmp_path: Path):
     witness = Witness("witness")
     run = whole_run(tmp_path, witness, Failing(event, nth=2, error=error))
     with pytest.raises(error) as caught:
@@ -375,10 +383,10 @@ def test_an_interrupt_ends_the_run_in_good_order(error: type[BaseException], eve
     assert witness.heard == dict.fromkeys(ENDINGS, 1)
     assert witness.exceptions == [caught.value]
     assert not list(tmp_path.glob(".tmp-*"))
-    assert_as_good_as_new(run, tmp_path)
+    assert_as_good_as_new(run, whole)
 
 
-def test_an_interrupt_inside_the_model_is_no_different(tmp_path: Path):
+def test_an_interrupt_inside_the_model_is_no_different(whole: Whole, tmp_path: Path):
     class Interrupted(Regression):
         calls = 0
 
@@ -393,12 +401,12 @@ def test_an_interrupt_inside_the_model_is_no_different(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         run.train()
     assert witness.heard == dict.fromkeys(ENDINGS, 1)
-    assert_as_good_as_new(run, tmp_path)
+    assert_as_good_as_new(run, whole)
 
 
 @pytest.mark.parametrize("error", [Boom, KeyboardInterrupt])
 def test_a_checkpoint_that_fails_half_way_leaves_nothing_behind(
-    error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: type[BaseException], whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def fail(*args: Any) -> None:
         raise error
@@ -409,7 +417,7 @@ def test_a_checkpoint_that_fails_half_way_leaves_nothing_behind(
         with pytest.raises(error):
             run.train()
     assert list(tmp_path.iterdir()) == []
-    assert_as_good_as_new(run, tmp_path)
+    assert_as_good_as_new(run, whole)
 
 
 def test_evaluating_and_predicting_end_in_good_order_too(tmp_path: Path):

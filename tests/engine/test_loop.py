@@ -261,6 +261,17 @@ def test_a_request_for_logs_made_while_evaluating_waits_and_one_to_save_does_not
     assert work == ["on_step_begin", "on_evaluate_due", "on_save_due", "on_step_begin", "on_log_due"]
 
 
+def test_what_an_evaluation_asks_for_when_it_ends_the_run_at_an_epochs_end_is_served_still():
+    for stop, waits in ((True, False), (False, True)):
+        machine = Machine([[1], [1]]).on("on_epoch_end", ask("evaluate"))
+        machine.on("on_evaluate_due", ask("log"))
+        if stop:
+            machine.on("on_evaluate_due", STOP)
+        machine.run()
+        work = [event for event in machine.said if event in WORK.values() or event == "on_epoch_begin"]
+        assert work == ["on_epoch_begin", "on_evaluate_due", *["on_epoch_begin"] * waits, "on_log_due"]
+
+
 # Vetoes.
 
 
