@@ -100,6 +100,8 @@ class KeepBest(Callback):
             logger.warning("No checkpoint of a best %s was written, so the last model stays as it is.", self.metric)
             return
         best = Path(state.best_model_checkpoint)
+        if not best.is_dir():
+            best = Path(run.args.output_dir) / best.name  # a resumed run whose folder was moved
         load_weights(run.model, best)
         if best.name == files.folder_name(state.best_global_step or 0):
             logger.info("Loaded the model of %s, %s = %s.", best, self.metric, state.best_metric)

@@ -73,7 +73,8 @@ class Log(Cadence):
 
     @order(Stage.PREPARE)
     def on_train_end(self, run: Run) -> None:
-        if not self.prefix:
+        attached = run.bus.subscribers.values()
+        if self is next((other for other in attached if isinstance(other, Log) and not other.prefix), None):
             run.services.log(run.summary())
 
     def _warn(self, loss: float, step: int) -> None:

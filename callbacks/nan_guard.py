@@ -31,7 +31,7 @@ class NaNGuard(Callback):
     limit: int = 10
     """Updates in a row that may be skipped before it raises after all."""
     skipped: int = field(default=0, init=False)
-    """Updates skipped so far."""
+    """Updates of this run skipped so far."""
     _in_a_row: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -39,6 +39,10 @@ class NaNGuard(Callback):
             raise ArgumentError(
                 f"NaNGuard(action={self.action!r}){nearest(self.action, ACTIONS)} It is one of: {', '.join(ACTIONS)}."
             )
+
+    def on_setup(self, run: Run) -> None:
+        if run.mode == "train":
+            self.skipped = self._in_a_row = 0
 
     def on_pre_optimizer_step(self, run: Run, control: TrainerControl, grad_norm: Any, loss: Any) -> None:
         if grad_norm is None or bool(torch.isfinite(torch.as_tensor(grad_norm))) or run.seams.scaler is not None:
@@ -58,7 +62,7 @@ class NaNGuard(Callback):
             control.request("training_stop", what)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"skipped": self.skipped}
+        return {"skipped": self.skipped, "in_a_row": self._in_a_row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.skipped = state["skipped"]
+        self.skipped, self._in_a_row = state["skipped"], state["in_a_row"]

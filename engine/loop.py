@@ -110,8 +110,9 @@ class Loop:
             position: where to begin; counted up here.
             agree: makes the processes of a run agree on what is asked for; does nothing in a single one.
         """
-        self.bus, self.state, self.control, self.feed, self.stepper = bus, state, control, feed, stepper
+        self.state, self.control, self.feed, self.stepper = state, control, feed, stepper
         self.epochs, self.batches_per_epoch, self.position, self.agree = epochs, batches_per_epoch, position, agree
+        self.announce = bus.announce
         self.phase = Phase.BEGIN
         self._window: Any = None
 
@@ -121,15 +122,14 @@ class Loop:
             self.phase = self._turn()
 
     def _turn(self) -> Phase:
-        announce, control, position = self.bus.announce, self.control, self.position
         match self.phase:
             case Phase.BEGIN:
-                announce("on_train_begin")
+                self.announce("on_train_begin")
                 return Phase.END if self._over() else Phase.EPOCH
 
             case Phase.EPOCH:
-                announce("on_epoch_begin")
-                self.feed.begin(position.epoch, position.batches)
+                self.announce("on_epoch_begin")
+                self.feed.begin(self.position.epoch, self.position.batches)
                 return Phase.FETCH
 
             case Phase.FETCH:
@@ -137,34 +137,42 @@ class Loop:
                 return Phase.STEP if self._window is not None else Phase.EPOCH_END
 
             case Phase.STEP:
-                announce("on_step_begin")
+                self.announce("on_step_begin")
                 self.stepper.step(self._window)
                 self._count(self._window)
-                announce("on_step_end")
+                self.announce("on_step_end")
                 return Phase.SERVE
 
             case Phase.SERVE:
                 self._serve()
-                leave = control.pending and (control.should_training_stop or control.should_epoch_stop)
-                return Phase.EPOCH_END if leave else Phase.FETCH
+                return Phase.EPOCH_END if self._leaves_epoch() else Phase.FETCH
 
             case Phase.EPOCH_END:
-                if position.batches == 0:
-                    control.request("training_stop", f"epoch {position.epoch + 1} of the data holds no batch")
-                announce("on_epoch_end")
-                position.epoch, position.batches = position.epoch + 1, 0
+                self._close_epoch()
                 self._serve()
-                if control.should_training_stop:
-                    self._serve()  # what became due because the run was ended just now, by an evaluation
-                control.take("epoch_stop")
+                self.control.take("epoch_stop")
                 return Phase.END if self._over() else Phase.EPOCH
 
             case Phase.END:
-                control.take("training_stop")
-                announce("on_train_end")
+                self._serve()  # what became due because the run has just ended, by an evaluation for instance
+                self.control.take("training_stop")
+                self.announce("on_train_end")
                 return Phase.DONE
 
         raise AssertionError(f"no way leads on from {self.phase}")
+
+    def _leaves_epoch(self) -> bool:
+        control = self.control
+        return control.pending and (control.should_training_stop or control.should_epoch_stop)
+
+    def _close_epoch(self) -> None:
+        position = self.position
+        if position.batches == 0:
+            self.control.request("training_stop", f"epoch {position.epoch + 1} of the data holds no batch")
+        self.announce("on_epoch_end")
+        # An epoch in which the run is stopped is taken up again where it was left, should the run be resumed.
+        if not self.control.should_training_stop or position.batches in (0, self.batches_per_epoch):
+            position.epoch, position.batches = position.epoch + 1, 0
 
     def _over(self) -> bool:
         return self.control.should_training_stop or self.position.epoch >= self.epochs
@@ -186,5 +194,5 @@ class Loop:
         for flag in SERVED:
             requested_by = self.control.take(flag)
             if requested_by:
-                self.bus.announce(WORK[flag], requested_by=requested_by)
+                self.announce(WORK[flag], requested_by=requested_by)
         self.control.settle()

@@ -41,8 +41,9 @@ def named(page: Path) -> str:
 
 @pytest.fixture
 def one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run in an empty folder, and on one thread: the examples are small, and the machine may be busy."""
+    """Run in an empty folder, from a known seed, and on one thread: the examples are small, the machine may be busy."""
     monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

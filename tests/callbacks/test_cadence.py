@@ -71,6 +71,19 @@ def test_the_ledger_says_which_trigger_asked(tmp_path, kind, event):
     assert (asked.step, asked.author, asked.reason) == (4, kind.__name__, "due by every(4)")
 
 
+@each_kind
+def test_a_trigger_may_be_exchanged_on_the_way(tmp_path, kind, event):
+    """It is heard from the next epoch on, though the old one would have slept for longer."""
+    callback = kind(every(100))
+    built = trainer(tmp_path, callback, max_steps=12)
+
+    def exchange():
+        callback.trigger = every(2)
+
+    built.on("on_step_end", exchange, once=2)
+    assert steps_of(built, event) == [6, 8, 10, 12]
+
+
 def test_only_a_clock_makes_it_local():
     assert not Log(every(2) | at_end()).local
     assert Log(every("10min") | at_end()).local

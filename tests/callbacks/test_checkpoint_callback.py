@@ -36,7 +36,7 @@ def test_holds_everything_that_a_run_goes_on_from(tmp_path):
     state = json.loads((folder / "trainer_state.json").read_text())
     assert (state["global_step"], state["epoch"], state["max_steps"]) == (4, 1.0, 6)
     assert [entry["step"] for entry in state["log_history"]] == [2, 4]
-    assert load_values(folder / "callbacks.safetensors")["callbacks"]["NaNGuard"] == {"skipped": 0}
+    assert load_values(folder / "callbacks.safetensors")["callbacks"]["NaNGuard"] == {"skipped": 0, "in_a_row": 0}
     assert len(load_values(folder / "optimizer.safetensors")["state"]) == len(list(built.model.parameters()))
     assert json.loads((folder / "training_args.json").read_text())["learning_rate"] == 0.05
 

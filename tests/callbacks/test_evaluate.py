@@ -15,10 +15,15 @@ def test_evaluates_when_due(tmp_path):
 
 def test_on_start(tmp_path):
     built = trainer(tmp_path, Evaluate(every(4), on_start=True))
-    begun = []
-    built.on("on_epoch_begin", lambda run: begun.append(run.metrics.get("eval_loss")), once=1)
+    order = []
+    for event in ("on_train_begin", "on_evaluate_end", "on_epoch_begin"):
+        built.on(event, _noted(order, event))
     assert steps_of(built, "on_evaluate_begin") == [0, 4]
-    assert begun[0] == logged(built, "eval_loss")[0], "it comes before the first epoch"
+    assert order[:3] == ["on_train_begin", "on_evaluate_end", "on_epoch_begin"]
+
+
+def _noted(order, event):
+    return lambda: order.append(event)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +102,13 @@ def test_an_only_one_may_have_a_dataset_of_its_own(tmp_path):
     built.on("on_step_end", lambda control: control.request("evaluate"), once=3)
     built.train()
     assert logged(built, "eval_loss").keys() == {3}
+
+
+def test_one_may_be_added_to_a_trainer_that_does_not_evaluate(tmp_path):
+    built = trainer(tmp_path)
+    built.add_callback(Evaluate(every(3)))
+    built.train()
+    assert logged(built, "eval_loss").keys() == {3, 6}
 
 
 def test_two_of_one_name_are_refused(tmp_path):

@@ -207,6 +207,21 @@ def test_the_best_of_before_a_resume_is_remembered(tmp_path):
     assert same(weights(resumed.model), saved_weights(tmp_path, 2))
 
 
+def test_the_best_is_found_in_a_folder_that_was_moved(tmp_path):
+    def build(folder, values):
+        around = (Evaluate(every(2)), Checkpoint(every(2)), KeepBest("score"))
+        return trainer(tmp_path / folder, *around, compute_metrics=scripted(values))
+
+    broken = build("before", [0.9, 0.5])
+    broken.on("on_step_end", stop_at(4))
+    broken.train()
+    (tmp_path / "before").rename(tmp_path / "after")
+    resumed = build("after", [0.7])
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == 6
+    assert same(weights(resumed.model), saved_weights(tmp_path / "after", 2))
+
+
 def test_a_new_run_has_a_new_best(tmp_path):
     built = trainer(
         tmp_path, Evaluate(every(6)), Checkpoint(never()), KeepBest("score"),

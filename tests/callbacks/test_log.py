@@ -57,6 +57,7 @@ def test_a_prefix_has_a_mean_of_its_own(tmp_path):
     assert logged(built, "loss") == pytest.approx({step: mean(losses, step - 1, step) for step in (2, 4, 6)})
     assert logged(built, "third_loss") == pytest.approx({step: mean(losses, step - 2, step) for step in (3, 6)})
     assert logged(built, "learning_rate").keys() == {2, 4, 6}
+    assert logged(built, "train_loss").keys() == {6}
 
 
 def test_a_prefix_stands_beside_what_the_arguments_spell(tmp_path):
@@ -74,9 +75,18 @@ def test_two_without_a_prefix_are_refused(tmp_path):
 def test_nothing_is_logged_twice_at_one_step(tmp_path):
     built = trainer(tmp_path, Log(every(2) | every(1, "epoch") | at_end()), max_steps=8)
     built.on("on_step_end", lambda control: control.request("log", "again"), every=2)
+    built.on("on_epoch_end", lambda control: control.request("log", "and again"))
     built.train()
     assert logged(built, "loss").keys() == {2, 4, 6, 8}
     assert logged(built, "train_loss").keys() == {8}
+
+
+def test_one_may_be_added_to_a_trainer_that_does_not_log(tmp_path):
+    built = trainer(tmp_path, logging_strategy="no")
+    built.add_callback(Log(every(3)))
+    built.train()
+    assert logged(built, "loss").keys() == {3, 6}
+    assert logged(built, "train_loss").keys() == {6}
 
 
 def test_a_request_of_another_is_served_by_the_main_logger_alone(tmp_path):

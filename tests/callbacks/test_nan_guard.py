@@ -153,6 +153,25 @@ def test_remembers_what_it_skipped_over_a_resume(tmp_path):
     assert (guard.skipped, resumed.state.steps_skipped) == (2, 2)
 
 
+def test_the_limit_counts_on_over_a_resume(tmp_path):
+    def build():
+        return trainer(tmp_path, NaNGuard("skip", limit=2), Poison(2, 3, 4), Checkpoint(every(3)))
+
+    broken = build()
+    broken.on("on_step_end", stop_at(3))
+    broken.train()
+    with pytest.raises(NonFiniteError, match="in step 4"):
+        build().train(resume_from_checkpoint=True)
+
+
+def test_a_new_run_counts_anew(tmp_path):
+    guard = NaNGuard("skip", limit=2)
+    built = trainer(tmp_path, guard, Poison(5, 6))
+    built.train()
+    built.train()
+    assert (guard.skipped, built.state.steps_skipped) == (2, 2)
+
+
 def test_an_unknown_action_is_refused():
     with pytest.raises(ArgumentError, match=r"action='skp'\); did you mean 'skip'\? It is one of: raise, skip, stop"):
         NaNGuard("skp")  # type: ignore[arg-type]

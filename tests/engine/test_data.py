@@ -196,6 +196,7 @@ def test_skipping_reads_no_row_of_the_skipped_batches():
     assert [float(row) for row in rows.read] == [row for batch in whole[3:] for row in batch]
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # where there is one processor only
 def test_skipping_with_workers_gives_the_same_batches():
     loader = loader_of([{"x": float(row)} for row in range(22)], {"dataloader_num_workers": 2})
     whole = [batch["x"].tolist() for batch in loader]

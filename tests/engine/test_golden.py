@@ -70,7 +70,7 @@ def a_composed_run_resumed(folder: Path) -> Trace:
                 Evaluate(every(1, "epoch")),
                 Checkpoint(every(3) | at_end(), keep=Keep(last=1)),
                 KeepBest("hard_loss", save=False),
-                EarlyStopping("easy_loss", patience=2, threshold=1.0),
+                EarlyStopping("easy_loss", patience=1, threshold=1.0),
             ],
         )
 

@@ -234,7 +234,7 @@ def test_steps_in_which_nobody_asks_serve_nothing():
 def test_the_processes_agree_once_for_each_serving():
     agreed: list[bool] = []
     Machine([[1, 1], [1]], agree=lambda control: agreed.append(control.pending)).run()
-    assert agreed == [False] * 5  # three steps and two ends of epochs
+    assert agreed == [False] * 6  # three steps, two ends of epochs, and the end of the run
 
 
 @pytest.mark.parametrize("flag", SERVED)
@@ -462,3 +462,15 @@ def test_data_without_a_batch_is_refused():
 def test_an_interval_below_one_is_a_share_of_the_run():
     planned = plan()
     assert [planned.in_steps(interval) for interval in (None, 3, 0.25, 0.01)] == [0, 3, 3, 1]
+
+
+def test_a_run_that_is_stopped_in_an_epoch_is_left_where_it_was_stopped():
+    machine = Machine([[1, 1, 1], [1]]).on("on_step_end", ask("training_stop"), nth=2).run()
+    position = machine.loop.position
+    assert (position.epoch, position.batches) == (0, 2)
+
+
+def test_an_epoch_that_is_stopped_on_its_own_is_over():
+    machine = Machine([[1, 1, 1], [1]]).on("on_step_end", ask("epoch_stop"), nth=2).run()
+    position = machine.loop.position
+    assert (position.epoch, position.batches) == (2, 0)

@@ -81,6 +81,7 @@ def test_a_resumed_run_ends_as_the_unbroken_one(accumulate: int, step: int, tmp_
     assert trace.entries[trace.entries.index(first) :] == whole.entries[whole.entries.index(first) :]
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # where there is one processor only
 @pytest.mark.parametrize("step", [3, 5])
 def test_workers_make_no_difference_to_resuming(step: int, tmp_path: Path):
     args = {"dataloader_num_workers": 2, "num_train_epochs": 2}

@@ -106,12 +106,18 @@ def test_before_and_after_of_one_handler_leave_the_other_handlers_of_its_callbac
         def on_save(self):
             heard.append("Late saves")
 
-    for event in ("on_log", "on_save"):
-        attach(run, heard, "A" if event == "on_save" else "B", event)
+        @order(after=("C", "D"))
+        def on_load(self):
+            heard.append("Late loads")
+
+    attach(run, heard, "B", "on_log")
+    attach(run, heard, "A", "on_save")
     run.bus.attach(Late())
-    run.bus.announce("on_log")
-    run.bus.announce("on_save")
-    assert heard == ["B", "Late logs", "Late saves", "A"]
+    for name in "CD":
+        attach(run, heard, name, "on_load")
+    for event in ("on_log", "on_save", "on_load"):
+        run.bus.announce(event)
+    assert heard == ["B", "Late logs", "Late saves", "A", "C", "D", "Late loads"]
 
 
 def test_functions_have_before_and_after_too(run, heard):

@@ -143,6 +143,7 @@ def counts_heard(event: str, upto: int = 12, **filters) -> list[int]:
         ({"after": 10}, [11, 12]),
         ({"after": 0}, list(range(1, 13))),
         ({"after": 2, "every": 4}, [6, 10]),
+        ({"after": 1, "every": 3}, [4, 7, 10]),
         ({"after": 2, "before": 5}, [3, 4]),
         ({"every": 5, "before": 10}, [5]),
         ({"every": 5, "before": 11}, [5, 10]),
@@ -185,6 +186,11 @@ def test_filters_that_never_pass_or_clash_are_refused(bus, filters):
     with pytest.raises(SubscriptionError, match=r"can never be met|goes with no other"):
         bus.on("on_step_end", lambda: None, **filters)
     assert bus.subscribers == {}
+
+
+def test_refused_filter_says_when_it_would_first_be_met(bus):
+    with pytest.raises(SubscriptionError, match="before=6 can never be met: the first count would be 7"):
+        bus.on("on_step_end", lambda: None, after=2, every=5, before=6)
 
 
 def test_unknown_event_is_refused_with_the_nearest_name(bus):

@@ -41,6 +41,16 @@ def test_only_what_is_named_is_given(run):
     assert given(run, lambda seen: lambda: seen.append("nothing"), "on_step_end") == "nothing"
 
 
+def test_positional_three_are_narrow_parameters_where_there_are_no_kwargs(run):
+    seen = given(run, lambda seen: lambda args, state, control: seen.append((args, state, control)))
+    assert seen == (run.args, run.state, run.control)
+
+
+def test_three_narrow_parameters_beside_kwargs_are_not_mistaken_for_the_positional_three(run):
+    seen = given(run, lambda seen: lambda logs, model, run, **kwargs: seen.append((logs, model, run)))
+    assert seen == (run.logs, run.model, run)
+
+
 def test_keyword_only_parameters_are_given(run):
     def keyword_only(seen):
         def handler(state, *, logs):
@@ -180,6 +190,8 @@ def test_refusal_of_a_function_names_function_and_event(bus):
 
     with pytest.raises(SubscriptionError, match=r"note_loss \(at on_step_end\) asks for 'los'.* mean 'loss'\?"):
         bus.on("on_step_end", note_loss)
+    with pytest.raises(SubscriptionError, match="asks for 'los'"):
+        bus.on("on_step_end", lambda los=None: None)
 
 
 # What nobody names need not be kept.
