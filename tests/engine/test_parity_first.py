@@ -93,6 +93,12 @@ def padded(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     }
 
 
+def masked(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Collate, and hide a fifth of the words, others each time."""
+    batch = {key: torch.tensor([row[key] for row in rows]) for key in rows[0]}
+    return {**batch, "input_ids": batch["input_ids"] * (torch.rand(batch["input_ids"].shape) > 0.2)}
+
+
 GPT2 = {"model": gpt2, "train_dataset": texts(22), "eval_dataset": texts(9, 1), "data_collator": padded}
 
 
@@ -189,6 +195,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"max_steps": 7, "logging_steps": 7, "gradient_accumulation_steps": 2, "eval_strategy": "epoch"},
         {"train_dataset": Stream(sentences(32)), "eval_dataset": Stream(sentences(13, 1)), "compute_metrics": accuracy},
     ),
+    "a collator that draws at random": ({}, {"data_collator": masked}),
+    "a schedule that follows a metric closely": (
+        {
+            **{"lr_scheduler_type": "greedy", "lr_scheduler_kwargs": {"patience": 0}},
+            **{"eval_strategy": "steps", "eval_steps": 2, "dataloader_drop_last": True, "logging_steps": 4},
+        },
+        {},
+    ),
+    "evaluated before it is trained": ({}, {"do": lambda trainer: [trainer.evaluate(), trainer.train()][-1]}),
     "a loss of one's own": (
         {"gradient_accumulation_steps": 3, "logging_steps": 2, "eval_strategy": "epoch"},
         {"compute_loss_func": summed_loss},

@@ -14,7 +14,7 @@ import transformers
 from engine_toys import CountedRows, Regression, bert, history, points, same_weights, sentences, trainer, weights
 from safetensors import safe_open
 
-from trainbus import EMA, Checkpoint, EarlyStopping, at, every
+from trainbus import EMA, Checkpoint, EarlyStopping, at, at_end, every
 from trainbus.engine.checkpoint import files, store
 from trainbus.events import Callback, CheckpointError, record
 
@@ -408,3 +408,15 @@ def test_checkpoints_of_triggers_resume_too(tmp_path: Path):
     assert [checkpoint.step for checkpoint in files.list_checkpoints(tmp_path / "unbroken")] == [4, 7, 8]
     run = resumed(tmp_path / "resumed", tmp_path / "unbroken" / "checkpoint-7", args=args)
     assert_same_end(run, unbroken)
+
+
+def test_a_run_that_was_stopped_in_an_epoch_goes_on_in_it(tmp_path: Path):
+    args = {"save_strategy": "no"}
+    unbroken = make(tmp_path / "unbroken", args=args)
+    unbroken.train()
+    stopped = make(tmp_path / "stopped", callbacks=[Checkpoint(at_end())], args={"save_steps": 500})
+    stopped.on("on_step_end", lambda control: control.request("training_stop"), once=7)
+    stopped.train()
+    run = resumed(tmp_path / "resumed", tmp_path / "stopped" / "checkpoint-7", args=args)
+    assert same_weights(weights(run.model), weights(unbroken.model))
+    assert run.state.epoch == unbroken.state.epoch
