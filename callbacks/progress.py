@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 from ..engine.arguments import TrainingArguments
 from ..engine.data.loaders import length_of
 from ..engine.run import Run
+from ..events.bus import Handle
 from ..events.callback import Callback
 from ..events.control import TrainerControl
 from ..events.stages import Stage
@@ -28,6 +29,7 @@ class Progress(Callback):
     bar: bool | None = None
     """Draw bars; by default where the error output is a terminal, which is where bars are drawn."""
     _bars: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _moving: Handle | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Progress:
@@ -38,13 +40,11 @@ class Progress(Callback):
         """Whether bars are drawn."""
         return sys.stderr.isatty() if self.bar is None else self.bar
 
-    def on_train_begin(self, state: TrainerState) -> None:
+    def on_train_begin(self, run: Run, state: TrainerState) -> None:
         if state.is_world_process_zero and self.draws:
-            self._bars["train"] = tqdm(total=state.max_steps, initial=state.global_step, dynamic_ncols=True)
-
-    def on_step_end(self) -> None:
-        if self._bars:
-            self._bars["train"].update(1)
+            bar = self._bars["train"] = tqdm(total=state.max_steps, initial=state.global_step, dynamic_ncols=True)
+            # Only now, so that where no bar is drawn no step pays for it.
+            self._moving = run.bus.on("on_step_end", lambda: bar.update(1), stage=Stage.REPORT, id="Progress.bar")
 
     def on_prediction_step(self, run: Run, state: TrainerState, eval_dataloader: Any) -> None:
         if not state.is_world_process_zero or not self.draws:
@@ -77,6 +77,9 @@ class Progress(Callback):
     def on_close(self) -> None:
         for name in list(self._bars):
             self._close(name)
+        moving, self._moving = self._moving, None
+        if moving is not None:
+            moving()
 
     def _close(self, name: str) -> None:
         bar = self._bars.pop(name, None)

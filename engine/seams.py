@@ -48,8 +48,10 @@ def _clip(optimizer: Optimizer, parameters: list[nn.Parameter], max_norm: float)
     return nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
 
 
-def _zero_grad(model: nn.Module, optimizer: Optimizer) -> None:
-    model.zero_grad()
+def _zero_grad(parameters: list[nn.Parameter]) -> None:
+    # What `model.zero_grad()` does, without looking for the parameters in every step.
+    for parameter in parameters:
+        parameter.grad = None
 
 
 def _optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
@@ -69,7 +71,7 @@ class Seams:
     """Context around forward and backward of a batch; `last` says that its gradients complete a step."""
     clip: Clip
     """Clip gradients to a norm and return the norm they had. Default: torch's."""
-    zero_grad: Callable[[nn.Module, Optimizer], None]
+    zero_grad: Callable[[list[nn.Parameter]], None]
     """Clear gradients. Default: set them to None."""
     scaler: Scaler | None
     """Scales the loss so that half-precision gradients do not vanish. Default: none."""

@@ -105,7 +105,7 @@ class Stepper:
         run.learning_rate = run.current_learning_rate()
         if applied and self.moves_schedule:
             run.lr_scheduler.step()
-        seams.zero_grad(run.model_wrapped, optimizer)
+        seams.zero_grad(self.parameters)
 
     def _apply(self, optimizer: Optimizer) -> bool:
         """Step the optimizer; return whether the weights moved."""

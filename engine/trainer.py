@@ -242,7 +242,7 @@ class Trainer(Evaluating, Subscribing):
         """Take a model as the one of the run, and look at how its loss is computed."""
         args, run = self.args, self.run
         run.model = run.model_wrapped = model
-        config = getattr(model, "config", None)
+        config: Any = getattr(model, "config", None)
         if getattr(config, "use_cache", False):
             config.use_cache = False  # keys and values are kept for generating; training only pays for them
         run.optimizer, run.lr_scheduler = self._given_optimizers
@@ -264,7 +264,7 @@ class Trainer(Evaluating, Subscribing):
         run.optimizer = run.seams.wrap_optimizer(self.create_optimizer())
         run.model_wrapped = run.seams.wrap_model(run.model, run.optimizer)
         self.create_scheduler(plan.max_steps)
-        run.seams.zero_grad(run.model_wrapped, run.optimizer)
+        run.seams.zero_grad(list(run.model.parameters()))
 
     def _folder_to_resume(self, wanted: str | bool | None) -> Path | None:
         if not wanted:

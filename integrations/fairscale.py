@@ -87,10 +87,12 @@ def _clip_shares(ranks: Ranks) -> Clip:
     return clip
 
 
-def _zero_in_place(model: nn.Module, optimizer: Optimizer) -> None:
+def _zero_in_place(parameters: list[nn.Parameter]) -> None:
     # Gradients are views into the buckets that are reduced. Setting them to None, torch's default, would cut them off,
     # and the processes would go on with gradients that nobody averaged.
-    model.zero_grad(set_to_none=False)
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.detach_().zero_()
 
 
 def _whole_state(ranks: Ranks) -> Callable[[Any], dict[str, Any]]:

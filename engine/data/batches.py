@@ -49,15 +49,11 @@ def rows_of(batch: Any) -> int | None:
     """Return the number of rows of a batch: the first dimension of the first tensor in it; None if there is none."""
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         return len(batch) if batch.ndim else None
-    if isinstance(batch, Mapping):
+    if isinstance(batch, (dict, Mapping)):
         batch = batch.values()
     elif not isinstance(batch, (list, tuple)):
         return None
-    for value in batch:
-        rows = rows_of(value)
-        if rows is not None:
-            return rows
-    return None
+    return next((rows for rows in map(rows_of, batch) if rows is not None), None)
 
 
 def join(parts: list[Any], padding: int = -100) -> Any:

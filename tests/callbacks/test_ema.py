@@ -99,11 +99,12 @@ def test_resumes_exactly(tmp_path):
     assert same(weights(resumed.model), weights(unbroken.model))
 
 
-def test_the_best_average_is_loaded(tmp_path):
-    built = trainer(
-        tmp_path, EMA(0.9), Evaluate(every(2)), Checkpoint(never()), KeepBest("score"),
-        compute_metrics=scripted([0.1, 0.9, 0.3]),
-    )  # fmt: skip
+@pytest.mark.parametrize("ema_first", [True, False])
+def test_the_best_average_is_loaded(tmp_path, ema_first):
+    both = [EMA(0.9), KeepBest("score")]
+    around = (Evaluate(every(2)), Checkpoint(never()))
+    listed = both if ema_first else both[::-1]
+    built = trainer(tmp_path, *listed, *around, compute_metrics=scripted([0.1, 0.9, 0.3]))
     seen = trained_weights(built)
     built.train()
     assert saved_steps(tmp_path) == [2, 4]

@@ -50,6 +50,16 @@ def test_draws_a_bar_over_a_prediction(tmp_path, capsys):
     assert "3/3" in capsys.readouterr().err
 
 
+def test_a_prediction_in_the_middle_of_a_run_has_a_bar_of_its_own(tmp_path, capsys):
+    built = trainer(tmp_path, Progress(bar=True), Evaluate(every(4)))
+    built.on("on_step_end", lambda: built.predict(rows(24)), once=2)
+    built.train()
+    err = capsys.readouterr().err
+    assert "3/3" in err
+    assert "1/1" in err
+    assert "4/3" not in err
+
+
 def test_says_why_the_run_stopped(tmp_path, capsys):
     built = trainer(tmp_path, Progress())
     built.on("on_step_end", stop_at(3))

@@ -37,7 +37,7 @@ for _name in SHARED:
     setattr(Recorder, _name, scope[_name])
 
 
-def test_callback_of_transformers_hears_its_sixteen_events_with_its_arguments(run, bus):
+def test_callback_of_transformers_hears_its_sixteen_events_with_its_arguments(run, bus, caplog):
     recorder = Recorder()
     bus.attach(recorder)
     for event in EVENTS:
@@ -48,6 +48,7 @@ def test_callback_of_transformers_hears_its_sixteen_events_with_its_arguments(ru
         params = next(event.params for event in EVENTS if event.name == name)
         assert set(named) == {*COMMON, *params} - {"args", "state", "control"}
     assert bus.plan("on_log")[0].place.stage is Stage.DECIDE
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(
