@@ -57,7 +57,9 @@ class Checkpoint(Cadence):
         run.announce("on_save")
 
     def _forget(self, run: Run) -> None:
-        chooser, found = _chooser(run), files.list_checkpoints(run.args.output_dir)
+        chooser = _chooser(run)
+        # What another run left in this folder is not counted, and not deleted.
+        found = [saved for saved in files.list_checkpoints(run.args.output_dir) if saved.run_id == run.run_id]
         best = run.state.best_model_checkpoint
         for checkpoint in self.keep.superfluous(
             found,

@@ -52,7 +52,7 @@ class Evaluate(Cadence):
 
     @order(Stage.RELEASE)
     def on_train_begin(self, run: Run) -> None:
-        if self.on_start:
+        if self.on_start and run.state.global_step == 0:
             self._evaluate(run)
 
     @order(Stage.ACT)

@@ -81,33 +81,29 @@ def evaluation_loop(
     """
     args, ranks = run.args, run.ranks
     model = run.model_wrapped
-    was_training = model.training
-    model.eval()
+    model.eval()  # and it stays so: who hears of the evaluation may want to generate, and a training step changes back
     run.eval_dataloader = loader
     concat = args.eval_do_concat_batches
     losses, predictions, labels, inputs = (Gathered(keep) for keep in (True, concat, concat, concat))
     wants_inputs = "inputs" in args.include_for_metrics
     observed = 0
-    try:
-        for step, batch in enumerate(loader):
-            batch = to_device(batch, args.device)
-            rows = rows_of(batch) or 1
-            loss, logits, label = prediction_step(model, batch, loss_only, ignore_keys=ignore_keys)
-            if preprocess_logits is not None and logits is not None:
-                logits = preprocess_logits(logits, label)
-            gathered = (
-                (losses, loss.repeat(rows) if loss is not None else None),
-                (predictions, logits),
-                (labels, label),
-                (inputs, main_input(run.model, batch) if wants_inputs else None),
-            )
-            observed += gather_rows(gathered, ranks, rows)
-            run.announce("on_prediction_step")
-            if args.eval_accumulation_steps is not None and (step + 1) % args.eval_accumulation_steps == 0:
-                for kept, _ in gathered:
-                    kept.to_host()
-    finally:
-        model.train(was_training)
+    for step, batch in enumerate(loader):
+        batch = to_device(batch, args.device)
+        rows = rows_of(batch) or 1
+        loss, logits, label = prediction_step(model, batch, loss_only, ignore_keys=ignore_keys)
+        if preprocess_logits is not None and logits is not None:
+            logits = preprocess_logits(logits, label)
+        gathered = (
+            (losses, loss.repeat(rows) if loss is not None else None),
+            (predictions, logits),
+            (labels, label),
+            (inputs, main_input(run.model, batch) if wants_inputs else None),
+        )
+        observed += gather_rows(gathered, ranks, rows)
+        run.announce("on_prediction_step")
+        if args.eval_accumulation_steps is not None and (step + 1) % args.eval_accumulation_steps == 0:
+            for kept, _ in gathered:
+                kept.to_host()
     size = length_of(getattr(loader, "dataset", None))
     rows = observed if size is None else size
     row_losses, all_predictions, all_labels, all_inputs = (

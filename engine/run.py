@@ -84,6 +84,8 @@ class Run:
     """Where in the data the run is; None outside of training."""
     mode: str = ""
     """What the session is for: `train`, `evaluate` or `predict`."""
+    run_id: str = ""
+    """What tells this run from others that write into the same folder; a resumed run keeps it."""
     data_seed: int | None = None
     """The seed of the training data's order."""
 

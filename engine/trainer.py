@@ -16,7 +16,7 @@ from ..events.errors import ArgumentError, CheckpointError
 from ..events.state import TrainerState
 from ..integrations import found_callbacks
 from .arguments import TrainingArguments
-from .checkpoint.files import list_checkpoints
+from .checkpoint.files import list_checkpoints, newest
 from .checkpoint.resumption import NoResumption, Resumption
 from .data.collate import Collator, PaddingCollator, default_data_collator
 from .data.feed import Feed
@@ -274,7 +274,7 @@ class Trainer(Evaluating, Subscribing):
         found = list_checkpoints(self.args.output_dir)
         if not found:
             raise CheckpointError(f"There is no checkpoint to resume from in {self.args.output_dir!r}.")
-        return found[-1].path
+        return newest(found).path
 
     def _check(self) -> None:
         """Refuse what cannot work, all of it at once."""

@@ -185,6 +185,7 @@ def main():
     print(f"{len(data['train'])} rows to train on, {len(data['test'])} to test on, {len(names)} labels")
     simple = baselines(data)
 
+    torch.set_num_threads(1)  # so small a model is not faster with more, and on a busy machine much slower
     torch.manual_seed(options.seed)  # for the model's first weights; the Trainer seeds the rest
     each_epoch = every(1, "epoch")
     trainer = Trainer(

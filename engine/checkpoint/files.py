@@ -34,6 +34,10 @@ class Checkpoint:
     """The metrics of the evaluation made at that very step, if there was one."""
     extra: dict[str, Any] = field(default_factory=dict)
     """What others want kept in it: nested values with tensors, by name. Handlers of `on_save_begin` may add to it."""
+    run_id: str = ""
+    """The run that wrote it; empty where its manifest does not say, or there is none."""
+    time: float = 0.0
+    """When it was written, in seconds since 1970; 0 where its manifest does not say."""
 
 
 def folder_name(step: int) -> str:
@@ -51,13 +55,24 @@ def list_checkpoints(output_dir: str | Path) -> list[Checkpoint]:
     for path in directory.iterdir() if directory.is_dir() else ():
         match = _NAME.fullmatch(path.name)
         if match and path.is_dir() and ((path / MANIFEST).is_file() or (path / STATE).is_file()):
-            found.append(Checkpoint(path, int(match[1]), _metrics(path)))
+            manifest = _manifest(path)
+            told = {name: manifest[name] for name in ("metrics", "run_id", "time") if name in manifest}
+            found.append(Checkpoint(path, int(match[1]), **told))
     return sorted(found, key=lambda checkpoint: checkpoint.step)
 
 
-def _metrics(path: Path) -> dict[str, Any]:
+def newest(checkpoints: list[Checkpoint]) -> Checkpoint:
+    """Return the last checkpoint of the run that was the last to write one, be its step higher than others' or not."""
+    last_run = max(checkpoints, key=lambda checkpoint: (checkpoint.time, checkpoint.step)).run_id
+    return max(
+        (checkpoint for checkpoint in checkpoints if checkpoint.run_id == last_run),
+        key=lambda checkpoint: checkpoint.step,
+    )
+
+
+def _manifest(path: Path) -> dict[str, Any]:
     try:
-        metrics = json.loads((path / MANIFEST).read_text(encoding="utf-8")).get("metrics", {})
-    except (OSError, ValueError, AttributeError):
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return {}
-    return metrics if isinstance(metrics, dict) else {}
+    return manifest if isinstance(manifest, dict) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ class NoResumption:
 
     def begin(self, plan: Plan) -> tuple[TrainerState, Position]:
         """Return the state and position to begin with."""
+        self.run.run_id = uuid.uuid4().hex
         return self._state(TrainerState(), plan), Position()
 
     def restore(self, feed: Feed) -> None:
@@ -67,6 +69,7 @@ class Resumption(NoResumption):
         return saved if saved is not None else super().data_seed(wanted)
 
     def begin(self, plan: Plan) -> tuple[TrainerState, Position]:
+        self.run.run_id = self.saved.get("run_id") or uuid.uuid4().hex
         state = self._state(TrainerState.from_dict(self.saved), plan)
         self.run.control.ledger.load_list(self.saved.get("ledger", []))
         where = self.saved.get("position")

@@ -74,10 +74,12 @@ def _write_state(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any], fo
     values["position"] = _position(run)
     values["ledger"] = run.control.ledger.to_list()
     values["data_seed"] = run.data_seed
+    values["run_id"] = run.run_id
     (folder / files.STATE).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     (folder / files.ARGUMENTS).write_text(run.args.to_json_string(), encoding="utf-8")
     save_values(folder / files.CALLBACKS, {"callbacks": callbacks, "extra": checkpoint.extra})
-    manifest = {"format_version": 1, "step": checkpoint.step, "time": time.time(), "metrics": checkpoint.metrics}
+    values = {"step": checkpoint.step, "run_id": run.run_id, "time": time.time(), "metrics": checkpoint.metrics}
+    manifest = {"format_version": 1, **values}
     (folder / files.MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 

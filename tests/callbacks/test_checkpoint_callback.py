@@ -10,6 +10,7 @@ from callback_toys import Net, logged, same, saved_steps, scripted, steps_of, tr
 from safetensors.torch import load_file
 
 from trainbus import Callback, Checkpoint, Evaluate, Keep, KeepBest, Log, NaNGuard, Stage, every, never, order
+from trainbus.engine.checkpoint import files
 from trainbus.engine.checkpoint.codec import load_values
 from trainbus.events import ArgumentError
 
@@ -167,3 +168,11 @@ def test_a_step_that_was_saved_before_is_written_anew(tmp_path):
 def test_two_are_refused(tmp_path):
     with pytest.raises(ArgumentError, match=r"every\(2\).*every\(3\).*same work twice: join their triggers with \|"):
         trainer(tmp_path, Checkpoint(every(2)), Checkpoint(every(3), id="second")).train()
+
+
+def test_a_new_run_in_a_used_folder_keeps_its_own_checkpoints_and_leaves_the_old_ones(tmp_path):
+    for steps in (8, 4):
+        trainer(tmp_path, max_steps=steps, save_steps=2, save_total_limit=1).train()
+    found = files.list_checkpoints(tmp_path)
+    assert [checkpoint.step for checkpoint in found] == [4, 8]
+    assert files.newest(found).step == 4

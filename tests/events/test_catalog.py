@@ -28,6 +28,12 @@ def test_method_says_what_the_catalogue_says(event):
     assert handlers_of(Callback)[event.name].__doc__ == event.doc
 
 
+def test_page_of_the_documentation_lists_the_events_as_the_catalogue_does(root):
+    page = (root / "docs" / "events.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^### `(on_\w+)`\n\n(.+)$", page, re.MULTILINE)
+    assert listed == [(event.name, event.doc) for event in EVENTS]
+
+
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
 def test_method_does_nothing_whatever_it_is_given(event):
     assert getattr(Callback(), event.name)(1, 2, 3, logs={}) is None

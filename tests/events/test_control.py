@@ -97,6 +97,12 @@ def test_take_lowers_the_flag_and_tells_who_asked(control, flag):
     assert not control.asks(flag)
 
 
+def test_take_of_what_nobody_asked_for_is_nothing_and_not_recorded(control):
+    control.veto("save")
+    assert control.take("save") == control.take("log") == frozenset()
+    assert [entry.action for entry in control.ledger] == ["veto"]
+
+
 def test_take_gives_nothing_under_a_veto(control):
     control.request("save")
     control.veto("save")
