@@ -8,7 +8,7 @@ with a model that takes 10 ms for a step, the same microseconds vanish. All do t
 forward, backward, clip to norm 1, fused AdamW, a linear schedule, and a sum of the losses. Callbacks are the defaults.
 
 The machine is taken to be noisy. Time is that of the process, so what others take of the machine is not counted, and it
-is read at each call of the collate function, so neither is building and ending. Runs are short and the contenders take
+is read whenever a batch is asked for, so neither is building nor ending. Runs are short and the contenders take
 turns. Shown are low quantiles and the median of the periods from batch to batch, with the median of the ratios within a
 round, and the round in which the machine did least else, which tells most when it is busy and is what `--limit` is for.
 `--wall` reads the clock on the wall instead.
@@ -48,12 +48,6 @@ stamps: list[float] = []
 clock = time.process_time
 
 
-def collate(rows):
-    """Make a batch, and note when it was asked for."""
-    stamps.append(clock())
-    return trainbus.default_data_collator(rows)
-
-
 class Rows(Dataset):
     """Random points, and whether their sum is positive."""
 
@@ -66,6 +60,11 @@ class Rows(Dataset):
 
     def __getitem__(self, index):
         return {"points": self.points[index], "labels": self.labels[index]}
+
+    def __getitems__(self, indices):
+        """Return the rows of a batch, and note when it was asked for."""
+        stamps.append(clock())
+        return [self[index] for index in indices]
 
 
 class Model(nn.Module):
@@ -97,7 +96,7 @@ def run_raw(steps):
     optimizer, schedule = optimizer_and_schedule(model, steps)
     parameters = list(model.parameters())
     losses, history = torch.tensor(0.0), []
-    for step, batch in enumerate(DataLoader(Rows(BATCH * steps), BATCH, shuffle=True, collate_fn=collate), start=1):
+    for step, batch in enumerate(DataLoader(Rows(BATCH * steps), BATCH, shuffle=True), start=1):
         loss = model(**batch)["loss"]
         loss.backward()
         losses += loss.detach()
@@ -122,7 +121,7 @@ def run_trainer(steps, library):
             disable_tqdm=True,
             use_cpu=True,
         )
-        library.Trainer(Model(), args, data_collator=collate, train_dataset=Rows(BATCH * steps)).train()
+        library.Trainer(Model(), args, train_dataset=Rows(BATCH * steps)).train()
 
 
 def run_transformers(steps):
@@ -155,7 +154,7 @@ def run_lightning(steps):
     trainer = lightning.Trainer(
         max_epochs=1, accelerator="cpu", devices=1, gradient_clip_val=1.0, **dict.fromkeys(off, False)
     )
-    trainer.fit(Module(), DataLoader(Rows(BATCH * steps), BATCH, shuffle=True, collate_fn=collate))
+    trainer.fit(Module(), DataLoader(Rows(BATCH * steps), BATCH, shuffle=True))
 
 
 def run_ignite(steps):
@@ -178,7 +177,7 @@ def run_ignite(steps):
     engine = Engine(step)
     engine.add_event_handler(Events.ITERATION_COMPLETED, lambda: schedule.step())
     engine.add_event_handler(Events.ITERATION_COMPLETED(every=LOG_EVERY), lambda: losses.item())
-    engine.run(DataLoader(Rows(BATCH * steps), BATCH, shuffle=True, collate_fn=collate), max_epochs=1)
+    engine.run(DataLoader(Rows(BATCH * steps), BATCH, shuffle=True), max_epochs=1)
 
 
 OTHERS: dict[str, Callable[[int], None]] = {

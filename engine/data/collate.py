@@ -89,6 +89,8 @@ class ColumnFilter:
     accepted: frozenset[str]
 
     def __call__(self, features: list[Any]) -> Any:
-        if isinstance(features[0], dict) and not all(map(self.accepted.issuperset, features)):
+        # The default collator takes its columns from the first row, so that the others need not be looked at.
+        decisive = features[:1] if self.collator is default_data_collator else features
+        if isinstance(features[0], dict) and not all(map(self.accepted.issuperset, decisive)):
             features = [{key: row[key] for key in row if key in self.accepted} for row in features]
         return self.collator(features)

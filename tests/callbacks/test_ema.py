@@ -93,7 +93,10 @@ def test_resumes_exactly(tmp_path):
     broken.on("on_step_end", stop_at(3))
     broken.train()
     resumed, seen_after = build("broken")
+    at_begin = {}
+    resumed.on("on_train_begin", lambda model: at_begin.update(weights(model)))
     resumed.train(resume_from_checkpoint=True)
+    assert same(at_begin, seen[3]), "the weights that are trained, although the model file has the average"
     assert set(seen_after) == {0, 4, 5, 6}
     assert all(same(seen_after[step], seen[step]) for step in (4, 5, 6))
     assert same(weights(resumed.model), weights(unbroken.model))
