@@ -53,8 +53,6 @@ def _refuse_contradictions(args: TrainingArguments, built: list[Any], explicit: 
         spells = type(callback).from_arguments(args) if spelled and isinstance(callback, Callback) else callback
         if not spelled or spells == callback:
             continue
-        if any(other == spells for other in explicit):
-            continue  # one of several of its kind, and another of them is the one that the arguments spell
         given = ", ".join(f"{name}={_plain(getattr(args, name))!r}" for name in spelled)
         problems.append(f"{callback!r} in the list, and {given} in the arguments, which spells {spells!r}")
     if problems:

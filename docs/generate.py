@@ -241,7 +241,7 @@ def _silence() -> Iterator[None]:
 
 def callbacks_page() -> str:
     """Return the reference of the callbacks, from their dataclasses."""
-    public = [(name, getattr(trainbus, name)) for name in trainbus.__all__]
+    public = [(name, getattr(trainbus, name)) for name in dir(trainbus)]
     found = [value for name, value in public if _is_callback(value) and name == value.__name__]
     extras = {target.partition(":")[2]: extra for target, _, extra in TABLE.values()}
     common = _docs_under(Callback)

@@ -93,7 +93,8 @@ _EXTRAS = {"ShardedDDP": "sharded_ddp", "TensorBoard": "tensorboard", "Wandb": "
 
 _HOME = {name: place for place, names in _PLACES.items() for name in names}
 
-__all__ = ["__version__", *_HOME, *_EXTRAS]
+__all__ = ["__version__", *_HOME]
+"""What `from trainbus import *` imports: integrations are imported by name, since not everybody has their packages."""
 
 
 def __getattr__(name: str) -> Any:
@@ -105,4 +106,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_EXTRAS])
