@@ -27,7 +27,8 @@ def compile_handler(
         lenient: for callbacks of another library, leave unknown parameters that have a default alone.
 
     Raises:
-        SubscriptionError: if a parameter is not one of the event's, with the nearest name.
+        SubscriptionError: if a parameter is not one of the event's, with the nearest name. One that has a default and
+            looks like no misspelling is the handler's own affair.
     """
     known = (*COMMON, *event.params)
     try:
@@ -50,7 +51,7 @@ def compile_handler(
     for parameter in plain:
         if parameter.name in known and parameter.kind is not parameter.POSITIONAL_ONLY:
             names.append(parameter.name)
-        elif not (lenient and parameter.default is not parameter.empty):
+        elif parameter.default is parameter.empty or not (lenient or _is_foreign(parameter.name, known)):
             raise SubscriptionError(_unknown(parameter.name, event, label, known))
     if takes_all or names != [parameter.name for parameter in positional]:
         return _call_by_name(handler, known if takes_all else tuple(names)), frozenset(names)
@@ -67,6 +68,11 @@ def _is_positional(positional: list[inspect.Parameter], variadic: bool, known: t
     if tuple(first) == POSITIONAL:
         return True
     return not any(name in known for name in first) and (len(first) == len(POSITIONAL) or variadic)
+
+
+def _is_foreign(name: str, known: tuple[str, ...]) -> bool:
+    """Say whether a name is neither a misspelt parameter nor one that other events have."""
+    return nearest(name, known) == "." and not any(name in other.params for other in CATALOG.values())
 
 
 def _call_as_transformers_does(handler: Handler, known: tuple[str, ...]) -> Call:

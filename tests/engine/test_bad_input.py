@@ -427,7 +427,6 @@ def test_evaluating_and_predicting_end_in_good_order_too(tmp_path: Path):
         with pytest.raises(Boom):
             do(run)
         assert witness.heard == dict.fromkeys(ENDINGS, 1)
-        assert run.model.training
         do(run)
         assert witness.heard == {"on_exception": 1, "on_close": 2}
 
@@ -442,8 +441,14 @@ def test_what_was_asked_for_in_one_session_is_not_done_in_the_next(tmp_path: Pat
     assert run.state.global_step == 6
 
 
-def test_a_model_goes_back_to_training_after_an_evaluation_that_fails(tmp_path: Path):
+def test_a_model_is_evaluated_without_dropout_up_to_its_hearers_and_trained_with_it_after_one_that_failed(
+    tmp_path: Path,
+):
+    modes: dict[str, set[bool]] = {"on_loss": set(), "on_prediction_step": set(), "on_evaluate_end": set()}
     run = whole_run(tmp_path, Failing("on_evaluate_dataset"))
+    for event, seen in modes.items():
+        run.on(event, lambda model, seen=seen: seen.add(model.training))
     with pytest.raises(Boom):
         run.train()
-    assert run.model.training
+    run.train()
+    assert modes == {"on_loss": {True}, "on_prediction_step": {False}, "on_evaluate_end": {False}}

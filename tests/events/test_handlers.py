@@ -218,3 +218,14 @@ def test_taking_everything_is_not_asking_for_something(bus):
     bus.attach(hearing("on_step_end", lambda: None))
     bus.on("on_step_end", lambda args, state, control, **kwargs: None)
     assert not any(bus.asked_for(parameter) for parameter in CATALOG["on_step_end"].params)
+
+
+def test_a_parameter_with_a_default_is_the_functions_own_affair_unless_it_looks_misspelt_or_misplaced(bus):
+    seen = []
+    for index in range(2):
+        bus.on("on_step_end", lambda state, index=index: seen.append(index))
+    bus.announce("on_step_end")
+    assert seen == [0, 1]
+    for wrong in (lambda stat=None: None, lambda metrics=None: None):
+        with pytest.raises(SubscriptionError):
+            bus.on("on_step_end", wrong)
