@@ -242,10 +242,6 @@ class Both(Trigger):
     def clocked(self) -> bool:
         return self.left.clocked or self.right.clocked
 
-    @property
-    def unforeseen(self) -> bool:
-        return self.left.unforeseen or self.right.unforeseen
-
     def wakes(self, step: int, max_steps: int) -> float:
         # An early end is also seen at the end of the epoch; but there, the other side may not be due.
         sides = (self.left, self.right)

@@ -202,6 +202,14 @@ def test_ledger_has_author_event_step_change_reason_and_rank():
     ]
 
 
+def test_entries_cannot_be_rewritten(control):
+    control.request("save")
+    (entry,) = control.ledger
+    assert entry.rank == 0
+    with pytest.raises(AttributeError):
+        entry.author = "somebody else"
+
+
 def test_repeating_oneself_is_one_entry(control):
     for _ in range(3):
         control.request("save", "best")

@@ -65,6 +65,16 @@ def test_named_parameter_with_a_default_is_given_all_the_same(run):
     assert given(run, lambda seen: lambda logs=None: seen.append(logs)) == run.logs
 
 
+def test_own_parameter_with_a_default_is_left_alone(run):
+    seen = given(run, lambda seen: lambda logs, sink=3, *, factor=0.5: seen.append((logs, sink, factor)))
+    assert seen == (run.logs, 3, 0.5)
+
+
+def test_default_does_not_excuse_asking_for_what_another_event_has(bus):
+    with pytest.raises(SubscriptionError, match="asks for 'loss', which only"):
+        bus.on("on_log", lambda logs, loss=None: None)
+
+
 def test_values_of_one_announcement_go_before_those_of_the_run(run):
     seen = []
     run.bus.on("on_log", lambda logs, state: seen.append((logs, state)))

@@ -212,6 +212,14 @@ def test_interval_may_be_a_text(text, same):
 
 
 @pytest.mark.parametrize(
+    ("units", "seconds"),
+    [("s sec second seconds", 1), ("min minute minutes MIN", 60), ("h hour hours", 3600)],
+)
+def test_units_of_time_have_several_spellings(units, seconds):
+    assert {every(2, unit) for unit in units.split()} == {every(2 * seconds, "s")}
+
+
+@pytest.mark.parametrize(
     ("wrong", "hint"),
     [
         (lambda: every(0), "above 0"),
@@ -234,6 +242,7 @@ def test_interval_may_be_a_text(text, same):
         (lambda: at(True), "whole numbers"),
         (lambda: log_spaced(0), "whole number from 1"),
         (lambda: log_spaced(2.0), "whole number from 1"),
+        (lambda: log_spaced(True), "whole number from 1"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(wrong, hint):
@@ -280,6 +289,8 @@ COURSES = st.integers(1, 40).flatmap(
 @given(TRIGGERS, COURSES)
 @example(every(3) & at_end(), FakeCourse(stop=6))
 @example(every(4) & (at(8) | at_end()), FakeCourse(stop=4))
+@example((every(2) & at_end()) & every(3), FakeCourse(stop=6))
+@example((every(2) & at_end() | at(9)) & every(3), FakeCourse(stop=6))
 def test_no_sleep_is_too_long(trigger, course):
     """Asked only when it wakes, a trigger is due at the same steps as when it is asked at the end of every step."""
     assert set(steps_due(trigger, course, sleeps=True)) == set(steps_due(trigger, course))
