@@ -1,4 +1,4 @@
-"""Who may import whom, and what a module of this project looks like. The table is that of the design, section 2."""
+"""Who may import whom, and what a module of this project looks like."""
 
 from __future__ import annotations
 
