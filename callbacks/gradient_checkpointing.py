@@ -15,6 +15,7 @@ from ..engine.run import Run
 from ..events.callback import Callback
 from ..events.errors import ModelError
 from ..events.stages import Stage
+from .forwards import replace_forward
 
 
 @dataclass
@@ -68,21 +69,12 @@ class GradientCheckpointing(Callback):
             raise ModelError(f"{type(model).__name__} has no module of the classes to recompute: {names}.")
         for module in wrapped:
             options = {"use_reentrant": False, **self.options}
-            self._undo.append(partial(_put_back, module, module.__dict__.get("forward")))
-            module.forward = partial(checkpoint, module.forward, **options)
+            self._undo.append(replace_forward(module, partial(checkpoint, module.forward, **options)))
 
     def on_close(self) -> None:
         undo, self._undo = self._undo, []
         for step in undo:
             step()
-
-
-def _put_back(module: nn.Module, own: Any) -> None:
-    """Give a module its class's forward again, or the one of its own that it had."""
-    if own is None:
-        del module.forward
-    else:
-        module.forward = own
 
 
 def _nothing() -> None:

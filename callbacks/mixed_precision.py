@@ -14,6 +14,7 @@ from ..engine.run import Run
 from ..events.callback import Callback
 from ..events.errors import ArgumentError
 from ..events.stages import Stage
+from .forwards import replace_forward
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -57,9 +58,7 @@ class MixedPrecision(Callback):
         self._wrap(run.model, device)
 
     def _wrap(self, model: nn.Module, device: str) -> None:
-        # On the module itself, so that it holds however and by whom the model is called.
         forward = model.forward
-        own = model.__dict__.get("forward")
 
         def in_half_precision(*args: Any, **kwargs: Any) -> Any:
             with torch.autocast(device, dtype=DTYPES[self.dtype]):
@@ -67,15 +66,7 @@ class MixedPrecision(Callback):
             return to_float32(outputs)
 
         in_half_precision.__wrapped__ = forward  # type: ignore[attr-defined] # keeps the signature readable
-        model.forward = in_half_precision
-
-        def restore() -> None:
-            if own is None:
-                del model.forward
-            else:
-                model.forward = own
-
-        self._restore = restore
+        self._restore = replace_forward(model, in_half_precision)
 
     def on_close(self) -> None:
         restore, self._restore = self._restore, None
