@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,12 +45,21 @@ class Ranks:
             timeout: seconds that a collective may take before it is an error.
         """
         if not self.alone and not dist.is_initialized():
+            # Imported later, its functions would hold the group as the default of an argument, beyond `leave`.
+            import torch.distributed.nn  # noqa: F401
+
             backend = backend or ("nccl" if device.type == "cuda" else "gloo")
             dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
 
     def leave(self) -> None:
-        """Leave the process group."""
-        if dist.is_initialized():
+        """Leave the process group, after everything that refers to it is let go.
+
+        A group that outlives the interpreter may abort the process: a thread of gloo that still holds a tensor of the
+        last collective asks for the lock of an interpreter that is gone. Once nothing refers to the group, it waits
+        for its threads here.
+        """
+        if not self.alone and dist.is_initialized():
+            gc.collect()
             dist.destroy_process_group()
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -126,6 +129,15 @@ class Run:
         self.callback_states = CallbackStates(self.bus)
         self.model_wrapped = self.model
         self.losses = Losses(0, self.args.device, self.ranks.gather)
+        if not self.ranks.alone:
+            atexit.register(_leave_at_exit, weakref.ref(self))
+
+    def leave(self) -> None:
+        """Leave the process group, and let go of all that holds it: the wrapped model, the optimizer, the seams."""
+        if not self.ranks.alone:
+            self.model_wrapped, self.seams = self.model, Seams()
+            self.optimizer = self.lr_scheduler = self.loss = self.outputs = None
+            self.ranks.leave()
 
     @property
     def run(self) -> Run:
@@ -197,3 +209,10 @@ class Run:
         """Return the learning rate of the first parameter group."""
         rate = self.optimizer.param_groups[0]["lr"]
         return float(rate.item()) if isinstance(rate, torch.Tensor) else rate
+
+
+def _leave_at_exit(reference: weakref.ref[Run]) -> None:
+    run = reference()
+    # After an error the other processes may be waiting for this one, and leaving would wait for them.
+    if run is not None and not hasattr(sys, "last_type"):
+        run.leave()

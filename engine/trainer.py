@@ -83,6 +83,8 @@ class Trainer(Evaluating, Subscribing):
     ) -> None:
         self.args = args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
         set_seed(args.seed, args.full_determinism)
+        # Before the process group: what a callback imports must not find it, see Ranks.join.
+        composed = compose(args, callbacks or [], found_callbacks(args))
         ranks = Ranks.from_environment()
         ranks.join(args.device, args.ddp_backend, args.ddp_timeout)
         if (model is None) == (model_init is None):
@@ -110,7 +112,7 @@ class Trainer(Evaluating, Subscribing):
         self.run = Run(args, state, control, model.to(args.device), ranks, self, processing_class=processing_class)
         self.bus = self.run.bus
         self._adopt(self.run.model)
-        for callback in compose(args, callbacks or [], found_callbacks(args)):
+        for callback in composed:
             self.bus.attach(callback)
         self.bus.resolve()
         self.bus.announce("on_init_end")

@@ -100,7 +100,7 @@ class Recording(Surface):
     def end(self) -> None:
         """Finish for good: trackers close, and the process group is left. Nothing can be run after it."""
         self.bus.announce("on_end")
-        self.run.ranks.leave()
+        self.run.leave()
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

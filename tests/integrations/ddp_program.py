@@ -1,6 +1,9 @@
 """Trainings of two processes, started by torchrun: each saves what it ends with."""
 
+import atexit
+import os
 import sys
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -64,12 +67,22 @@ def train(output, mode, accumulate, stop_at, resume):
     return trainer
 
 
+def no_thread_of_gloo_is_left():
+    """Fail the process if a group outlives it: the interpreter then ends under the group's threads, and may abort."""
+    threads = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+    if any("gloo" in name for name in threads):
+        print(f"threads at exit: {threads}", file=sys.stderr, flush=True)
+        os._exit(7)
+
+
 def main():
     """Make the runs named on the command line, `folder:mode:accumulate:stop_at:resume`, one after the other."""
+    atexit.register(no_thread_of_gloo_is_left)  # The first to be registered is the last to run.
     for run in sys.argv[1:]:
         output, mode, accumulate, stop_at, resume = run.split(":")
         trainer = train(output, mode, int(accumulate), int(stop_at), bool(resume))
-    trainer.end()
+    if not resume:
+        trainer.end()  # The resumed runs leave it to the exit.
 
 
 if __name__ == "__main__":

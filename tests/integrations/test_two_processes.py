@@ -24,7 +24,7 @@ def torchrun(*runs):
 def ends(tmp_path_factory):
     """The ends of runs by DDP and by ShardedDDP: whole with accumulation 1 and 2, and stopped half-way and resumed."""
     folder = tmp_path_factory.mktemp("runs")
-    modes = ("", "simple")
+    modes = ("simple", "")  # fairscale, imported by a second trainer, would find the group and hold it.
     whole = [f"{folder}/{mode}-{accumulate}:{mode}:{accumulate}:8:" for mode in modes for accumulate in (1, 2)]
     torchrun(*whole, *(f"{folder}/{mode}-resumed:{mode}:1:4:" for mode in modes))
     # In processes of their own: a resumed run has nothing but the checkpoint.
