@@ -21,7 +21,7 @@ class DDP(Callback):
     """Averages the gradients of all processes while they are computed."""
 
     stage = Stage.PREPARE
-    arguments = ("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers")
+    arguments = ("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph")
 
     find_unused_parameters: bool | None = None
     """Look for weights that a step does not use; by default only for models other than those of transformers."""
@@ -29,12 +29,21 @@ class DDP(Callback):
     """Size of the gradient buckets in MiB; by default torch's 25."""
     broadcast_buffers: bool | None = None
     """Copy the first process's buffers to the others before each forward; by default yes."""
+    static_graph: bool | None = None
+    """Rely on each step using the same weights in the same order; by default no."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> DDP | None:
-        if args.world_size == 1 or args.sharded_ddp_option:
+        if args.world_size == 1 or args.sharded_ddp_option or args.sharding_option[0]:
             return None
-        return cls(args.ddp_find_unused_parameters, args.ddp_bucket_cap_mb, args.ddp_broadcast_buffers)
+        return cls(
+            *(
+                args.ddp_find_unused_parameters,
+                args.ddp_bucket_cap_mb,
+                args.ddp_broadcast_buffers,
+                args.ddp_static_graph,
+            )
+        )
 
     def on_setup(self, run: Run) -> None:
         if run.ranks.alone:
@@ -49,10 +58,9 @@ class DDP(Callback):
         if unused is None:
             unused = not hasattr(run.model, "save_pretrained")
         options: dict[str, Any] = {"find_unused_parameters": unused}
-        if self.bucket_cap_mb is not None:
-            options["bucket_cap_mb"] = self.bucket_cap_mb
-        if self.broadcast_buffers is not None:
-            options["broadcast_buffers"] = self.broadcast_buffers
+        for name in ("bucket_cap_mb", "broadcast_buffers", "static_graph"):
+            if getattr(self, name) is not None:
+                options[name] = getattr(self, name)
         device = run.args.device
         if device.type == "cuda":
             options["device_ids"] = [device.index]

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..engine.arguments import TrainingArguments
+from ..engine.batch_size import is_out_of_memory
 from ..engine.run import Run
 from ..events.control import TrainerControl
-from ..events.errors import ArgumentError
+from ..events.errors import ArgumentError, EvaluationStopped
 from ..events.stages import Stage, order
 from ..events.triggers import Trigger, every
 from .cadence import Cadence
@@ -24,7 +25,7 @@ class Evaluate(Cadence):
 
     flag = "evaluate"
     set_apart = ", or give one of them a dataset and a name"
-    arguments = ("eval_strategy", "eval_steps", "eval_delay", "eval_on_start")
+    arguments = ("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "minimum_eval_times")
 
     trigger: Trigger = field(default_factory=lambda: every(1, "epoch"))
     """When."""
@@ -36,6 +37,7 @@ class Evaluate(Cadence):
     """The name of `dataset`, for its metrics: `eval_<name>_<metric>`."""
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
+    _left: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.name and self.dataset is None:
@@ -48,11 +50,12 @@ class Evaluate(Cadence):
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Evaluate:
-        return cls(from_strategy(args.eval_strategy, args.eval_steps, after=args.eval_delay), args.eval_on_start)
+        times = args.minimum_eval_times or 0
+        return cls(from_strategy(args.eval_strategy, args.eval_steps, args.eval_delay, times), args.eval_on_start)
 
     @order(Stage.RELEASE)
     def on_train_begin(self, run: Run) -> None:
-        if self.on_start and run.state.global_step == 0:
+        if self._left or (self.on_start and run.state.global_step == 0):
             self._evaluate(run)
 
     @order(Stage.ACT)
@@ -61,7 +64,25 @@ class Evaluate(Cadence):
             self._evaluate(run)
 
     def _evaluate(self, run: Run) -> None:
-        if self.dataset is None or isinstance(self.dataset, str):
-            run.evaluate(eval_dataset=self.dataset)
-        else:
-            run.evaluate(eval_dataset={self.name: self.dataset} if self.name else self.dataset)
+        dataset = self.dataset
+        if dataset is not None and not isinstance(dataset, str) and self.name:
+            dataset = {self.name: dataset}
+        self._left = False
+        try:
+            run.evaluate(eval_dataset=dataset)
+        except EvaluationStopped:
+            self._left = True
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ArgumentError(
+                f"Memory does not hold an evaluation batch of {run.args.per_device_eval_batch_size} rows: give a "
+                "smaller `per_device_eval_batch_size`, or `eval_accumulation_steps` to keep less on the device."
+            ) from error
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "left": self._left}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._left = state.pop("left", False)  # an evaluation that was stopped in the middle is made up for
+        super().load_state_dict(state)

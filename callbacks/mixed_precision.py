@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -15,6 +15,8 @@ from ..events.callback import Callback
 from ..events.errors import ArgumentError
 from ..events.stages import Stage
 from .forwards import replace_forward
+
+M = TypeVar("M", bound="MixedPrecision")
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -30,7 +32,7 @@ class MixedPrecision(Callback):
     """Runs the model's forward under torch.autocast and returns its outputs in float32; the weights stay in float32."""
 
     stage = Stage.PREPARE
-    arguments = ("bf16", "fp16")
+    arguments = ("bf16", "fp16", "fp16_opt_level", "scale_loss")
 
     dtype: Literal["bf16", "fp16"] = "bf16"
     """`bf16`, or `fp16`, which needs a CUDA device and scales the loss so that small gradients do not vanish."""
@@ -40,11 +42,18 @@ class MixedPrecision(Callback):
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            raise ArgumentError(f"MixedPrecision({self.dtype!r}): it is 'bf16' or 'fp16'.")
+            raise ArgumentError(f"{type(self).__name__}({self.dtype!r}): it is 'bf16' or 'fp16'.")
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> MixedPrecision | None:
-        return cls("bf16" if args.bf16 else "fp16") if args.bf16 or args.fp16 else None
+        return cls.of_level(args, "O1")
+
+    @classmethod
+    def of_level(cls: type[M], args: TrainingArguments, level: str) -> M | None:
+        """Build it if the arguments ask for half precision at this level."""
+        if not (args.bf16 or args.fp16) or args.fp16_opt_level != level:
+            return None
+        return cls("bf16" if args.bf16 else "fp16", 65536.0 if args.scale_loss is None else args.scale_loss)
 
     def on_setup(self, run: Run) -> None:
         device = run.args.device.type
@@ -54,8 +63,11 @@ class MixedPrecision(Callback):
                     f"fp16 needs a CUDA device, and this run is on {device}: float16 is not computed there. "
                     "Use bf16, or no mixed precision."
                 )
-            run.seams.fill("MixedPrecision", scaler=torch.amp.GradScaler(device, init_scale=self.initial_scale))
+            run.seams.fill(type(self).__name__, scaler=self._scaler(device))
         self._wrap(run.model, device)
+
+    def _scaler(self, device: str) -> torch.amp.GradScaler:
+        return torch.amp.GradScaler(device, init_scale=self.initial_scale)
 
     def _wrap(self, model: nn.Module, device: str) -> None:
         forward = model.forward

@@ -79,6 +79,21 @@ class Ranks:
         dist.all_gather(parts, tensor)
         return torch.cat(parts)
 
+    def gather_padded(self, tensor: torch.Tensor, padding: int = -100) -> torch.Tensor:
+        """Return tensors of all processes joined along their first dimension, that and the second being of any size.
+
+        What is shorter along the second dimension is padded at its end.
+        """
+        if tensor.dim() == 0:
+            return self.gather(tensor)
+        sizes = torch.tensor([*tensor.shape[:2]], device=tensor.device)
+        everyone = self.gather(sizes).reshape(self.world_size, -1)
+        largest = everyone.max(dim=0).values.tolist()
+        whole = tensor.new_full((*largest, *tensor.shape[2:]), padding)
+        whole[tuple(slice(size) for size in tensor.shape[:2])] = tensor
+        gathered = self.gather(whole).reshape(self.world_size, *whole.shape)
+        return torch.cat([gathered[rank, :rows] for rank, rows in enumerate(everyone[:, 0].tolist())])
+
     def gather_objects(self, value: Any) -> list[Any]:
         """Return the plain values of all processes, in order of rank."""
         if self.alone:

@@ -41,7 +41,7 @@ def _synchronise(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
     return _NOTHING
 
 
-def _clip(optimizer: Optimizer, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
+def clip_gradients(optimizer: Optimizer, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
     """Clip to `max_norm` and return the norm before; 0 only measures."""
     if max_norm > 0:
         return nn.utils.clip_grad_norm_(parameters, max_norm)
@@ -84,7 +84,7 @@ class Seams:
         self.wrap_optimizer = lambda optimizer: optimizer
         self.wrap_model = _wrap_model
         self.synchronise = _synchronise
-        self.clip = _clip
+        self.clip = clip_gradients
         self.zero_grad = _zero_grad
         self.scaler = None
         self.optimizer_state = _optimizer_state

@@ -61,36 +61,46 @@ class Trigger:
 
 @dataclass(frozen=True)
 class EverySteps(Trigger):
-    """Due at the end of every n-th step."""
+    """Due at the end of every n-th step, or more often where the run would be too short for `times` of them."""
 
     steps: int
     after: float = 0
+    times: int = 0
 
     def due(self, now: Moment, before: Moment | None = None) -> bool:
-        return now.place == "step" and now.step % self.steps == 0 and now.step >= self.after
+        return now.place == "step" and now.step % self._interval(now.max_steps) == 0 and now.step >= self.after
 
     def wakes(self, step: int, max_steps: int) -> float:
-        return (step // self.steps + 1) * self.steps
+        interval = self._interval(max_steps)
+        return (step // interval + 1) * interval
+
+    def _interval(self, max_steps: int) -> int:
+        # What is left of the run after the delay holds at least as many steps of this interval.
+        return min(self.steps, max(1, int(max_steps - self.after) // self.times)) if self.times else self.steps
 
     def __repr__(self) -> str:
-        return f"every({self.steps}{_after(self.after)})"
+        return f"every({self.steps}{_after(self.after)}{_times(self.times)})"
 
 
 @dataclass(frozen=True)
 class EveryShare(Trigger):
-    """Due at the end of every n-th step, n being a share of the run, rounded up."""
+    """Due at the end of every n-th step, n being a share of the run, rounded up, or of one for `times` of them."""
 
     share: float
     after: float = 0
+    times: int = 0
 
     def due(self, now: Moment, before: Moment | None = None) -> bool:
-        return EverySteps(max(1, math.ceil(now.max_steps * self.share)), self.after).due(now, before)
+        return self._in_steps(now.max_steps).due(now, before)
 
     def wakes(self, step: int, max_steps: int) -> float:
-        return EverySteps(max(1, math.ceil(max_steps * self.share))).wakes(step, max_steps)
+        return self._in_steps(max_steps).wakes(step, max_steps)
+
+    def _in_steps(self, max_steps: int) -> EverySteps:
+        return EverySteps(max(1, math.ceil(max_steps * self.share)), self.after, self.times)
 
     def __repr__(self) -> str:
-        return f"every({self.share}{_after(self.after)})"
+        return f"every({self.share}{_after(self.after)}{_times(self.times)})"
 
 
 @dataclass(frozen=True)
@@ -259,7 +269,7 @@ UNITS: dict[str, float] = {
 """Seconds in each spelling of a unit of time."""
 
 
-def every(interval: float | str, unit: str = "step", *, after: float = 0) -> Trigger:
+def every(interval: float | str, unit: str = "step", *, after: float = 0, times: int = 0) -> Trigger:
     """Return a trigger that is due at regular intervals.
 
     Args:
@@ -267,9 +277,10 @@ def every(interval: float | str, unit: str = "step", *, after: float = 0) -> Tri
             (units `s`, `min`, `h`).
         unit: `"step"`, `"epoch"`, or a unit of time as above.
         after: not before this many steps; for epochs, epochs; for a time, seconds.
+        times: for steps, at least this often in the run, at a shorter interval if need be; 0 for no such demand.
 
     Raises:
-        ArgumentError: if the interval is not positive, or the unit is unknown.
+        ArgumentError: if the interval is not positive, the unit is unknown, or `times` is given for another unit.
     """
     if isinstance(interval, str):
         number = interval.strip().rstrip("abcdefghijklmnopqrstuvwxyz ").strip()
@@ -282,10 +293,14 @@ def every(interval: float | str, unit: str = "step", *, after: float = 0) -> Tri
     if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not 0 < interval < math.inf:
         raise ArgumentError(f"every({interval!r}): an interval is a number above 0; for no interval at all, never().")
     name = unit.strip().lower()
+    if isinstance(times, bool) or not isinstance(times, int) or times < 0:
+        raise ArgumentError(f"every({interval!r}, times={times!r}): a number of times is whole, from 0.")
+    if times and name not in ("step", "steps"):
+        raise ArgumentError(f"every({interval!r}, {unit!r}, times={times}): only steps can come more often.")
     if name in ("step", "steps"):
         if interval < 1:
-            return EveryShare(interval, after)
-        return EverySteps(_whole(interval, "steps"), after)
+            return EveryShare(interval, after, times)
+        return EverySteps(_whole(interval, "steps"), after, times)
     if name in ("epoch", "epochs"):
         return EveryEpochs(_whole(interval, "epochs"), after)
     if name in UNITS:
@@ -330,6 +345,10 @@ def _whole(interval: float, what: str) -> int:
 
 def _after(after: float) -> str:
     return f", after={_plain(after)}" if after else ""
+
+
+def _times(times: int) -> str:
+    return f", times={times}" if times else ""
 
 
 def _plain(number: float) -> str:

@@ -16,6 +16,8 @@ from .best_model import BestModelArguments
 from .data import DataArguments
 from .duration import DurationArguments
 from .evaluation import EvaluationArguments
+from .hub import HubArguments
+from .model import ModelArguments
 from .optimizer import OptimizerArguments
 from .output import OutputArguments
 from .parallel import ParallelArguments
@@ -37,6 +39,7 @@ __all__ = ["ALIASES", "OPTIMIZERS", "SCHEDULES", "IntervalStrategy", "SaveStrate
 @dataclass(kw_only=True)
 class TrainingArguments(
     Record,
+    HubArguments,
     ParallelArguments,
     ProcessArguments,
     ReproducibilityArguments,
@@ -46,6 +49,7 @@ class TrainingArguments(
     EvaluationArguments,
     ReportingArguments,
     PrecisionArguments,
+    ModelArguments,
     ScheduleArguments,
     OptimizerArguments,
     BatchArguments,

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ...events.errors import nearest
 from ._base import Group, default_of
+from .record import mask
 
 G = TypeVar("G", bound=Group)
 
@@ -25,6 +26,8 @@ hints_of: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 def normalised(field: Field[Any], value: Any) -> Any:
     """Bring `value` into its one spelling. What is not understood comes back as it is, for the checks to name."""
     allowed = field.metadata
+    if value == mask(field.name):
+        return default_of(field)
     if allowed.get("path"):
         if value is None:
             return default_of(field)

@@ -14,20 +14,44 @@ class Alias(NamedTuple):
     """What another name stands for."""
 
     new: str
-    """The argument's name here."""
+    """The argument's name here; empty where nothing is left to choose."""
     translate: Callable[[Any], Any] = _unchanged
-    """From a value under the other name to the value here."""
+    """From a value under the other name to the value here; None means that the value says nothing."""
     outdated: bool = True
     """Whether to warn. Not where Transformers itself prefers the other name: its users would be warned both ways."""
+    values: tuple[Any, ...] = ()
+    """The values it may have; empty for any."""
 
+
+def _if_true(value: Any) -> Callable[[Any], Any]:
+    return lambda wanted: value if wanted else None
+
+
+_SWITCH = (True, False)
 
 ALIASES: dict[str, Alias] = {
     "activation_checkpointing": Alias("gradient_checkpointing", outdated=False),
     "activation_checkpointing_kwargs": Alias("gradient_checkpointing_kwargs", outdated=False),
+    "adafactor": Alias("optim", _if_true("adafactor"), values=_SWITCH),
+    "device": Alias("use_cpu", lambda device: device == "cpu", values=("cpu", "gpu", "cuda")),
+    "eval_batch_size": Alias("per_device_eval_batch_size"),
+    "evaluate_during_training": Alias("eval_strategy", _if_true("steps"), values=_SWITCH),
     "evaluation_strategy": Alias("eval_strategy"),
+    "fp16_backend": Alias("", values=("auto", "amp", "cpu_amp")),
+    "group_by_length": Alias("train_sampling_strategy", _if_true("group_by_length"), values=_SWITCH),
+    "half_precision_backend": Alias("", values=("auto", "amp", "cpu_amp")),
+    "include_inputs_for_metrics": Alias("include_for_metrics", _if_true(["inputs"]), values=_SWITCH),
+    "include_tokens_per_second": Alias("include_num_input_tokens_seen", _if_true("all"), values=_SWITCH),
     "no_cuda": Alias("use_cpu"),
     "per_gpu_eval_batch_size": Alias("per_device_eval_batch_size"),
     "per_gpu_train_batch_size": Alias("per_device_train_batch_size"),
+    "push_to_hub_model_id": Alias("hub_model_id"),
+    "push_to_hub_token": Alias("hub_token"),
     "recompute": Alias("gradient_checkpointing"),
+    "save_safetensors": Alias("", values=(True,)),
+    "torchdynamo": Alias("torch_compile_backend"),
+    "train_batch_size": Alias("per_device_train_batch_size"),
+    "use_legacy_prediction_loop": Alias("", values=_SWITCH),
+    "xpu_backend": Alias("ddp_backend"),
 }
 """Other name -> what it stands for."""

@@ -22,6 +22,9 @@ class EvaluationArguments(Group):
         0, "How long no evaluation happens from the start, in the unit of `eval_strategy`: steps or epochs."
     )
     eval_on_start: bool = arg(False, "Whether to evaluate before the first step, which finds mistakes early.")
+    minimum_eval_times: int | None = arg(
+        None, "How often a run evaluates at least, where `eval_steps` would make it fewer; None goes by `eval_steps`."
+    )
     prediction_loss_only: bool = arg(False, "Whether an evaluation keeps the loss only, no predictions and labels.")
     include_for_metrics: list[str] = arg(
         [], "What `compute_metrics` gets beside predictions and labels: 'inputs', 'loss' (one per sample) or both."
@@ -34,8 +37,18 @@ class EvaluationArguments(Group):
         True, "Whether the predictions of all batches are joined into one array, rather than kept as a list of batches."
     )
 
+    batch_eval_metrics: bool = arg(
+        False,
+        "Whether `compute_metrics` is called batch by batch, with `compute_result=True` at the last one, so that no "
+        "predictions are kept.",
+    )
+    eval_use_gather_object: bool = arg(
+        False, "Whether predictions of several processes are gathered as any nested objects, rather than as tensors."
+    )
+
     def problems(self) -> Iterator[str]:
         yield from must(self, steps_or_share, "give whole steps, or a share of the run in (0, 1).", "eval_steps")
         yield from must(self, lambda wait: wait >= 0, "give 0 or more.", "eval_delay")
         yield from must(self, lambda n: n >= 1, "give at least 1 batch, or None.", "eval_accumulation_steps")
+        yield from must(self, lambda n: n >= 1, "give at least 1, or None.", "minimum_eval_times")
         yield from must(self, {"inputs", "loss"}.issuperset, "take from 'inputs' and 'loss'.", "include_for_metrics")

@@ -17,6 +17,9 @@ class OptimizerArguments(Group):
     learning_rate: float = arg(5e-5, "Step size of the optimizer at its peak; the schedule scales it over the run.")
     optim: str = arg("adamw_torch_fused", "Optimizer, by name.", choices=OPTIMIZERS)
     optim_args: str | None = arg(None, "More options for the optimizer, written 'name=value,name=value'.")
+    optim_target_modules: str | list[str] | None = arg(
+        None, "Layers that optimizers of low rank (GaLore, APOLLO) work on: parts of names, or one regular expression."
+    )
     weight_decay: float = arg(
         0.0, "Decay of the weights per step, times the learning rate; biases and normalisation layers are left alone."
     )

@@ -11,6 +11,11 @@ from typing import Any
 from ._base import default_of
 
 
+def mask(name: str) -> str:
+    """What stands for the value of a secret field; read back, it means that none is given."""
+    return f"<{name.upper()}>"
+
+
 @dataclass(kw_only=True, repr=False)
 class Record:
     """A dataclass that knows which of its values somebody decided, and can be written as JSON."""
@@ -36,10 +41,10 @@ class Record:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field, enums as their strings; what ends in `_token` is a secret and comes masked."""
+        """Every field, enums as their strings; what ends in `_token` is a secret, and comes masked if it is given."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
         return {
-            name: f"<{name.upper()}>" if name.endswith("_token") else value.value if isinstance(value, Enum) else value
+            name: mask(name) if name.endswith("_token") and value else value.value if isinstance(value, Enum) else value
             for name, value in values.items()
         }
 

@@ -21,6 +21,18 @@ class SavingArguments(Group):
         False, "Whether a checkpoint holds the model only: small, but a run cannot be resumed from it."
     )
 
+    on_save_error: str = arg(
+        "raise",
+        "What follows when a checkpoint cannot be written: 'raise' ends the run, 'warn' trains on to the next one.",
+        choices=("raise", "warn"),
+    )
+    restore_callback_states_from_checkpoint: bool = arg(
+        True, "Whether a resumed run gives callbacks back the states they had, rather than starting them anew."
+    )
+    enable_jit_checkpoint: bool = arg(
+        False, "Whether SIGTERM ends the run after its step with a checkpoint, as schedulers that preempt expect."
+    )
+
     def problems(self) -> Iterator[str]:
         yield from must(self, steps_or_share, "give whole steps, or a share of the run in (0, 1).", "save_steps")
         yield from must(self, lambda n: n >= 1, "keep at least 1, or all with None.", "save_total_limit")

@@ -45,7 +45,7 @@ def respelt(kwargs: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]
     None under another name means "not given", as in the argument files that older trainers wrote.
     """
     settings = {name: value for name, value in kwargs.items() if name in known}
-    said_by = {name: name for name in settings}
+    said = {name: (name, value) for name, value in settings.items()}
     problems, outdated = [], []
     for name, value in kwargs.items():
         if name in known:
@@ -53,15 +53,19 @@ def respelt(kwargs: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]
         if name not in ALIASES:
             problems.append(f"`{name}` is not an argument{nearest(name, known)}")
             continue
-        new, translated, is_outdated = ALIASES[name]
-        if is_outdated:
-            outdated.append(f"`{name}` is now `{new}`")
-        if value is None:
+        new, translated, is_outdated, allowed = ALIASES[name]
+        if value is not None and allowed and value not in allowed:
+            problems.append(f"`{name}` is {value!r}; it takes {', '.join(map(repr, allowed))}.")
             continue
-        value = translated(value)
-        if settings.setdefault(new, value) != value:
-            problems.append(f"`{name}` is {value!r}, but `{said_by[new]}` is {settings[new]!r}; give `{new}` only.")
-        said_by.setdefault(new, name)
+        if is_outdated:
+            outdated.append(f"`{name}` is now `{new}`" if new else f"`{name}` has nothing left to choose; leave it out")
+        meant = None if value is None else translated(value)
+        if meant is None or not new:
+            continue
+        if settings.setdefault(new, meant) != meant:
+            other, said_there = said[new]
+            problems.append(f"`{name}` is {value!r}, but `{other}` is {said_there!r}; give `{new}` only.")
+        said.setdefault(new, (name, value))
     if problems:
         raise refusal(problems)
     if outdated:

@@ -1,0 +1,68 @@
+"""Every training argument is read by somebody: none is accepted and then ignored."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from trainbus import TrainingArguments
+from trainbus.engine.arguments.script import ScriptArguments
+from trainbus.events.errors import ArgumentError
+from trainbus.integrations import way_to_shard
+
+FIELDS = {field.name for field in dataclasses.fields(TrainingArguments)}
+SCRIPT = {field.name for field in dataclasses.fields(ScriptArguments)}
+
+REFUSED = {"fsdp_config"}
+"""What goes with an argument that is refused whenever it is given."""
+
+
+@pytest.fixture(scope="module")
+def readers() -> ModuleType:
+    path = Path(__file__).resolve().parent.parent / "docs" / "readers.py"
+    spec = importlib.util.spec_from_file_location("readers", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_argument_has_a_reader_and_scripts_read_the_rest(readers: ModuleType) -> None:
+    found = readers.readers_of(FIELDS)
+    assert {name for name, places in found.items() if not places} == SCRIPT | REFUSED
+
+
+@pytest.mark.parametrize(
+    ("argument", "reader"),
+    [
+        ("bf16", "MixedPrecision"),
+        ("early", None),  # no argument at all
+        ("eval_delay", "Evaluate"),
+        ("warmup_steps", "Trainer"),  # through the method that turns it into steps
+        ("log_on_each_node", "Trainer"),  # through two properties
+        ("report_to", "integrations"),
+    ],
+)
+def test_the_finder_finds_the_right_places(readers: ModuleType, argument: str, reader: str | None) -> None:
+    found = readers.readers_of({argument})[argument]
+    assert (reader in found) if reader is not None else found == []
+
+
+def test_the_finder_does_not_take_a_check_for_a_reader(readers: ModuleType) -> None:
+    # `problems` of the group looks at it, and nothing else of the arguments does.
+    assert "engine.arguments.batches" not in readers.readers_of({"gradient_accumulation_steps"})
+
+
+@pytest.mark.parametrize("given", [{"fsdp": True, "fsdp_config": {"reshard": True}}, {"deepspeed": {}}])
+def test_what_is_refused_is_refused(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ArgumentError, match="single one: start the program with torchrun"):
+        way_to_shard(TrainingArguments(**given))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ArgumentError, match="not part of this version"):
+        way_to_shard(TrainingArguments(**given))
