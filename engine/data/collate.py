@@ -10,20 +10,25 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from ...events.errors import DataError
+from ...events.errors import ArgumentError, DataError
 
 Collator = Callable[[list[Any]], Any]
 
 
-def default_data_collator(features: list[Any]) -> Any:
+def default_data_collator(features: list[Any], return_tensors: str = "pt") -> Any:
     """Stack rows into a batch.
 
     Dicts become a dict of tensors: `label` (a number) and `label_ids` (numbers) become `labels`, whole numbers as int64
     and others as float32; strings and None are left out. Tuples become a tuple of tensors.
 
+    Args:
+        features: the rows.
+        return_tensors: 'pt', torch's tensors; there are no others here.
+
     Raises:
         DataError: if the values of a key cannot be stacked, naming the key and what to do.
     """
+    only_torch(return_tensors)
     first = features[0]
     if isinstance(first, (tuple, list, torch.Tensor, np.ndarray)) and not hasattr(first, "_asdict"):
         return tuple(default_collate(features)) if isinstance(first, (tuple, list)) else default_collate(features)
@@ -46,6 +51,12 @@ def default_data_collator(features: list[Any]) -> Any:
     return batch
 
 
+def only_torch(return_tensors: str) -> None:
+    """Refuse tensors of any other kind than torch's."""
+    if return_tensors != "pt":
+        raise ArgumentError(f"`return_tensors` is {return_tensors!r}; a trainer of torch models takes 'pt' only.")
+
+
 def _dtype(label: Any) -> torch.dtype:
     return torch.int64 if isinstance(label, (int, np.integer)) else torch.float32
 
@@ -65,20 +76,6 @@ def _stack(key: str, values: list[Any]) -> torch.Tensor:
             else "Pass a `data_collator` that turns it into a tensor, or remove the column."
         )
         raise DataError(f"The column {key!r} cannot be stacked into a batch ({error}). {remedy}") from error
-
-
-@dataclass
-class PaddingCollator:
-    """Pads rows to the longest of the batch with the tokenizer's own `pad`, and renames `label` to `labels`."""
-
-    tokenizer: Any
-
-    def __call__(self, features: list[Any]) -> Any:
-        batch = self.tokenizer.pad(features, padding=True, return_tensors="pt")
-        for name in ("label", "label_ids"):
-            if name in batch:
-                batch["labels"] = batch.pop(name)
-        return batch
 
 
 @dataclass

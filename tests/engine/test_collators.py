@@ -1,0 +1,310 @@
+"""The collators that pad and mask, beside transformers' own of the same names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch.utils.data import DataLoader
+
+import trainbus
+from trainbus import (
+    DataCollatorForLanguageModeling,
+    DataCollatorForSeq2Seq,
+    DataCollatorForTokenClassification,
+    DataCollatorWithPadding,
+)
+from trainbus.events.errors import ArgumentError, DataError
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(45))]
+
+
+def tokenizer(side: str = "right", **options: Any) -> Any:
+    """A tokenizer of 50 words, made here."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    inner = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()])
+    inner.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, unk_token="[UNK]", padding_side=side, model_max_length=24, **{**names, **options}
+    )
+
+
+class Plain:
+    """What a collator asks of a tokenizer, and nothing else."""
+
+    padding_side = "right"
+    pad_token_id = 0
+    mask_token_id = 4
+
+    def __len__(self) -> int:
+        return 50
+
+    def pad(
+        self, rows: list[Any], padding: Any = True, pad_to_multiple_of: int | None = None, return_tensors: str = "pt"
+    ) -> dict[str, torch.Tensor]:
+        width = max(len(row["input_ids"]) for row in rows)
+        width = -(-width // (pad_to_multiple_of or 1)) * (pad_to_multiple_of or 1)
+        ids = [[*row["input_ids"]] + [0] * (width - len(row["input_ids"])) for row in rows]
+        return {"input_ids": torch.tensor(ids)}
+
+    def get_special_tokens_mask(self, ids: list[int], already_has_special_tokens: bool = False) -> list[int]:
+        return [int(token < 5) for token in ids]
+
+
+def texts(rows: int = 6, seed: int = 0, longest: int = 8) -> list[str]:
+    """Texts of different lengths, with punctuation, so that some words have several tokens."""
+    random = np.random.default_rng(seed)
+    return [
+        " ".join(f"w{number}" + random.choice(["", ",w3", "!"]) for number in random.integers(0, 45, size))
+        for size in random.integers(2, longest, rows)
+    ]
+
+
+def encoded(side: str = "right", **options: Any) -> list[dict[str, Any]]:
+    """Rows as the tokenizer makes them."""
+    made = tokenizer(side)
+    return [dict(made(text, **options)) for text in texts()]
+
+
+def same(ours: Any, theirs: Any) -> None:
+    """Assert that two batches have the same keys in the same order, and the same tensors under them."""
+    assert isinstance(ours, Mapping)
+    assert list(ours) == list(theirs)
+    for name, value in theirs.items():
+        if value is None:
+            assert ours[name] is None
+        else:
+            assert ours[name].dtype == value.dtype
+            assert torch.equal(ours[name], value), name
+
+
+def compare(name: str, side: str, rows: list[Any], **options: Any) -> None:
+    """Assert that the two libraries' collators of a name make the same batch of the rows, without changing them."""
+    before = [dict(row) for row in rows]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # transformers' makes tensors of lists of arrays
+        theirs = getattr(transformers, name)(tokenizer(side), **options)([dict(row) for row in rows])
+    ours = getattr(trainbus, name)(tokenizer(side), **options)(rows)
+    same(ours, theirs)
+    assert [list(row) for row in rows] == [list(row) for row in before]
+
+
+PADDINGS = [{}, {"pad_to_multiple_of": 8}, {"padding": "max_length", "max_length": 23}, {"padding": "longest"}]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("options", PADDINGS, ids=str)
+@pytest.mark.parametrize("label", [None, "label", "label_ids"])
+def test_rows_are_padded(side: str, options: dict[str, Any], label: str | None):
+    rows = encoded(side)
+    for number, row in enumerate(rows):
+        row.update({} if label is None else {label: number if label == "label" else [number, number]})
+    compare("DataCollatorWithPadding", side, rows, **options)
+
+
+def test_rows_of_one_length_need_no_padding():
+    rows = [{"input_ids": [2, 7, 3]}, {"input_ids": [2, 8, 3]}]
+    compare("DataCollatorWithPadding", "right", rows, padding=False)
+
+
+def test_padding_says_nothing_of_how_quick_tokenizers_are_to_pad():
+    quick = tokenizer()
+    DataCollatorWithPadding(quick)([{"input_ids": [1]}, {"input_ids": [1, 2]}])
+    assert not quick.deprecation_warnings.get("Asking-to-pad-a-fast-tokenizer", False)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("options", [*PADDINGS, {"label_pad_token_id": 7}], ids=str)
+@pytest.mark.parametrize("kind", [None, list, np.array, torch.tensor])
+@pytest.mark.parametrize("name", ["labels", "label"])
+def test_labels_of_tokens_are_padded_with_them(side: str, options: dict[str, Any], kind: Any, name: str):
+    rows = encoded(side)
+    if kind is not None:
+        rows = [{**row, name: kind([token % 3 for token in row["input_ids"]])} for row in rows]
+    compare("DataCollatorForTokenClassification", side, rows, **options)
+
+
+def test_more_labels_than_tokens_are_refused():
+    rows = [{"input_ids": [2, 3], "labels": [0, 1, 0]}]
+    with pytest.raises(DataError, match="3 labels, and the batch is 2 tokens wide"):
+        DataCollatorForTokenClassification(tokenizer())(rows)
+
+
+def t5() -> Any:
+    torch.manual_seed(0)
+    return transformers.T5ForConditionalGeneration(
+        transformers.T5Config(
+            vocab_size=50, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, decoder_start_token_id=0
+        )
+    )
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("options", [*PADDINGS, {"label_pad_token_id": 7}], ids=str)
+@pytest.mark.parametrize("kind", [None, list, np.array, "none"])
+@pytest.mark.parametrize("model", [False, True])
+def test_sequences_and_their_labels_are_padded_apart(side: str, options: dict[str, Any], kind: Any, model: bool):
+    rows = encoded(side)
+    for size, row in enumerate(rows):
+        if kind is not None:
+            row["labels"] = None if kind == "none" else kind([9] * (size + 1))
+    compare("DataCollatorForSeq2Seq", side, rows, model=t5() if model else None, **options)
+
+
+def test_labels_that_are_not_to_be_padded():
+    rows = [{"input_ids": [2, 7, 3], "label": [4, 5]}, {"input_ids": [2, 8, 3], "label": [6, 7]}]
+    compare("DataCollatorForSeq2Seq", "right", rows, padding=False)
+    with pytest.raises(DataError, match=r"lengths \[1, 2\].*padding=True"):
+        DataCollatorForSeq2Seq(tokenizer(), padding="do_not_pad")([rows[0], {**rows[1], "label": [1]}])
+
+
+# Language models.
+
+
+def masked(library: Any, rows: list[Any], calls: int = 3, **options: Any) -> list[Any]:
+    """What a library's collator makes of the rows in several calls, and the state that it leaves torch's draws in."""
+    torch.manual_seed(5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        collator = library.DataCollatorForLanguageModeling(tokenizer(options.pop("side", "right")), **options)
+    copied = [dict(row) if isinstance(row, Mapping) else row for row in rows]
+    return [*(collator(copied) for _ in range(calls)), {"state": torch.get_rng_state()}]
+
+
+MASKINGS = [
+    {},
+    {"mlm": False},
+    {"mlm": False, "pad_to_multiple_of": 8},
+    {"mlm_probability": 0.5, "pad_to_multiple_of": 8},
+    {"mlm_probability": 0},
+    {"mlm_probability": 1, "mask_replace_prob": 1, "random_replace_prob": 0},
+    {"mask_replace_prob": 0.0, "random_replace_prob": 1.0, "mlm_probability": 0.4},
+    {"mask_replace_prob": 0.5, "random_replace_prob": 0.4, "mlm_probability": 0.4},
+    {"mask_replace_prob": 0.5, "random_replace_prob": 0, "mlm_probability": 0.4},
+    {"seed": 11},
+    {"side": "left", "mlm_probability": 0.3},
+]
+
+
+@pytest.mark.parametrize("options", MASKINGS, ids=str)
+@pytest.mark.parametrize("special", [False, True])
+def test_tokens_are_masked_with_the_draws_of_transformers(options: dict[str, Any], special: bool):
+    rows = encoded(return_special_tokens_mask=special)
+    theirs = masked(transformers, rows, **options)
+    ours = masked(trainbus, rows, **options)
+    for our, their in zip(ours, theirs, strict=True):
+        same(our, their)
+    if options.get("mlm", True) and options.get("mlm_probability", 1):
+        assert any((batch["labels"] != -100).any() for batch in ours[:-1])
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+@pytest.mark.parametrize("options", [{"side": "left"}, {"mlm": False}, {"pad_to_multiple_of": 5, "seed": 3}], ids=str)
+def test_rows_that_are_bare_token_ids(kind: Any, options: dict[str, Any]):
+    rows = [kind(row["input_ids"]) for row in encoded()]
+    for our, their in zip(masked(trainbus, rows, **options), masked(transformers, rows, **options), strict=True):
+        same(our, their)
+    one_length = [kind([2, 9, 9, 9, 3])] * 3
+    same(masked(trainbus, one_length, **options)[0], masked(transformers, one_length, **options)[0])
+
+
+def test_words_are_masked_whole():
+    made = tokenizer()
+    options = {"return_special_tokens_mask": True, "return_offsets_mapping": True, "padding": "max_length"}
+    rows = [dict(made(text, max_length=24, truncation=True, **options)) for text in texts(8)]
+    asked = {"whole_word_mask": True, "mlm_probability": 0.4}
+    ours, theirs = masked(trainbus, rows, **asked), masked(transformers, rows, **asked)
+    for our, their in zip(ours, theirs, strict=True):
+        same(our, their)
+    assert (ours[0]["input_ids"][ours[0]["labels"] != -100] == made.mask_token_id).all()
+    with pytest.raises(DataError, match="offset_mapping"):
+        masked(trainbus, encoded(), **asked)
+    with pytest.warns(UserWarning, match="mask_replace_prob"):
+        DataCollatorForLanguageModeling(made, whole_word_mask=True)
+
+
+def test_each_worker_draws_from_a_generator_of_its_own():
+    def batches(library: Any) -> list[Any]:
+        collator = library.DataCollatorForLanguageModeling(tokenizer(), seed=3, mlm_probability=0.5)
+        return list(DataLoader(rows, batch_size=2, num_workers=2, collate_fn=collator))
+
+    rows = encoded()
+    for our, their in zip(batches(trainbus), batches(transformers), strict=True):
+        same(our, their)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mlm_probability": 1.5}, "mlm_probability"),
+        ({"mlm_probability": None}, "mlm_probability"),
+        ({"mask_replace_prob": -0.1}, "mask_replace_prob"),
+        ({"random_replace_prob": float("nan")}, "random_replace_prob"),
+        ({"mask_replace_prob": 0.8, "random_replace_prob": 0.3}, "more than 1 together"),
+        ({"mlm": False, "whole_word_mask": True}, "whole_word_mask"),
+        ({"return_tensors": "np"}, "'pt' only"),
+    ],
+)
+def test_shares_that_cannot_be_are_refused(options: dict[str, Any], message: str):
+    with pytest.raises(ArgumentError, match=message):
+        DataCollatorForLanguageModeling(tokenizer(), **options)
+
+
+def test_a_tokenizer_without_the_tokens_needed():
+    with pytest.raises(ArgumentError, match=r"no mask token.*mlm=False"):
+        DataCollatorForLanguageModeling(tokenizer(mask_token=None))
+    lists = [[1, 2], [1, 2, 3]]
+    with pytest.raises(DataError, match=r"padded to 3 tokens.*no padding token"):
+        DataCollatorForLanguageModeling(tokenizer(pad_token=None), mlm=False)(lists)
+
+
+# Without transformers.
+
+
+def test_the_collator_that_only_stacks_takes_the_same_arguments():
+    rows = [{"x": [1.0, 2.0], "label": 1}] * 2
+    same(trainbus.default_data_collator(rows, "pt"), transformers.default_data_collator(rows, "pt"))
+    with pytest.raises(ArgumentError, match="'np'"):
+        trainbus.default_data_collator(rows, return_tensors="np")
+
+
+@pytest.mark.parametrize("collator", [DataCollatorForSeq2Seq, DataCollatorForTokenClassification])
+def test_any_object_that_pads_is_a_tokenizer(collator: Any):
+    rows = [{"input_ids": [2, 9, 3], "labels": [1, 2, 1]}, {"input_ids": [2, 3], "labels": [1, 2]}]
+    batch = collator(Plain())(rows)
+    assert batch["input_ids"].tolist() == [[2, 9, 3], [2, 3, 0]]
+    assert batch["labels"].tolist() == [[1, 2, 1], [1, 2, -100]]
+    with pytest.raises(ArgumentError, match="'np'"):
+        collator(Plain())(rows, return_tensors="np")
+
+
+def test_any_object_that_pads_can_have_its_tokens_masked():
+    rows = [{"input_ids": [2, 9, 8, 3]}, {"input_ids": [2, 3]}]
+    certain = {"mlm_probability": 1.0, "mask_replace_prob": 1.0, "random_replace_prob": 0.0}
+    batch = DataCollatorForLanguageModeling(Plain(), **certain)(rows)
+    assert batch["input_ids"].tolist() == [[2, 4, 4, 3], [2, 3, 0, 0]]
+    assert batch["labels"].tolist() == [[-100, 9, 8, -100], [-100] * 4]
+
+
+def test_they_are_found_where_others_are_and_need_no_other_library():
+    names = [name for name in dir(trainbus) if "ollator" in name]
+    assert len(names) == 5
+    program = (
+        "import sys; sys.modules['transformers'] = None\n"
+        "import trainbus, trainbus.engine\n"
+        f"assert all(getattr(trainbus, name) is getattr(trainbus.engine, name) for name in {names})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr

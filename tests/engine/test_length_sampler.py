@@ -1,0 +1,330 @@
+"""Rows grouped by length: the order beside transformers', what is measured, and resuming within an epoch."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+import transformers
+from accelerate.data_loader import BatchSamplerShard
+from engine_toys import CountedRows, bert, both, history, same_weights, timeless, trainer, weights
+from torch import nn
+from torch.utils.data import BatchSampler, IterableDataset
+
+from trainbus import Checkpoint, every
+from trainbus.engine.checkpoint.codec import load_values
+from trainbus.engine.data.length_sampler import LengthGroupedSampler, grouped_by_length, lengths_of
+from trainbus.engine.data.samplers import BatchedSampler
+from trainbus.engine.ranks import Ranks
+from trainbus.events.errors import ArgumentError, DataError
+
+ALONE = Ranks(0, 1, 0)
+
+
+def sizes(rows: int, seed: int = 0) -> list[int]:
+    """Lengths, many of them equal."""
+    return np.random.default_rng(seed).integers(1, 13, rows).tolist()
+
+
+def texts(rows: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Rows for `bert` of different lengths."""
+    random = np.random.default_rng(seed)
+    return [
+        {"input_ids": random.integers(1, 50, size).tolist(), "labels": int(random.integers(0, 2))}
+        for size in sizes(rows, seed)
+    ]
+
+
+class Tokenizer:
+    """Pads, as far as a collator needs it."""
+
+    model_input_names = ("input_ids", "attention_mask")
+
+    def pad(self, rows: list[Any], **options: Any) -> dict[str, torch.Tensor]:
+        width = max(len(row["input_ids"]) for row in rows)
+        ids = [[*row["input_ids"]] + [0] * (width - len(row["input_ids"])) for row in rows]
+        mask = [[1] * len(row["input_ids"]) + [0] * (width - len(row["input_ids"])) for row in rows]
+        labels = {"labels": torch.tensor([row["labels"] for row in rows])} if "labels" in rows[0] else {}
+        return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask), **labels}
+
+
+def collate(rows: list[Any]) -> dict[str, torch.Tensor]:
+    return Tokenizer().pad(rows)
+
+
+# The order.
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 100])
+@pytest.mark.parametrize("rows", [1, 7, 33, 1000])
+def test_the_order_is_that_of_transformers(rows: int, size: int):
+    lengths = sizes(rows)
+    theirs = transformers.trainer_pt_utils.LengthGroupedSampler(
+        size, lengths=lengths, generator=torch.Generator().manual_seed(3)
+    )
+    ours = LengthGroupedSampler(lengths, size, ALONE, seed=3)
+    assert list(ours) == list(theirs)
+    assert sorted(ours.order) == list(range(rows))
+    torch.manual_seed(9)
+    theirs = transformers.trainer_pt_utils.LengthGroupedSampler(size, lengths=lengths)
+    expected = [list(theirs), list(theirs), torch.get_rng_state().tolist()]
+    torch.manual_seed(9)
+    ours = LengthGroupedSampler(lengths, size, ALONE)
+    assert [list(ours), list(ours), torch.get_rng_state().tolist()] == expected
+    assert len(ours) == len(theirs) == rows
+
+
+def test_the_longest_row_is_the_first_and_neighbours_are_alike():
+    lengths = sizes(1000)
+    order = grouped_by_length(lengths, 8, torch.Generator().manual_seed(0))
+    assert lengths[order[0]] == max(lengths)
+    batches = [[lengths[row] for row in order[start : start + 8]] for start in range(8, 1000, 8)]
+    assert np.mean([max(batch) - min(batch) for batch in batches]) < 1
+    assert grouped_by_length([], 8, torch.Generator()) == []
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("rows", [32, 37, 45])
+def test_processes_share_the_order_as_under_transformers(rows: int, drop_last: bool):
+    lengths = sizes(rows)
+    for rank in range(3):
+        torch.manual_seed(4)
+        whole = BatchSampler(transformers.trainer_pt_utils.LengthGroupedSampler(8, lengths=lengths), 4, drop_last)
+        theirs = list(BatchSamplerShard(whole, 3, rank))
+        torch.manual_seed(4)
+        sampler = LengthGroupedSampler(lengths, 8, ALONE)
+        assert list(BatchedSampler(sampler, 4, drop_last=drop_last, rank=rank, world_size=3)) == theirs
+
+
+class Two(Ranks):
+    """The second of two processes, whose first one's generator is in another state."""
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        return [torch.Generator().manual_seed(1).get_state(), value]
+
+
+def test_all_processes_take_the_order_of_the_first():
+    lengths = sizes(40)
+    torch.manual_seed(2)
+    torch.randn(3)  # a process that has drawn more than the first
+    order = list(LengthGroupedSampler(lengths, 4, Two(1, 2, 1)))
+    assert order == list(LengthGroupedSampler(lengths, 4, ALONE, seed=1))
+
+
+def test_an_order_can_be_given_out_again():
+    sampler = LengthGroupedSampler(sizes(30), 4, ALONE)
+    first = list(sampler)
+    state = sampler.state
+    assert list(sampler) != first
+    another = LengthGroupedSampler(sizes(30), 4, ALONE)
+    another.state = state
+    batches = BatchedSampler(another, 4)
+    batches.skip(2)
+    before = torch.get_rng_state()
+    assert list(batches) == [first[start : start + 4] for start in range(8, 30, 4)]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert list(another) != first  # once
+
+
+# What is measured.
+
+
+def test_lengths_are_measured_where_no_column_says_them():
+    rows = texts(9)
+    measured = [len(row["input_ids"]) for row in rows]
+    assert lengths_of(rows, "length", "input_ids") == measured
+    assert lengths_of(CountedRows(rows), "length", "input_ids") == measured
+    assert lengths_of(datasets.Dataset.from_list(rows), "length", "input_ids") == measured
+    assert lengths_of([{"x": torch.zeros(3)}, {"x": np.zeros(2)}], "length", "x") == [3, 2]
+    assert lengths_of([], "length", "input_ids") == []
+
+
+def test_a_column_of_lengths_comes_first():
+    rows = [{"input_ids": [1, 2], "length": 7}, {"input_ids": [1], "length": np.int64(9)}]
+    assert lengths_of(rows, "length", "input_ids") == [7, 9]
+    assert lengths_of(datasets.Dataset.from_dict({"size": [4, 5]}), "size", "input_ids") == [4, 5]
+    tensors = datasets.Dataset.from_dict({"length": [4, 5]}).with_format("torch")
+    assert lengths_of(tensors, "length", "input_ids") == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"x": 1.0, "y": 2}], r"neither 'length' nor 'input_ids', but x, y.*length_column_name"),
+        ([(1, 2)], "no names at all"),
+        ([{"input_ids": [1]}, {"input_ids": 5}], r"Row 1 .* its 'input_ids' is 5"),
+        ([{"length": 1}, {"length": None}], r"Row 1 .* its 'length' is None"),
+        (datasets.Dataset.from_dict({"text": ["a"]}), "but text"),
+    ],
+)
+def test_rows_without_a_length(rows: Any, message: str):
+    with pytest.raises(DataError, match=message):
+        lengths_of(rows, "length", "input_ids")
+
+
+# In a run.
+
+
+GROUPED = {"train_sampling_strategy": "group_by_length", "per_device_train_batch_size": 4}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {},
+        {"gradient_accumulation_steps": 3},
+        {"dataloader_drop_last": True, "data_seed": 5},
+        {"seed": 3, "dataloader_num_workers": 1},
+        {"train_sampling_strategy": "sequential"},
+    ],
+    ids=str,
+)
+def test_a_run_is_that_of_transformers(tmp_path: Path, args: dict[str, Any]):
+    def do(run: Any) -> Any:
+        run.train()
+        return run.evaluate(), run.predict(test)
+
+    test = texts(11, 2)
+    said = {
+        "num_train_epochs": 2,
+        "logging_steps": 1,
+        "eval_strategy": "epoch",
+        "save_strategy": "no",
+        **GROUPED,
+        **args,
+    }
+    made = {"train_dataset": texts(30), "eval_dataset": texts(18, 1), "data_collator": collate}
+    (theirs, expected), (ours, got) = both(tmp_path, {"per_device_eval_batch_size": 4, **said}, do, **made)
+    assert same_weights(weights(ours.model), weights(theirs.model))
+    assert timeless(got[0]) == timeless(expected[0])
+    # transformers leaves predictions in the order of the sampler; here they are in that of the dataset.
+    assert got[1].metrics["test_loss"] == expected[1].metrics["test_loss"]
+    labels = [row["labels"] for row in test]
+    kept = 8 if said.get("dataloader_drop_last") else 11
+    if args.get("train_sampling_strategy") == "sequential":
+        assert np.array_equal(got[1].predictions, expected[1].predictions)
+    elif kept == 11:
+        assert got[1].label_ids.tolist() == labels
+        assert sorted(got[1].predictions.tolist()) == sorted(expected[1].predictions.tolist())
+
+
+def test_the_lengths_of_a_datasets_column_are_read_before_the_column_goes(tmp_path: Path):
+    rows = [{**row, "size": 20 - len(row["input_ids"])} for row in texts(24)]
+    run = trainer(
+        tmp_path,
+        bert(),
+        args={**GROUPED, "length_column_name": "size"},
+        train_dataset=datasets.Dataset.from_list(rows),
+        data_collator=collate,
+    )
+    order = next(iter(run.get_train_dataloader()))["attention_mask"].sum(1)
+    assert order[0] == min(len(row["input_ids"]) for row in rows)
+
+
+def test_predictions_losses_and_inputs_are_in_the_order_of_the_dataset(tmp_path: Path):
+    seen: dict[str, Any] = {}
+
+    def note(prediction: Any) -> dict[str, Any]:
+        seen.update(vars(prediction))
+        return {}
+
+    rows = texts(21)
+    args = {**GROUPED, "per_device_eval_batch_size": 1, "include_for_metrics": ["inputs", "loss"]}
+    run = trainer(tmp_path, bert(), args=args, data_collator=collate, compute_metrics=note, eval_dataset=rows)
+    run.evaluate()
+    grouped = dict(seen)
+    assert run.run.eval_dataloader.grouping.order != list(range(21))
+    run.args.train_sampling_strategy = "random"
+    run.evaluate()
+    assert np.array_equal(grouped["losses"], seen["losses"])
+    assert np.array_equal(grouped["inputs"], seen["inputs"])
+    assert np.allclose(grouped["predictions"], seen["predictions"])
+    assert grouped["label_ids"].tolist() == [row["labels"] for row in rows]
+
+
+def test_a_stopped_run_resumes_within_its_epoch(tmp_path: Path):
+    # It ends with the weights of the unbroken one, and reads no row that was read before.
+    def run(folder: str, rows: Any) -> Any:
+        args = {
+            **GROUPED,
+            "num_train_epochs": 3,
+            "logging_strategy": "steps",
+            "logging_steps": 1,
+            "save_strategy": "steps",
+        }
+        return trainer(
+            *(tmp_path / folder, bert()),
+            args=args,
+            train_dataset=rows,
+            data_collator=collate,
+            callbacks=[Checkpoint(every(1))] if folder == "whole" else [Checkpoint(every(100))],
+        )
+
+    rows = texts(30)  # 8 steps an epoch
+    whole = run("whole", rows)
+    whole.train()
+    for step in (3, 8, 13, 23):
+        counted = CountedRows(rows)
+        resumed = run("resumed", counted)
+        measured = len(lengths_of(counted, "length", "input_ids"))
+        counted.read.clear()
+        resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{step}"))
+        assert same_weights(weights(resumed.model), weights(whole.model)), step
+        assert history(resumed)[step:-1] == history(whole)[step:-1]  # the last is the session's own summary
+        epochs_left, rest = 3 - step // 8, step % 8
+        known = min(30, (rest + 1) * 4) if rest else 0  # what was done, and the batch that was fetched ahead
+        assert len(counted.read) == 1 + measured + epochs_left * 30 - known
+    state = load_values(tmp_path / "whole" / "checkpoint-3" / "rng_state_0.safetensors")["place"]["order"]
+    assert state.dtype == torch.uint8
+
+
+def test_a_checkpoint_that_does_not_say_the_order(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    sampler = LengthGroupedSampler(sizes(10), 2, ALONE)
+    with caplog.at_level(logging.WARNING):
+        sampler.repeat()
+    assert "another one is drawn" in caplog.text
+    assert sorted(sampler) == list(range(10))
+
+
+class Stream(IterableDataset):
+    def __iter__(self) -> Any:
+        return iter(texts(8))
+
+
+def test_a_stream_keeps_its_order_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    run = trainer(tmp_path, bert(), args={**GROUPED, "max_steps": 2}, train_dataset=Stream(), data_collator=collate)
+    with caplog.at_level(logging.WARNING):
+        batch = next(iter(run.get_train_dataloader()))
+    assert "cannot order rows that come as a stream" in caplog.text
+    assert batch["labels"].tolist() == [row["labels"] for row in texts(8)[:4]]
+
+
+def test_the_names_of_orders(tmp_path: Path):
+    with pytest.raises(ArgumentError, match=r"did you mean 'group_by_length'.*'random', 'sequential'"):
+        trainer(tmp_path, nn.Linear(1, 1), args={"train_sampling_strategy": "group_by_lengths"})
+
+
+@pytest.mark.world_size(2)
+@pytest.mark.timeout(200)
+def test_two_processes_share_each_epoch_and_resume_within_it(tmp_path: Path):
+    program = Path(__file__).with_name("grouped_program.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(program)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([*command, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert not found["in_step"]  # rows of different lengths cost dropout different numbers of draws
+    assert [len(epoch) for epoch in found["epochs"]] == [32, 32]  # the last batches are filled up
+    assert [set(epoch) for epoch in found["epochs"]] == [set(range(30))] * 2
+    assert found["labels"] == [row["labels"] for row in texts(30)]
+    assert found["same"]
+    assert found["read_again"] == 20  # and not those of the batch that was fetched ahead
