@@ -1,24 +1,25 @@
-"""Optimizers by name: which parameters decay, and how each of the names of `optim=` is built.
+"""Optimizers: which parameters decay, and how an optimizer is built from its name.
 
-`OPTIMIZERS` is one table: a recipe says which class a name means, where it lives, and which arguments it gets. A class
-from another package is imported when it is asked for, so that the table costs nothing and names what to install.
+What each name means is in `optim_table`.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import nn
-from torch.optim import SGD, Adagrad, AdamW, Optimizer, RMSprop
+from torch.optim import Optimizer
 
 from ..events.errors import ArgumentError, MissingExtra, nearest
-from .adafactor import Adafactor
+from .low_rank import keep_projectors, low_rank_groups
+from .optim_table import OPTIMIZERS, UNAVAILABLE, Reader, Recipe
+
+logger = logging.getLogger(__name__)
 
 # A bias and the scale of a normalization have no direction to shrink; the last four find, by their names, the
 # normalizations that are no nn.LayerNorm.
@@ -105,180 +106,6 @@ def parse_optim_args(text: str | None) -> dict[str, str]:
     return pairs
 
 
-def _flag(text: str) -> bool:
-    if text.lower() in ("true", "1", "yes"):
-        return True
-    if text.lower() in ("false", "0", "no"):
-        return False
-    raise ValueError("neither true nor false")
-
-
-def _dtype(text: str) -> torch.dtype:
-    dtype = getattr(torch, text, None)
-    if not isinstance(dtype, torch.dtype):
-        raise ValueError("no dtype of torch")
-    return dtype
-
-
-Reader = Callable[[str], Any]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How one name of `optim=` becomes an optimizer: pure data, read by `build_optimizer`."""
-
-    target: type[Optimizer] | str
-    """The class, or "module:Class" to import when it is asked for."""
-    package: str = ""
-    """What to `pip install` for it."""
-    takes: tuple[str, ...] = ()
-    """Which of betas, eps, weight_decay and warmup_steps it is given, besides the learning rate."""
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    """What it is always given."""
-    options: Mapping[str, Reader] = field(default_factory=dict)
-    """What `optim_args` may set, with how the text is read; an option overrules all of the above."""
-    refused: str = ""
-    """Why parameter groups alone are not enough to build it, if so."""
-
-
-_ADAM = ("betas", "eps")
-_TORCH_ADAMW = Recipe(AdamW, takes=_ADAM)
-
-_BNB = Recipe("bitsandbytes.optim:AdamW", "bitsandbytes", _ADAM, {"optim_bits": 32, "is_paged": False})
-_BNB_LION = replace(_BNB, target="bitsandbytes.optim:Lion", takes=("betas",))
-_BNB_ADEMAMIX = replace(
-    _BNB,
-    target="bitsandbytes.optim:AdEMAMix",
-    fixed={**_BNB.fixed, "alpha": 5.0, "beta3": 0.9999},
-    options={
-        "beta1": float,
-        "beta2": float,
-        "beta3": float,
-        "alpha": float,
-        "eps": float,
-        "t_alpha": int,
-        "t_beta3": int,
-    },
-)
-_BNB_RMSPROP = Recipe(
-    "bitsandbytes.optim:RMSprop",
-    "bitsandbytes",
-    fixed={"optim_bits": 32},
-    options={"alpha": float, "eps": float, "weight_decay": float, "momentum": float, "centered": _flag},
-)
-
-
-def _with(recipe: Recipe, **fixed: Any) -> Recipe:
-    return replace(recipe, fixed={**recipe.fixed, **fixed})
-
-
-_TORCHAO = Recipe(
-    "torchao.optim:AdamW8bit",
-    "torchao>=0.11",
-    _ADAM,
-    {"block_size": 256, "bf16_stochastic_round": False},
-    {"block_size": int, "bf16_stochastic_round": _flag},
-)
-_SCHEDULE_FREE = Recipe(
-    "schedulefree:AdamWScheduleFree",
-    "schedulefree>=1.4",
-    (*_ADAM, "weight_decay", "warmup_steps"),
-    {"weight_lr_power": 2.0, "r": 0.0},
-    {"weight_lr_power": float, "r": float},
-)
-_GROKADAMW = {
-    "alpha_init": 0.98,
-    "lamb": 2.0,
-    "gamma": 0.1,
-    "grokking_signal_decay_rate": 0.1,
-    "gradient_clipping": 1.0,
-}
-_PROJECTS = "it projects the linear layers named by optim_target_modules, and groups of parameters do not tell those"
-_LAYERWISE = "it updates each parameter inside the backward pass, which the training step does not do"
-_GALORE = Recipe("galore_torch:GaLoreAdamW", "galore-torch", refused=_PROJECTS)
-_APOLLO = Recipe("apollo_torch:APOLLOAdamW", "apollo-torch", refused=_PROJECTS)
-_LOMO = Recipe("lomo_optim:Lomo", "lomo-optim", refused=_LAYERWISE)
-
-OPTIMIZERS: dict[str, Recipe] = {
-    "adamw_torch_fused": _with(_TORCH_ADAMW, fused=True),
-    "adamw_torch": _TORCH_ADAMW,
-    "adamw": _TORCH_ADAMW,
-    "adafactor": Recipe(Adafactor, fixed={"scale_parameter": False, "relative_step": False}),
-    "sgd": Recipe(SGD, options={"momentum": float, "dampening": float, "weight_decay": float, "nesterov": _flag}),
-    "adagrad": Recipe(Adagrad, options={"lr_decay": float, "weight_decay": float, "eps": float}),
-    "rmsprop": Recipe(
-        RMSprop,
-        options={"momentum": float, "alpha": float, "eps": float, "weight_decay": float, "centered": _flag},
-    ),
-    "adamw_bnb_8bit": _with(_BNB, optim_bits=8),
-    "adamw_8bit": _with(_BNB, optim_bits=8),
-    "paged_adamw_32bit": _with(_BNB, is_paged=True),
-    "paged_adamw_8bit": _with(_BNB, optim_bits=8, is_paged=True),
-    "lion_32bit": _BNB_LION,
-    "lion_8bit": _with(_BNB_LION, optim_bits=8),
-    "paged_lion_32bit": _with(_BNB_LION, is_paged=True),
-    "paged_lion_8bit": _with(_BNB_LION, optim_bits=8, is_paged=True),
-    "ademamix": _BNB_ADEMAMIX,
-    "ademamix_8bit": _with(_BNB_ADEMAMIX, optim_bits=8),
-    "paged_ademamix_32bit": _with(_BNB_ADEMAMIX, is_paged=True),
-    "paged_ademamix_8bit": _with(_BNB_ADEMAMIX, optim_bits=8, is_paged=True),
-    "rmsprop_bnb": _BNB_RMSPROP,
-    "rmsprop_bnb_32bit": _BNB_RMSPROP,
-    "rmsprop_bnb_8bit": _with(_BNB_RMSPROP, optim_bits=8),
-    "adamw_torch_8bit": _TORCHAO,
-    "adamw_torch_4bit": replace(_TORCHAO, target="torchao.optim:AdamW4bit"),
-    "adamw_anyprecision": Recipe(
-        "torchdistx.optimizers:AnyPrecisionAdamW",
-        "git+https://github.com/pytorch/torchdistx",
-        _ADAM,
-        {
-            "use_kahan_summation": False,
-            "momentum_dtype": torch.float32,
-            "variance_dtype": torch.float32,
-            "compensation_buffer_dtype": torch.bfloat16,
-        },
-        {
-            "use_kahan_summation": _flag,
-            "momentum_dtype": _dtype,
-            "variance_dtype": _dtype,
-            "compensation_buffer_dtype": _dtype,
-        },
-    ),
-    "grokadamw": Recipe("grokadamw:GrokAdamW", "grokadamw", fixed=_GROKADAMW, options=dict.fromkeys(_GROKADAMW, float)),
-    "stable_adamw": Recipe(
-        "optimi:StableAdamW",
-        "torch-optimi",
-        (*_ADAM, "weight_decay"),
-        {"decouple_lr": False, "max_lr": None, "kahan_sum": None},
-        {"decouple_lr": _flag, "max_lr": float, "kahan_sum": _flag},
-    ),
-    "schedule_free_adamw": _SCHEDULE_FREE,
-    "schedule_free_radam": replace(
-        _SCHEDULE_FREE, target="schedulefree:RAdamScheduleFree", takes=(*_ADAM, "weight_decay")
-    ),
-    "schedule_free_sgd": replace(
-        _SCHEDULE_FREE, target="schedulefree:SGDScheduleFree", takes=("weight_decay", "warmup_steps")
-    ),
-    "galore_adamw": _GALORE,
-    "galore_adamw_8bit": replace(_GALORE, target="galore_torch:GaLoreAdamW8bit"),
-    "galore_adafactor": replace(_GALORE, target="galore_torch:GaLoreAdafactor"),
-    "galore_adamw_layerwise": replace(_GALORE, refused=_LAYERWISE),
-    "galore_adamw_8bit_layerwise": replace(_GALORE, target="galore_torch:GaLoreAdamW8bit", refused=_LAYERWISE),
-    "galore_adafactor_layerwise": replace(_GALORE, target="galore_torch:GaLoreAdafactor", refused=_LAYERWISE),
-    "apollo_adamw": _APOLLO,
-    "apollo_adamw_layerwise": replace(_APOLLO, refused=_LAYERWISE),
-    "lomo": _LOMO,
-    "adalomo": replace(_LOMO, target="lomo_optim:AdaLomo"),
-}
-"""Every name of `optim=` that some package can build."""
-
-UNAVAILABLE: dict[str, str] = {
-    "adamw_torch_xla": "it is torch_xla's and needs an XLA device (TPU); trainbus drives CPU and CUDA",
-    "adamw_torch_npu_fused": "it is torch_npu's and needs an Ascend NPU; trainbus drives CPU and CUDA",
-}
-"""Names that are known but cannot run here, with the reason."""
-
-
 def build_optimizer(
     name: str,
     params_groups: Iterable[dict[str, Any]],
@@ -290,12 +117,14 @@ def build_optimizer(
     warmup_steps: int = 0,
     optim_args: str | None = None,
     model: nn.Module | None = None,
+    target_modules: str | list[str] | None = None,
 ) -> Optimizer:
     """Build the optimizer called `name`.
 
     Args:
         name: A name of `OPTIMIZERS` (a string enum with such a value will do).
-        params_groups: What `parameter_groups` returns; each group brings its own `weight_decay`.
+        params_groups: What `parameter_groups` returns; each group brings its own `weight_decay`. The optimizers of low
+            rank (GaLore, APOLLO) form their own groups of the model's parameters instead, which bring none.
         lr: Learning rate.
         betas: Decay of the first and second moment, for the Adam and Lion families.
         eps: Added to the root of the second moment, for the Adam family only: rmsprop, adagrad and adafactor keep
@@ -305,11 +134,13 @@ def build_optimizer(
             without a schedule.
         optim_args: The optimizer's own settings as text, `"momentum=0.9,nesterov=true"`. A `weight_decay` in it, too,
             is only for groups that bring none.
-        model: Needed by the 8-bit optimizers of bitsandbytes, which leave the model's embeddings in 32 bits.
+        model: Needed by the 8-bit optimizers of bitsandbytes, which leave the model's embeddings in 32 bits, and by
+            those of low rank.
+        target_modules: Which linear layers the optimizers of low rank work on, as `low_rank_groups` takes it.
 
     Raises:
         ArgumentError: an unknown name or setting, a value that cannot be read, no parameter in any group, or an
-            optimizer that cannot be built from parameter groups.
+            optimizer that cannot be built from parameter groups; for those of low rank, no layer to work on.
         MissingExtra: the optimizer's package is not installed.
     """
     name = str(getattr(name, "value", name))
@@ -323,7 +154,17 @@ def build_optimizer(
     if "beta3" in kwargs:  # AdEMAMix mixes two averages of the gradient, and takes its three decays as one tuple.
         first, second = kwargs.pop("beta1", betas[0]), kwargs.pop("beta2", betas[1])
         kwargs["betas"] = (first, second, kwargs.pop("beta3"))
-    optimizer_class = _resolve(name, recipe)
+    optimizer_class = recipe.target if not isinstance(recipe.target, str) else _resolve(name, recipe, recipe.target)
+    if recipe.low_rank:
+        settings = {**recipe.low_rank, **{key: given[key] for key in recipe.low_rank_takes}}
+        settings.update({key: kwargs.pop(key) for key in recipe.low_rank if key in kwargs})
+        if model is None:
+            raise ArgumentError(f"optim={name!r} needs model=: its linear layers are what it works on")
+        if weight_decay:
+            logger.warning("optim=%r leaves weight_decay=%s out, here as in transformers.", name, weight_decay)
+        optimizer = optimizer_class(low_rank_groups(model, target_modules, settings), **kwargs)
+        keep_projectors(optimizer, lambda group: _resolve(name, recipe, recipe.projectors[group.get("proj", "")]))
+        return optimizer
     if recipe.package == "bitsandbytes" and kwargs["optim_bits"] == 8 and model is None:
         raise ArgumentError(f"optim={name!r} needs model=: it leaves the embeddings in 32 bits")
     optimizer = optimizer_class(groups, **kwargs)
@@ -360,13 +201,11 @@ def _read_options(name: str, options: Mapping[str, Reader], texts: Mapping[str, 
     return values
 
 
-def _resolve(name: str, recipe: Recipe) -> Callable[..., Optimizer]:
-    """Import the class of a recipe; only a package that is not there, or too old, is a missing extra."""
-    if not isinstance(recipe.target, str):
-        return recipe.target
-    module_name, _, class_name = recipe.target.partition(":")
+def _resolve(name: str, recipe: Recipe, target: str) -> Callable[..., Any]:
+    """Import a class of a recipe's package; only a package that is not there, or too old, is a missing extra."""
+    module_name, _, class_name = target.partition(":")
     try:
-        found: Callable[..., Optimizer] = getattr(importlib.import_module(module_name), class_name)
+        found: Callable[..., Any] = getattr(importlib.import_module(module_name), class_name)
     except (ModuleNotFoundError, AttributeError) as error:
         absent = error.name if isinstance(error, ModuleNotFoundError) else module_name
         if (absent or "").partition(".")[0] != module_name.partition(".")[0]:

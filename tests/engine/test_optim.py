@@ -18,13 +18,12 @@ from transformers.training_args import OptimizerNames
 
 from trainbus.engine.adafactor import Adafactor
 from trainbus.engine.optim import (
-    OPTIMIZERS,
-    UNAVAILABLE,
     build_optimizer,
     decay_parameter_names,
     parameter_groups,
     parse_optim_args,
 )
+from trainbus.engine.optim_table import OPTIMIZERS, UNAVAILABLE
 from trainbus.events.errors import ArgumentError, MissingExtra
 
 BUILT_IN = ["adamw_torch_fused", "adamw_torch", "adafactor", "sgd", "adagrad", "rmsprop"]
@@ -208,7 +207,7 @@ def assert_same_settings(mine, their) -> None:
 def test_adamw_is_short_for_adamw_torch():
     optimizer = build_optimizer(OptimizerNames.ADAMW_TORCH, parameter_groups(tagger(), 0.0), lr=1e-3)
     assert type(optimizer) is torch.optim.AdamW
-    assert OPTIMIZERS["adamw"] is OPTIMIZERS["adamw_torch"]
+    assert OPTIMIZERS["adamw"] is OPTIMIZERS["adamw_hf"] is OPTIMIZERS["adamw_torch"]
     assert not optimizer.defaults["fused"]
 
 
@@ -304,7 +303,7 @@ def test_adafactor_refuses_sparse_gradients():
 
 def test_every_name_of_transformers_is_known():
     theirs = {member.value for member in OptimizerNames}
-    assert theirs == {*OPTIMIZERS, *UNAVAILABLE} - {"adamw"}
+    assert theirs == {*OPTIMIZERS, *UNAVAILABLE} - {"adamw", "adamw_hf"}
     assert not set(OPTIMIZERS) & set(UNAVAILABLE)
 
 
@@ -316,6 +315,9 @@ OPTIM_ARGS = {
     "adamw_anyprecision": "use_kahan_summation=True,momentum_dtype=bfloat16",
     "stable_adamw": "max_lr=0.5,kahan_sum=True",
     "adamw_torch_4bit": "bf16_stochastic_round=true",
+    "galore_adamw": "rank=4,update_proj_gap=3,scale=0.5,proj_type=reverse_std",
+    "galore_adafactor": "rank=2",
+    "apollo_adamw": "rank=1,proj=svd,scale_type=tensor,scale=128,update_proj_gap=7,proj_type=left",
 }
 
 
@@ -345,8 +347,8 @@ def stand_ins(monkeypatch):
 
         class Recorder(torch.optim.SGD):
             def __init__(self, groups, **kwargs):
+                self.given, self.kwargs = [dict(group) for group in groups], kwargs
                 super().__init__(groups, kwargs["lr"])
-                self.kwargs = kwargs
 
         setattr(sys.modules[path], class_name, Recorder)
     sys.modules["bitsandbytes"].optim.GlobalOptimManager = Manager
@@ -373,9 +375,11 @@ def test_foreign_optimizers_get_what_transformers_gives_them(name, spoken, stand
         adam_epsilon=1e-5,
         warmup_steps=13,
         optim_args=optim_args,
+        optim_target_modules="all-linear",
     )
-    their_class, their_kwargs = transformers.Trainer.get_optimizer_cls_and_kwargs(args)
     model = tagger()
+    their_class, their_kwargs = transformers.Trainer.get_optimizer_cls_and_kwargs(args, model)
+    their_groups = their_kwargs.pop("params", None)
     optimizer = build_optimizer(
         name,
         parameter_groups(model, 0.2),
@@ -386,11 +390,26 @@ def test_foreign_optimizers_get_what_transformers_gives_them(name, spoken, stand
         warmup_steps=13,
         optim_args=optim_args,
         model=model,
+        target_modules="all-linear",
     )
+    quietly = {"no_deprecation_warning": True} if name == "galore_adamw" else {}
     assert type(optimizer) is their_class
-    assert optimizer.kwargs == their_kwargs
+    assert optimizer.kwargs == {**their_kwargs, **quietly}
+    if their_groups is not None:
+        assert_same_groups(optimizer.given, their_groups)
     eight_bit = "8bit" in name and OPTIMIZERS[name].package == "bitsandbytes"
     assert stand_ins == ([(model.embed, "weight", {"optim_bits": 32})] if eight_bit else [])
+
+
+def assert_same_groups(ours, theirs) -> None:
+    for mine, yours in zip(ours, theirs, strict=True):
+        assert [id(parameter) for parameter in mine.pop("params")] == [id(tensor) for tensor in yours.pop("params")]
+        assert mine == yours
+
+
+def test_optimizers_of_low_rank_ask_for_the_model(stand_ins):
+    with pytest.raises(ArgumentError, match="'apollo_adamw' needs model="):
+        build_optimizer("apollo_adamw", parameter_groups(tagger(), 0.0), lr=0.1, target_modules="all-linear")
 
 
 def test_eight_bit_optimizers_ask_for_the_model(stand_ins):
@@ -471,6 +490,7 @@ def test_optim_args_that_are_no_pairs_are_refused(text):
         ("sgd", "momentum=fast", "momentum='fast' cannot be read: could not convert"),
         ("sgd", "nesterov=perhaps", "nesterov='perhaps' cannot be read: neither true nor false"),
         ("adamw_anyprecision", "momentum_dtype=Tensor", "momentum_dtype='Tensor' cannot be read: no dtype of torch"),
+        ("galore_adamw", "proj_type=standard", "proj_type='standard' cannot be read: it is one of std, reverse_std"),
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(name, text, message):
