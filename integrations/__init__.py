@@ -18,12 +18,22 @@ logger = logging.getLogger(__name__)
 TABLE: dict[str, tuple[str, str, str]] = {
     "wandb": ("wandb:Wandb", "wandb", "wandb"),
     "tensorboard": ("tensorboard:TensorBoard", "tensorboard", "tensorboard"),
+    "trackio": ("trackio:Trackio", "trackio", "trackio"),
+    "mlflow": ("mlflow:MLflow", "mlflow", "mlflow"),
+    "liger": ("liger:Liger", "liger_kernel", "liger"),
+    "hub": ("hub:PushToHub", "huggingface_hub", "hub"),
     "sharded_ddp": ("fairscale:ShardedDDP", "fairscale", "sharded"),
+    "optuna_search": ("optuna:OptunaSearch", "optuna", "optuna"),
+    "ray_search": ("ray:RaySearch", "ray", "ray"),
+    "wandb_search": ("wandb_sweep:WandbSweep", "wandb", "wandb"),
 }
 """Name -> what to import here, the package it needs, and the extra that installs it."""
 
-TRACKERS = ("wandb", "tensorboard")
+TRACKERS = ("wandb", "tensorboard", "trackio", "mlflow")
 """The names that `report_to` takes."""
+
+SEARCHES = {"optuna": "optuna_search", "ray": "ray_search", "wandb": "wandb_search"}
+"""The names that `hyperparameter_search(backend=...)` takes, in the order in which they are tried."""
 
 GROUP = "trainbus.callbacks"
 """The entry-point group under which an installed package offers callbacks."""
@@ -48,6 +58,24 @@ def load(name: str) -> Any:
         raise MissingExtra(f"{attribute} needs {package}: pip install 'trainbus[{extra}]'") from error
 
 
+def search_backend(name: str | None) -> Any:
+    """Return what runs a hyperparameter search, by name; without a name, the first that is installed.
+
+    Raises:
+        ArgumentError: for an unknown name, with the nearest.
+        MissingExtra: if its package, or every one of them, is not installed.
+    """
+    if name is None:
+        name = next((known for known, entry in SEARCHES.items() if find_spec(TABLE[entry][1]) is not None), None)
+        if name is None:
+            extras = ", ".join(f"pip install 'trainbus[{TABLE[entry][2]}]'" for entry in SEARCHES.values())
+            raise MissingExtra(f"A hyperparameter search needs a package that chooses the values; any of: {extras}")
+    plain = getattr(name, "value", name)  # transformers has an enum of them
+    if plain not in SEARCHES:
+        raise ArgumentError(f"backend={plain!r} is unknown{nearest(plain, SEARCHES)} Known: {', '.join(SEARCHES)}.")
+    return load(SEARCHES[plain])()
+
+
 def found_callbacks(args: Any) -> list[Any]:
     """Return the callbacks that arguments ask for by name, and those that installed packages offer.
 
@@ -59,11 +87,40 @@ def found_callbacks(args: Any) -> list[Any]:
         TrainbusError: if a plugin cannot be loaded, naming it and how to leave it out.
     """
     found = [load(name).from_arguments(args) for name in _trackers(args)]
-    if args.sharded_ddp_option:
-        found.append(load("sharded_ddp").from_arguments(args))
+    if way := way_to_shard(args):
+        found.append(load(way).from_arguments(args))
+    if args.push_to_hub:
+        found.append(load("hub").from_arguments(args))
+    if args.use_liger_kernel:
+        found.append(load("liger").from_arguments(args))
     for plugin in _enabled(entry_points(group=GROUP)):
         found += _build(plugin, args)
     return found
+
+
+def way_to_shard(args: Any) -> str:
+    """Return the entry that splits the work as the arguments ask for; empty if they do not.
+
+    Raises:
+        ArgumentError: in a single process, or for a way that this version does not have, naming what to do.
+    """
+    ways = ("sharded_ddp", "sharding", "fsdp", "deepspeed")
+    asked = [name for name in ways if getattr(args, name) not in (None, "", False)]
+    if not asked:
+        return ""
+    given = f"`{asked[0]}={getattr(args, asked[0])!r}`"
+    if args.world_size == 1:
+        raise ArgumentError(
+            f"{given} splits the work among processes, and this is a single one: start the program with torchrun "
+            "--nproc_per_node=N."
+        )
+    if args.sharding_degree not in (-1, args.world_size):
+        raise ArgumentError(
+            f"`sharding_degree={args.sharding_degree}` is not part of this version: -1 shards over all processes."
+        )
+    if args.sharded_ddp_option or args.sharding_option in (("stage1", False), ("stage2", False)):
+        return "sharded_ddp"
+    raise ArgumentError(f"{given} is not part of this version: `sharded_ddp='simple'` splits optimizer and gradients.")
 
 
 def _trackers(args: Any) -> Iterator[str]:

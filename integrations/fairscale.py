@@ -31,7 +31,7 @@ class ShardedDDP(Callback):
     """
 
     stage = Stage.PREPARE
-    arguments = ("sharded_ddp",)
+    arguments = ("sharded_ddp", "sharding")
     instead_of = (DDP,)
 
     @classmethod

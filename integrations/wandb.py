@@ -39,7 +39,10 @@ class Wandb(Callback):
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Wandb:
-        return cls(name=args.run_name)
+        return cls(args.project, args.run_name)
+
+    def on_init_end(self) -> None:
+        self.run_id = None  # a new trainer, as each trial of a search has, reports to a run of its own
 
     def on_train_begin(self, run: Run) -> None:
         self._open(run)

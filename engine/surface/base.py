@@ -21,6 +21,8 @@ class Surface:
     run: Run
     bus: EventBus
     objective: Objective
+    loss_takes_items = True
+    """Whether `compute_loss` divides by the items of the whole step; one that is not told them cannot."""
 
     @property
     def state(self) -> TrainerState:

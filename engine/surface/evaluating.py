@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...events.errors import ArgumentError, DataError, nearest
@@ -22,6 +22,8 @@ class Evaluating(Recording, Loading):
     compute_metrics: Callable[[EvalPrediction], dict[str, Any]] | None
     preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
     _ignore_keys: list[str] | None = None
+    _kept_loaders: Mapping[str, tuple[Any, Any]] = {}
+    """Of persistent workers: the name of a dataset of the trainer's, or an empty one -> the dataset and its loader."""
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
@@ -38,7 +40,8 @@ class Evaluating(Recording, Loading):
             DataError: if there is no dataset to evaluate on, or one of them is empty.
         """
         run = self.run
-        ignore_keys = ignore_keys if ignore_keys is not None else self._ignore_keys
+        if ignore_keys is None and run.mode == "train":
+            ignore_keys = self._ignore_keys
         datasets = self._datasets(eval_dataset)
         everything: dict[str, float] = {}
         with session(run, "evaluate"):
@@ -82,6 +85,38 @@ class Evaluating(Recording, Loading):
             self.bus.announce("on_predict")
         return PredictionOutput(output.predictions, output.label_ids, output.metrics)
 
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Run the model over a loader; return predictions, labels, metrics and the number of rows.
+
+        `evaluate` and `predict` both do so. Override it for a loop of your own.
+
+        Args:
+            dataloader: the batches.
+            description: what it is for, `Evaluation` or `Prediction`.
+            prediction_loss_only: compute nothing but the loss; by default, what the arguments say.
+            ignore_keys: keys of the model's outputs that are no predictions.
+            metric_key_prefix: what the metrics' names begin with.
+        """
+        return evaluation_loop(
+            self.run,
+            dataloader,
+            self.prediction_step,
+            prefix=metric_key_prefix,
+            loss_only=prediction_loss_only or self.args.prediction_loss_only,
+            compute_metrics=self.compute_metrics,
+            by_batch=self.args.batch_eval_metrics,
+            keeps_batches=not self.args.batch_eval_metrics or description == "Prediction",
+            preprocess_logits=self.preprocess_logits_for_metrics,
+            ignore_keys=ignore_keys,
+        )
+
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Any, Any, Any]:
@@ -109,9 +144,13 @@ class Evaluating(Recording, Loading):
         self.run.outputs = outputs
         return (loss, outputs) if return_outputs else loss
 
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        """Return a batch as it is, which is on its device already: steps written for transformers call this."""
+        return inputs
+
     def count_items(self, batches: list[Any]) -> Any:
         """Return the label items of a step, over all processes where they are averaged over all; None if unwanted."""
-        items = self.objective.count_items(batches)
+        items = self.objective.count_items(batches) if self.loss_takes_items else None
         return self.run.ranks.sum(items) if items is not None and self._averages_items else items
 
     @property
@@ -121,11 +160,18 @@ class Evaluating(Recording, Loading):
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Return the loader of evaluation batches. Override it for one of your own."""
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        if isinstance(dataset, str):
-            dataset = self.eval_dataset[dataset]
+        name = dataset if isinstance(dataset, str) else ""
+        if name:
+            dataset = self.eval_dataset[name]
         if dataset is None:
             raise DataError("There is nothing to evaluate on: pass `eval_dataset`, here or to the Trainer.")
-        return self._loader(dataset, batch_size=self.args.eval_batch_size, training=False)
+        kept, loader = self._kept_loaders.get(name, (None, None))
+        if kept is dataset:
+            return loader
+        loader = self._loader(dataset, batch_size=self.args.eval_batch_size, training=False)
+        if self.args.dataloader_persistent_workers and (name or dataset is self.eval_dataset):
+            self._kept_loaders = {**self._kept_loaders, name: (dataset, loader)}
+        return loader
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         """Return the loader of the batches to predict for. Override it for one of your own."""
@@ -133,16 +179,8 @@ class Evaluating(Recording, Loading):
 
     def _run_over(self, loader: Any, prefix: str, ignore_keys: list[str] | None, loss_only: bool) -> EvalLoopOutput:
         began = time.time()
-        output = evaluation_loop(
-            self.run,
-            loader,
-            self.prediction_step,
-            prefix=prefix,
-            loss_only=loss_only or self.args.prediction_loss_only,
-            compute_metrics=self.compute_metrics,
-            preprocess_logits=self.preprocess_logits_for_metrics,
-            ignore_keys=ignore_keys,
-        )
+        description = "Prediction" if self.run.mode == "predict" else "Evaluation"
+        output = self.evaluation_loop(loader, description, loss_only, ignore_keys, prefix)
         steps = math.ceil(output.num_samples / (self.args.eval_batch_size * self.run.ranks.world_size))
         output.metrics.update(speed_metrics(prefix, began, output.num_samples, steps))
         return output
@@ -157,5 +195,5 @@ class Evaluating(Recording, Loading):
             return {wanted: wanted}
         if wanted is None:
             # By name, so that a `get_eval_dataloader` of one's own is given what transformers gives it.
-            return {name: name for name in given} if isinstance(given, dict) else {"": None}
+            return {name: name for name in given} if isinstance(given, dict) else {"": given}
         return dict(wanted) if isinstance(wanted, dict) else {"": wanted}

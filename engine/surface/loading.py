@@ -22,7 +22,7 @@ class Loading(Surface):
         """Return the loader of the training batches. Override it for one of your own."""
         if self.train_dataset is None:
             raise DataError("There is nothing to train on: pass `train_dataset` to the Trainer.")
-        size = self.args.train_batch_size
+        size = self.run.train_batch_size or self.args.train_batch_size
         return self._loader(self.train_dataset, batch_size=size, training=True)
 
     def _loader(self, dataset: Any, *, batch_size: int, training: bool) -> Any:
@@ -34,4 +34,5 @@ class Loading(Surface):
             training=training,
             accepted=accepted,
             seed=seed,
+            main_input=getattr(self.run.processing_class, "model_input_names", ["input_ids"])[0],
         )

@@ -13,6 +13,8 @@ from .base import Surface
 class Subscribing(Surface):
     """The part of the Trainer that deals with callbacks."""
 
+    _functions: dict[str, tuple[str, Callable[..., Any], dict[str, Any]]]
+
     @property
     def signals(self) -> dict[str, Channel]:
         """blinker's signal of each event, by its name: `trainer.signals["on_log"].connect(receiver)`."""
@@ -38,13 +40,20 @@ class Subscribing(Surface):
             **filters: `every=`, `once=`, `before=`, `after=`, `stage=`, `on_error=`, `id=`; see `EventBus.on`.
         """
         if function is not None:
-            return self.bus.on(event, function, **filters)
+            handle = self.bus.on(event, function, **filters)
+            self._functions[handle.owner_id] = (event, function, filters)
+            return handle
 
         def decorate(decorated: Callable[..., Any]) -> Callable[..., Any]:
-            decorated.handle = self.bus.on(event, decorated, **filters)  # type: ignore[attr-defined]
+            decorated.handle = self.on(event, decorated, **filters)  # type: ignore[attr-defined]
             return decorated
 
         return decorate
+
+    @property
+    def subscribed_functions(self) -> dict[str, tuple[str, Callable[..., Any], dict[str, Any]]]:
+        """What `on` subscribed and nobody unsubscribed, by id: event, function, filters."""
+        return {owner_id: said for owner_id, said in self._functions.items() if owner_id in self.bus.subscribers}
 
     def add_callback(self, callback: Any) -> Handle:
         """Attach a callback, or an instance of a class of callbacks; return a handle that detaches it."""

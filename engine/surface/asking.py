@@ -1,0 +1,71 @@
+"""Questions about the optimizer, the batches and the data, under the names that programs of this family use."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...events.errors import ArgumentError
+from ..data.loaders import length_of
+from ..optim import decay_parameter_names
+from .base import Surface
+
+
+class Asking(Surface):
+    """The part of the Trainer that answers."""
+
+    def get_learning_rates(self) -> list[float]:
+        """Return the learning rate of each parameter group of the optimizer.
+
+        Raises:
+            ArgumentError: before there is an optimizer.
+        """
+        return [group["lr"] for group in self._groups()]
+
+    def get_optimizer_group(self, param: nn.Parameter | None = None) -> Any:
+        """Return the optimizer's group that holds a parameter, None if none does; without one, all groups' parameters.
+
+        Raises:
+            ArgumentError: before there is an optimizer.
+        """
+        if param is None:
+            return [group["params"] for group in self._groups()]
+        return next((group for group in self._groups() if any(each is param for each in group["params"])), None)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        if self.run.optimizer is None:
+            raise ArgumentError(
+                "There is no optimizer yet: ask during or after training, or after `create_optimizer()`."
+            )
+        groups: list[dict[str, Any]] = self.run.optimizer.param_groups
+        return groups
+
+    def get_num_trainable_parameters(self) -> int:
+        """Return how many numbers training changes."""
+        return sum(parameter.numel() for parameter in self.run.model.parameters() if parameter.requires_grad)
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """Return the names of the parameters that weight decay applies to."""
+        decaying = decay_parameter_names(model)
+        return [name for name, _ in model.named_parameters() if name in decaying]
+
+    def get_total_train_batch_size(self, args: Any = None) -> int:
+        """Return the rows of one optimizer step, over all processes."""
+        rows = self.run.train_batch_size or self.args.train_batch_size
+        return rows * self.args.gradient_accumulation_steps * self.run.ranks.world_size
+
+    def num_examples(self, dataloader: Any) -> int:
+        """Return the rows of a loader's dataset, or an estimate from its number of batches."""
+        rows = length_of(getattr(dataloader, "dataset", None))
+        return rows if rows is not None else len(dataloader) * self.args.train_batch_size
+
+    def floating_point_ops(self, inputs: dict[str, torch.Tensor]) -> int:
+        """Return the operations of forward and backward of a batch: 6 per weight and input element, or 0 if unknown."""
+        model: Any = self.run.model
+        tokens = inputs.get(getattr(model, "main_input_name", "input_ids"))
+        if tokens is None or not hasattr(model, "num_parameters"):
+            return 0
+        return 6 * math.prod(tokens.shape) * int(model.num_parameters(exclude_embeddings=True))

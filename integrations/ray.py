@@ -1,0 +1,73 @@
+"""ray: hyperparameter search with Ray Tune, several trials at a time."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray.tune
+
+from ..callbacks.report_to_trial import ReportToTrial
+from ..engine.search import BestRun, Search
+from ..events.bus import note
+from ..events.errors import TrainbusError
+
+
+@dataclass
+class RaySearch:
+    """Has Ray Tune choose the values of each trial, and train it in a process of its own.
+
+    What the trainer was built with is sent there, so it must be possible to pickle it. `RAY_SCOPE` in the environment
+    says which of a trial's reports counts: `last`, as by default, or another scope that `get_best_trial` knows.
+    """
+
+    def default_space(self, trial: Any) -> dict[str, Any]:
+        """Return the space of the learning rate, the epochs, the seed and the batch size."""
+        return {
+            "learning_rate": ray.tune.loguniform(1e-6, 1e-4),
+            "num_train_epochs": ray.tune.choice(list(range(1, 6))),
+            "seed": ray.tune.uniform(1, 40),
+            "per_device_train_batch_size": ray.tune.choice([4, 8, 16, 32, 64]),
+        }
+
+    def search(self, search: Search) -> BestRun:
+        """Run the trials; return the best by what each reported."""
+        direction = search.alone_and_single("ray")
+        args = search.base.args
+        options = {
+            "resources_per_trial": {"cpu": 1, "gpu": 1} if args.device.type == "cuda" else {"cpu": 1},
+            "progress_reporter": ray.tune.CLIReporter(metric_columns=["objective"]),
+            **search.options,
+        }
+        # A trial works in a folder of ray's, so that a relative path would lead elsewhere; its model is made there.
+        given = {**search.given, "model": None}
+        sent = replace(search, given=given, options={}, folder=os.path.abspath(search.folder))
+        analysis = ray.tune.run(
+            ray.tune.with_parameters(_train, search=sent),
+            config=search.space(None),
+            num_samples=search.n_trials,
+            **options,
+        )
+        scope = os.environ.get("RAY_SCOPE", "last")
+        best = analysis.get_best_trial(metric="objective", mode=direction[:3], scope=scope)
+        if best is None:
+            raise TrainbusError("No trial of the search was completed, so there is no best one.")
+        return BestRun(best.trial_id, best.last_result["objective"], best.config, analysis)
+
+
+def _train(config: dict[str, Any], search: Search) -> None:
+    def report(objective: Any, step: int, metrics: dict[str, Any]) -> None:
+        ray.tune.report({**metrics, "objective": objective})
+
+    number = ray.tune.get_context().get_trial_id()
+    name = search.name_of(config, number)
+    reporter = ReportToTrial(report, search.compute_objective, name, dict(config))
+    there = replace(search, given={**search.given, "model": search.base.call_model_init()})
+    try:
+        objective = there.objective_of(config, name, config, reporter)
+    except Exception as error:
+        note(error, f"This was trial {number} of the search, with {config}.")
+        raise
+    if reporter.objective is None:
+        ray.tune.report({"objective": objective})

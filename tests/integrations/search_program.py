@@ -1,0 +1,49 @@
+"""A search on several processes; each writes what it saw into the folder it is given."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import optuna
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
+
+from engine_toys import Regression, points, trainer
+
+from trainbus import TrainbusError
+
+
+class PruneFirst(optuna.pruners.BasePruner):
+    """Gives up the first trial at its first report."""
+
+    def prune(self, study, trial):
+        return trial.number == 0
+
+
+def model_init(trial):
+    return Regression(dropout=0.0 if trial is None else trial.suggest_float("dropout", 0.0, 0.5))
+
+
+folder = Path(sys.argv[1])
+args = {"eval_strategy": "epoch", "use_cpu": True, "disable_tqdm": True}
+built = trainer(folder / "out", model_init=model_init, eval_dataset=points(8, seed=1), args=args)
+seen = {"begun": [], "ended": []}
+built.on("on_train_begin", lambda args: seen["begun"].append(args.run_name))
+built.on("on_train_end", lambda args: seen["ended"].append(args.run_name))
+# Each process makes its own sampler; only the first one's is asked.
+best = built.hyperparameter_search(
+    lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 1e-4, 1e-1)},
+    n_trials=3,
+    backend="optuna",
+    pruner=PruneFirst(),
+)
+seen["best"] = best[:3]
+plain = trainer(folder / "out", model_init=Regression, eval_dataset=points(8, seed=1), args=args)
+try:
+    plain.hyperparameter_search(lambda trial: {"learning_rat": 1.0}, n_trials=1, backend="optuna")
+except TrainbusError as error:
+    seen["refused"] = str(error)
+    seen["refused"] = seen["refused"][seen["refused"].index("`learning_rat`") :]
+(folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(seen))
+built.end()

@@ -1,0 +1,80 @@
+"""Results of two processes, of different widths or no tensors at all, joined into those of one evaluation."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainbus.engine.ranks import Ranks
+
+PROGRAM = Path(__file__).with_name("gather_program.py")
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory):
+    """What the metrics of each process were given: as tensors and as objects, whole and by batch."""
+    folder = tmp_path_factory.mktemp("gathered")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(PROGRAM)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([*command, str(folder)], env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [json.loads((folder / f"end-{rank}.json").read_text()) for rank in range(2)]
+
+
+ROWS, LABELS = [float(row) for row in range(11)], [1 + row % 5 for row in range(11)]
+
+
+@pytest.mark.world_size(2)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["tensors", "objects"])
+def test_every_row_is_there_once_and_filled_up_to_the_widest(ends, kind):
+    for of_rank in ends:
+        [[rows, labels, shape]] = of_rank[f"{kind}-False"]["seen"]
+        assert rows == ROWS
+        assert labels == LABELS
+        assert shape == [11, 5]
+        # The last batch of the second process is filled up with row 0, and its loss is the mean of the two.
+        assert of_rank[f"{kind}-False"]["loss"] == pytest.approx((sum(range(10)) + (10 + 0) / 2) / 11)
+
+
+@pytest.mark.world_size(2)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["tensors", "objects"])
+def test_by_batch_too(ends, kind):
+    for of_rank in ends:
+        seen = of_rank[f"{kind}-True"]["seen"]
+        assert [row for rows, _, _ in seen for row in rows] == ROWS
+        assert [label for _, labels, _ in seen for label in labels] == LABELS
+        assert [len(rows) for rows, _, _ in seen] == [4, 4, 3]
+        assert of_rank[f"{kind}-True"]["loss"] == of_rank[f"{kind}-False"]["loss"]
+
+
+class Pair(Ranks):
+    """The first of two processes, whose second one is made up."""
+
+    def gather(self, tensor):
+        if tensor.dtype == torch.int64 and tensor.numel() <= 2 and self.sizes:
+            return torch.cat([tensor, self.sizes.pop()])
+        other = torch.full_like(tensor, 7)
+        return torch.cat([tensor, other])
+
+
+def test_what_is_shorter_is_filled_up():
+    pair = Pair(0, 2)
+    object.__setattr__(pair, "sizes", [torch.tensor([3, 4])])
+    joined = pair.gather_padded(torch.ones(2, 3))
+    assert joined.shape == (5, 4)
+    assert joined[:2].tolist() == [[1, 1, 1, -100]] * 2
+    assert joined[2:].tolist() == [[7] * 4] * 3
+
+
+def test_one_process_keeps_what_it_has():
+    alone = Ranks()
+    tensor = torch.rand(3, 2)
+    assert torch.equal(alone.gather_padded(tensor), tensor)
+    assert torch.equal(alone.gather_padded(torch.tensor(2.0)), alone.gather(torch.tensor(2.0)))
+    assert alone.gather_objects({"a": 1}) == [{"a": 1}]
