@@ -39,6 +39,7 @@ class Log(Cadence):
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     _window: LossWindow | None = field(default=None, init=False, repr=False, compare=False)
+    _saved: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     _warned: bool = field(default=False, init=False, repr=False, compare=False)
 
     @classmethod
@@ -54,6 +55,9 @@ class Log(Cadence):
     @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
         self._window = run.losses.open(run.state.global_step) if self.prefix else run.losses.main
+        if self.prefix and self._saved:
+            self._window.load_state_dict(self._saved)
+            self._saved = {}
 
     @order(Stage.ACT)
     def on_log_due(self, run: Run, control: TrainerControl, requested_by: frozenset[str]) -> None:
@@ -98,8 +102,8 @@ def serves(callback: Cadence, own_id: str, requested_by: frozenset[str], run: Ru
     return not all(isinstance(attached.get(requester), type(callback)) for requester in requested_by)
 
 
-def from_strategy(strategy: Any, steps: float | None, after: float = 0) -> Trigger:
-    """Return the trigger that a strategy and its interval spell: `no`, `epoch` or `steps`.
+def from_strategy(strategy: Any, steps: float | None, after: float = 0, times: int = 0) -> Trigger:
+    """Return the trigger that a strategy and its interval spell: `no`, `epoch` or `steps`, these at least some `times`.
 
     With `steps` the planned end of the run is due too, so that no run ends unseen.
     """
@@ -109,7 +113,9 @@ def from_strategy(strategy: Any, steps: float | None, after: float = 0) -> Trigg
         case "epoch":
             return every(1, "epoch", after=after)
         case "steps":
-            return every(steps or 500, after=after) | (at_end(early=False) if not after else _at_end_after(after))
+            return every(steps or 500, after=after, times=times) | (
+                at_end(early=False) if not after else _at_end_after(after)
+            )
     raise ArgumentError(f"There is no strategy {strategy!r}: it is one of no, epoch, steps.")
 
 

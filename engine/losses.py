@@ -36,6 +36,15 @@ class LossWindow:
         self.since = step
         return mean
 
+    def state_dict(self) -> dict[str, float]:
+        """Return where the window is, for a checkpoint; exactly, for a sum of float32 is a float."""
+        return {"since": self.since, "total": self.total, "sum": self._sum.item()}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Go on where another window was."""
+        self.since, self.total = int(state["since"]), state["total"]
+        self._sum.fill_(state["sum"])
+
     def drain(self) -> float:
         """Move the sum into `total`, which holds all that was ever added, and return what was moved."""
         moved = self._gather(self._sum).mean().item()
@@ -50,6 +59,7 @@ class Losses:
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Open the run's own window, `main`, at the end of step `step`."""
         self._device, self._gather = device, gather
+        self.first = step
         self.main = LossWindow(step, device, gather)
         self.windows = [self.main]
 
@@ -63,3 +73,13 @@ class Losses:
         """Add the loss of one batch to every window."""
         for window in self.windows:
             window.add(loss)
+
+    def state_dict(self) -> dict[str, float]:
+        """Return where the run's own window is, and since which step its losses are counted."""
+        return {**self.main.state_dict(), "first": self.first}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Go on where an earlier session was; with nothing known of it, count from here."""
+        if state:
+            self.main.load_state_dict(state)
+            self.first = int(state["first"])

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def train_summary(run: Run, first_step: int, began: float) -> dict[str, Any]:
-    """Return runtime, throughput, operations and the mean training loss of this session.
+    """Return runtime and throughput of this session, and operations and the mean training loss of the whole run.
 
     Args:
         run: a run whose loop is done, or about to be.
@@ -24,5 +24,5 @@ def train_summary(run: Run, first_step: int, began: float) -> dict[str, Any]:
     rows = run.plan.num_train_samples * steps / max(run.state.max_steps, 1)
     summary: dict[str, Any] = speed_metrics("train", began, rows, steps)
     summary["total_flos"] = run.state.total_flos
-    summary["train_loss"] = run.losses.main.total / max(steps, 0.001)
+    summary["train_loss"] = run.losses.main.total / max(run.state.global_step - run.losses.first, 0.001)
     return summary

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 
 from ...events.errors import CheckpointError
 
@@ -17,22 +16,26 @@ _TENSOR, _ARRAY, _TUPLE, _ITEMS = "__tensor__", "__array__", "__tuple__", "__ite
 _SKELETON = "trainbus_skeleton"
 
 
-def save_values(path: Path, values: Any) -> None:
-    """Write nested dicts, lists, tuples, numbers, strings, arrays and tensors to a file.
+def encode(values: Any, name: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Return nested dicts, lists, tuples, numbers, strings, arrays and tensors as tensors and metadata of a file.
+
+    Args:
+        values: the values.
+        name: how to call them in an error.
 
     Raises:
         CheckpointError: for a value of another kind, naming where in the structure it is.
     """
     tensors: dict[str, torch.Tensor] = {}
-    skeleton = _encode(values, tensors, path.name)
-    save_file(tensors, path, metadata={_SKELETON: json.dumps(skeleton)})
+    skeleton = _encode(values, tensors, name)
+    return tensors, {_SKELETON: json.dumps(skeleton)}
 
 
 def load_values(path: Path) -> Any:
-    """Read what `save_values` wrote; tensors come back on the host.
+    """Read what `encode` made of values; tensors come back on the host.
 
     Raises:
-        CheckpointError: if the file is damaged or was not written by `save_values`.
+        CheckpointError: if the file is damaged, or is of another kind.
     """
     try:
         with safe_open(path, framework="pt") as file:

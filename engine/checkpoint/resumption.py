@@ -8,13 +8,39 @@ from typing import Any
 
 import torch
 
+from ...events.errors import CheckpointError
 from ...events.state import TrainerState
 from ..data.feed import Feed
 from ..loop import Position
 from ..plan import Plan
+from ..randomness import restore_random_states
 from ..run import Run
-from . import store
+from . import foreign, store
 from .files import Checkpoint
+from .listing import choose
+
+
+def folder_to_resume(run: Run, wanted: str | Path | bool | None) -> Path | None:
+    """Return the checkpoint to go on from, the same on every process; None to begin anew.
+
+    Args:
+        run: the run; called on every process, of which the first looks.
+        wanted: the folder of a checkpoint, True for the newest good one in the output folder, or nothing.
+
+    Raises:
+        CheckpointError: if the folder is not good, or there is no good one, saying what is wrong with each.
+    """
+    folder: Path | None = None
+    complaint = ""
+    if wanted and run.ranks.rank == 0:
+        try:
+            folder = choose(run.args.output_dir, wanted)
+        except CheckpointError as error:
+            complaint = str(error)
+    folder, complaint = run.ranks.gather_objects((folder, complaint))[0]
+    if complaint:
+        raise CheckpointError(complaint)
+    return folder
 
 
 class NoResumption:
@@ -41,7 +67,7 @@ class NoResumption:
         args, ranks = self.run.args, self.run.ranks
         state.max_steps = plan.max_steps
         state.num_train_epochs = plan.epochs
-        state.train_batch_size = args.train_batch_size
+        state.train_batch_size = self.run.train_batch_size
         state.is_local_process_zero = ranks.local_rank == 0
         state.is_world_process_zero = ranks.rank == 0
         for name in ("logging_steps", "eval_steps", "save_steps"):
@@ -63,6 +89,9 @@ class Resumption(NoResumption):
         self.folder = folder
         self.saved: dict[str, Any] = store.read_state(folder)
         store.load_weights(run.model, folder)
+        self.foreign = foreign.is_foreign(folder)
+        if self.foreign:
+            foreign.say_what_is_left_out(self.saved, folder)
 
     def data_seed(self, wanted: int | None) -> int:
         saved = self.saved.get("data_seed")
@@ -80,10 +109,14 @@ class Resumption(NoResumption):
 
     def restore(self, feed: Feed) -> None:
         run = self.run
-        store.restore_optimizer(run, self.folder)
-        run.callback_states.restore(store.callback_states(self.folder))
+        reads = foreign if self.foreign else store
+        reads.restore_optimizer(run, self.folder)
+        if run.args.restore_callback_states_from_checkpoint:
+            run.callback_states.restore(store.callback_states(self.folder))
         if run.args.ignore_data_skip and run.position is not None:
             run.position.batches = 0
-        feed.on_first_window(lambda: store.restore_randomness(run, self.folder))
+        own = reads.read_own(run, self.folder)
+        run.losses.load_state_dict(own.get("losses", {}))
+        feed.resume(own.get("place", {}), lambda: restore_random_states(own) if own else None, self.foreign)
         run.checkpoint = Checkpoint(self.folder, run.state.global_step)
         run.announce("on_load")

@@ -3,84 +3,133 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 from ...events.errors import CheckpointError
+from ...events.state import flattened
+from ..randomness import random_states
 from ..run import Run
-from . import files
-from .codec import load_values, save_values
-from .files import Checkpoint
-from .randomness import random_states, restore_random_states
+from . import files, foreign
+from .codec import encode, load_values
+from .commit import Staging
+from .files import Checkpoint, Hidden
+from .groups import load_optimizer
+from .space import bytes_needed, check_space, explained
+from .tensor_file import write_tensors
+from .verify import Digest, leads_out, weight_files
+
+T = TypeVar("T")
 
 
 def write_checkpoint(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any]) -> None:
-    """Write a checkpoint of the run: into a hidden folder first, which is renamed when it is complete.
+    """Write a checkpoint of the run: all of it is there afterwards, or everything is as it was before.
 
     Args:
         run: what is saved; called on every process.
         checkpoint: where, and what else goes into it.
         callbacks: the states of the callbacks by id.
+
+    Raises:
+        CheckpointError: if the disk has no room or fails, or the state has a value that a checkpoint cannot hold.
     """
-    with _staged(run, checkpoint.path) as staging:
-        run.services.save_model(str(staging))
-        if not run.args.save_only_model:
-            optimizer = run.seams.optimizer_state(run.optimizer)
+    folder = checkpoint.path.parent
+    needed = bytes_needed(run, callbacks, checkpoint.extra)
+    name: Hidden = run.ranks.gather_objects(files.hidden_name(checkpoint.step, run.run_id))[0]
+    staging = Staging(checkpoint.path, name)
+    with explained(checkpoint.step, needed, folder):
+        try:
+            together(run, lambda: _prepare(run, staging, needed))
+            written = together(run, lambda: _write(run, checkpoint, callbacks, staging))
+            together(run, lambda: _commit(run, checkpoint, staging, written))
+        except BaseException:
             if run.args.should_save:
-                save_values(staging / files.OPTIMIZER, optimizer)
-                save_values(staging / files.SCHEDULER, _plain_state(run.lr_scheduler))
-                if run.seams.scaler is not None:
-                    save_values(staging / files.SCALER, run.seams.scaler.state_dict())
-            save_values(staging / files.RANDOM.format(rank=run.ranks.rank), random_states())
-        if run.args.should_save:
-            _write_state(run, checkpoint, callbacks, staging)
+                staging.discard()
+            raise
 
 
-@contextmanager
-def _staged(run: Run, path: Path) -> Iterator[Path]:
-    """Give a hidden folder to write into: it becomes `path` when all is written, and is removed if that fails."""
-    staging = path.with_name(f".tmp-{path.name}")
-    if run.args.should_save:
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
-    run.ranks.barrier()
+def together(run: Run, work: Callable[[], T]) -> list[T]:
+    """Do something on every process and return what it gave on each; if it fails on one, it is an error on all."""
+    result, failure = None, None
     try:
-        yield staging
-    except BaseException:
-        if run.args.should_save:
-            shutil.rmtree(staging, ignore_errors=True)
-        raise
-    run.ranks.barrier()
+        result = work()
+    except Exception as error:
+        failure = error
+    outcomes = run.ranks.gather_objects((result, "" if failure is None else f"{type(failure).__name__}: {failure}"))
+    if failure is not None:
+        raise failure
+    failed = [f"on rank {rank}, {said}" for rank, (_, said) in enumerate(outcomes) if said]
+    if failed:
+        raise CheckpointError(f"The checkpoint of step {run.state.global_step} is not written: {'; '.join(failed)}")
+    return [result for result, _ in outcomes]
+
+
+def _prepare(run: Run, staging: Staging, needed: int) -> None:
     if run.args.should_save:
-        if path.exists():
-            shutil.rmtree(path)
-        os.rename(staging, path)
-    run.ranks.barrier()
+        check_space(needed, staging.path.parent)
+        staging.create()
 
 
-def _write_state(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any], folder: Path) -> None:
-    values = run.state.to_dict()
-    values["seconds"] = run.seconds()
-    values["position"] = _position(run)
-    values["ledger"] = run.control.ledger.to_list()
-    values["data_seed"] = run.data_seed
-    values["run_id"] = run.run_id
-    (folder / files.STATE).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    (folder / files.ARGUMENTS).write_text(run.args.to_json_string(), encoding="utf-8")
-    save_values(folder / files.CALLBACKS, {"callbacks": callbacks, "extra": checkpoint.extra})
-    values = {"step": checkpoint.step, "run_id": run.run_id, "time": time.time(), "metrics": checkpoint.metrics}
-    manifest = {"format_version": 1, **values}
-    (folder / files.MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+def _write(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any], staging: Staging) -> dict[str, Digest]:
+    """Write this process's files, and return what is known of them."""
+    run.services.save_model(str(staging.path))
+    if not run.args.save_only_model:
+        optimizer = run.seams.optimizer_state(run.optimizer)
+        if run.args.should_save:
+            _write_values(staging, files.OPTIMIZER, optimizer)
+            _write_values(staging, files.SCHEDULER, _plain_state(run.lr_scheduler))
+            if run.seams.scaler is not None:
+                _write_values(staging, files.SCALER, run.seams.scaler.state_dict())
+        place = run.train_dataloader.place() if hasattr(run.train_dataloader, "place") else {}
+        states = {**random_states(), "place": place, "losses": run.losses.state_dict()}
+        _write_values(staging, files.RANDOM.format(rank=run.ranks.rank), states)
+    if run.args.should_save:
+        staging.write_text(files.STATE, json.dumps(_state(run), indent=2, sort_keys=True) + "\n")
+        staging.write_text(files.ARGUMENTS, run.args.to_json_string())
+        _write_values(staging, files.CALLBACKS, {"callbacks": callbacks, "extra": checkpoint.extra})
+    staging.flush()
+    return staging.digests
+
+
+def _write_values(staging: Staging, name: str, values: Any) -> None:
+    tensors, metadata = encode(values, name)
+    with staging.open(name) as file:
+        write_tensors(file, tensors, metadata)
+
+
+def _commit(run: Run, checkpoint: Checkpoint, staging: Staging, written: list[dict[str, Digest]]) -> None:
+    if not run.args.should_save:
+        return
+    digests = {name: digest for part in written for name, digest in part.items()} | staging.digests
+    if run.args.save_on_each_node:  # a machine has the files of its own processes only
+        digests = {name: digest for name, digest in digests.items() if (staging.path / name).is_file()}
+    facts = {
+        "format_version": files.VERSION,
+        "step": checkpoint.step,
+        "run_id": run.run_id,
+        "time": time.time(),
+        "seconds": run.seconds(),
+        "world_size": run.ranks.world_size,
+        "metrics": checkpoint.metrics,
+    }
+    staging.commit(facts, digests)
+
+
+def _state(run: Run) -> dict[str, Any]:
+    return run.state.to_file(
+        seconds=run.seconds(),
+        position=_position(run),
+        ledger=run.control.ledger.to_list(),
+        data_seed=run.data_seed,
+        run_id=run.run_id,
+    )
 
 
 def _position(run: Run) -> dict[str, int]:
@@ -129,21 +178,35 @@ def load_weights(model: nn.Module, folder: Path) -> None:
     Raises:
         CheckpointError: if there are none, or they do not fit, naming the keys.
     """
-    index = folder / f"{files.MODEL}.index.json"
     state: dict[str, torch.Tensor] = {}
-    if index.is_file():
-        for name in sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())):
-            state.update(load_file(folder / name))
-    elif (folder / files.MODEL).is_file():
-        with safe_open(folder / files.MODEL, framework="pt") as file:
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
-            aliases = file.metadata() or {}
-        state.update({name: state[first] for name, first in aliases.items() if first in state})
-    else:
-        raise CheckpointError(f"{folder} holds no weights: there is no {files.MODEL} in it.")
+    aliases: dict[str, str] = {}
+    for path in _weights_of(folder):
+        if path.suffix == ".bin":
+            state.update(foreign.load_weights(path))
+            continue
+        try:
+            with safe_open(path, framework="pt") as file:
+                state.update({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - it is no dict
+                aliases.update(file.metadata() or {})
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{path} cannot be read: {error}") from error
+    state.update({name: state[first] for name, first in aliases.items() if first in state})
     problem = _load(model, state)
     if problem:
         raise CheckpointError(f"The weights in {folder} do not fit {type(model).__name__}: {problem}")
+
+
+def _weights_of(folder: Path) -> list[Path]:
+    try:
+        paths = [folder / name for name in weight_files(folder)]
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"The index of the weights in {folder} cannot be read: {error}") from error
+    for path in paths:
+        if where := leads_out(folder, path.name):
+            raise CheckpointError(f"{path} is a link to {where}, outside of the checkpoint, and is not read.")
+        if not path.is_file():
+            raise CheckpointError(f"{folder} holds no weights: there is no {path.name} in it.")
+    return paths
 
 
 def _load(model: nn.Module, state: dict[str, torch.Tensor]) -> str:
@@ -179,8 +242,13 @@ def read_state(folder: Path) -> dict[str, Any]:
     path = folder / files.STATE
     if not path.is_file():
         raise CheckpointError(f"{folder} is no checkpoint: there is no {files.STATE} in it.")
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return values
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path} is no state of a run.")
+    return flattened(values)
 
 
 def restore_optimizer(run: Run, folder: Path) -> None:
@@ -197,14 +265,17 @@ def restore_optimizer(run: Run, folder: Path) -> None:
                     f"{folder} has no {name}, so the run cannot go on from it as it was. It may have been written with "
                     "`save_only_model`; to begin anew with its weights, load them into the model before training."
                 )
-            target.load_state_dict(load_values(folder / name))
+            state = load_values(folder / name)
+            if name == files.OPTIMIZER:
+                load_optimizer(run, state, folder / name)
+            else:
+                target.load_state_dict(state)
 
 
-def restore_randomness(run: Run, folder: Path) -> None:
-    """Put the random generators of this process back to where they were."""
+def read_own(run: Run, folder: Path) -> dict[str, Any]:
+    """Return what this process alone saved: random states, its place in the data, its sums of losses; {} if nothing."""
     path = folder / files.RANDOM.format(rank=run.ranks.rank)
-    if path.is_file():
-        restore_random_states(load_values(path))
+    return dict(load_values(path)) if path.is_file() else {}
 
 
 def callback_states(folder: Path) -> dict[str, Any]:

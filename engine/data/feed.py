@@ -26,50 +26,76 @@ class Window:
 class Feed:
     """Takes windows of `accumulate` batches from a loader, the last of an epoch perhaps with fewer."""
 
-    def __init__(self, loader: Any, accumulate: int, device: torch.device, world_size: int = 1) -> None:
-        """Feed from `loader`, anything that iterates over batches."""
+    def __init__(
+        self, loader: Any, accumulate: int, device: torch.device, world_size: int = 1, non_blocking: bool = False
+    ) -> None:
+        """Feed from `loader`, anything that iterates over batches; `non_blocking` copies while the device works."""
         self.loader = loader
         self.accumulate = accumulate
         self.device = device
         self.world_size = world_size
+        self.non_blocking = non_blocking
         self._batches: Iterator[Any] = iter(())
-        self._to_skip = 0
-        self._before_training: Callable[[], None] | None = None
+        self._place: dict[str, Any] = {}
+        self._restore_randomness: Callable[[], None] = _nothing
+        self._restore_later = False
 
-    def on_first_window(self, restore: Callable[[], None]) -> None:
-        """Call `restore` when training is about to begin: at an epoch's beginning before its first fetch, else after.
+    def resume(
+        self, place: dict[str, Any], restore_randomness: Callable[[], None], after_a_window: bool = False
+    ) -> None:
+        """Go on, when the first epoch begins, where an earlier session was.
 
-        In the middle of an epoch the first fetch of a resumed run starts the loader, which draws a random number that
-        the unbroken run had drawn at the beginning of the epoch.
+        Args:
+            place: where its loader was, as `place()` returned it; empty if that is not known.
+            restore_randomness: puts the random generators to where they were.
+            after_a_window: in the middle of an epoch, only when the first window is taken, as transformers does it.
         """
-        self._before_training = restore
+        self._place, self._restore_randomness, self._restore_later = place, restore_randomness, after_a_window
+
+    def place(self) -> dict[str, Any]:
+        """Return where the loader is, if it is one that can say so."""
+        return self.loader.place() if hasattr(self.loader, "place") else {}
 
     def begin(self, epoch: int, batches_done: int) -> None:
-        """Go to the given batch of the given epoch: at once where the loader can, else by reading up to it."""
+        """Go to the given batch of the given epoch: at once where the loader can, else by reading up to it.
+
+        The beginning of an epoch draws random numbers: in the middle of one, those were drawn by the earlier session
+        before the states that are restored.
+        """
         if hasattr(self.loader, "set_epoch"):
             self.loader.set_epoch(epoch)
-        skips = getattr(self.loader, "skip", None)
-        self._to_skip = 0 if not batches_done or (skips is not None and skips(batches_done)) else batches_done
+        place, self._place = self._place, {}
         if not batches_done:
+            if place:
+                self.loader.take_over(place)
             self._restore()
+            self._batches = iter(self.loader)
+            return
+        to_read = 0
+        if not (place and self.loader.go_to(place)):
+            skips = getattr(self.loader, "skip", None)
+            to_read = 0 if skips is not None and skips(batches_done) else batches_done
         self._batches = iter(self.loader)
+        for _ in range(to_read):
+            next(self._batches, None)
+        if not self._restore_later:
+            self._restore()
 
     def _restore(self) -> None:
-        restore, self._before_training = self._before_training, None
-        if restore is not None:
-            restore()
+        restore, self._restore_randomness = self._restore_randomness, _nothing
+        restore()
 
     def take(self) -> Window | None:
         """Return the next window of the epoch, or None when it is used up."""
-        while self._to_skip:
-            self._to_skip -= 1
-            next(self._batches, None)
         items, rows = [], 0
         for batch in self._batches:
             rows += rows_of(batch) or 0
-            items.append(to_device(batch, self.device))
+            items.append(to_device(batch, self.device, self.non_blocking))
             if len(items) == self.accumulate:
                 break
-        if self._before_training is not None:
-            self._restore()
+        self._restore()
         return Window(items, len(items), rows * self.world_size) if items else None
+
+
+def _nothing() -> None:
+    """Restore nothing: the run begins anew."""

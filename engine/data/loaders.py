@@ -1,52 +1,22 @@
-"""Loaders: a DataLoader over a dataset, whose order is known and whose position can be set."""
+"""From a dataset of any kind to its loader."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator
-from functools import partial
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
+from torch.utils.data import IterableDataset, Sampler, SequentialSampler
 
 from ...events.errors import DataError
 from ..arguments import TrainingArguments
 from ..ranks import Ranks
-from ..utils import set_seed
 from .collate import Collator, ColumnFilter
+from .length_sampler import LengthGroupedSampler, lengths_of
+from .loader import Labelling, Loader, WorkerStart
 from .samplers import BatchedSampler, ShuffledSampler
 
-
-class Loader(DataLoader[Any]):
-    """A DataLoader that fetches one batch ahead, and knows epochs.
-
-    Fetching ahead keeps the random draws of a collator in transformers' order: the next batch is drawn before the step
-    on the current one.
-    """
-
-    def set_epoch(self, epoch: int) -> None:
-        """Shuffle for an epoch, counted from 0, and tell a dataset that wants to know."""
-        if isinstance(self.batch_sampler, BatchedSampler):
-            self.batch_sampler.set_epoch(epoch)
-        if hasattr(self.dataset, "set_epoch"):
-            self.dataset.set_epoch(epoch)
-
-    def skip(self, batches: int) -> bool:
-        """Begin the next iteration after this many batches, without reading their rows; False where it cannot."""
-        if isinstance(self.batch_sampler, BatchedSampler):
-            self.batch_sampler.first = batches
-            return True
-        return False
-
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        batches = super().__iter__()
-        ahead = next(batches, _END)
-        while ahead is not _END:
-            batch, ahead = ahead, next(batches, _END)
-            yield batch
-
-
-_END = object()
+logger = logging.getLogger(__name__)
 
 
 def build_loader(
@@ -59,22 +29,25 @@ def build_loader(
     training: bool,
     accepted: Collection[str] | None,
     seed: int,
+    main_input: str = "input_ids",
 ) -> Loader:
     """Build the loader of one process.
 
     Args:
         dataset: a map-style or iterable torch dataset, a `datasets` one, or any object that indexes or iterates rows.
-        args: workers, pinning, dropping of the last batch.
+        args: the order of the rows, workers, pinning, dropping of the last batch.
         collator: from a list of rows to a batch.
         ranks: which share of the batches is this process's.
         batch_size: rows per batch.
         training: shuffle and seed the workers.
         accepted: columns to keep, or None for all.
         seed: of the shuffling.
+        main_input: the key of the rows that says how long they are, where they are grouped by length.
 
     Raises:
-        DataError: if the dataset is none, or has no column that the model accepts.
+        DataError: if the dataset is none, has no column that the model accepts, or none that says how long a row is.
     """
+    rows = dataset
     if accepted is not None:
         dataset, collator = _keep_columns(dataset, collator, accepted)
     options: dict[str, Any] = {
@@ -83,16 +56,29 @@ def build_loader(
         "pin_memory": args.dataloader_pin_memory and args.device.type == "cuda",
         "persistent_workers": args.dataloader_persistent_workers and args.dataloader_num_workers > 0,
         "prefetch_factor": args.dataloader_prefetch_factor,
+        "multiprocessing_context": args.dataloader_multiprocessing_context if args.dataloader_num_workers else None,
+        "in_order": args.dataloader_in_order,
     }
+    if training and args.dataloader_num_workers:
+        options["collate_fn"] = Labelling(collator)
+        options["worker_init_fn"] = WorkerStart(args.dataloader_num_workers, ranks.rank)
     if is_iterable(dataset):
         if not isinstance(dataset, IterableDataset):
             dataset = _Iterable(dataset)
+        if training and args.train_sampling_strategy == "group_by_length":
+            logger.warning("`train_sampling_strategy='group_by_length'` cannot order rows that come as a stream.")
         return Loader(dataset, batch_size=batch_size, drop_last=args.dataloader_drop_last, **options)
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise DataError(
             f"{type(dataset).__name__} is no dataset: it needs __getitem__ and __len__, or __iter__ to be streamed."
         )
-    sampler = ShuffledSampler(dataset, seed) if training else SequentialSampler(dataset)
+    if args.train_sampling_strategy == "group_by_length":
+        lengths = lengths_of(rows, args.length_column_name, main_input)
+        sampler = _group_by_length(lengths, args, ranks, batch_size, training)
+    elif training and args.train_sampling_strategy == "random":
+        sampler = ShuffledSampler(dataset, seed)
+    else:
+        sampler = SequentialSampler(dataset)
     batches = BatchedSampler(
         sampler,
         batch_size,
@@ -100,9 +86,23 @@ def build_loader(
         rank=ranks.rank,
         world_size=ranks.world_size,
     )
-    if training:
-        options["worker_init_fn"] = partial(_seed_worker, workers=args.dataloader_num_workers, rank=ranks.rank)
     return Loader(dataset, batch_sampler=batches, **options)
+
+
+def _group_by_length(
+    lengths: list[float], args: TrainingArguments, ranks: Ranks, batch_size: int, training: bool
+) -> Sampler[int]:
+    """Return the order of training, new in each epoch, or that of evaluation, which stays the same."""
+    if training:
+        return LengthGroupedSampler(lengths, batch_size * args.gradient_accumulation_steps, ranks)
+    seed = args.seed if args.data_seed is None else args.data_seed
+    return LengthGroupedSampler(lengths, batch_size, ranks, seed)
+
+
+def order_of(loader: Any) -> list[int] | None:
+    """Return the rows in the order in which a loader last gave them out; None where that is the dataset's."""
+    grouping = loader.grouping if isinstance(loader, Loader) else None
+    return None if grouping is None else grouping.order
 
 
 def is_iterable(dataset: Any) -> bool:
@@ -131,10 +131,6 @@ def _keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) -
             f"{', '.join(accepted)}. Rename the columns, or set `remove_unused_columns=False` with a `data_collator`."
         )
     return dataset.remove_columns(ignored), collator
-
-
-def _seed_worker(worker: int, workers: int, rank: int) -> None:
-    set_seed(workers * rank + torch.initial_seed() % 2**32)
 
 
 class _Iterable(IterableDataset[Any]):

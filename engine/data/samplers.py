@@ -60,17 +60,32 @@ class BatchedSampler(Sampler[list[int]]):
         self.even = even
         self.first = 0
         """Batches of this process to leave out at the beginning of the next iteration."""
+        self.blank = 0
+        """Batches without rows to give out before those."""
 
     def set_epoch(self, epoch: int) -> None:
         """Go to an epoch, where the sampler knows of epochs."""
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
 
+    def skip(self, batches: int, blank: int = 0) -> None:
+        """Leave out so many batches of this process at the beginning of the next iteration, which goes on with one.
+
+        Args:
+            batches: how many.
+            blank: how many without rows come in their place.
+        """
+        self.first, self.blank = batches, blank
+        if hasattr(self.sampler, "repeat"):
+            self.sampler.repeat()
+
     def __iter__(self) -> Iterator[list[int]]:
         rows = list(self.sampler)
         size = self.batch_size
         stride = size * self.world_size
         first, self.first = self.first, 0
+        blank, self.blank = self.blank, 0
+        yield from ([] for _ in range(blank))
         for start in range(first * stride + self.rank * size, self._end(len(rows)), stride):
             batch = rows[start : start + size]
             if self.world_size > 1 and self.even:

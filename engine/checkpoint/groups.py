@@ -1,0 +1,93 @@
+"""Loading the state of an optimizer whose parameters may have been in other groups when it was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ...events.errors import ArgumentError, CheckpointError
+from ..optim import parameter_groups
+from ..run import Run
+
+SHAPED = ("exp_avg", "exp_avg_sq", "momentum_buffer")
+"""Parts of a parameter's state that have its shape, in every optimizer that keeps them."""
+
+
+def load_optimizer(run: Run, state: dict[str, Any], path: Path) -> None:
+    """Load the state of the run's optimizer, with the groups that it was saved with.
+
+    A state numbers the parameters through its groups. Where a run splits them otherwise, as without weight decay, it
+    takes over the saved division, found by the names of the parameters.
+
+    Args:
+        run: the run.
+        state: as `state_dict()` of an optimizer returns it.
+        path: the file it is from, for errors.
+
+    Raises:
+        CheckpointError: if it is the state of another optimizer, or of one of other parameters.
+    """
+    optimizer = run.optimizer
+    if not run.seams.filled_by("wrap_optimizer") and isinstance(optimizer, Optimizer):
+        saved = _groups_of(state, path)
+        _divide(optimizer, run.model, [len(group["params"]) for group in saved], path)
+        _check(optimizer, state, saved, path)
+    optimizer.load_state_dict(state)
+
+
+def _groups_of(state: Any, path: Path) -> list[dict[str, Any]]:
+    groups = state.get("param_groups") if isinstance(state, Mapping) else None
+    whole = isinstance(groups, list) and isinstance(state.get("state"), Mapping)
+    if not whole or not all(isinstance(group, Mapping) and isinstance(group.get("params"), list) for group in groups):
+        raise CheckpointError(f"{path} holds no state of an optimizer.")
+    return groups  # type: ignore[no-any-return]
+
+
+def _divide(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Path) -> None:
+    """Split the parameters of an optimizer into groups of these sizes, as this library or transformers does it."""
+    own = [len(group["params"]) for group in optimizer.param_groups]
+    if own == sizes:
+        return
+    for weight_decay in (1.0, 0.0):
+        try:
+            division = [group["params"] for group in parameter_groups(model, weight_decay)]
+        except ArgumentError:
+            division = []
+        if [len(members) for members in division] == sizes and len(own) == len(sizes) and sum(own) == sum(sizes):
+            for group, members in zip(optimizer.param_groups, division):
+                group["params"] = members
+            return
+    raise CheckpointError(
+        f"{path} has groups of {_listed(sizes)} parameters, and the optimizer of this run has groups of "
+        f"{_listed(own)}: the model, or which of its parameters are frozen, is not what it was."
+    )
+
+
+def _listed(sizes: list[int]) -> str:
+    return " and ".join(map(str, sizes)) or "no"
+
+
+def _check(optimizer: Optimizer, state: dict[str, Any], saved: list[dict[str, Any]], path: Path) -> None:
+    """Refuse the state of an optimizer of another kind, or of parameters of other shapes."""
+    for group, was in zip(optimizer.param_groups, saved):
+        lacking = [name for name in ("betas", "momentum", "clip_threshold") if name in group and name not in was]
+        if lacking:
+            raise CheckpointError(
+                f"{path} is of another optimizer than {type(optimizer).__name__}: it has no {lacking[0]!r}. Say by "
+                "`optim` which one it was."
+            )
+        for parameter, number in zip(group["params"], was["params"]):
+            parts = state["state"].get(number, {})
+            if not isinstance(parts, Mapping):
+                raise CheckpointError(f"{path} holds no state of an optimizer.")
+            for name in SHAPED:
+                shape = getattr(parts.get(name), "shape", parameter.shape)
+                if shape != parameter.shape:
+                    raise CheckpointError(
+                        f"{path} has a {name!r} of shape {[*shape]} for a parameter of shape {[*parameter.shape]}: "
+                        "the model is not what it was."
+                    )

@@ -1,0 +1,166 @@
+"""Whether a checkpoint is what was written: a folder in, a list of what is wrong with it out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from .files import MANIFEST, MODEL, PREFIX, STATE, VERSION, read_manifest
+
+INDEX = f"{MODEL}.index.json"
+PICKLED = "pytorch_model.bin"
+"""What transformers' weights are in where they are not in safetensors: tensors, pickled."""
+_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What a file was when it was written."""
+
+    size: int
+    """In bytes."""
+    sha256: str
+    """The hash of its contents, in hexadecimal digits."""
+
+
+def digest_of(path: Path) -> Digest:
+    """Read a file and return its size and hash."""
+    found = hashlib.sha256()
+    size = 0
+    with open(path, "rb") as file:
+        while part := file.read(_AT_ONCE):
+            found.update(part)
+            size += len(part)
+    return Digest(size, found.hexdigest())
+
+
+def problems(folder: Path, *, full: bool) -> list[str]:
+    """Return what is wrong with a checkpoint, a sentence each; nothing if it is good.
+
+    A checkpoint without a list of its files, as other libraries and earlier versions write them, is good if the files
+    are there that any checkpoint must have.
+
+    Args:
+        folder: the checkpoint.
+        full: whether the contents of the files are compared too, which reads them all; else their sizes only.
+    """
+    return ["it was never finished"] if folder.name.startswith(f".tmp-{PREFIX}") else damage(folder, full=full)
+
+
+def damage(folder: Path, *, full: bool) -> list[str]:
+    """Return what is wrong with the contents of a folder, whatever its name; see `problems`."""
+    if not folder.is_dir():
+        return ["there is no such folder"]
+    if links := _links_out(folder):
+        return links
+    if not (folder / MANIFEST).exists():
+        return _missing(folder)
+    try:
+        manifest = read_manifest(folder)
+        version = manifest.get("format_version", 1)
+        listed = {name: _listed(entry) for name, entry in manifest.get("files", {}).items()}
+    except (OSError, ValueError, RecursionError) as error:
+        return [f"{MANIFEST} cannot be read: {error}"]
+    if version > VERSION:
+        return [f"it is of format {version}, and this version reads formats up to {VERSION}"]
+    if version == 1:
+        return _missing(folder)
+    return [problem for name, digest in listed.items() for problem in _compare(folder, name, digest, full)]
+
+
+def _listed(entry: Any) -> Digest:
+    try:
+        return Digest(int(entry["size"]), str(entry["sha256"]))
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(f"{entry!r} is no size and hash of a file") from error
+
+
+def inside(name: str) -> bool:
+    """Say whether the name of a file, as another file gives it, stays within the folder it is given in."""
+    path = PurePosixPath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+
+
+def leads_out(folder: Path, name: str) -> str:
+    """Return where a file of a folder is a link to, if that is outside of the folder; else an empty string."""
+    path = folder / name
+    try:
+        return "" if path.resolve().is_relative_to(folder.resolve()) else str(path.readlink())
+    except (OSError, RuntimeError):  # a link to itself
+        return str(path)
+
+
+def _links_out(folder: Path) -> list[str]:
+    found = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() and (where := leads_out(folder, name)):
+            found.append(f"{name} is a link to {where}, outside of the folder; copy the folder with what it links to")
+    return found
+
+
+def _compare(folder: Path, name: str, written: Digest, full: bool) -> list[str]:
+    if not inside(name):
+        return [f"{MANIFEST} names {name!r}, which is outside of the folder"]
+    path = folder / name
+    try:
+        if not path.is_file():
+            return [f"{name} is missing"]
+        size = path.stat().st_size
+        if size != written.size:
+            return [f"{name} has {size} bytes, and {written.size} were written"]
+        if full and (found := digest_of(path).sha256) != written.sha256:
+            return [f"{name} is not what was written: its SHA-256 is {found[:12]}..., not {written.sha256[:12]}..."]
+    except OSError as error:
+        return [f"{name} cannot be read: {error}"]
+    return []
+
+
+def _missing(folder: Path) -> list[str]:
+    """Return what is wrong with a checkpoint that has no list of its files."""
+    found = []
+    try:
+        if not isinstance(json.loads((folder / STATE).read_text(encoding="utf-8")), dict):
+            found.append(f"{STATE} is no state of a run")
+    except FileNotFoundError:
+        found.append(f"{STATE} is missing")
+    except (OSError, ValueError, RecursionError) as error:
+        found.append(f"{STATE} cannot be read: {error}")
+    try:
+        weights = weight_files(folder)
+    except (OSError, ValueError, RecursionError) as error:
+        return [*found, f"the index of the weights cannot be read: {error}"]
+    for name in weights:
+        if not (folder / name).is_file():
+            found.append(f"{name} is missing")
+        elif not (folder / name).stat().st_size:
+            found.append(f"{name} is empty")
+    return found
+
+
+def weight_files(folder: Path) -> list[str]:
+    """Return the names of the files that a checkpoint's weights are in, or should be.
+
+    Raises:
+        OSError: if the index of the files cannot be read.
+        ValueError: if it is no index, or names a file outside of the folder.
+    """
+    if not (folder / INDEX).is_file() and not (folder / MODEL).is_file():
+        if (folder / PICKLED).is_file():
+            return [PICKLED]
+        path = folder / f"{PICKLED}.index.json"
+    else:
+        path = folder / INDEX
+    if not path.is_file():
+        return [MODEL]
+    index = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
+        raise ValueError("it has no 'weight_map'")
+    names = sorted({str(name) for name in index["weight_map"].values()})
+    for name in names:
+        if not inside(name):
+            raise ValueError(f"it names {name!r}, which is outside of the folder")
+    return names

@@ -1,0 +1,253 @@
+"""The loader: a DataLoader that fetches one batch ahead, and can go on exactly where another one was."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, get_worker_info
+
+from ..randomness import random_states, restore_random_states
+from ..utils import set_seed
+from .batches import map_tensors
+from .collate import Collator
+from .length_sampler import LengthGroupedSampler
+from .samplers import BatchedSampler
+from .stream_state import dataset_state, restore_dataset
+
+_END = object()
+
+
+@dataclass
+class Passage:
+    """One way through the data: how far it is, and what it began from."""
+
+    began: dict[str, Any]
+    """The random states at its beginning: from them, workers are seeded, and a stream is read anew."""
+    pulled: int = 0
+    """Batches taken from the dataset, that ahead among them."""
+    ahead: Any = None
+    """The batch that is fetched and not given out; `_END` once there is no further one."""
+    dataset: Any = None
+    """The dataset's own state before the last batch was taken, where it has one."""
+    workers: dict[int, Any] = field(default_factory=dict)
+    """The random states of the workers, after the last batch that was taken of each."""
+
+
+class Loader(DataLoader[Any]):
+    """Fetches one batch ahead, knows epochs, and says where in the data it is.
+
+    Fetching ahead keeps the random draws of a collator in transformers' order: the next batch is drawn before the step
+    on the current one.
+    """
+
+    _passage: Passage | None = None
+    _goal: dict[str, Any] | None = None
+    _heirs: dict[int, Any] | None = None
+    _iterating: Any = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Shuffle for an epoch, counted from 0, and tell a dataset that wants to know."""
+        if isinstance(self.batch_sampler, BatchedSampler):
+            self.batch_sampler.set_epoch(epoch)
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(epoch)
+
+    @property
+    def grouping(self) -> LengthGroupedSampler | None:
+        """The sampler that groups the rows by length; None where none does."""
+        sampler = getattr(self.batch_sampler, "sampler", None)
+        return sampler if isinstance(sampler, LengthGroupedSampler) else None
+
+    def place(self) -> dict[str, Any]:
+        """Return what another loader needs to go on exactly from here, as nested values with tensors.
+
+        The batch that is fetched ahead is among it: fetched again, a collator that draws would make another of it. One
+        of a kind that no checkpoint can hold is left out, and fetched again.
+        """
+        passage = self._passage
+        if passage is None:
+            return {}
+        over = passage.ahead is _END
+        kept = not over and is_storable(passage.ahead)
+        return {
+            "began": passage.began,
+            "pulled": passage.pulled - (not over and not kept),
+            "over": over,
+            "ahead": {"batch": as_plain(passage.ahead)} if kept else None,
+            "workers": {str(worker): states for worker, states in passage.workers.items()},
+            "order": None if self.grouping is None else self.grouping.state,
+            "dataset": passage.dataset,
+        }
+
+    def go_to(self, place: dict[str, Any]) -> bool:
+        """Begin the next iteration where `place()` was, in the same epoch; False if that says nothing."""
+        self._goal = place or None
+        return bool(place)
+
+    def take_over(self, place: dict[str, Any]) -> None:
+        """Begin the next iteration, of a new epoch, with workers that go on where those of `place()` were."""
+        if self.persistent_workers and place:
+            self._heirs = _states_in(place)
+
+    def skip(self, batches: int) -> bool:
+        """Begin the next iteration after this many batches, without reading their rows; False where it cannot."""
+        if isinstance(self.batch_sampler, BatchedSampler):
+            # Batches go round the workers: with some that are blank, each next one comes to the worker it would be of.
+            self.batch_sampler.skip(batches, blank=batches % self.num_workers if self.num_workers else 0)
+            return True
+        return False
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        goal, self._goal = self._goal, None
+        before, passage = self._passage, Passage(random_states() if goal is None else goal["began"])
+        self._passage = passage
+        if self.persistent_workers and before is not None:
+            passage.workers = dict(before.workers)
+        if goal is None:
+            heirs, self._heirs = self._heirs, None
+            if heirs is None:
+                return self._looking_ahead(self._begin(passage), passage)
+            passage.workers = heirs
+            # Workers that stay are seeded once, in an epoch that is over: by now that draws nothing.
+            self.generator = torch.Generator()
+            try:
+                return self._looking_ahead(self._begin(passage), passage)
+            finally:
+                self.generator = None
+        if goal["over"]:
+            passage.pulled, passage.ahead, passage.workers = goal["pulled"], _END, _states_in(goal)
+            self.take_over(goal)
+            return iter(())
+        restore_random_states(passage.began)
+        if self.grouping is not None:
+            self.grouping.state = goal["order"]
+        to_read = goal["pulled"]
+        held = goal["ahead"] is not None
+        if self.skip(to_read):
+            passage.pulled, to_read = to_read, 0
+            passage.workers = _states_in(goal)
+        elif restore_dataset(self.dataset, goal["dataset"]):
+            passage.pulled, to_read = to_read - held, int(held)
+        batches = self._begin(passage)
+        for _ in range(to_read):
+            self._pull(batches, passage)
+        passage.ahead = goal["ahead"]["batch"] if held else None
+        return self._looking_ahead(batches, passage)
+
+    def _begin(self, passage: Passage) -> Iterator[Any]:
+        if isinstance(self.worker_init_fn, WorkerStart):
+            self.worker_init_fn.states = passage.workers
+        batches: Iterator[Any] = super().__iter__()
+        if self.persistent_workers and batches is not self._iterating:
+            # A trainer is part of a cycle. Workers that are collected with it have lost their queues by then, so that
+            # each is waited for in vain, for seconds; let go of here, they are told to end.
+            self._iterating = batches
+            weakref.finalize(self, _let_go, batches)
+        return batches
+
+    def _looking_ahead(self, batches: Iterator[Any], passage: Passage) -> Iterator[Any]:
+        if passage.ahead is None:
+            passage.ahead = self._pull(batches, passage)
+        while passage.ahead is not _END:
+            batch, passage.ahead = passage.ahead, self._pull(batches, passage)
+            yield batch
+
+    def _pull(self, batches: Iterator[Any], passage: Passage) -> Any:
+        if not self.num_workers:
+            passage.dataset = dataset_state(self.dataset)
+        batch = next(batches, _END)
+        while isinstance(batch, Labelled) and batch.batch is None:
+            batch = next(batches, _END)
+        if batch is _END:
+            return _END
+        passage.pulled += 1
+        if isinstance(batch, Labelled):
+            passage.workers[batch.worker] = batch.states
+            return batch.batch
+        return batch
+
+
+def _states_in(place: dict[str, Any]) -> dict[int, Any]:
+    return {int(worker): states for worker, states in place["workers"].items()}
+
+
+def _let_go(batches: Any) -> None:
+    """Hold what a loader iterated over until the loader is gone, and no longer."""
+
+
+# Workers.
+
+
+@dataclass
+class Labelled:
+    """A batch that a worker made, with what it takes to go on in that worker's place."""
+
+    batch: Any
+    """The batch."""
+    worker: int
+    """The worker's number."""
+    states: dict[str, Any]
+    """Its random states afterwards."""
+
+    def pin_memory(self) -> Labelled:
+        """Pin the batch, as torch asks of kinds that it does not know."""
+        return Labelled(map_tensors(torch.Tensor.pin_memory, self.batch), self.worker, self.states)
+
+
+@dataclass
+class Labelling:
+    """A collator that, in a worker, labels what another one makes."""
+
+    collator: Collator
+    """The other one."""
+
+    def __call__(self, features: list[Any]) -> Any:
+        worker = get_worker_info()
+        if worker is None:
+            return self.collator(features)
+        batch = self.collator(features) if features else None  # None for a blank one
+        return Labelled(batch, worker.id, random_states())
+
+
+@dataclass
+class WorkerStart:
+    """Seeds a worker when it starts, or has it go on where the one before it was."""
+
+    workers: int
+    """How many there are."""
+    rank: int
+    """The process that they load for."""
+    states: dict[int, Any] = field(default_factory=dict)
+    """The random states of those before, by number."""
+
+    def __call__(self, worker: int) -> None:
+        """Start the worker of this number."""
+        set_seed(self.workers * self.rank + torch.initial_seed() % 2**32)
+        if worker in self.states:
+            restore_random_states(self.states[worker])
+
+
+# What a checkpoint can hold of a batch.
+
+
+def is_storable(batch: Any) -> bool:
+    """Say whether a batch is made of tensors, arrays, numbers, strings, and dicts, lists and tuples of such."""
+    if isinstance(batch, Mapping):
+        return all(isinstance(key, str) and is_storable(value) for key, value in batch.items())
+    if type(batch) in (list, tuple):
+        return all(map(is_storable, batch))
+    if isinstance(batch, np.ndarray):
+        return bool(batch.dtype != object)
+    return batch is None or isinstance(batch, (torch.Tensor, bool, int, float, str))
+
+
+def as_plain(batch: Any) -> Any:
+    """Return a batch with plain dicts for mappings of other kinds, such as a tokenizer's."""
+    if isinstance(batch, Mapping):
+        return {key: as_plain(value) for key, value in batch.items()}
+    return type(batch)(map(as_plain, batch)) if isinstance(batch, (list, tuple)) else batch
