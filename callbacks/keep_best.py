@@ -55,6 +55,11 @@ class KeepBest(Callback):
         self.metric = full_name(self.metric)
         self.greater = greater_is_better(self.metric, self.mode)
 
+    @property
+    def writes_checkpoints(self) -> bool:
+        """Whether it asks for checkpoints."""
+        return self.save
+
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> KeepBest | None:
         if args.metric_for_best_model is None:

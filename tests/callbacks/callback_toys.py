@@ -44,13 +44,59 @@ class Net(nn.Module):
         return {"loss": nn.functional.mse_loss(logits, labels), "logits": logits}
 
 
+class Words(nn.Module):
+    """An embedding, a block and a head, for rows of `sentences`."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.tokens = nn.Embedding(20, 6)
+        self.block = Block()
+        self.head = nn.Linear(6, 1)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        logits = self.head(self.block(self.tokens(input_ids)).mean(1)).squeeze(-1)
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": nn.functional.mse_loss(logits, labels), "logits": logits}
+
+
+class Remembering(nn.Module):
+    """Adds to each batch what it made of the batch before, which is the first output beside the loss."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.block = Block()
+        self.head = nn.Linear(6, 1)
+
+    def forward(
+        self, x: torch.Tensor, labels: torch.Tensor | None = None, mems: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        hidden = self.block(x if mems is None else x + mems.mean(0))
+        logits = self.head(hidden).squeeze(-1)
+        if labels is None:
+            return {"mems": hidden, "logits": logits}
+        return {"loss": nn.functional.mse_loss(logits, labels), "mems": hidden, "logits": logits}
+
+
 def rows(count: int = 16, seed: int = 0) -> list[dict[str, torch.Tensor]]:
     """Rows for `Net`; 16 of them are 4 batches, an epoch of 4 steps."""
     x = torch.randn(count, 6, generator=torch.Generator().manual_seed(seed))
     return [{"x": row, "labels": row.sum()} for row in x]
 
 
-TRAINER = ("model_init", "train_dataset", "eval_dataset", "compute_metrics", "optimizers", "criterion")
+def sentences(count: int = 16, length: int = 5, seed: int = 0) -> list[dict[str, torch.Tensor]]:
+    """Rows for `Words`."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, 20, (count, length), generator=generator)
+    return [{"input_ids": row, "labels": row.float().mean() / 10} for row in tokens]
+
+
+TRAINER = (
+    *("model_init", "train_dataset", "eval_dataset", "compute_metrics", "criterion"),
+    *("optimizers", "optimizer_cls_and_kwargs"),
+)
 
 
 def trainer(folder: Path | str, *callbacks: Any, model: nn.Module | None = None, **options: Any) -> Trainer:

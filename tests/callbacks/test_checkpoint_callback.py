@@ -10,8 +10,8 @@ from callback_toys import Net, logged, same, saved_steps, scripted, steps_of, tr
 from safetensors.torch import load_file
 
 from trainbus import Callback, Checkpoint, Evaluate, Keep, KeepBest, Log, NaNGuard, Stage, every, never, order
-from trainbus.engine.checkpoint import files
 from trainbus.engine.checkpoint.codec import load_values
+from trainbus.engine.checkpoint.listing import list_checkpoints, newest_first
 from trainbus.events import ArgumentError
 
 FILES = {
@@ -173,6 +173,20 @@ def test_two_are_refused(tmp_path):
 def test_a_new_run_in_a_used_folder_keeps_its_own_checkpoints_and_leaves_the_old_ones(tmp_path):
     for steps in (8, 4):
         trainer(tmp_path, max_steps=steps, save_steps=2, save_total_limit=1).train()
-    found = files.list_checkpoints(tmp_path)
+    found = list_checkpoints(tmp_path)
     assert [checkpoint.step for checkpoint in found] == [4, 8]
-    assert files.newest(found).step == 4
+    assert newest_first(found)[0].step == 4
+
+
+def test_a_damaged_one_is_neither_counted_nor_deleted(tmp_path):
+    built = trainer(tmp_path, max_steps=6, save_steps=1, save_total_limit=2)
+    built.on("on_step_begin", lambda: (tmp_path / "checkpoint-2" / "model.safetensors").unlink(), once=3)
+    built.train()
+    assert saved_steps(tmp_path) == [2, 5, 6]
+
+
+def test_what_has_no_manifest_is_not_deleted(tmp_path):
+    built = trainer(tmp_path, max_steps=6, save_steps=1, save_total_limit=1)
+    built.on("on_step_begin", lambda: (tmp_path / "checkpoint-2" / "manifest.json").unlink(), once=3)
+    built.train()
+    assert saved_steps(tmp_path) == [2, 6]

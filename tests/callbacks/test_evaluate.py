@@ -131,3 +131,25 @@ def test_a_large_dataset_is_not_printed():
     assert repr(Evaluate(every(2), dataset=rows(1000), name="other")) == (
         "Evaluate(trigger=every(2), on_start=False, name='other', id=None)"
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"eval_steps": 100, "minimum_eval_times": 3}, {2, 4, 6}),
+        ({"eval_steps": 1, "minimum_eval_times": 2}, {1, 2, 3, 4, 5, 6}),
+        ({"eval_steps": 0.5, "minimum_eval_times": 3}, {2, 4, 6}),
+        ({"eval_steps": 100, "eval_delay": 3, "minimum_eval_times": 3}, {3, 4, 5, 6}),
+        ({"eval_steps": 100}, {6}),
+    ],
+    ids=str,
+)
+def test_a_run_evaluates_a_minimum_of_times(tmp_path, arguments, expected):
+    built = trainer(tmp_path, eval_strategy="steps", **arguments)
+    built.train()
+    assert logged(built, "eval_loss").keys() == expected
+
+
+def test_a_minimum_of_times_below_one_is_refused(tmp_path):
+    with pytest.raises(ArgumentError, match="`minimum_eval_times` is 0"):
+        trainer(tmp_path, eval_strategy="steps", minimum_eval_times=0)

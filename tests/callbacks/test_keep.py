@@ -69,7 +69,36 @@ def test_what_is_no_number_is_never_the_best(greater):
     assert deleted(Keep(best=1), checkpoints, greater=greater) == [1, 3]
 
 
-@pytest.mark.parametrize("wrong", [{"last": 0}, {"total": 0}, {"multiples": -2}, {"best": -1}])
+def timed(**seconds: float) -> list[Checkpoint]:
+    """Checkpoints of these steps, as `s10=60.0`, after so many seconds of training."""
+    return [Checkpoint(Path(name), int(name[1:]), seconds=passed) for name, passed in seconds.items()]
+
+
+def test_minutes_are_those_of_training_and_the_first_of_each_stays():
+    checkpoints = timed(s1=20, s2=59.9, s3=60, s4=100, s5=119, s6=250, s7=290, s8=310)
+    assert deleted(Keep(minutes=1), checkpoints) == [1, 2, 4, 5, 7]
+    assert deleted(Keep(minutes=2), checkpoints) == [1, 2, 3, 4, 5, 7]
+    assert deleted(Keep(minutes=0.5), checkpoints) == [1, 5]
+    assert deleted(Keep(minutes=2, last=2), checkpoints, {2}) == [1, 3, 4, 5]
+
+
+def test_minutes_are_counted_alike_however_often_one_looks():
+    rule, there = Keep(minutes=1), []
+    for step in range(1, 60):
+        there.append(Checkpoint(Path(f"checkpoint-{step}"), step, seconds=17.0 * step))
+        gone = rule.superfluous(there, pinned=set())
+        there = [checkpoint for checkpoint in there if checkpoint not in gone]
+    minutes = [int(checkpoint.seconds // 60) for checkpoint in there[:-1]]
+    assert minutes == [*range(1, 17)][: len(minutes)]
+    assert len(minutes) >= 15
+
+
+def test_a_metric_that_is_no_number_is_not_compared():
+    checkpoints = [Checkpoint(Path(str(step)), step, {"eval_score": value}) for step, value in enumerate("a1", 1)]
+    assert deleted(Keep(best=1), checkpoints) == [1]
+
+
+@pytest.mark.parametrize("wrong", [{"last": 0}, {"total": 0}, {"multiples": -2}, {"best": -1}, {"minutes": 0}])
 def test_a_limit_below_one_is_refused(wrong):
     [(name, value)] = wrong.items()
     with pytest.raises(ArgumentError, match=rf"Keep\({name}={value}\)"):

@@ -1,0 +1,96 @@
+"""End a training in good order, with a checkpoint, when the system or the user asks for it by a signal."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from ..engine.arguments import TrainingArguments
+from ..engine.run import Run
+from ..events.callback import Callback
+from ..events.control import TrainerControl
+from ..events.errors import EvaluationStopped
+from ..events.stages import Stage, order
+
+logger = logging.getLogger(__name__)
+
+
+class Stopped(SystemExit):
+    """Ends the program after a training that a signal stopped; its code is 128 plus the number of the signal."""
+
+
+class Interrupted(Stopped, KeyboardInterrupt):
+    """The same for Ctrl-C, so that an `except KeyboardInterrupt` sees it."""
+
+
+@dataclass
+class StopOnSignal(Callback):
+    """On SIGTERM, SIGINT (Ctrl-C) or SIGUSR1: finish the step, save, and end the program with 143, 130 or 138.
+
+    The handler itself only notes the signal. An evaluation is left after its batch, and made up for on resume. A second
+    Ctrl-C interrupts at once. Outside of training the signals do what they did before. Nothing is saved where the run
+    saves nothing, unless `save` says so.
+    """
+
+    local = True
+    arguments = ("enable_jit_checkpoint",)
+
+    signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGUSR1")
+    """The signals, by name."""
+    save: bool = False
+    """Whether to save even where the run has no checkpoints."""
+    _noted: int = field(default=0, init=False, repr=False, compare=False)
+    _previous: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> StopOnSignal:
+        return cls(save=args.enable_jit_checkpoint)
+
+    @order(Stage.PREPARE)
+    def on_train_begin(self) -> None:
+        self._noted = 0
+        if threading.current_thread() is threading.main_thread():  # Python lets no other one set handlers
+            for name in self.signals:
+                number = getattr(signal, name, None)
+                if number is not None:  # Windows has fewer of them
+                    self._previous[number] = signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        again, self._noted = self._noted, number
+        if number == signal.SIGINT and again:
+            raise KeyboardInterrupt
+
+    def on_step_end(self, run: Run, control: TrainerControl) -> None:
+        if self._noted:
+            self._ask(run, control)
+
+    def on_epoch_end(self, run: Run, control: TrainerControl) -> None:
+        if self._noted:
+            self._ask(run, control)
+
+    def on_prediction_step(self, run: Run, control: TrainerControl) -> None:
+        if self._noted and run.mode == "train" and run.ranks.alone:
+            self._ask(run, control)
+            raise EvaluationStopped(signal.Signals(self._noted).name)
+
+    def _ask(self, run: Run, control: TrainerControl) -> None:
+        name = signal.Signals(self._noted).name
+        if not control.should_training_stop:
+            logger.warning("%s: the training ends after this step.", name)
+        control.request("training_stop", name)
+        if self.save or run.saves:
+            control.request("save", name)
+
+    @order(Stage.RELEASE)
+    def on_train_end(self) -> None:
+        if self._noted:
+            raise (Interrupted if self._noted == signal.SIGINT else Stopped)(128 + self._noted)
+
+    def on_close(self) -> None:
+        previous, self._previous = self._previous, {}
+        for number, handler in previous.items():
+            signal.signal(number, handler)

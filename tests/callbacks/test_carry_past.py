@@ -1,0 +1,155 @@
+"""A model's memory: given to the next batch, forgotten where epochs and evaluations begin, and saved."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from callback_toys import Boom, Net, Remembering, rows, same, stop_at, trainer, weights
+from torch import nn
+
+from trainbus import CarryPast, Checkpoint, Evaluate, every
+from trainbus.events import ArgumentError, ModelError
+
+
+class Noting(Remembering):
+    """Notes whether it was given a memory, and returns its outputs as a tuple."""
+
+    def __init__(self):
+        super().__init__()
+        self.given = []
+
+    def forward(self, x, labels=None, mems=None):
+        self.given.append(None if mems is None else mems.clone())
+        assert mems is None or not mems.requires_grad
+        outputs = super().forward(x, labels, mems)
+        return tuple(outputs.values())
+
+
+def remembered(model):
+    return [memory is not None for memory in model.given]
+
+
+def test_each_batch_is_given_what_the_one_before_made(tmp_path):
+    model = Noting()
+    built = trainer(tmp_path, CarryPast(), model=model)
+    made = []
+    built.on("on_loss", lambda outputs: made.append(outputs[1].detach().clone()))
+    built.train()
+    # Four batches an epoch, and the memory is empty at the beginning of each.
+    assert remembered(model) == [False, True, True, True, False, True]
+    for index, memory in enumerate(model.given):
+        assert memory is None or torch.equal(memory, made[index - 1])
+    assert "forward" not in vars(model)
+
+
+def test_an_evaluation_begins_with_nothing_and_leaves_nothing(tmp_path):
+    model = Noting()
+    built = trainer(tmp_path, CarryPast(), Evaluate(every(2)), model=model, per_device_eval_batch_size=4, max_steps=3)
+    built.train()
+    # Two batches of training, two of the evaluation, and one of training again.
+    assert remembered(model) == [False, True, False, True, False]
+    model.given.clear()
+    built.evaluate()
+    built.predict(rows(8))
+    assert remembered(model) == [False, True, False, True]
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_finds_its_output_with_and_without_labels(tmp_path, labels):
+    model = Noting()
+    data = rows(8) if labels else [{"x": row["x"]} for row in rows(8)]
+    trainer(tmp_path, CarryPast(), model=model, per_device_eval_batch_size=4).predict(data)
+    assert remembered(model) == [False, True]
+    assert model.given[1].shape == (4, 6)
+
+
+def test_batches_may_be_tuples(tmp_path):
+    model = Noting()
+    data = [(row["x"], row["labels"]) for row in rows()]
+    trainer(tmp_path, CarryPast(), model=model, train_dataset=data, max_steps=2).train()
+    assert [memory is None or memory.shape == (4, 6) for memory in model.given] == [True, True]
+    assert remembered(model) == [False, True]
+
+
+def test_resumes_in_the_middle_of_an_epoch(tmp_path):
+    def build(folder):
+        return trainer(tmp_path / folder, CarryPast(), Checkpoint(every(3)), model=Remembering())
+
+    unbroken = build("unbroken")
+    unbroken.train()
+    broken = build("broken")
+    broken.on("on_step_end", stop_at(3))
+    broken.train()
+    resumed = build("broken")
+    resumed.train(resume_from_checkpoint=True)
+    assert same(weights(resumed.model), weights(unbroken.model))
+    without = trainer(tmp_path / "without", model=Remembering())
+    without.train()
+    assert not same(weights(without.model), weights(unbroken.model))
+
+
+def test_a_second_run_remembers_nothing_of_a_failed_one(tmp_path):
+    model = Noting()
+    built = trainer(tmp_path, CarryPast(), model=model)
+
+    def fail():
+        raise Boom
+
+    failing = built.on("on_step_end", fail, once=2)
+    with pytest.raises(Boom):
+        built.train()
+    failing()
+    assert "forward" not in vars(model)
+    model.given.clear()
+    built.train()
+    assert remembered(model)[0] is False
+
+
+def test_goes_together_with_mixed_precision(tmp_path):
+    model = Noting()
+    trainer(tmp_path, CarryPast(), model=model, max_steps=2, bf16=True).train()
+    assert remembered(model) == [False, True]
+    assert model.given[1].dtype == torch.float32
+
+
+class Elsewhere(Net):
+    def forward(self, x, labels=None, memory=None):
+        return super().forward(x, labels)
+
+
+class Short(nn.Module):
+    """Returns a loss and nothing else."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 1)
+
+    def forward(self, x, labels=None, mems=None):
+        return {"loss": nn.functional.mse_loss(self.head(x).squeeze(-1), labels)}
+
+
+@pytest.mark.parametrize(
+    ("model", "callback", "said"),
+    [
+        (Elsewhere, CarryPast(), r"Elsewhere.forward takes no 'mems'.*CarryPast\(name="),
+        (Remembering, CarryPast(name="mem"), r"takes no 'mem'; did you mean 'mems'\?"),
+        (Remembering, CarryPast(3), r"CarryPast\(index=3\).*it returned 3"),
+        (Short, CarryPast(), r"CarryPast\(index=1\).*it returned 1"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(tmp_path, model, callback, said):
+    with pytest.raises(ModelError, match=said):
+        trainer(tmp_path, callback, model=model()).train()
+
+
+@pytest.mark.parametrize("index", [0, -2])
+def test_an_output_that_cannot_be_is_refused(tmp_path, index):
+    with pytest.raises(ArgumentError, match=rf"CarryPast\(index={index}\)"):
+        CarryPast(index)
+    with pytest.raises(ArgumentError, match=f"`past_index` is {index}"):
+        trainer(tmp_path, past_index=index)
+
+
+def test_arguments_spell_it(tmp_path):
+    assert trainer(tmp_path, past_index=2).callbacks["CarryPast"] == CarryPast(2)
+    assert "CarryPast" not in trainer(tmp_path, past_index=-1).callbacks

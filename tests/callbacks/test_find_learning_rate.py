@@ -1,0 +1,84 @@
+"""Searching for a learning rate."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from trainbus import FindLearningRate, Trainer, TrainingArguments
+from trainbus.callbacks.find_learning_rate import steepest
+from trainbus.events.errors import ArgumentError, NonFiniteError
+
+
+def searched(folder: Path, finder: FindLearningRate, **options: Any) -> Trainer:
+    torch.manual_seed(0)
+    rows = torch.randn(800, 10)
+    data = TensorDataset(rows, (rows.sum(1) > 0).long())
+    model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 2))
+    args = TrainingArguments(str(folder), per_device_train_batch_size=16, disable_tqdm=True, **options)
+    return Trainer(
+        model, args, train_dataset=data, eval_dataset=data, criterion=nn.CrossEntropyLoss(), callbacks=[finder]
+    )
+
+
+def test_the_rate_climbs_geometrically_and_the_run_ends_when_the_loss_diverges(tmp_path: Path) -> None:
+    finder = FindLearningRate(1e-5, 10.0, steps=100)
+    trainer = searched(tmp_path, finder)
+    trainer.train()
+    ratios = [later / earlier for earlier, later in zip(finder.rates, finder.rates[1:])]
+    assert all(math.isclose(ratio, (10 / 1e-5) ** (1 / 99)) for ratio in ratios)
+    assert len(finder.losses) == len(finder.rates) < 100
+    assert finder.losses[-1] > 4 * min(finder.losses)
+    assert "diverges" in trainer.control.why("training_stop")
+
+
+def test_the_suggestion_trains_better_than_rates_far_from_it(tmp_path: Path) -> None:
+    finder = FindLearningRate(1e-5, 10.0)
+    searched(tmp_path, finder).train()
+    ends = {}
+    for factor in (0.001, 1.0, 300.0):
+        trainer = searched(tmp_path, finder, learning_rate=finder.suggestion * factor, max_steps=40)
+        trainer.remove_callback(finder)
+        ends[factor] = trainer.train().training_loss
+    assert ends[1.0] < min(ends[0.001], ends[300.0])
+
+
+def test_weights_are_as_they_were_and_nothing_was_evaluated_or_saved(tmp_path: Path) -> None:
+    trainer = searched(tmp_path, FindLearningRate(), eval_strategy="steps", eval_steps=5, save_steps=5)
+    before = [weight.detach().clone() for weight in trainer.model.parameters()]
+    trainer.train()
+    assert all(torch.equal(weight, old) for weight, old in zip(trainer.model.parameters(), before))
+    assert not any("eval_loss" in entry for entry in trainer.state.log_history)
+    assert not [*tmp_path.glob("checkpoint-*")]
+
+
+def test_all_rates_are_tried_where_the_loss_stays_small(tmp_path: Path) -> None:
+    finder = FindLearningRate(1e-7, 1e-5, steps=10)
+    assert searched(tmp_path, finder).train().global_step == 10
+    assert len(finder.rates) == 10
+
+
+def test_the_steepest_fall_is_taken_and_what_comes_after_the_minimum_is_not() -> None:
+    rates = [10.0**power for power in range(-6, 2)]
+    assert steepest(rates, [1.0, 1.0, 0.9, 0.5, 0.4, 0.39, 2.0, 0.1 + 9]) == rates[2]
+
+
+def test_too_few_losses_are_refused() -> None:
+    with pytest.raises(NonFiniteError, match="begin lower"):
+        steepest([0.1, 1.0], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"start": 0.0}, {"start": 1.0, "end": 0.1}, {"steps": 3}, {"smoothing": 1.0}, {"diverged": 1.0}],
+    ids=str,
+)
+def test_impossible_numbers_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match="FindLearningRate"):
+        FindLearningRate(**options)

@@ -1,0 +1,258 @@
+"""Level O2: weights in half precision, float32 masters for the optimizer, and an exact resume."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from callback_toys import Boom, Net, rows, same, saved_steps, scripted, stop_at, trainer, weights
+from safetensors.torch import load_file
+from torch import nn
+
+from trainbus import Checkpoint, Evaluate, HalfWeights, KeepBest, MixedPrecision, NaNGuard, every
+from trainbus.engine.checkpoint.codec import load_values
+from trainbus.events import ArgumentError, NonFiniteError
+
+BF16, WHOLE = torch.bfloat16, torch.float32
+
+
+class Normed(Net):
+    """Has a layer whose weights stay in float32."""
+
+    def __init__(self, seed=0):
+        super().__init__(seed)
+        self.blocks.append(nn.LayerNorm(6))
+
+
+def masters(optimizer):
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def test_weights_are_halved_and_masters_whole_while_it_trains(tmp_path):
+    model = Normed()
+    built = trainer(tmp_path, HalfWeights("bf16"), Evaluate(every(3)), model=model)
+    seen = []
+
+    def look(model, optimizer):
+        kept = {name for name, weight in model.named_parameters() if weight.dtype == WHOLE}
+        grads = {weight.grad.dtype for weight in masters(optimizer) if weight.grad is not None}
+        seen.append((kept, {weight.dtype for weight in masters(optimizer)}, grads))
+        left = [name for name, weight in model.named_parameters() if weight.grad is not None and name not in kept]
+        assert left == []
+
+    built.on("on_pre_optimizer_step", look)
+    inside = []
+    model.head.register_forward_hook(lambda module, inputs, output: inside.append(output.dtype))
+    built.train()
+    assert len(seen) == 6
+    assert all(look == ({"blocks.2.weight", "blocks.2.bias"}, {WHOLE}, {WHOLE}) for look in seen)
+    assert set(inside) == {BF16}
+    assert {weight.dtype for weight in model.parameters()} == {WHOLE}
+    assert all(weight.grad is None for weight in model.parameters())
+    assert "forward" not in vars(model)
+
+
+def by_hand(batches, max_norm):
+    """Train as level O2 says, with torch alone."""
+    model = Net()
+    names = [name for name, _ in model.named_parameters()]
+    whole = {name: nn.Parameter(weight.detach().clone()) for name, weight in model.named_parameters()}
+    model.to(BF16)
+    optimizer = torch.optim.AdamW(whole.values(), lr=0.05, weight_decay=0.0)
+    for batch, randomness in batches:
+        torch.set_rng_state(randomness)
+        model.train()
+        with torch.autocast("cpu", dtype=BF16):
+            logits = model(batch["x"])["logits"]
+        nn.functional.mse_loss(logits.float(), batch["labels"]).backward()
+        for name, weight in model.named_parameters():
+            whole[name].grad, weight.grad = weight.grad.float(), None
+        nn.utils.clip_grad_norm_([whole[name] for name in names], max_norm)
+        optimizer.step()
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                weight.copy_(whole[name])
+    return {name: weight.detach() for name, weight in whole.items()}
+
+
+class LogitsOnly(Net):
+    def forward(self, x):
+        return super().forward(x)["logits"]
+
+
+def test_a_training_is_that_of_torch_by_hand_clipping_included(tmp_path):
+    model = LogitsOnly()
+    options = {"lr_scheduler_type": "constant", "optim": "adamw_torch", "criterion": nn.functional.mse_loss}
+    built = trainer(tmp_path, HalfWeights(), model=model, max_grad_norm=0.05, **options)
+    batches, norms = [], []
+    built.on("on_batch", lambda batch: batches.append((batch, torch.get_rng_state())))
+    built.on("on_pre_optimizer_step", lambda optimizer: norms.append(norm_of(masters(optimizer))))
+    built.train()
+    assert same(weights(model), by_hand(batches, 0.05))
+    assert norms == pytest.approx([0.05] * 6, rel=1e-4)
+
+
+def norm_of(parameters):
+    return torch.linalg.vector_norm(torch.cat([parameter.grad.flatten() for parameter in parameters])).item()
+
+
+def test_is_level_o1_to_the_bit_where_autocast_halves_every_weight(tmp_path):
+    """It halves the weights of linear layers for each batch; here they are halved once in a step, which is the same."""
+    ends = []
+    for kind in (HalfWeights, MixedPrecision):
+        built = trainer(tmp_path, kind("bf16"))
+        built.train()
+        ends.append(weights(built.model))
+    assert same(*ends)
+
+
+@pytest.mark.parametrize("stop", [2, 3])
+def test_a_checkpoint_resumes_bit_for_bit(tmp_path, stop):
+    def build(folder):
+        return trainer(tmp_path / folder, HalfWeights(), Checkpoint(every(stop)))
+
+    unbroken = build("unbroken")
+    unbroken.train()
+    broken = build("broken")
+    broken.on("on_step_end", stop_at(stop))
+    broken.train()
+    halved = load_file(tmp_path / "broken" / f"checkpoint-{stop}" / "model.safetensors")
+    assert {tensor.dtype for tensor in halved.values()} == {BF16}
+    kept = load_values(tmp_path / "broken" / f"checkpoint-{stop}" / "callbacks.safetensors")["callbacks"]["HalfWeights"]
+    assert {tensor.dtype for tensor in kept.values()} == {WHOLE}
+    assert same(kept, weights(broken.model)), "the run that was stopped ends with its masters"
+    resumed = build("broken")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "broken" / f"checkpoint-{stop}"))
+    assert resumed.state.global_step == 6
+    assert same(weights(resumed.model), weights(unbroken.model))
+
+
+def test_goes_on_from_a_checkpoint_of_whole_weights(tmp_path):
+    """One that another level wrote: nothing of its digits is lost."""
+    first = trainer(tmp_path, MixedPrecision(), Checkpoint(every(3)))
+    first.on("on_step_end", stop_at(3))
+    first.train()
+    before = load_file(tmp_path / "checkpoint-3" / "model.safetensors")
+    second = trainer(tmp_path, HalfWeights(), Checkpoint(every(3)))
+    at_begin = []
+    second.on(
+        "on_train_begin", lambda optimizer: at_begin.extend(master.detach().clone() for master in masters(optimizer))
+    )
+    second.train(resume_from_checkpoint=True)
+    assert all(any(torch.equal(tensor, master) for master in at_begin) for tensor in before.values())
+
+
+@pytest.mark.parametrize("optimizer", [None, "given"])
+def test_a_second_training_goes_on_with_the_same_optimizer(tmp_path, optimizer):
+    """What the first one left in the optimizer belongs to the weights again, states and all."""
+    model = Net()
+    given = {}
+    if optimizer is not None:
+        given["optimizers"] = (torch.optim.AdamW(model.parameters(), lr=0.05), None)
+    built = trainer(tmp_path, HalfWeights(), model=model, **given)
+    built.train()
+    assert {id(weight) for weight in masters(built.optimizer)} == {id(weight) for weight in model.parameters()}
+    assert {id(weight) for weight in built.optimizer.state} == {id(weight) for weight in model.parameters()}
+    first = weights(model)
+    built.train()
+    second = weights(model)
+    assert not same(first, second)
+    assert {state["step"].item() for state in built.optimizer.state.values()} == {12}
+
+
+def test_the_best_weights_stay(tmp_path):
+    callbacks = (HalfWeights(), Evaluate(every(2)), KeepBest("score"), Checkpoint(every(2)))
+    built = trainer(tmp_path, *callbacks, compute_metrics=scripted([0.1, 0.9, 0.3]))
+    built.train()
+    assert saved_steps(tmp_path) == [2, 4, 6]
+    best = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
+    assert same({name: weight.to(BF16) for name, weight in weights(built.model).items()}, best)
+    assert {weight.dtype for weight in built.model.parameters()} == {WHOLE}
+
+
+def test_gradients_that_are_not_finite_are_seen(tmp_path):
+    built = trainer(tmp_path, HalfWeights(), NaNGuard("raise"))
+    built.on("on_loss", lambda run, loss: setattr(run, "loss", loss * float("nan")), once=3)
+    with pytest.raises(NonFiniteError):
+        built.train()
+    assert all(torch.isfinite(weight).all() for weight in built.model.parameters())
+
+
+def test_gives_everything_back_after_an_error(tmp_path):
+    built = trainer(tmp_path, HalfWeights())
+
+    def fail():
+        raise Boom
+
+    built.on("on_gradients", fail, once=3)
+    with pytest.raises(Boom):
+        built.train()
+    assert {weight.dtype for weight in built.model.parameters()} == {WHOLE}
+    assert built.evaluate(rows(4))["eval_loss"] > 0
+
+
+def test_frozen_weights_stay(tmp_path):
+    model = Net()
+    model.blocks[0].linear.weight.requires_grad_(False)
+    frozen = model.blocks[0].linear.weight.detach().clone()
+    trainer(tmp_path, HalfWeights(), model=model).train()
+    assert torch.equal(model.blocks[0].linear.weight, frozen)
+    assert not model.blocks[0].linear.weight.requires_grad
+
+
+def test_accumulates(tmp_path):
+    built = trainer(tmp_path, HalfWeights(), gradient_accumulation_steps=2, per_device_train_batch_size=2)
+    whole = trainer(tmp_path, HalfWeights(), model=(other := Net()))
+    for module in (*built.model.modules(), *other.modules()):
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    built.train()
+    whole.train()
+    assert all(torch.allclose(one, two, atol=0.05) for one, two in zip(built.model.parameters(), other.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "expected"),
+    [
+        ({"bf16": True, "fp16_opt_level": "O2"}, "HalfWeights", HalfWeights("bf16")),
+        ({"bf16": True, "fp16_opt_level": "O2"}, "MixedPrecision", None),
+        ({"bf16": True, "fp16_opt_level": "O0"}, "MixedPrecision", None),
+        ({"bf16": True, "fp16_opt_level": "O0"}, "HalfWeights", None),
+        ({"bf16": True}, "HalfWeights", None),
+        ({"bf16": True}, "MixedPrecision", MixedPrecision("bf16")),
+        ({"fp16_opt_level": "O2"}, "HalfWeights", None),
+        ({"fp16": True, "fp16_opt_level": "O2", "scale_loss": 512.0}, "HalfWeights", HalfWeights("fp16", 512.0)),
+    ],
+)
+def test_arguments_spell_it(tmp_path, arguments, name, expected):
+    assert trainer(tmp_path, **arguments).callbacks.get(name) == expected
+
+
+def test_fp16_on_a_cpu_is_refused(tmp_path):
+    with pytest.raises(ArgumentError, match="fp16 needs a CUDA device"):
+        trainer(tmp_path, fp16=True, fp16_opt_level="O2").train()
+    with pytest.raises(ArgumentError, match=r"HalfWeights\('fp8'\)"):
+        HalfWeights("fp8")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"fp16_opt_level": "O3"}, {"scale_loss": 0.0}, {"scale_loss": float("inf")}], ids=str
+)
+def test_wrong_arguments_are_named(tmp_path, wrong):
+    [name] = wrong
+    with pytest.raises(ArgumentError, match=f"`{name}` is"):
+        trainer(tmp_path, **wrong)
+
+
+@pytest.mark.gpu
+def test_fp16_scales_what_reaches_the_masters(tmp_path):
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    built = trainer(tmp_path, HalfWeights("fp16", initial_scale=2.0**10), use_cpu=False)
+    norms = []
+    built.on("on_gradients", lambda optimizer: norms.append(norm_of(masters(optimizer))))
+    built.train()
+    plain = trainer(tmp_path, use_cpu=False)
+    plain_norms = []
+    plain.on("on_gradients", lambda optimizer: plain_norms.append(norm_of(masters(optimizer))))
+    plain.train()
+    assert norms[0] == pytest.approx(plain_norms[0], rel=0.05)

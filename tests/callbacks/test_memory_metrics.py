@@ -1,0 +1,97 @@
+"""Memory metrics: transformers' names in the same places, and numbers that follow what is allocated."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from callback_toys import trainer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))  # where the toys are, whichever tests are run
+
+from engine_toys import both, sentences
+
+from trainbus import Evaluate, MemoryMetrics, every
+from trainbus.callbacks.memory_metrics import memory_now
+
+MEGABYTE = 2**20
+
+
+def of_memory(values):
+    return {name for name in values if "_mem_" in name}
+
+
+def test_names_and_places_are_those_of_transformers(tmp_path):
+    pytest.importorskip("psutil")  # which transformers needs for them
+
+    def do(run):
+        found = [run.train().metrics, run.evaluate(), run.predict(sentences(4)).metrics]
+        return [*found, *run.state.log_history]
+
+    args = {
+        **{"per_device_train_batch_size": 4, "max_steps": 2, "save_strategy": "no", "logging_strategy": "no"},
+        **{"eval_strategy": "steps", "eval_steps": 1, "skip_memory_metrics": False},
+    }
+    (_, theirs), (_, ours) = both(tmp_path, args, do, train_dataset=sentences(8), eval_dataset=sentences(4))
+    assert [of_memory(values) for values in ours] == [of_memory(values) for values in theirs]
+    assert len(of_memory(ours[0])) == len(of_memory(ours[1])) + 3 > 3, "with what building took, and what was before it"
+
+
+def test_building_is_told_with_the_first_metrics_whatever_they_are_of(tmp_path):
+    built = trainer(tmp_path, skip_memory_metrics=False)
+    assert {name.partition("_mem_")[0] for name in of_memory(built.evaluate())} == {"before_init", "init", "eval"}
+    assert {name.partition("_mem_")[0] for name in of_memory(built.evaluate())} == {"eval"}
+
+
+def test_grows_with_what_is_kept(tmp_path):
+    kept = []
+    built = trainer(tmp_path, MemoryMetrics())
+    built.evaluate()  # what is used once, and the metrics of building
+    built.on("on_step_end", lambda: kept.append(torch.ones(64 * MEGABYTE // 4)), once=1)
+    metrics = built.train().metrics
+    assert metrics["train_mem_cpu_alloc_delta"] > 50 * MEGABYTE
+    kept.clear()
+    assert built.evaluate()["eval_mem_cpu_alloc_delta"] < 50 * MEGABYTE
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="the system does not let a process reset its peak"
+)
+def test_peaks_are_above_what_stays(tmp_path):
+    built = trainer(tmp_path, MemoryMetrics())
+    built.on("on_prediction_step", lambda: torch.ones(64 * MEGABYTE // 4).sum())
+    metrics = built.evaluate()
+    assert metrics["eval_mem_cpu_peaked_delta"] > 50 * MEGABYTE
+    assert metrics["eval_mem_cpu_alloc_delta"] < 50 * MEGABYTE
+
+
+def test_evaluations_of_a_training_belong_to_it(tmp_path):
+    built = trainer(tmp_path, Evaluate(every(2)), skip_memory_metrics=False)
+    end = built.train()
+    assert of_memory(end.metrics)
+    assert [entry["step"] for entry in built.state.log_history if of_memory(entry)] == [6]
+    assert any("eval_loss" in entry for entry in built.state.log_history)
+
+
+@pytest.mark.parametrize("lines", [None, "VmRSS:\t 2048 kB\n"])
+def test_other_systems_say_less(monkeypatch, lines, tmp_path):
+    """One without /proc, and one whose kernel keeps no peak."""
+    status, real = tmp_path / "status", open
+    if lines is not None:
+        status.write_text(lines)
+
+    def fake(path, *args, **kwargs):
+        return real(status if path == "/proc/self/status" else path, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "open", fake)
+    used = memory_now()
+    assert used["cpu_peak"] >= used["cpu"] > 0
+    assert lines is None or used["cpu"] == 2 * MEGABYTE
+
+
+def test_arguments_spell_it(tmp_path):
+    assert trainer(tmp_path, skip_memory_metrics=False).callbacks["MemoryMetrics"] == MemoryMetrics()
+    assert "MemoryMetrics" not in trainer(tmp_path).callbacks

@@ -1,0 +1,260 @@
+"""Signals, hand-made control files and deadlines end a training in good order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from trainbus import ControlFile, StopAtTime, StopOnSignal, Trainer, TrainingArguments
+from trainbus.events.errors import ArgumentError
+
+SIGNALS = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 138}
+
+
+class Net(nn.Module):
+    """Classifies, with dropout, and calls something in a chosen forward pass of training or of evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 2))
+        self.calls = {True: 0, False: 0}
+        self.at: dict[tuple[bool, int], Callable[[], None]] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls[self.training] += 1
+        self.at.get((self.training, self.calls[self.training]), lambda: None)()
+        return self.layers(x)
+
+
+def trainer_of(folder: Path, *callbacks: Any, **options: Any) -> Trainer:
+    torch.manual_seed(1)
+    rows = TensorDataset(torch.randn(96, 4), torch.randint(2, (96,)))
+    options = {"eval_strategy": "steps", "eval_steps": 4, "logging_steps": 4, "save_steps": 100, **options}
+    args = TrainingArguments(
+        str(folder),
+        per_device_train_batch_size=4,
+        per_device_eval_batch_size=16,
+        num_train_epochs=1,
+        disable_tqdm=True,
+        **options,
+    )
+    return Trainer(
+        Net(), args, train_dataset=rows, eval_dataset=rows, criterion=nn.CrossEntropyLoss(), callbacks=list(callbacks)
+    )
+
+
+def send(name: str) -> Callable[[], None]:
+    return lambda: os.kill(os.getpid(), getattr(signal, name))
+
+
+def saved_steps(folder: Path) -> list[int]:
+    return sorted(int(path.name.partition("-")[2]) for path in folder.glob("checkpoint-*"))
+
+
+def numbers(trainer: Trainer) -> list[dict[str, Any]]:
+    timing = ("_runtime", "_per_second")
+    return [
+        {key: value for key, value in entry.items() if not key.endswith(timing)}
+        for entry in trainer.state.log_history
+        if "train_runtime" not in entry
+    ]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    trainer = trainer_of(tmp_path_factory.mktemp("unbroken"))
+    trainer.train()
+    return trainer
+
+
+def assert_goes_on_to_the_end_of(unbroken: Trainer, folder: Path) -> None:
+    resumed = trainer_of(folder)
+    resumed.train(resume_from_checkpoint=True)
+    assert numbers(resumed) == numbers(unbroken)
+    for mine, other in zip(resumed.model.parameters(), unbroken.model.parameters()):
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+@pytest.mark.parametrize("step", [1, 6, 8, 24])
+def test_a_signal_in_a_step_ends_the_run_after_it_with_a_checkpoint(
+    name: str, step: int, tmp_path: Path, unbroken: Trainer
+) -> None:
+    trainer = trainer_of(tmp_path)
+    trainer.model.at[True, step] = send(name)
+    with pytest.raises(SystemExit) as ended:
+        trainer.train()
+    assert ended.value.code == SIGNALS[name]
+    assert trainer.state.global_step == step
+    assert saved_steps(tmp_path) == [step]
+    assert name in trainer.control.why("training_stop")
+    assert_goes_on_to_the_end_of(unbroken, tmp_path)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 6])
+def test_a_signal_in_an_evaluation_leaves_it_and_the_resumed_run_makes_up_for_it(
+    batch: int, tmp_path: Path, unbroken: Trainer
+) -> None:
+    trainer = trainer_of(tmp_path)
+    trainer.model.at[False, 6 + batch] = send("SIGTERM")  # in the second evaluation, that after step 8
+    with pytest.raises(SystemExit):
+        trainer.train()
+    assert trainer.model.calls[False] == 6 + batch
+    assert saved_steps(tmp_path) == [8]
+    assert_goes_on_to_the_end_of(unbroken, tmp_path)
+
+
+def test_ctrl_c_is_a_keyboard_interrupt_for_those_who_catch_it(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    trainer.model.at[True, 2] = send("SIGINT")
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert saved_steps(tmp_path) == [2]
+
+
+def test_a_second_ctrl_c_interrupts_at_once(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    trainer.model.at[True, 2] = lambda: (send("SIGINT")(), send("SIGINT")())
+    with pytest.raises(KeyboardInterrupt) as ended:
+        trainer.train()
+    assert not isinstance(ended.value, SystemExit)
+    assert trainer.state.global_step == 1
+    assert saved_steps(tmp_path) == []
+
+
+@pytest.mark.parametrize("ending", ["whole", "signal", "error"])
+def test_handlers_are_what_they_were_before(ending: str, tmp_path: Path) -> None:
+    before = {name: signal.getsignal(getattr(signal, name)) for name in SIGNALS}
+    trainer = trainer_of(tmp_path)
+    if ending == "signal":
+        trainer.model.at[True, 2] = send("SIGTERM")
+    elif ending == "error":
+        trainer.on("on_step_end", lambda: 1 / 0, once=2)
+    try:
+        trainer.train()
+    except (SystemExit, ZeroDivisionError):
+        assert ending != "whole"
+    assert {name: signal.getsignal(getattr(signal, name)) for name in SIGNALS} == before
+
+
+def test_a_run_that_saves_nothing_is_stopped_without_a_checkpoint_unless_asked_for(tmp_path: Path) -> None:
+    for wanted, saved in ((False, []), (True, [2])):
+        trainer = trainer_of(tmp_path, save_strategy="no", enable_jit_checkpoint=wanted)
+        trainer.model.at[True, 2] = send("SIGTERM")
+        with pytest.raises(SystemExit):
+            trainer.train()
+        assert saved_steps(tmp_path) == saved
+
+
+def test_the_checkpoint_of_a_signal_survives_the_limit_and_the_best(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, save_steps=4, save_total_limit=1, load_best_model_at_end=True)
+    trainer.model.at[True, 22] = send("SIGTERM")
+    with pytest.raises(SystemExit):
+        trainer.train()
+    assert 22 in saved_steps(tmp_path)
+
+
+def test_without_the_callback_a_signal_does_what_it_always_did(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    trainer.remove_callback(StopOnSignal)
+    trainer.model.at[True, 2] = send("SIGINT")
+    with pytest.raises(KeyboardInterrupt) as ended:
+        trainer.train()
+    assert not isinstance(ended.value, SystemExit)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_the_program_ends_with_the_code_of_the_signal(name: str, tmp_path: Path) -> None:
+    program = f"""
+        import os, signal, sys
+        sys.path[:0] = [{str(Path(__file__).parent)!r}]
+        from pathlib import Path
+        from test_stop_on_signal import send, trainer_of
+        trainer = trainer_of(Path({str(tmp_path)!r}))
+        trainer.model.at[True, 3] = send({name!r})
+        trainer.train()
+        print("not reached")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == SIGNALS[name], done.stderr[-2000:]
+    assert "not reached" not in done.stdout
+    assert saved_steps(tmp_path) == [3]
+
+
+# The same by hand.
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"), [("save", "on_save"), ("evaluate", "on_evaluate"), ("log", "on_log"), ("stop", "on_train_end")]
+)
+def test_a_file_asks_for_work_once(name: str, seen: str, tmp_path: Path) -> None:
+    never = {"eval_strategy": "no", "save_strategy": "no", "logging_strategy": "no"}
+    trainer = trainer_of(tmp_path, ControlFile(seconds=0.0), **never)
+    heard: list[int] = []
+    trainer.on(seen, lambda state: heard.append(state.global_step))
+    trainer.on("on_step_begin", lambda: (tmp_path / name).touch(), once=3)
+    trainer.train()
+    assert heard[0] == 3
+    assert heard[1:] in ([], [24])  # the summary of the run is logged too
+    assert not (tmp_path / name).exists()
+    flag = "training_stop" if name == "stop" else name
+    entries = [entry for entry in trainer.control.ledger if entry.flag == flag and entry.author == "ControlFile"]
+    assert [entry.step for entry in entries] == [3]
+    assert str(tmp_path / name) in entries[0].reason
+
+
+def test_it_does_not_look_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Path] = []
+    monkeypatch.setattr(Path, "is_file", lambda path: looked.append(path) is not None)
+    trainer = trainer_of(tmp_path, ControlFile(seconds=1000.0), save_strategy="no")
+    trainer.train()
+    assert len([path for path in looked if path.parent == tmp_path and path.name == "stop"]) == 1
+
+
+# Deadlines.
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [(90, 90.0), ("90", 90.0), ("90s", 90.0), ("1.5min", 90.0), ("1h30min", 5400.0), ("1h 5s", 3605.0)],
+)
+def test_durations_are_read(text: Any, seconds: float) -> None:
+    from trainbus.engine.arguments.duration import seconds_of
+
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", [0, -1, "", "soon", "1d", "min", "1h30", "1x2"])
+def test_what_is_no_duration_is_refused(text: Any) -> None:
+    if text == "1h30":
+        return  # read as an hour and 30 seconds
+    with pytest.raises(ArgumentError, match="max_time"):
+        StopAtTime(text)
+    with pytest.raises(ArgumentError, match="max_time"):
+        TrainingArguments(max_time=text)
+
+
+def test_a_run_stops_in_time_and_saves(tmp_path: Path, unbroken: Trainer) -> None:
+    trainer = trainer_of(tmp_path, max_time="1.5s", eval_strategy="no")
+    trainer.on("on_step_begin", lambda: time.sleep(0.2))
+    began = time.monotonic()
+    trainer.train()
+    assert time.monotonic() - began < 1.5
+    assert 0 < trainer.state.global_step < 24
+    assert saved_steps(tmp_path) == [trainer.state.global_step]
+    assert "max_time" in trainer.control.why("training_stop")
