@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import inspect
 import json
+import logging
 import pickle
 from collections import Counter
 from pathlib import Path
@@ -19,11 +20,20 @@ from trainbus.events.errors import ArgumentError
 FIELDS = {field.name: field for field in dataclasses.fields(TrainingArguments)}
 GROUPS = [base for base in TrainingArguments.__bases__ if issubclass(base, Group)]
 
-OURS_ALONE = {"logging_dir", "sharded_ddp", "warmup_ratio"}
-"""Fields that Transformers 5.23 no longer has."""
+OURS_ALONE = {
+    *("logging_dir", "sharded_ddp", "warmup_ratio", "overwrite_output_dir", "past_index", "fp16_opt_level"),
+    *("do_export", "minimum_eval_times", "scale_loss", "sharding", "sharding_degree"),
+    *("max_time", "on_save_error"),
+}
+"""Fields that Transformers 5.23 does not have: those it once had, those of PaddleNLP, and those of nobody else."""
+
+THEIRS_ALONE = {"parallelism_config"}
+"""Fields of Transformers that are unknown here, under any name."""
 
 OTHER_DEFAULTS = {
     "logging_nan_inf_filter": "a NaN is shown, not hidden",
+    "project": "a tracker's own setting stands, rather than a project called huggingface",
+    "restore_callback_states_from_checkpoint": "a resumed run is the unbroken one",
 }
 """Fields with another default than Transformers', and why."""
 
@@ -80,6 +90,7 @@ def test_the_reference_page_starts_with_the_output_folder():
 def test_names_are_those_of_transformers(transformers):
     theirs = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
     assert FIELDS.keys() - theirs == OURS_ALONE
+    assert theirs - FIELDS.keys() - ALIASES.keys() == THEIRS_ALONE
 
 
 def test_defaults_are_those_of_transformers(transformers):
@@ -91,7 +102,14 @@ def test_defaults_are_those_of_transformers(transformers):
 
 
 def test_aliases_lead_to_fields_and_hide_none():
-    assert {alias.new for alias in ALIASES.values()} <= FIELDS.keys()
+    without_effect = {name for name, alias in ALIASES.items() if not alias.new}
+    assert without_effect == {
+        "fp16_backend",
+        "half_precision_backend",
+        "save_safetensors",
+        "use_legacy_prediction_loop",
+    }
+    assert {alias.new for name, alias in ALIASES.items() if name not in without_effect} <= FIELDS.keys()
     assert not ALIASES.keys() & FIELDS.keys()
 
 
@@ -121,8 +139,8 @@ SETTINGS = [
 @pytest.mark.parametrize("values", SETTINGS, ids=str)
 def test_an_instance_reads_as_transformers_does(transformers, values):
     ours, theirs = TrainingArguments(**values), transformers.TrainingArguments(**values)
-    # Fields that Transformers rewrites, and that have a property here: `trackers`; the others are read where used.
-    rewritten = {"report_to", "disable_tqdm"}
+    # Fields that Transformers rewrites, and that have properties here or are read where they are used.
+    rewritten = {"report_to", "disable_tqdm", "debug", "accelerator_config"}
     for name in FIELDS.keys() - OURS_ALONE - OTHER_DEFAULTS.keys() - rewritten:
         assert getattr(ours, name) == getattr(theirs, name), name
 
@@ -249,6 +267,59 @@ def test_none_under_an_outdated_name_is_not_given():
     assert args.per_device_train_batch_size == 4
 
 
+@pytest.mark.parametrize(
+    ("other", "value", "name", "expected"),
+    [
+        ("adafactor", True, "optim", "adafactor"),
+        ("adafactor", False, "optim", "adamw_torch_fused"),
+        ("device", "cpu", "use_cpu", True),
+        ("device", "gpu", "use_cpu", False),
+        ("evaluate_during_training", True, "eval_strategy", "steps"),
+        ("evaluate_during_training", False, "eval_strategy", "no"),
+        ("group_by_length", True, "train_sampling_strategy", "group_by_length"),
+        ("group_by_length", False, "train_sampling_strategy", "random"),
+        ("include_inputs_for_metrics", True, "include_for_metrics", ["inputs"]),
+        ("include_tokens_per_second", True, "include_num_input_tokens_seen", "all"),
+        ("push_to_hub_model_id", "ada/model", "hub_model_id", "ada/model"),
+        ("torchdynamo", "eager", "torch_compile_backend", "eager"),
+        ("train_batch_size", 3, "per_device_train_batch_size", 3),
+        ("xpu_backend", "gloo", "ddp_backend", "gloo"),
+    ],
+)
+def test_another_name_says_what_it_said_elsewhere(other, value, name, expected):
+    with pytest.warns(FutureWarning, match=f"`{other}` is now `{name}`"):
+        args = TrainingArguments(**{other: value})
+    assert getattr(args, name) == expected
+
+
+def test_names_without_effect_are_taken_with_the_values_that_have_none():
+    with pytest.warns(FutureWarning, match="`fp16_backend` has nothing left to choose; leave it out") as caught:
+        args = TrainingArguments(fp16_backend="auto", save_safetensors=True, use_legacy_prediction_loop=False)
+    assert len(caught) == 1
+    assert args == TrainingArguments()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "takes"),
+    [
+        ("save_safetensors", False, "it takes True"),
+        ("fp16_backend", "apex", "it takes 'auto', 'amp', 'cpu_amp'"),
+        ("half_precision_backend", "apex", "it takes 'auto', 'amp', 'cpu_amp'"),
+        ("device", "tpu", "it takes 'cpu', 'gpu', 'cuda'"),
+        ("adafactor", "yes", "it takes True, False"),
+    ],
+)
+def test_values_of_other_names_are_checked(name, value, takes):
+    assert f"`{name}` is {value!r}; {takes}." in refused(**{name: value})
+
+
+def test_a_contradiction_shows_what_was_written():
+    message = refused(adafactor=True, optim="sgd", device="gpu", use_cpu=True)
+    assert "`adafactor` is True, but `optim` is 'sgd'; give `optim` only." in message
+    assert "`device` is 'gpu', but `use_cpu` is True; give `use_cpu` only." in message
+    assert "`no_cuda` is True, but `device` is 'gpu'; give `use_cpu` only." in refused(device="gpu", no_cuda=True)
+
+
 def test_only_the_output_folder_goes_by_position():
     assert TrainingArguments("out").output_dir == "out"
     with pytest.raises(TypeError):
@@ -323,6 +394,45 @@ def test_a_subclass_may_write_its_own_init():
         {"ddp_timeout": 0},
         {"ddp_bucket_cap_mb": 0},
         {"sharded_ddp": "zero"},
+        {"sharding": "stage4"},
+        {"sharding": "stage1 offload"},
+        {"sharding": "offload"},
+        {"sharding": "stage1 stage2"},
+        {"sharding_degree": 0},
+        {"sharding_degree": -2},
+        {"deepspeed": "absent.json"},
+        {"auto_find_batch_size": "yes"},
+        {"minimum_eval_times": 0},
+        {"batch_eval_metrics": 1},
+        {"eval_use_gather_object": "no"},
+        {"dataloader_in_order": "yes"},
+        {"dataloader_multiprocessing_context": "thread"},
+        {"train_sampling_strategy": "length"},
+        {"accelerator_config": "absent.json"},
+        {"accelerator_config": {"split_batch": True}},
+        {"accelerator_config": {"dispatch_batches": True}},
+        {"accelerator_config": "[1]"},
+        {"log_level": "loud"},
+        {"log_level_replica": 10},
+        {"log_on_each_node": None},
+        {"save_on_each_node": 1},
+        {"fp16_opt_level": "O3"},
+        {"scale_loss": 0.0},
+        {"scale_loss": float("nan")},
+        {"tf32": "yes"},
+        {"bf16_full_eval": "yes"},
+        {"torch_empty_cache_steps": 0},
+        {"include_num_input_tokens_seen": "padding"},
+        {"skip_memory_metrics": None},
+        {"debug": "overflow"},
+        {"neftune_noise_alpha": -1.0},
+        {"neftune_noise_alpha": float("inf")},
+        {"past_index": -2},
+        {"past_index": 0},
+        {"torch_compile_backend": "inducter"},
+        {"torch_compile_mode": "fast"},
+        {"enable_jit_checkpoint": "yes"},
+        {"restore_callback_states_from_checkpoint": None},
         # Wrong types.
         {"max_steps": "10"},
         {"max_steps": 10.0},
@@ -346,7 +456,50 @@ def test_a_bad_value_is_named_with_its_field(values):
     message = refused(**values)
     assert f"`{name}" in message
     assert "\n" not in message, "one mistake, one problem"
-    assert str(value) in message
+    assert str(next(iter(value)) if isinstance(value, dict) else value) in message
+
+
+def test_a_file_is_read_where_one_may_stand(tmp_path):
+    file, wrong, listed = (tmp_path / name for name in ("right.json", "wrong.json", "listed.json"))
+    file.write_text('{"non_blocking": true}')
+    wrong.write_text("{")
+    listed.write_text("[1]")
+    assert TrainingArguments(accelerator_config=str(file)).non_blocking
+    assert TrainingArguments(accelerator_config='{"non_blocking": true}').non_blocking
+    assert TrainingArguments(accelerator_config={"non_blocking": True, "even_batches": True}).non_blocking
+    assert not TrainingArguments().non_blocking
+    for path in (wrong, listed):
+        assert f"`accelerator_config` is {str(path)!r}, which cannot be read as JSON" in refused(
+            accelerator_config=str(path)
+        )
+    assert TrainingArguments(deepspeed=str(file)).deepspeed == str(file)
+    assert TrainingArguments(fsdp=True, fsdp_config=str(file)).fsdp_config == str(file)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"fsdp_config": {"version": 2}}, "`fsdp_config` is given, and `fsdp` is not; give `fsdp=True`."),
+        (
+            {"sharding": "stage2", "sharded_ddp": "simple"},
+            "`sharded_ddp='simple'` and `sharding='stage2'` are different",
+        ),
+        (
+            {"fsdp": True, "fsdp_config": "absent.json"},
+            "`fsdp_config` is 'absent.json', which is neither JSON nor a file",
+        ),
+        ({"fsdp": True, "deepspeed": {"zero": 1}}, "`fsdp=True` and `deepspeed="),
+        ({"bf16_full_eval": True, "fp16_full_eval": True}, "`bf16_full_eval` and `fp16_full_eval` are both True"),
+        ({"liger_kernel_config": {"rope": True}}, "`liger_kernel_config` is given, and `use_liger_kernel` is False"),
+        ({"sharding": "stag2 offload"}, "`sharding` is 'stag2 offload'; did you mean 'stage2'?"),
+        ({"torch_compile_backend": "inducter"}, "did you mean 'inductor'?"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_said(values, said):
+    message = refused(**values)
+    assert said in message
+    assert "\n" not in message
 
 
 def test_both_precisions_are_refused():
@@ -386,6 +539,18 @@ def test_all_problems_are_reported_at_once():
         {"eval_strategy": "steps", "save_strategy": "epoch", "load_best_model_at_end": True},
         {"dataloader_num_workers": 1, "dataloader_prefetch_factor": 4, "dataloader_persistent_workers": True},
         {"sharded_ddp": "simple"},
+        *({"sharding": value} for value in ("", "stage1", "stage2 offload", "offload stage3")),
+        {"sharding": "stage1", "sharding_degree": 2},
+        {"fsdp": True, "fsdp_config": {"version": 2}},
+        {"fsdp": "full_shard auto_wrap"},
+        {"deepspeed": {"zero_optimization": {"stage": 2}}},
+        {"accelerator_config": {"dispatch_batches": None, "even_batches": True}},
+        {"dataloader_multiprocessing_context": "spawn"},
+        {"debug": ["underflow_overflow"]},
+        {"include_num_input_tokens_seen": True},
+        {"torch_compile_backend": "aot_eager", "torch_compile_mode": "default"},
+        {"minimum_eval_times": 1},
+        {"past_index": 1},
         *({"optim": name} for name in OPTIMIZERS),
     ],
     ids=str,
@@ -440,6 +605,40 @@ def test_the_launcher_says_which_process_this_is(monkeypatch):
     assert (args.world_size, args.process_index, args.local_process_index) == (4, 2, 0)
     assert args.should_log
     assert not args.should_save
+
+
+@pytest.mark.parametrize(
+    ("rank", "local_rank", "values", "logs", "saves"),
+    [
+        (0, 0, {}, True, True),
+        (1, 1, {}, False, False),
+        (2, 0, {}, True, False),
+        (2, 0, {"log_on_each_node": False}, False, False),
+        (2, 0, {"save_on_each_node": True}, True, True),
+        (0, 0, {"log_on_each_node": False, "save_on_each_node": True}, True, True),
+        (3, 1, {"log_on_each_node": False, "save_on_each_node": True}, False, False),
+    ],
+)
+def test_who_prints_and_who_saves(monkeypatch, rank, local_rank, values, logs, saves):
+    """Of four processes on two machines."""
+    for name, value in (("WORLD_SIZE", 4), ("RANK", rank), ("LOCAL_RANK", local_rank)):
+        monkeypatch.setenv(name, str(value))
+    args = TrainingArguments(log_level="debug", log_level_replica="error", **values)
+    assert (args.should_log, args.should_save) == (logs, saves)
+    assert args.own_log_level == ("debug" if logs else "error")
+    assert args.get_process_log_level() == (logging.DEBUG if logs else logging.ERROR)
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error", "critical"])
+def test_levels_are_those_of_transformers(transformers, level):
+    ours, theirs = TrainingArguments(log_level=level), transformers.TrainingArguments(log_level=level)
+    assert ours.get_process_log_level() == theirs.get_process_log_level()
+
+
+def test_passive_is_the_level_there_is(monkeypatch):
+    monkeypatch.setattr(logging.getLogger("trainbus"), "level", logging.ERROR)
+    logging.getLogger("trainbus").manager._clear_cache()
+    assert TrainingArguments().get_process_log_level() == logging.ERROR
 
 
 def test_each_process_has_its_gpu(monkeypatch):

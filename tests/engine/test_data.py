@@ -19,7 +19,8 @@ from transformers.trainer_pt_utils import nested_concat
 
 from trainbus.engine.arguments import TrainingArguments
 from trainbus.engine.data.batches import join, rows_of
-from trainbus.engine.data.collate import ColumnFilter, PaddingCollator, default_data_collator
+from trainbus.engine.data.collate import ColumnFilter, default_data_collator
+from trainbus.engine.data.collators import DataCollatorWithPadding
 from trainbus.engine.data.feed import Feed, Window
 from trainbus.engine.data.loaders import build_loader, is_iterable, length_of
 from trainbus.engine.data.samplers import BatchedSampler, ShuffledSampler
@@ -83,12 +84,12 @@ def test_a_position_behind_the_end_gives_nothing():
 
 
 def test_what_restores_the_generators_is_called_once_where_training_goes_on():
-    """At an epoch's beginning before its first fetch, as the loader's own draw belongs to it; else after."""
-    for batches_done, read in ((0, []), (2, [0, 1, 2, 3])):
+    """Before anything new is fetched, and after what was done is read again."""
+    for batches_done, read in ((0, []), (2, [0, 1])):
         called: list[list[int]] = []
         loader = _Unsized(batches_of(20))
         feed = Feed(loader, 2, CPU)
-        feed.on_first_window(lambda: called.append(list(loader.read)))  # noqa: B023 - called in this very turn
+        feed.resume({}, lambda: called.append(list(loader.read)))  # noqa: B023 - called in this very turn
         feed.begin(0, batches_done)
         feed.take()
         feed.take()
@@ -380,7 +381,7 @@ def test_texts_are_padded_by_their_tokenizer():
             ids = [row["input_ids"] + [0] * (width - len(row["input_ids"])) for row in rows]
             return {"input_ids": torch.tensor(ids), "label": torch.tensor([row["label"] for row in rows])}
 
-    batch = PaddingCollator(Tokenizer())([{"input_ids": [1], "label": 0}, {"input_ids": [1, 2], "label": 1}])
+    batch = DataCollatorWithPadding(Tokenizer())([{"input_ids": [1], "label": 0}, {"input_ids": [1, 2], "label": 1}])
     assert batch["input_ids"].tolist() == [[1, 0], [1, 2]]
     assert batch["labels"].tolist() == [0, 1]
     assert "label" not in batch

@@ -408,11 +408,27 @@ def test_every_field_of_training_arguments_reads_its_default_as_shown():
     assert parsed(TrainingArguments, *words) == TrainingArguments()
 
 
-@pytest.mark.parametrize("name", ALIASES)
+@pytest.mark.parametrize("name", [name for name, alias in ALIASES.items() if alias.values])
+def test_other_names_with_values_of_their_own_are_flags_too(name, capsys):
+    value = ALIASES[name].values[0]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        expected = TrainingArguments(**{name: value})
+        args = parsed(TrainingArguments, f"--{name.replace('_', '-')}", str(value))
+    assert args == expected
+    assert caught[0].message.args == caught[1].message.args
+    assert f"--{name} " not in helped(TrainingArguments)
+    with pytest.raises(SystemExit):
+        parsed(TrainingArguments, f"--{name}", "else")
+    assert "is 'else'; it takes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [name for name, alias in ALIASES.items() if not alias.values])
 def test_other_names_of_arguments_are_flags_that_the_help_hides(name):
     new = ALIASES[name].new
     kind = str(next(each.type for each in dataclasses.fields(TrainingArguments) if each.name == new))
     word = "epoch" if "Strategy" in kind else "true" if kind.startswith("bool") else "{}" if "dict" in kind else "4"
+    word = "eager" if new == "torch_compile_backend" else word
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         args = parsed(TrainingArguments, f"--{name.replace('_', '-')}", word)
@@ -431,10 +447,11 @@ def test_a_field_of_another_dataclass_goes_before_another_name_of_an_argument():
     class Mine:
         recompute: int = 0
         no_remove_unused_columns: int = 0
+        device: str = ""
 
-    words = ["--recompute", "2", "--gradient_checkpointing", "--no_remove_unused_columns", "3"]
+    words = ["--recompute", "2", "--gradient_checkpointing", "--no_remove_unused_columns", "3", "--device", "mine"]
     args, mine = ArgumentParser(TrainingArguments, Mine).parse_args_into_dataclasses(words)
-    assert mine == Mine(2, 3)
+    assert mine == Mine(2, 3, "mine")
     assert args.gradient_checkpointing
     assert args.remove_unused_columns
 

@@ -1,0 +1,59 @@
+"""Small checkpoints on disk, and ways to damage them, that the tests of the checkpoint store share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from engine_toys import Regression, trainer
+
+from trainbus.engine.checkpoint.commit import Staging
+from trainbus.engine.checkpoint.files import Hidden, hidden_name
+
+GONE = 2**22
+"""The number of a process that cannot be: Linux counts up to it."""
+
+
+def saving(folder: Path, steps: int, *callbacks: Any, seed: int = 0, **args: Any) -> Any:
+    """A trainer of a model with dropout that saves every step."""
+    defaults = {"max_steps": steps, "lr_scheduler_type": "constant", "save_strategy": "steps", "save_steps": 1}
+    model = Regression(dropout=0.3, seed=seed)
+    return trainer(folder, model, args={**defaults, **args}, callbacks=list(callbacks))
+
+
+def stage(output_dir: Path, step: int, run_id: str = "run", *, pid: int | None = None, **texts: str) -> Staging:
+    """A staging folder with files of text in it; by default that of this process."""
+    name = hidden_name(step, run_id) if pid is None else Hidden(step, run_id, pid)
+    staging = Staging(output_dir / f"checkpoint-{step}", name)
+    staging.create()
+    for file, text in {"model": "weights", "trainer_state": "{}", **texts}.items():
+        staging.write_text(f"{file}.json", text)
+    return staging
+
+
+def commit(output_dir: Path, step: int, run_id: str = "run", *, model: str = "weights", **facts: Any) -> Path:
+    """A committed checkpoint of files of text."""
+    staging = stage(output_dir, step, run_id, model=model)
+    staging.flush()
+    defaults = {"format_version": 2, "step": step, "run_id": run_id, "time": float(step), "seconds": 0.0, "metrics": {}}
+    staging.commit({**defaults, **facts}, staging.digests)
+    return staging.target
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names in a folder, sorted."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def rewrite(folder: Path, **changes: Any) -> None:
+    """Change entries of a checkpoint's manifest."""
+    path = folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def flip(path: Path, at: int = -1) -> None:
+    """Change one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)

@@ -1,0 +1,216 @@
+"""The command `trainbus checkpoints`: list, verify, prune and export."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from checkpoint_toys import GONE, commit, flip, names_in, rewrite, saving
+from engine_toys import bert, points, same_weights, sentences, trainer, weights
+
+from trainbus import KeepBest
+from trainbus.engine.checkpoint.files import Hidden
+from trainbus.engine.command_line import main
+
+
+@pytest.fixture
+def said(capsys):
+    """Runs the command; returns its exit status and the lines it printed."""
+
+    def run(*words: object) -> tuple[int, list[str]]:
+        capsys.readouterr()  # what was printed before
+        status = main(["checkpoints", *map(str, words)])
+        printed = capsys.readouterr()
+        return status, (printed.out + printed.err).splitlines()
+
+    return run
+
+
+def measured(folder: Path) -> None:
+    """Four checkpoints with losses, of which the second is the best."""
+    for step, loss in enumerate((3.0, 1.0, 2.0, 4.0), 1):
+        commit(folder, step, metrics={"eval_loss": loss})
+
+
+def row(lines: list[str], step: int) -> list[str]:
+    """The cells of a step's row in a table."""
+    [line] = [line for line in lines if line.split()[0] == str(step)]
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+# List.
+
+
+def test_lists_what_each_is(tmp_path, said):
+    losses = [2.0, 1.0, 3.0]
+    run = trainer(
+        *(tmp_path,),
+        args={"max_steps": 3, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1},
+        callbacks=[KeepBest("loss")],
+        eval_dataset=points(4),
+    )
+    run.on("on_evaluate_dataset", lambda metrics: metrics.update(eval_loss=losses.pop(0)))
+    run.train()
+    flip(tmp_path / "checkpoint-1" / "manifest.json", 0)
+    (tmp_path / str(Hidden(4, "a", GONE))).mkdir()
+    status, lines = said(tmp_path)
+    assert status == 0
+    assert [cell.strip() for cell in lines[0].split("  ") if cell] == [
+        "step",
+        "time",
+        "size",
+        "metrics",
+        "pins",
+        "state",
+    ]
+    assert "eval_loss=1," in row(lines, 2)[3]
+    assert row(lines, 2)[-2:] == ["best", "good"]
+    assert row(lines, 3)[-2:] == ["newest", "good"]
+    assert row(lines, 1)[-1].startswith("damaged: manifest.json cannot be read")
+    assert lines[-1].startswith(f"{Hidden(4, 'a', GONE)} was never finished")
+    size = sum(path.stat().st_size for path in (tmp_path / "checkpoint-3").iterdir())
+    assert row(lines, 3)[2] == f"{size / 1000:.4g} kB"
+    assert said("list", tmp_path) == (status, lines)
+
+
+def test_an_empty_folder_and_a_wrong_one(tmp_path, said, capsys):
+    assert said(tmp_path) == (0, [f"There are no checkpoints in {tmp_path}."])
+    with pytest.raises(SystemExit) as ended:
+        main(["checkpoints", "list", str(tmp_path / "nowhere")])
+    assert ended.value.code == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+# Verify.
+
+
+def test_verifies_every_file_of_a_folder_or_of_one(tmp_path, said):
+    measured(tmp_path)
+    assert said("verify", tmp_path) == (0, [f"checkpoint-{step}: good" for step in (1, 2, 3, 4)])
+    flip(tmp_path / "checkpoint-2" / "model.json")
+    (tmp_path / str(Hidden(5, "run", GONE))).mkdir()
+    status, lines = said("verify", tmp_path)
+    assert status == 1
+    assert lines[1].startswith("checkpoint-2: model.json is not what was written")
+    assert lines[4] == f"{Hidden(5, 'run', GONE)}: it was never finished"
+    assert said("verify", tmp_path / "checkpoint-2") == (1, [lines[1]])
+    assert said("verify", tmp_path / "checkpoint-1") == (0, ["checkpoint-1: good"])
+
+
+def test_says_where_only_the_presence_of_files_can_be_checked(tmp_path, said):
+    saving(tmp_path, 1).train()
+    (tmp_path / "checkpoint-1" / "manifest.json").unlink()
+    status, [line] = said("verify", tmp_path)
+    assert (status, line) == (0, "checkpoint-1: good (it has no list of its files: only their presence was checked)")
+
+
+# Prune.
+
+
+def test_prunes_what_need_not_be_kept(tmp_path, said):
+    measured(tmp_path)
+    words = ("prune", tmp_path, "--keep-last", 1, "--keep-best", 1, "--metric", "eval_loss")
+    status, lines = said(*words, "--dry-run")
+    assert (status, lines) == (
+        0,
+        ["would delete checkpoint-1", "would delete checkpoint-3", "would keep checkpoint-2, checkpoint-4"],
+    )
+    assert len(names_in(tmp_path)) == 4
+    status, lines = said(*words)
+    assert (status, lines) == (0, ["deleted checkpoint-1", "deleted checkpoint-3", "kept checkpoint-2, checkpoint-4"])
+    assert names_in(tmp_path) == ["checkpoint-2", "checkpoint-4"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "kept"), [("eval_loss", [], 2), ("eval_loss", ["--mode", "max"], 1), ("eval_f1", [], 1)]
+)
+def test_the_best_goes_by_the_name_or_the_mode(tmp_path, said, metric, mode, kept):
+    for step, value in enumerate((3.0, 1.0, 2.0), 1):
+        commit(tmp_path, step, metrics={metric: value})
+    said("prune", tmp_path, "--keep-last", 1, "--keep-best", 1, "--metric", metric, *mode)
+    assert names_in(tmp_path) == [f"checkpoint-{kept}", "checkpoint-3"]
+
+
+def test_the_best_that_the_run_will_load_stays(tmp_path, said):
+    for step in (1, 2, 3):
+        commit(tmp_path, step)
+    state = {"best_model_checkpoint": str(tmp_path / "checkpoint-1")}
+    (tmp_path / "checkpoint-3" / "trainer_state.json").write_text(json.dumps(state))
+    rewrite(tmp_path / "checkpoint-3", files={})
+    said("prune", tmp_path, "--keep-last", 1)
+    assert names_in(tmp_path) == ["checkpoint-1", "checkpoint-3"]
+
+
+def test_what_is_damaged_or_of_another_run_or_says_nothing_is_left_alone(tmp_path, said):
+    commit(tmp_path, 1, "another", time=0.0)
+    for step in (2, 3, 4, 5):
+        commit(tmp_path, step)
+    (tmp_path / "checkpoint-2" / "model.json").unlink()
+    flip(tmp_path / "checkpoint-5" / "model.json")  # which only the full check finds
+    (tmp_path / "checkpoint-9").mkdir()
+    _, lines = said("prune", tmp_path, "--keep-last", 1)
+    assert names_in(tmp_path) == [f"checkpoint-{step}" for step in (1, 2, 4, 5, 9)]
+    assert lines == [
+        *("deleted checkpoint-3", "kept checkpoint-4"),
+        "left alone, as damaged or of another run: checkpoint-1, checkpoint-2, checkpoint-5, checkpoint-9",
+    ]
+
+
+def test_where_no_good_one_says_whose_it_is_nothing_is_deleted(tmp_path, said):
+    rewrite(commit(tmp_path, 1), format_version=1)
+    status, [line] = said("prune", tmp_path, "--keep-last", 1)
+    assert status == 2
+    assert "none is deleted" in line
+    assert said("prune", tmp_path, "--keep-last", 0)[0] == 2
+    assert names_in(tmp_path) == ["checkpoint-1"]
+
+
+# Export.
+
+
+def test_exports_a_model_that_others_load(tmp_path, said):
+    transformers = pytest.importorskip("transformers")
+    run = trainer(
+        *(tmp_path / "run", bert()),
+        train_dataset=sentences(8),
+        args={"max_steps": 1, "save_strategy": "steps", "save_steps": 1},
+    )
+    run.train()
+    status, [line] = said("export", tmp_path / "run" / "checkpoint-1", tmp_path / "out")
+    assert (status, line) == (0, f"exported to {tmp_path / 'out'}: config.json, model.safetensors")
+    assert names_in(tmp_path / "out") == ["config.json", "model.safetensors"]
+    assert names_in(tmp_path) == ["out", "run"]
+    loaded = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "out")
+    assert same_weights(weights(loaded), weights(run.model))
+
+
+def test_exports_nothing_damaged_and_over_nothing(tmp_path, said):
+    commit(tmp_path, 1)
+    (tmp_path / "out").mkdir()
+    status, [line] = said("export", tmp_path / "checkpoint-1", tmp_path / "out")
+    assert (status, "is there already" in line) == (2, True)
+    flip(tmp_path / "checkpoint-1" / "model.json")
+    status, [line] = said("export", tmp_path / "checkpoint-1", tmp_path / "new")
+    assert (status, "model.json is not what was written" in line) == (2, True)
+    assert not (tmp_path / "new").exists()
+
+
+# The program.
+
+
+def test_the_program_is_the_one_that_is_installed_and_needs_no_torch(root, tmp_path):
+    setup = configparser.ConfigParser()
+    setup.read(root / "setup.cfg")
+    assert setup["options.entry_points"]["console_scripts"].strip() == "trainbus = trainbus.engine.command_line:main"
+    commit(tmp_path, 1)
+    program = (
+        "import sys; from trainbus.engine.command_line import main; "
+        "status = main(['checkpoints', sys.argv[1]]); assert 'torch' not in sys.modules; sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "newest" in done.stdout

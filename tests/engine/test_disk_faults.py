@@ -1,0 +1,248 @@
+"""A disk that fails while a checkpoint is written: what was there before stays, and the run says what happened."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import logging
+import os
+import resource
+import threading
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoint_toys import names_in, saving
+from engine_toys import Regression, points, same_weights, trainer, weights
+from safetensors import SafetensorError
+from torch import nn
+
+from trainbus import Checkpoint, KeepBest, Trainer, TrainingArguments
+from trainbus.engine.checkpoint import commit as committing
+from trainbus.engine.checkpoint import space, store
+from trainbus.engine.checkpoint.listing import choose, list_checkpoints
+from trainbus.engine.checkpoint.verify import problems
+from trainbus.events import ArgumentError, CheckpointError, every
+
+BROKEN = OSError(errno.EIO, "Input/output error")
+FULL = OSError(errno.ENOSPC, "No space left on device")
+FULL_TOO = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+FAULTS: dict[str, tuple[Any, str, Exception]] = {
+    "a file is opened": (builtins, "open", BROKEN),
+    "a file is written": (committing.HashedFile, "write", FULL),
+    "safetensors writes": (store, "save_file", FULL_TOO),
+    "a file is opened to be synchronised": (os, "open", BROKEN),
+    "a file is synchronised": (os, "fsync", BROKEN),
+    "a mode is changed": (Path, "chmod", BROKEN),
+    "a folder is made": (os, "mkdir", OSError(errno.EACCES, "Permission denied")),
+    "a folder is renamed": (os, "rename", OSError(errno.EROFS, "Read-only file system")),
+}
+
+
+class Fault:
+    """Fails at one call of a function, if it is below a folder or of no path at all."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: str, folder: Path) -> None:
+        home, name, self.error = FAULTS[kind]
+        self._really: Callable[..., Any] = getattr(home, name)
+        self._folder = str(folder)
+        self._lock = threading.Lock()
+        self.met = False
+        self.arm(0)
+        monkeypatch.setattr(home, name, lambda *args, **options: self._call(*args, **options))
+
+    def arm(self, at: int) -> None:
+        """Fail at the call of this number from now on; never, if it is 0."""
+        self.calls, self.at = 0, at
+
+    def _call(self, *args: Any, **options: Any) -> Any:
+        if not isinstance(args[0], (str, Path)) or str(args[0]).startswith(self._folder):
+            with self._lock:
+                self.calls += 1
+                fails = self.calls == self.at
+            if fails:
+                self.met = True
+                raise self.error
+        return self._really(*args, **options)
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory) -> dict[str, Any]:
+    """The weights after three steps without a fault."""
+    unbroken = saving(tmp_path_factory.mktemp("unbroken"), 3)
+    unbroken.train()
+    return weights(unbroken.model)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["a new step", "a step that is there"])
+@pytest.mark.parametrize("kind", FAULTS)
+def test_whichever_call_fails_the_old_checkpoint_stays_and_the_run_goes_on_from_it(
+    kind: str, again: bool, tmp_path: Path, monkeypatch, wanted
+):
+    fault = Fault(monkeypatch, kind, tmp_path)
+    at = 1
+    while interrupted(tmp_path / str(at), fault, at, again):
+        on = saving(tmp_path / str(at), 3, seed=1, save_total_limit=1)
+        on.train(resume_from_checkpoint=True)
+        assert same_weights(weights(on.model), wanted)
+        assert names_in(tmp_path / str(at)) == ["checkpoint-3"]
+        at += 1
+    assert at > 1, "the save makes no such call"
+
+
+def interrupted(folder: Path, fault: Fault, at: int, again: bool) -> bool:
+    """Train with a fault at a call of the save of step 2; return whether there was such a call.
+
+    Args:
+        folder: for the checkpoints.
+        fault: the fault.
+        at: the number of the call that fails.
+        again: whether the checkpoint is there already, of the same run.
+    """
+    if again:
+        saving(folder, 2).train()
+    fault.met = False
+    run = saving(folder, 3, save_total_limit=1)
+    run.on("on_save_begin", lambda checkpoint: fault.arm(at if checkpoint.step == 2 else 0))
+    before = ["checkpoint-1", "checkpoint-2"] if again else ["checkpoint-1"]
+    try:
+        run.train(resume_from_checkpoint=str(folder / "checkpoint-1") if again else None)
+        after: list[str] = []
+    except CheckpointError as error:
+        after = before
+        told = (error.__cause__, str(folder) in str(error))
+        assert told == (fault.error, True)
+    fault.arm(0)
+    # Where nothing is raised, what failed is not needed, as the removal of an old checkpoint; or nothing did.
+    assert names_in(folder) == after or not after
+    assert [problems(found.path, full=True) for found in list_checkpoints(folder)] == [[]] * len(
+        list_checkpoints(folder)
+    )
+    assert list_checkpoints(folder)
+    return fault.met
+
+
+# What is said, and what the run does.
+
+
+def without_room(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    """Let the disk have this many bytes free."""
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(space.shutil, "disk_usage", lambda folder: usage(10**12, 10**12 - free, free))
+
+
+def test_where_there_is_no_room_nothing_is_begun_and_the_numbers_are_said(tmp_path: Path, monkeypatch):
+    without_room(monkeypatch, 12345)
+    with pytest.raises(CheckpointError) as caught:
+        saving(tmp_path / "run", 2).train()
+    message = str(caught.value)
+    assert f"step 1 cannot be written to {tmp_path / 'run'}" in message
+    assert "12345 are free" in message
+    assert "save_total_limit" in message
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == errno.ENOSPC
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_checkpoint_needs_is_about_what_it_takes(tmp_path: Path):
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(3, 600), nn.Linear(600, 600), nn.Linear(600, 1))
+            self.also = self.body[1]  # one and the same
+
+        def forward(self, x, labels=None):
+            return {"loss": (self.body(x).squeeze(-1) - labels).square().mean()}
+
+    needed: list[int] = []
+    run = trainer(tmp_path, Wide(), args={"max_steps": 1, "save_strategy": "steps", "save_steps": 1})
+    run.on("on_save", lambda run: needed.append(space.bytes_needed(run)))
+    run.train()
+    taken = sum(path.stat().st_size for path in (tmp_path / "checkpoint-1").iterdir())
+    assert taken > 4_000_000
+    assert taken < needed[0] < taken + space._REST
+
+
+def test_a_system_that_does_not_say_how_much_is_free_hinders_nobody(tmp_path: Path, monkeypatch):
+    def nobody_knows(folder):
+        raise OSError("no")
+
+    monkeypatch.setattr(space.shutil, "disk_usage", nobody_knows)
+    saving(tmp_path, 1).train()
+    assert names_in(tmp_path) == ["checkpoint-1"]
+
+
+def test_a_limit_of_the_system_is_met_for_real(tmp_path: Path):
+    run = saving(tmp_path, 2)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    run.on("on_save_begin", lambda checkpoint: limit(600 if checkpoint.step == 2 else soft), id="limit")
+
+    def limit(size: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+    try:
+        with pytest.raises(CheckpointError, match=r"step 2 cannot be written .*File too large.*Free some space"):
+            run.train()
+    finally:
+        limit(soft)
+    assert names_in(tmp_path) == ["checkpoint-1"]
+    assert choose(tmp_path, True) == tmp_path / "checkpoint-1"
+
+
+def test_a_run_may_train_on_and_try_again_and_is_no_other_for_it(tmp_path: Path, monkeypatch, wanted, caplog):
+    fault = Fault(monkeypatch, "a file is written", tmp_path)
+    run = saving(tmp_path, 3, on_save_error="warn")
+    run.on("on_save_begin", lambda checkpoint: fault.arm(1 if checkpoint.step < 3 else 0))
+    with caplog.at_level(logging.WARNING, logger="trainbus"):
+        run.train()
+    assert [message.split(" cannot")[0] for message in caplog.messages] == [
+        *("The checkpoint of step 1", "The checkpoint of step 2"),
+    ]
+    assert all(message.endswith("The run goes on.") for message in caplog.messages)
+    assert same_weights(weights(run.model), wanted)
+    assert names_in(tmp_path) == ["checkpoint-3"]
+
+
+def test_a_best_model_that_could_not_be_saved_is_not_looked_for(tmp_path: Path, monkeypatch):
+    losses = [3.0, 1.0, 2.0]
+    fault = Fault(monkeypatch, "a file is written", tmp_path)
+    evaluating = {"eval_strategy": "steps", "eval_steps": 1}
+    args = TrainingArguments(str(tmp_path), max_steps=3, use_cpu=True, disable_tqdm=True, **evaluating)
+    callbacks = [KeepBest("loss"), Checkpoint(every(1), on_save_error="warn")]
+    run = Trainer(Regression(), args, train_dataset=points(20), eval_dataset=points(4), callbacks=callbacks)
+    run.on("on_evaluate_dataset", lambda metrics: metrics.update(eval_loss=losses.pop(0)), id="measured")
+    run.on("on_save_begin", lambda checkpoint: fault.arm(1 if checkpoint.step == 2 else 0), id="arm")
+    run.train()
+    assert run.state.best_global_step == 2
+    assert run.state.best_model_checkpoint == str(tmp_path / "checkpoint-1")
+    assert names_in(tmp_path) == ["checkpoint-1", "checkpoint-3"]
+
+
+def test_one_that_cannot_be_removed_is_a_warning(tmp_path: Path, monkeypatch, caplog):
+    def refuse(checkpoint):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("trainbus.callbacks.checkpoint.remove", refuse)
+    saving(tmp_path, 2, save_total_limit=1).train()
+    assert names_in(tmp_path) == ["checkpoint-1", "checkpoint-2"]
+    assert "checkpoint-1 is no longer needed, and cannot be removed" in caplog.text
+
+
+def test_the_policy_is_one_of_two():
+    with pytest.raises(ArgumentError, match=r"on_save_error='wran'; did you mean 'warn'\?"):
+        Checkpoint(every(1), on_save_error="wran")
+    with pytest.raises(ArgumentError, match="on_save_error"):
+        saving(Path("nowhere"), 1, on_save_error="ignore")
+    assert Checkpoint.from_arguments(saving(Path("nowhere"), 1, on_save_error="warn").args).on_save_error == "warn"
+
+
+def test_an_error_that_is_none_of_the_disk_is_passed_on(tmp_path: Path, monkeypatch):
+    def broken(*args, **options):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(store, "save_file", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        saving(tmp_path, 1, on_save_error="warn").train()
+    assert names_in(tmp_path) == []

@@ -1,0 +1,78 @@
+"""Options of the workers that load data: how they are started, and whether their batches wait for each other."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from engine_toys import Regression, both, points, same_weights, trainer, weights
+from torch.utils.data import Dataset
+
+
+class SlowFirst(Dataset):
+    """Its first rows take longer than all others."""
+
+    def __init__(self, rows):
+        self.rows = points(rows)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        if index < 2:
+            time.sleep(1.0)
+        return {**self.rows[index], "row": torch.tensor(index)}
+
+
+def rows_in_order(tmp_path, in_order):
+    built = trainer(
+        tmp_path,
+        train_dataset=SlowFirst(12),
+        args={
+            **{"dataloader_in_order": in_order, "dataloader_num_workers": 2, "per_device_train_batch_size": 2},
+            **{"train_sampling_strategy": "sequential", "remove_unused_columns": False},
+        },
+    )
+    return [batch["row"][0].item() for batch in built.get_train_dataloader()]
+
+
+def test_batches_come_in_order_or_as_they_are_ready(tmp_path):
+    assert rows_in_order(tmp_path, True) == [0, 2, 4, 6, 8, 10]
+    eager = rows_in_order(tmp_path, False)
+    assert sorted(eager) == [0, 2, 4, 6, 8, 10]
+    assert eager[0] != 0
+
+
+@pytest.mark.parametrize("context", [None, "fork", "forkserver"])
+def test_workers_are_started_as_asked_for(tmp_path, context):
+    args = {"dataloader_multiprocessing_context": context, "dataloader_num_workers": 1}
+    loader = trainer(tmp_path, args=args).get_train_dataloader()
+    method = None if loader.multiprocessing_context is None else loader.multiprocessing_context.get_start_method()
+    assert method == context
+
+
+def test_workers_that_are_spawned_load_the_same_rows(tmp_path):
+    def train(folder, **args):
+        args = {"max_steps": 3, "save_strategy": "no", **args}
+        built = trainer(tmp_path / folder, train_dataset=points(20), args=args)
+        built.train()
+        return weights(built.model)
+
+    spawned = train("spawned", dataloader_num_workers=1, dataloader_multiprocessing_context="spawn")
+    assert same_weights(spawned, train("alone"))
+
+
+def test_a_context_is_not_needed_without_workers(tmp_path):
+    built = trainer(tmp_path, args={"dataloader_multiprocessing_context": "spawn"})
+    assert built.get_train_dataloader().multiprocessing_context is None
+
+
+@pytest.mark.parametrize("non_blocking", [True, False])
+def test_what_accelerate_is_told_changes_no_number(tmp_path, non_blocking):
+    args = {
+        **{"per_device_train_batch_size": 4, "max_steps": 3, "save_strategy": "no"},
+        "accelerator_config": {"non_blocking": non_blocking, "even_batches": True, "use_seedable_sampler": True},
+    }
+    (theirs, _), (ours, _) = both(tmp_path, args, model=Regression, train_dataset=points(20))
+    assert same_weights(weights(ours.model), weights(theirs.model))

@@ -1,0 +1,319 @@
+"""What is wrong with a checkpoint, and which one a run goes on from when some are damaged."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoint_toys import GONE, commit, flip, names_in, rewrite, saving
+from engine_toys import Regression, points, same_weights, weights
+
+from trainbus.engine.checkpoint.files import Hidden
+from trainbus.engine.checkpoint.listing import choose, list_checkpoints, survey
+from trainbus.engine.checkpoint.verify import digest_of, problems
+from trainbus.events import CheckpointError
+
+# One checkpoint.
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkpoint of three files."""
+    return commit(tmp_path, 1)
+
+
+def test_nothing_is_wrong_with_what_was_committed(folder: Path):
+    assert problems(folder, full=True) == problems(folder, full=False) == []
+    (folder / "notes.txt").write_text("what others put beside it is their affair")
+    assert problems(folder, full=True) == []
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda f: (f / "model.json").unlink(), r"model\.json is missing"),
+        (lambda f: (f / "model.json").write_text(""), r"model\.json has 0 bytes, and 7 were written"),
+        (lambda f: (f / "model.json").write_text("weigh"), r"model\.json has 5 bytes, and 7 were written"),
+        (lambda f: (f / "manifest.json").write_text("{"), r"manifest\.json cannot be read: Expecting.*"),
+        (lambda f: (f / "manifest.json").write_text("[" * 9999), r"manifest\.json cannot be read: .*"),
+        (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe"), r"manifest\.json cannot be read: .*codec.*"),
+        (lambda f: (f / "manifest.json").write_text("[]"), r"manifest\.json cannot be read: it is no object"),
+        (lambda f: rewrite(f, metrics=3), r"manifest\.json cannot be read: its 'metrics' is a int"),
+        (lambda f: rewrite(f, files={"a": 3}), r"manifest\.json cannot be read: 3 is no size and hash of a file"),
+        (lambda f: rewrite(f, files={"a": {"size": 3}}), r"manifest\.json cannot be read: .* is no size and hash.*"),
+        (lambda f: rewrite(f, format_version=9), r"it is of format 9, and this version reads formats up to 2"),
+        (shutil.rmtree, r"there is no such folder"),
+    ],
+)
+def test_what_is_wrong_is_said(folder: Path, damage: Any, expected: str, full: bool):
+    damage(folder)
+    [found] = problems(folder, full=full)
+    assert re.fullmatch(expected, found), found
+
+
+def test_a_single_bit_is_found_by_the_full_check_only(folder: Path):
+    flip(folder / "model.json", 3)
+    assert problems(folder, full=False) == []
+    [found] = problems(folder, full=True)
+    assert found.startswith("model.json is not what was written: its SHA-256 is ")
+
+
+def test_everything_that_is_wrong_is_said(folder: Path):
+    (folder / "model.json").unlink()
+    flip(folder / "trainer_state.json")
+    assert [found.split()[0] for found in problems(folder, full=True)] == ["model.json", "trainer_state.json"]
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "a/../../secret", ""])
+def test_files_outside_of_the_folder_are_refused_by_name(folder: Path, name: str):
+    (folder.parent / "secret").write_text("x")
+    digest = digest_of(folder.parent / "secret")
+    rewrite(folder, files={name: {"size": digest.size, "sha256": digest.sha256}})
+    assert problems(folder, full=True) == [f"manifest.json names {name!r}, which is outside of the folder"]
+
+
+def test_a_staging_folder_was_never_finished(folder: Path):
+    staging = folder.rename(folder.parent / str(Hidden(1, "run", GONE)))
+    assert problems(staging, full=True) == ["it was never finished"]
+
+
+# Checkpoints without a list of their files.
+
+
+def of_the_first_format(folder: Path) -> None:
+    """What this library wrote before manifests listed the files."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({k: manifest[k] for k in ("step", "run_id", "time", "metrics")} | {"format_version": 1}))
+
+
+def without_manifest(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+
+
+@pytest.mark.parametrize("older", [of_the_first_format, without_manifest])
+@pytest.mark.parametrize("wanted", [True, "path"])
+def test_those_without_a_list_are_gone_on_from(tmp_path: Path, older: Any, wanted: Any):
+    saving(tmp_path, 4).train()
+    older(tmp_path / "checkpoint-4")
+    unbroken = saving(tmp_path / "unbroken", 6)
+    unbroken.train()
+    for step in (1, 2, 3):
+        shutil.rmtree(tmp_path / f"checkpoint-{step}")
+    run = saving(tmp_path, 6, seed=1)
+    run.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4") if wanted == "path" else True)
+    assert same_weights(weights(run.model), weights(unbroken.model))
+
+
+@pytest.mark.parametrize("older", [of_the_first_format, without_manifest])
+def test_files_that_must_be_there_are_missed_without_a_list_too(tmp_path: Path, older: Any):
+    saving(tmp_path, 1).train()
+    folder = tmp_path / "checkpoint-1"
+    older(folder)
+    assert problems(folder, full=True) == []
+    (folder / "model.safetensors").write_bytes(b"")
+    assert problems(folder, full=False) == ["model.safetensors is empty"]
+    (folder / "model.safetensors").unlink()
+    (folder / "trainer_state.json").write_text("[]")
+    assert problems(folder, full=False) == ["trainer_state.json is no state of a run", "model.safetensors is missing"]
+    (folder / "trainer_state.json").unlink()
+    assert problems(folder, full=False) == ["trainer_state.json is missing", "model.safetensors is missing"]
+
+
+def test_the_index_of_weights_in_several_files_is_checked(tmp_path: Path):
+    (tmp_path / "trainer_state.json").write_text("{}")
+    index = tmp_path / "model.safetensors.index.json"
+    for said, expected in (
+        ({"weight_map": {"a": "one", "b": "two"}}, ["two is missing"]),
+        (
+            {"weight_map": {"a": "../one"}},
+            [f"{index.name} cannot be read: it names '../one', which is outside of the folder"],
+        ),
+        ({"weights": 3}, [f"{index.name} cannot be read: it has no 'weight_map'"]),
+    ):
+        index.write_text(json.dumps(said))
+        (tmp_path / "one").write_text("x")
+        assert problems(tmp_path, full=True) == expected
+
+
+def test_a_checkpoint_of_transformers_is_listed(tmp_path: Path):
+    transformers = pytest.importorskip("transformers")
+    args = transformers.TrainingArguments(
+        str(tmp_path), max_steps=2, save_steps=1, use_cpu=True, report_to="none", disable_tqdm=True
+    )
+    transformers.Trainer(Regression(), args, train_dataset=points(8)).train()
+    assert [(found.step, found.run_id) for found in list_checkpoints(tmp_path)] == [(1, ""), (2, "")]
+    (tmp_path / "checkpoint-2" / "model.safetensors").unlink()
+    assert [found.step for found in list_checkpoints(tmp_path)] == [1]
+
+
+# Which one is gone on from.
+
+
+def test_the_newest_good_one_is_chosen_and_the_others_are_named_in_one_warning(tmp_path: Path, caplog):
+    for step in range(1, 7):
+        commit(tmp_path, step)
+    flip(tmp_path / "checkpoint-6" / "model.json")
+    (tmp_path / "checkpoint-5" / "model.json").unlink()
+    (tmp_path / "checkpoint-4" / "manifest.json").write_text("")
+    flip(tmp_path / "checkpoint-2" / "model.json")  # older than the one that is taken, and not read
+    (tmp_path / str(Hidden(7, "run", GONE))).mkdir()
+    (tmp_path / str(Hidden(8, "other", os.getppid()))).mkdir()  # somebody writes it
+    with caplog.at_level(logging.WARNING, logger="trainbus"):
+        assert choose(tmp_path, True) == tmp_path / "checkpoint-3"
+    [message] = caplog.messages
+    said = dict(line[2:].split(": ", 1) for line in message.splitlines()[1:])
+    assert said.keys() == {"checkpoint-6", "checkpoint-5", "checkpoint-4", str(Hidden(7, "run", GONE))}
+    assert "checkpoint-3 is resumed from" in message
+    assert said["checkpoint-5"] == "model.json is missing"
+    assert said[str(Hidden(7, "run", GONE))] == "it was never finished"
+
+
+def test_good_ones_alone_are_worth_no_warning(tmp_path: Path, caplog):
+    commit(tmp_path, 1)
+    newest = commit(tmp_path, 2)
+    assert choose(tmp_path, True) == newest
+    assert caplog.messages == []
+
+
+def test_the_newest_is_of_the_run_that_wrote_last(tmp_path: Path):
+    commit(tmp_path, 9, "old", time=1.0)
+    commit(tmp_path, 3, "new", time=2.0)
+    commit(tmp_path, 4, "new", time=3.0)
+    flip(tmp_path / "checkpoint-4" / "model.json")
+    assert choose(tmp_path, True) == tmp_path / "checkpoint-3"
+    flip(tmp_path / "checkpoint-3" / "model.json")
+    assert choose(tmp_path, True) == tmp_path / "checkpoint-9"
+
+
+def test_where_none_is_good_each_is_named_and_nothing_begins_anew(tmp_path: Path):
+    saving(tmp_path, 2).train()
+    for step in (1, 2):
+        flip(tmp_path / f"checkpoint-{step}" / "model.safetensors")
+    run = saving(tmp_path, 2, seed=1)
+    before = weights(run.model)
+    message = (
+        r"no checkpoint to resume from .*no good one.*\n- checkpoint-2: model.*SHA.*\n- checkpoint-1: model.*SHA.*"
+    )
+    with pytest.raises(CheckpointError, match=rf"(?s){message}anew"):
+        run.train(resume_from_checkpoint=True)
+    assert same_weights(weights(run.model), before)
+    assert run.state.global_step == 0
+
+
+def test_a_damaged_path_is_an_error_that_names_a_good_one(tmp_path: Path):
+    saving(tmp_path, 3).train()
+    for step in (2, 3):
+        flip(tmp_path / f"checkpoint-{step}" / "optimizer.safetensors")
+    with pytest.raises(CheckpointError, match=r"checkpoint-2 cannot.*optimizer\.\w+ is not.*checkpoint-1 is good"):
+        saving(tmp_path, 3).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    shutil.rmtree(tmp_path / "checkpoint-1")
+    with pytest.raises(CheckpointError, match=r"There is no good one beside it"):
+        saving(tmp_path, 3).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
+FILES = (
+    *("callbacks.safetensors", "model.safetensors", "optimizer.safetensors", "rng_state_0.safetensors"),
+    *("scheduler.safetensors", "trainer_state.json", "training_args.json"),
+)
+
+
+@pytest.fixture(scope="module")
+def two_steps(tmp_path_factory) -> Path:
+    """The folder of a run of two steps."""
+    made = tmp_path_factory.mktemp("two steps")
+    saving(made, 2).train()
+    assert set(names_in(made / "checkpoint-2")) == {*FILES, "manifest.json"}
+    return made
+
+
+@pytest.mark.parametrize("name", [*FILES, "manifest.json"])
+def test_any_damage_to_any_file_is_found_before_anything_is_changed(tmp_path: Path, two_steps: Path, name: str, caplog):
+    content = (two_steps / "checkpoint-2" / name).read_bytes()
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 1
+    damages: dict[str, bytes | None] = {
+        **{"empty": b"", "half": content[: len(content) // 2], "one byte short": content[:-1], "absent": None},
+        "one bit": bytes(flipped),
+    }
+    if name == "manifest.json":
+        del damages["one bit"], damages["one byte short"]  # its last byte is the end of a line
+        del damages["absent"]  # then it is a checkpoint of which nothing is known: see above
+    for number, damaged in enumerate(damages.values()):
+        copy = Path(shutil.copytree(two_steps, tmp_path / str(number)))
+        (copy / "checkpoint-2" / name).unlink()
+        if damaged is not None:
+            (copy / "checkpoint-2" / name).write_bytes(damaged)
+        caplog.clear()
+        assert choose(copy, True) == copy / "checkpoint-1"
+        assert f"- checkpoint-2: {name}" in caplog.text
+        with pytest.raises(CheckpointError, match=name):
+            choose(copy, copy / "checkpoint-2")
+
+
+# Nothing that is read can run code.
+
+
+class Hostile:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.marker,)
+
+
+READ = [name for name in FILES if name != "training_args.json"]
+
+
+@pytest.mark.parametrize("name", [*READ, "manifest.json"])
+@pytest.mark.parametrize("forged", [False, True])
+def test_a_pickle_in_place_of_any_file_is_refused_by_name(tmp_path: Path, two_steps: Path, name: str, forged: bool):
+    """Also where the manifest was made to agree with it, or where there is none."""
+    copy = Path(shutil.copytree(two_steps, tmp_path / "copy")) / "checkpoint-2"
+    path, marker = copy / name, tmp_path / "ran"
+    path.write_bytes(pickle.dumps(Hostile(marker)))
+    if forged and name != "manifest.json":
+        manifest = json.loads((copy / "manifest.json").read_text())
+        digest = digest_of(path)
+        rewrite(copy, files={**manifest["files"], name: {"size": digest.size, "sha256": digest.sha256}})
+        assert problems(copy, full=True) == []
+    with pytest.raises(CheckpointError, match=name):
+        saving(tmp_path / "run", 3).train(resume_from_checkpoint=str(copy))
+    assert not marker.exists()
+    pickle.loads(path.read_bytes())
+    assert marker.exists(), "it would have run"
+
+
+def test_a_pickle_that_other_libraries_would_read_is_not_touched(tmp_path: Path, two_steps: Path):
+    copy = Path(shutil.copytree(two_steps, tmp_path / "copy")) / "checkpoint-2"
+    for name in (
+        "optimizer.pt",
+        "scheduler.pt",
+        "rng_state.pth",
+        "training_args.bin",
+        "pytorch_model.bin",
+        "scaler.pt",
+    ):
+        (copy / name).write_bytes(pickle.dumps(Hostile(tmp_path / "ran")))
+    saving(tmp_path / "run", 3).train(resume_from_checkpoint=str(copy))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_survey_and_listing_agree(tmp_path: Path):
+    commit(tmp_path, 1)
+    (commit(tmp_path, 2) / "model.json").unlink()
+    (tmp_path / "checkpoint-3").write_text("no folder")
+    (tmp_path / "checkpoint-x").mkdir()
+    assert [(found.step, found.problems) for found in survey(tmp_path)] == [(1, ()), (2, ("model.json is missing",))]
+    assert [found.step for found in list_checkpoints(tmp_path)] == [1]
+    assert survey(tmp_path / "nowhere") == []

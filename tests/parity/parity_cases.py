@@ -1,0 +1,49 @@
+"""All cases of the parity suite by subject, and the page that lists them."""
+
+from __future__ import annotations
+
+from parity_cadence import BEST, CHECKPOINTS, EVALUATIONS, LOGS
+from parity_case import BASE, Case
+from parity_evaluation import EVALUATING, ORDERS
+from parity_losses import LOSSES, MODELS
+from parity_optimizing import OPTIMIZERS, SCHEDULES
+from parity_steps import DATA, LENGTH
+
+SUBJECTS: dict[str, dict[str, Case]] = {
+    "Learning rates": SCHEDULES,
+    "Updates": OPTIMIZERS,
+    "Length and order": LENGTH,
+    "Data": DATA,
+    "Losses, precision and memory": LOSSES,
+    "Models and tasks": MODELS,
+    "Logs": LOGS,
+    "Evaluations": EVALUATIONS,
+    "Checkpoints": CHECKPOINTS,
+    "The best model": BEST,
+    "Metrics and predictions": EVALUATING,
+    "What scripts do": ORDERS,
+}
+"""Subject -> name -> case."""
+
+CASES: dict[str, Case] = {name: case for cases in SUBJECTS.values() for name, case in cases.items()}
+"""Every case by its name."""
+
+
+def rows(cases: dict[str, Case]) -> list[tuple[str, str, str]]:
+    """What the page says of each case: its name, what it shows, its arguments."""
+    return [
+        (name, f"{case.about} *Differs: {case.differs}.*" if case.differs else case.about, arguments(case))
+        for name, case in cases.items()
+    ]
+
+
+def arguments(case: Case) -> str:
+    """The arguments of a case as text: those of `TrainingArguments` with their values, those of `Trainer` by name."""
+    said = [f"`{name}={value!r}`" for name, value in case.args.items()]
+    given = [f"`{name}`" for name in sorted(case.options)]
+    return "; ".join(part for part in (", ".join(said), f"Trainer: {', '.join(given)}" if given else "") if part) or "-"
+
+
+def base() -> str:
+    """The arguments that all cases share, as text."""
+    return ", ".join(f"`{name}={value!r}`" for name, value in BASE.items())
