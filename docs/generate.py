@@ -17,8 +17,12 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from enum import Enum
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -32,6 +36,9 @@ from trainbus.engine.loop import NEXT, Phase
 from trainbus.events import COMMON, EVENTS, Callback, Clock, Event, Stage, Trace, record
 from trainbus.events.stages import ORDER_MARK, Order
 from trainbus.integrations import TABLE
+
+sys.path.insert(0, str(Path(__file__).parent))
+import compatibility
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTICE = "<!-- Written by docs/generate.py: change the code it describes, then run `make docs`. -->"
@@ -62,6 +69,8 @@ def rendered() -> dict[Path, str]:
         docs / "events.md": events_page(),
         docs / "callbacks.md": callbacks_page(),
         docs / "arguments.md": arguments_page(),
+        docs / "compatibility.md": _page(compatibility.page(_table, NOTICE)),
+        docs / "parity.md": parity_page(),
     }
 
 
@@ -239,9 +248,38 @@ def _silence() -> Iterator[None]:
 # docs/callbacks.md
 
 
+class _StandIn(ModuleType):
+    """A package that is not installed: everything in it is there, and nothing does anything."""
+
+    __path__ = ()  # type: ignore[assignment] # makes it a package
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+class _StandIns(MetaPathFinder, Loader):
+    """Finds stand-ins for the packages of integrations that are not installed, so that their callbacks can be shown."""
+
+    def __init__(self) -> None:
+        self.absent = {package for _, package, _ in TABLE.values() if find_spec(package) is None}
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] in self.absent else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _StandIn(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave it as it is."""
+
+
 def callbacks_page() -> str:
     """Return the reference of the callbacks, from their dataclasses."""
+    sys.meta_path.append(stand_ins := _StandIns())
     public = [(name, getattr(trainbus, name)) for name in dir(trainbus)]
+    sys.meta_path.remove(stand_ins)
     found = [value for name, value in public if _is_callback(value) and name == value.__name__]
     extras = {target.partition(":")[2]: extra for target, _, extra in TABLE.values()}
     common = _docs_under(Callback)
@@ -367,6 +405,43 @@ def _group(group: type[Group]) -> str:
         rows.append((f"`{field.name}`", f"`{_value(default_of(field))}`", help))
     first = inspect.cleandoc(group.__doc__ or "")
     return f"## {name}\n\n{first}\n\n{_table(('Argument', 'Default', 'Meaning'), rows)}"
+
+
+# docs/parity.md
+
+
+def parity_page() -> str:
+    """Return the list of trainings that are equal in both trainers, from the table that the tests run."""
+    with _importable(ROOT / "tests" / "engine", ROOT / "tests" / "parity"):
+        from parity_cases import SUBJECTS, base, rows
+        from parity_differences import DIFFERENCES
+    count = sum(map(len, SUBJECTS.values()))
+    parts = [
+        NOTICE,
+        "# Trainings that are equal in both trainers",
+        f"Each of these {count} trainings is done by `transformers.Trainer` 5.23 and by `trainbus.Trainer`, on the "
+        "CPU, by the tests of this project. Weights, training loss, every entry of the log, the best model, the "
+        "checkpoints' names, and what `evaluate()` and `predict()` then return, are compared digit by digit.",
+        f"All have the arguments {base()}, unless they say otherwise.",
+        "## Where they differ",
+        "What differs on purpose is left out of the comparison, in the cases that name it and nowhere else. Each is "
+        "a row of [the differences](differences.md).",
+        _table(("Name", "The row begins"), ((name, difference.row) for name, difference in DIFFERENCES.items())),
+    ]
+    for subject, cases in SUBJECTS.items():
+        parts += [f"## {subject}", _table(("Case", "What it shows", "Arguments"), rows(cases))]
+    return _page(parts)
+
+
+@contextmanager
+def _importable(*folders: Path) -> Iterator[None]:
+    """Let modules of these folders be imported for a while."""
+    before = list(sys.path)
+    sys.path[:0] = map(str, folders)
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 # Text.

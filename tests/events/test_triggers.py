@@ -333,3 +333,58 @@ def test_equal_triggers_print_alike_and_others_do_not(one, other):
 )
 def test_trigger_prints_as(trigger, text):
     assert repr(trigger) == text
+
+
+# At least so many times.
+
+
+@pytest.mark.parametrize(
+    ("trigger", "expected"),
+    [
+        (every(5, times=4), [2, 4, 6, 8, 10]),
+        (every(5, times=2), [5, 10]),
+        (every(2, times=2), [2, 4, 6, 8, 10]),
+        (every(5, times=100), [*range(1, 11)]),
+        (every(0.5, times=4), [2, 4, 6, 8, 10]),
+        (every(0.1, times=4), [*range(1, 11)]),
+        (every(5, times=2, after=5), [6, 8, 10]),
+        (every(5, times=1, after=5), [5, 10]),
+        (every(5, times=0), [5, 10]),
+    ],
+    ids=str,
+)
+def test_a_number_of_times_shortens_the_interval(trigger, expected):
+    assert steps_due(trigger, FakeCourse(10)) == expected
+    assert steps_due(trigger, FakeCourse(10), sleeps=True) == expected
+
+
+@given(
+    interval=st.one_of(st.integers(1, 50), st.floats(0.01, 0.99)),
+    times=st.integers(1, 12),
+    after=st.integers(0, 20),
+    max_steps=st.integers(1, 60),
+)
+def test_it_comes_at_least_that_often_wherever_there_are_as_many_steps(interval, times, after, max_steps):
+    due = steps_due(every(interval, times=times, after=after), FakeCourse(max_steps))
+    left = max_steps - max(after, 1) + 1
+    assert len(due) >= min(times, left)
+    assert all(step >= after for step in due)
+    assert steps_due(every(interval, times=times, after=after), FakeCourse(max_steps), sleeps=True) == due
+
+
+def test_a_number_of_times_is_printed():
+    assert repr(every(5, times=2)) == "every(5, times=2)"
+    assert repr(every(0.5, after=3, times=2)) == "every(0.5, after=3, times=2)"
+    assert every(5, times=2) == every(5, times=2) != every(5)
+
+
+@pytest.mark.parametrize("times", [-1, 1.5, True, "2"])
+def test_a_wrong_number_of_times_is_refused(times):
+    with pytest.raises(ArgumentError, match=r"every\(5, times="):
+        every(5, times=times)
+
+
+@pytest.mark.parametrize("interval", ["10min", "1 epoch"])
+def test_only_steps_can_come_more_often(interval):
+    with pytest.raises(ArgumentError, match="only steps can come more often"):
+        every(interval, times=3)

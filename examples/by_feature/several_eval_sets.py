@@ -1,0 +1,31 @@
+"""Evaluate on several datasets, each under its own name: here on clean and on noisy data.
+
+Beside minimal.py: `eval_dataset` is a dict, whose names are in those of the metrics: `eval_clean_loss`.
+"""
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from trainbus import Trainer, TrainingArguments
+
+
+def rows(count, noise):
+    points = torch.randn(count, 20)
+    return TensorDataset(points, (points.sum(dim=1) + noise * torch.randn(count) > 0).long())
+
+
+model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2))
+args = TrainingArguments("outputs/several_eval_sets", learning_rate=3e-3, num_train_epochs=2, eval_strategy="epoch")
+trainer = Trainer(
+    model,
+    args,
+    train_dataset=rows(2000, noise=2),
+    eval_dataset={"clean": rows(500, noise=0), "noisy": rows(500, noise=3)},
+    criterion=nn.functional.cross_entropy,
+)
+before = trainer.evaluate()
+trainer.train()
+after = trainer.evaluate()  # or of one: trainer.evaluate("clean")
+for name in ("clean", "noisy"):
+    print(f"loss: {before[f'eval_{name}_loss']:.3f} before, {after[f'eval_{name}_loss']:.3f} after, on {name} data")

@@ -1,0 +1,27 @@
+"""A run that is killed many times while it saves: what it left is whole, and it ends as if nobody had killed it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parent.parent / "engine" / "kill_program.py"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (("random", "100", "2"), "of 100 kills came in the middle of saving"),
+        (("each", "new"), "ended at each of"),
+    ],
+    ids=["at random moments", "at each call"],
+)
+def test_a_run_that_is_killed_many_times_ends_as_one_that_is_not(how: tuple[str, ...], said: str, tmp_path: Path):
+    done = subprocess.run([sys.executable, str(PROGRAM), str(tmp_path), *how], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert said in done.stdout
