@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from .data.batches import detach, join, map_tensors, rows_of, to_device, to_numpy
-from .data.loaders import length_of
+from .data.loaders import length_of, order_of
 from .objective import Objective
 from .ranks import Ranks
 from .run import Run
 from .utils import EvalLoopOutput, EvalPrediction, plain
 
 PredictionStep = Callable[..., tuple[Any, Any, Any]]
-Metrics = Callable[[EvalPrediction], dict[str, Any]]
+Metrics = Callable[..., dict[str, Any]]
 
 
 @dataclass
@@ -33,6 +33,14 @@ class Gathered:
         """Keep the result of one batch, where it is."""
         self.parts.append(part)
 
+    def last(self, rows: int) -> Any:
+        """Return the first `rows` rows of the last batch, where it is; None if there is none."""
+        return first_rows(self.parts[-1], rows) if self.parts else None
+
+    def drop(self) -> None:
+        """Keep nothing that is not in the host's memory."""
+        self.parts = []
+
     def to_host(self) -> None:
         """Move what is kept to the host's memory."""
         if self.parts:
@@ -41,15 +49,16 @@ class Gathered:
             )
             self.parts = []
 
-    def whole(self, rows: int) -> Any:
+    def whole(self, rows: int, order: list[int] | None = None) -> Any:
         """Return the first `rows` rows of everything, as arrays; None if there is nothing.
 
-        What lies behind them was added to give all processes equal batches.
+        What lies behind them was added to give all processes equal batches. Rows that came in an `order` of their own
+        are put back into that of the dataset; where batches are kept apart, they stay as they came.
         """
         self.to_host()
         if not self.arrays:
             return None
-        return first_rows(join(self.arrays), rows) if self.concat else self.arrays
+        return first_rows(join(self.arrays), rows, order) if self.concat else self.arrays
 
 
 def evaluation_loop(
@@ -60,6 +69,8 @@ def evaluation_loop(
     prefix: str,
     loss_only: bool,
     compute_metrics: Metrics | None,
+    by_batch: bool = False,
+    keeps_batches: bool = True,
     preprocess_logits: Callable[[Any, Any], Any] | None = None,
     ignore_keys: list[str] | None = None,
 ) -> EvalLoopOutput:
@@ -73,6 +84,9 @@ def evaluation_loop(
         prefix: of the metrics' names, as `eval`.
         loss_only: compute nothing but the loss.
         compute_metrics: from an `EvalPrediction` to metrics.
+        by_batch: call it for each batch, on tensors, with `compute_result` saying whether it is the last.
+        keeps_batches: keep the predictions, labels and inputs of all batches; only where metrics are computed by
+            batch, there is a choice.
         preprocess_logits: applied to logits and labels of each batch, to keep less of them in memory.
         ignore_keys: keys of the model's outputs that are no predictions.
 
@@ -85,10 +99,16 @@ def evaluation_loop(
     run.eval_dataloader = loader
     concat = args.eval_do_concat_batches
     losses, predictions, labels, inputs = (Gathered(keep) for keep in (True, concat, concat, concat))
-    wants_inputs = "inputs" in args.include_for_metrics
-    observed = 0
-    for step, batch in enumerate(loader):
-        batch = to_device(batch, args.device)
+    wants_inputs, wants_losses = ("inputs" in args.include_for_metrics), ("loss" in args.include_for_metrics)
+    size, observed = length_of(getattr(loader, "dataset", None)), 0
+    sizes: list[int] = []
+    metrics: dict[str, Any] = {}
+    non_blocking = args.non_blocking
+    by_batch = by_batch and compute_metrics is not None
+    # Only then, because it fetches ahead, and a collator that draws at random would do so earlier.
+    batches = with_last(loader) if by_batch else ((batch, False) for batch in loader)
+    for step, (batch, last) in enumerate(batches):
+        batch = to_device(batch, args.device, non_blocking)
         rows = rows_of(batch) or 1
         loss, logits, label = prediction_step(model, batch, loss_only, ignore_keys=ignore_keys)
         if preprocess_logits is not None and logits is not None:
@@ -99,20 +119,32 @@ def evaluation_loop(
             (labels, label),
             (inputs, main_input(run.model, batch) if wants_inputs else None),
         )
-        observed += gather_rows(gathered, ranks, rows)
+        rows = gather_rows(gathered, ranks, rows, as_objects=args.eval_use_gather_object)
         run.announce("on_prediction_step")
+        if by_batch and compute_metrics is not None and predictions.parts and labels.parts:
+            new = rows if size is None else min(rows, size - observed)
+            wanted = {"losses": losses.last(new) if wants_losses else None, "inputs": inputs.last(new)}
+            batched = EvalPrediction(predictions.last(new), labels.last(new), **wanted)
+            metrics = compute_metrics(batched, compute_result=last)
+        if not keeps_batches:
+            for kept in (predictions, labels, inputs):
+                kept.drop()
+        observed += rows
+        sizes.append(rows)
         if args.eval_accumulation_steps is not None and (step + 1) % args.eval_accumulation_steps == 0:
             for kept, _ in gathered:
                 kept.to_host()
-    size = length_of(getattr(loader, "dataset", None))
     rows = observed if size is None else size
-    row_losses, all_predictions, all_labels, all_inputs = (
-        kept.whole(rows) for kept in (losses, predictions, labels, inputs)
-    )
-    metrics: dict[str, Any] = {}
-    if compute_metrics is not None and all_predictions is not None and all_labels is not None:
-        wanted = {"losses": row_losses if "loss" in args.include_for_metrics else None, "inputs": all_inputs}
-        metrics = plain(compute_metrics(EvalPrediction(all_predictions, all_labels, **wanted)))
+    order = order_of(loader)
+    row_losses = losses.whole(rows)  # in the order they came in: another one would round their mean otherwise
+    all_predictions, all_labels, all_inputs = (kept.whole(rows, order) for kept in (predictions, labels, inputs))
+    if compute_metrics is not None and not by_batch and all_predictions is not None and all_labels is not None:
+        all_losses: Any = None
+        if wants_losses and row_losses is not None:
+            all_losses = first_rows(row_losses, rows, order) if concat else np.split(row_losses, np.cumsum(sizes)[:-1])
+        wanted = {"losses": all_losses, "inputs": all_inputs}
+        metrics = compute_metrics(EvalPrediction(all_predictions, all_labels, **wanted))
+    metrics = plain(metrics)
     if row_losses is not None:
         finite = row_losses[np.isfinite(row_losses)] if args.logging_nan_inf_filter else row_losses
         metrics[f"{prefix}_loss"] = (finite if finite.size else row_losses).mean().item()
@@ -120,10 +152,30 @@ def evaluation_loop(
     return EvalLoopOutput(all_predictions, all_labels, metrics, rows)
 
 
-def gather_rows(gathered: tuple[tuple[Gathered, Any], ...], ranks: Ranks, rows: int) -> int:
-    """Add the results of one batch, of all processes in order of rank; return how many rows they were."""
+def with_last(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
+    """Yield each batch and whether it is the last."""
+    batches = iter(batches)
+    for batch in batches:
+        for following in batches:
+            yield batch, False
+            batch = following
+        yield batch, True
+
+
+def gather_rows(gathered: tuple[tuple[Gathered, Any], ...], ranks: Ranks, rows: int, *, as_objects: bool) -> int:
+    """Add the results of one batch, of all processes in order of rank; return how many rows they were.
+
+    Args:
+        gathered: what to add to, and the part of this process.
+        ranks: the processes.
+        rows: those of this process.
+        as_objects: whether the parts may be any objects, and not of the same form on every process.
+    """
     parts = [part for _, part in gathered]
-    if not ranks.alone:
+    if not ranks.alone and not as_objects:
+        rows = int(ranks.sum(torch.tensor(rows, device=_device_of(parts))))
+        parts = [map_tensors(ranks.gather_padded, part) for part in parts]
+    elif not ranks.alone:
         everyone = ranks.gather_objects(([map_tensors(torch.Tensor.cpu, part) for part in parts], rows))
         rows = sum(of_one[1] for of_one in everyone)
         parts = [
@@ -136,13 +188,22 @@ def gather_rows(gathered: tuple[tuple[Gathered, Any], ...], ranks: Ranks, rows: 
     return rows
 
 
-def first_rows(arrays: Any, rows: int) -> Any:
-    """Return nested arrays of shape (n, ...) cut to their first `rows`."""
+def _device_of(parts: list[Any]) -> torch.device:
+    found: list[torch.device] = []
+    map_tensors(lambda tensor: found.append(tensor.device), parts)
+    return found[0] if found else torch.device("cpu")
+
+
+def first_rows(arrays: Any, rows: int, order: list[int] | None = None) -> Any:
+    """Return nested arrays or tensors of shape (n, ...) cut to their first `rows`, arrays sorted by `order`."""
+    if arrays is None or isinstance(arrays, torch.Tensor):
+        return arrays if arrays is None else arrays[:rows]
     if isinstance(arrays, np.ndarray):
-        return arrays[:rows]
+        kept = arrays[:rows]
+        return kept if order is None else kept[np.argsort(order[: len(kept)])]
     if isinstance(arrays, Mapping):
-        return type(arrays)({key: first_rows(value, rows) for key, value in arrays.items()})  # type: ignore[call-arg]
-    return type(arrays)(first_rows(value, rows) for value in arrays)
+        return type(arrays)({key: first_rows(value, rows, order) for key, value in arrays.items()})  # type: ignore[call-arg]
+    return type(arrays)(first_rows(value, rows, order) for value in arrays)
 
 
 def main_input(model: nn.Module, batch: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from torch import nn
 
 from ..events.errors import ModelError
 from .data.batches import detach
+
+logger = logging.getLogger(__name__)
 
 Criterion = Callable[[Any, Any], torch.Tensor]
 
@@ -43,7 +46,7 @@ class Objective:
         self.takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in self.parameters.values())
         self.criterion = criterion
         self.compute_loss_func = compute_loss_func
-        self.smoother = LabelSmoother(label_smoothing) if label_smoothing else None
+        self.smoother = LabelSmoother(label_smoothing) if label_smoothing and _has_one_class(model) else None
         self.splits_labels = criterion is not None or compute_loss_func is not None
         self.model_returns_loss = not self.splits_labels and self.smoother is None
         # What transformers' models say of themselves, and what their `**kwargs` are taken to mean.
@@ -228,6 +231,18 @@ def logits_of(outputs: Any) -> Any:
     if hasattr(outputs, "logits"):
         return outputs.logits
     return outputs[0] if isinstance(outputs, (tuple, list)) else outputs
+
+
+def _has_one_class(model: nn.Module) -> bool:
+    """Say whether each label is one class, so that a share of it can be spread; warn if it is not."""
+    several = getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification"
+    if several:
+        logger.warning(
+            "`label_smoothing_factor` is ignored: %s is configured for rows that belong to several classes at once, "
+            "and it is the share of one class that is spread.",
+            type(model).__name__,
+        )
+    return not several
 
 
 def _is_causal(model: nn.Module) -> bool:

@@ -120,7 +120,7 @@ class ArgumentParser(argparse.ArgumentParser):
         """Add the flags of all fields, then those that give way to them: other names of arguments, and `--no_x`."""
         owners = dict.fromkeys(["--help", "-h"], "the parser itself") if self.add_help else {}
         clashes = []
-        for argument in arguments:
+        for argument in (each for each in arguments if not each.is_hidden):
             owner = argument.owner.__qualname__
             for flag in dict.fromkeys(map(_underscored, argument.flags)):
                 if flag in owners:
@@ -130,6 +130,11 @@ class ArgumentParser(argparse.ArgumentParser):
             raise refusal(clashes)
         sections: dict[type[Any], Any] = {}
         for argument in arguments:
+            if argument.is_hidden:
+                if f"--{argument.name}" not in owners:
+                    hidden: dict[str, Any] = {"argument": argument, "help": argparse.SUPPRESS, **argument.shape}
+                    self.add_argument(*_spellings(f"--{argument.name}"), dest=argument.name, action=_Read, **hidden)
+                continue
             section = argument.section
             if section not in sections:
                 sections[section] = self.add_argument_group(*heading(section))

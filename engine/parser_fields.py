@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
 from ..events.errors import ArgumentError
@@ -35,6 +35,8 @@ class Argument:
     hint: Any
     other_names: tuple[str, ...] = ()
     """What else its dataclass calls it, and translates itself."""
+    is_hidden: bool = False
+    """Whether the help leaves it out: it is a name of earlier trainers, with values that the argument has not."""
 
     @property
     def name(self) -> str:
@@ -71,7 +73,8 @@ class Argument:
     def section(self) -> type[Any]:
         """The class under whose title the help shows it: the group of arguments that declares it, if one does."""
         family = reversed(self.owner.__mro__)
-        declares = next(cls for cls in family if self.name in vars(cls).get("__dataclass_fields__", {}))
+        declaring = (cls for cls in family if self.name in vars(cls).get("__dataclass_fields__", {}))
+        declares = next(declaring, self.owner)
         return declares if issubclass(declares, Group) else self.owner
 
     @property
@@ -125,19 +128,25 @@ class Argument:
 
 
 def arguments_of(classes: Sequence[type[Any]]) -> list[Argument]:
-    """Return the arguments of all `classes`. A name that one of them has as a field is no other name of an argument.
+    """Return the arguments of all `classes`, and the other names of those that have values of their own.
+
+    A name that one of the classes has as a field is no other name of an argument.
 
     Raises:
         ArgumentError: if one is no dataclass, or has an annotation that cannot be resolved.
     """
     found = [argument for cls in classes for argument in _fields_of(cls)]
-    free = ALIASES.keys() - {argument.name for argument in found}
-    return [
-        replace(argument, other_names=tuple(name for name in sorted(free) if ALIASES[name].new == argument.name))
+    free = sorted(ALIASES.keys() - {argument.name for argument in found})
+    same = [name for name in free if not ALIASES[name].values]
+    named = [
+        replace(argument, other_names=tuple(name for name in same if ALIASES[name].new == argument.name))
         if isinstance(argument.owner, Spelling)
         else argument
         for argument in found
     ]
+    translating = next((cls for cls in classes if isinstance(cls, Spelling)), None)
+    own = [] if translating is None else [_hidden(translating, name) for name in free if ALIASES[name].values]
+    return [*named, *own]
 
 
 def heading(section: type[Any]) -> tuple[str, str | None]:
@@ -147,6 +156,13 @@ def heading(section: type[Any]) -> tuple[str, str | None]:
         return re.split(r"[.:](?: |$)", doc)[0], None
     is_generated = doc.startswith(f"{section.__name__}(")  # `@dataclass` writes one where there is none
     return getattr(section, "_argument_group_name", section.__name__), doc if doc and not is_generated else None
+
+
+def _hidden(owner: type[Any], name: str) -> Argument:
+    """Return the argument that reads another name's own values, for `owner` to translate."""
+    made: Any = field(default=None)
+    made.name = name
+    return Argument(owner, made, bool if True in ALIASES[name].values else str, is_hidden=True)
 
 
 def _fields_of(cls: type[Any]) -> Iterator[Argument]:
@@ -159,7 +175,7 @@ def _fields_of(cls: type[Any]) -> Iterator[Argument]:
             f"{cls.__qualname__} has an annotation that cannot be resolved: {error}; "
             "define the class, and the types it names, at the top level of a module."
         ) from error
-    for field in fields(cls):
-        if field.init:
-            hint = hints[field.name]
-            yield Argument(cls, field, hint | None if field.default is None else hint)  # seeds write `x: str = None`
+    for each in fields(cls):
+        if each.init:
+            hint = hints[each.name]
+            yield Argument(cls, each, hint | None if each.default is None else hint)  # seeds write `x: str = None`

@@ -44,6 +44,15 @@ class Services(Protocol):
     def save_model(self, output_dir: str) -> None:
         """Write the model, with its config and tokenizer, so that it can be loaded without this library."""
 
+    def init_hf_repo(self) -> None:
+        """Create the repository to push to, unless it is there."""
+
+    def create_model_card(self) -> None:
+        """Write the model card into the output folder."""
+
+    def push_to_hub(self, commit_message: str = "End of training", blocking: bool = True) -> Any:
+        """Save the model into the output folder, and push the folder."""
+
 
 @dataclass
 class Run:
@@ -60,7 +69,7 @@ class Run:
     ranks: Ranks
     """This process among those of the run."""
     services: Services
-    """Logging, evaluating and saving on request."""
+    """Logging, evaluating, saving and publishing on request."""
     bus: EventBus = field(init=False)
     """The event bus of the trainer."""
     callback_states: CallbackStates = field(init=False)
@@ -89,6 +98,8 @@ class Run:
     """What the session is for: `train`, `evaluate` or `predict`."""
     run_id: str = ""
     """What tells this run from others that write into the same folder; a resumed run keeps it."""
+    train_batch_size: int = 0
+    """Rows in a training batch of this process."""
     data_seed: int | None = None
     """The seed of the training data's order."""
 
@@ -170,6 +181,11 @@ class Run:
     def evaluate(self, **options: Any) -> dict[str, float]:
         """Evaluate now and return the metrics; see `Trainer.evaluate` for the options."""
         return self.services.evaluate(**options)
+
+    @property
+    def saves(self) -> bool:
+        """Whether the run writes checkpoints at all."""
+        return any(getattr(callback, "writes_checkpoints", False) for callback in self.bus.subscribers.values())
 
     def begin(self) -> None:
         """Start the clock and the sums of a training session."""

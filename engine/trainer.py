@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -11,33 +12,39 @@ import torch
 from torch import nn
 
 from ..callbacks.compose import compose
+from ..callbacks.schedule_free import ScheduleFree
 from ..events.control import TrainerControl
-from ..events.errors import ArgumentError, CheckpointError
+from ..events.errors import ArgumentError
 from ..events.state import TrainerState
-from ..integrations import found_callbacks
+from ..integrations import found_callbacks, load, search_backend
 from .arguments import TrainingArguments
-from .checkpoint.files import list_checkpoints, newest
-from .checkpoint.resumption import NoResumption, Resumption
-from .data.collate import Collator, PaddingCollator, default_data_collator
+from .batch_size import with_smaller_batches
+from .checkpoint.resumption import NoResumption, Resumption, folder_to_resume
+from .data.collate import Collator, default_data_collator
+from .data.collators import DataCollatorWithPadding
 from .data.feed import Feed
 from .data.loaders import length_of
 from .loop import Loop
 from .objective import Objective
 from .optim import build_optimizer, parameter_groups
+from .overrides import adapt_overrides
 from .plan import Plan, plan_run
 from .ranks import Ranks, agree_alone, any_local
 from .run import Run
 from .schedules import get_scheduler
 from .session import session
 from .stepper import Stepper
+from .surface.asking import Asking
 from .surface.evaluating import Evaluating
+from .surface.publishing import Publishing
+from .surface.searching import Searching
 from .surface.subscribing import Subscribing
-from .utils import EvalPrediction, TrainOutput, set_seed
+from .utils import EvalPrediction, TrainOutput, print_messages, set_seed
 
 logger = logging.getLogger(__name__)
 
 
-class Trainer(Evaluating, Subscribing):
+class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
     """Trains, evaluates and predicts, announcing every moment to a list of callbacks.
 
     Args:
@@ -47,7 +54,8 @@ class Trainer(Evaluating, Subscribing):
         train_dataset: a map-style or iterable dataset of rows, as dicts or tuples.
         eval_dataset: the same for evaluation, or several in a dict by name.
         processing_class: the tokenizer or processor of the model; saved with it.
-        model_init: returns a new model, in place of `model`; called again at each `train()`.
+        model_init: returns a new model, in place of `model`; called again at each `train()`. If it takes a parameter,
+            that is the trial of a hyperparameter search, or None.
         compute_loss_func: `(outputs, labels, num_items_in_batch=...) -> loss`, dividing by the items itself.
         compute_metrics: `(EvalPrediction) -> {name: number}`, called once per evaluation with all predictions.
         callbacks: what the run does beside training: callbacks, or classes of such, in any order.
@@ -61,6 +69,13 @@ class Trainer(Evaluating, Subscribing):
         ArgumentError: for arguments that contradict each other or the data, all named.
         SubscriptionError: for callbacks that cannot be attached.
     """
+
+    _integration = staticmethod(load)
+    search_backend = staticmethod(search_backend)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        adapt_overrides(cls)
 
     def __init__(
         self,
@@ -81,17 +96,22 @@ class Trainer(Evaluating, Subscribing):
         criterion: Callable[[Any, Any], torch.Tensor] | None = None,
         tokenizer: Any = None,
     ) -> None:
-        self.args = args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
+        self._given = {name: value for name, value in locals().items() if name != "self"}
+        self._functions = {}
+        self.args = args = _arguments(args)
         set_seed(args.seed, args.full_determinism)
+        if args.own_log_level != "passive":
+            print_messages(args.get_process_log_level())
         # Before the process group: what a callback imports must not find it, see Ranks.join.
-        composed = compose(args, callbacks or [], found_callbacks(args))
+        switched = ScheduleFree.for_optimizers(args, optimizers[0], *(optimizer_cls_and_kwargs or ())[:1])
+        composed = compose(args, callbacks or [], [*found_callbacks(args), switched])
         ranks = Ranks.from_environment()
         ranks.join(args.device, args.ddp_backend, args.ddp_timeout)
         if (model is None) == (model_init is None):
             raise ArgumentError("Pass either `model` or `model_init` to the Trainer, one of the two.")
         self.model_init = model_init
         self.criterion, self.compute_loss_func = criterion, compute_loss_func
-        model = model if model_init is None else model_init()
+        model = model if model_init is None else self.call_model_init()
         assert model is not None
 
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
@@ -116,6 +136,7 @@ class Trainer(Evaluating, Subscribing):
             self.bus.attach(callback)
         self.bus.resolve()
         self.bus.announce("on_init_end")
+        self._built_with = self.bus.subscribers
 
     # Training.
 
@@ -128,28 +149,39 @@ class Trainer(Evaluating, Subscribing):
         """Train, and return the number of steps, the mean training loss and the summary.
 
         Args:
-            resume_from_checkpoint: a checkpoint's folder to go on from, or True for the newest in `args.output_dir`.
-            trial: a trial of a hyperparameter search.
+            resume_from_checkpoint: a checkpoint's folder to go on from, or True for the newest good one in
+                `args.output_dir`.
+            trial: the trial of a hyperparameter search that this is, for `model_init`.
             ignore_keys_for_eval: keys of the model's outputs that are no predictions, in evaluations on the way.
 
         Raises:
             DataError: for an empty dataset. ModelError: for a model that does not fit the data, or returns no loss.
-            CheckpointError: if there is nothing to resume from.
+            CheckpointError: if there is nothing to resume from, or it is damaged.
         """
-        run, args = self.run, self.args
-        folder = self._folder_to_resume(resume_from_checkpoint)
+        folder = folder_to_resume(self.run, resume_from_checkpoint)
         self._ignore_keys = ignore_keys_for_eval
+        self.run.train_batch_size = self.args.train_batch_size
+        if self.args.auto_find_batch_size:
+            return with_smaller_batches(self.run, lambda: self._train(folder, trial), folder)
+        return self._train(folder, trial)
+
+    def _train(self, folder: Path | None, trial: Any) -> TrainOutput:
+        run, args = self.run, self.args
         with session(run, "train"):
             if self.model_init is not None:
                 set_seed(args.seed, args.full_determinism)
-                self._adopt(self.model_init().to(args.device))
+                self._adopt(self.call_model_init(trial).to(args.device))
             resumption = Resumption(run, folder) if folder is not None else NoResumption(run)
             run.data_seed = resumption.data_seed(args.data_seed)
             run.train_dataloader = self.get_train_dataloader()
             run.plan = self._plan(run.train_dataloader)
             run.state, run.position = resumption.begin(run.plan)
             self._assemble(run.plan)
-            feed = Feed(run.train_dataloader, args.gradient_accumulation_steps, args.device, run.ranks.world_size)
+            feed = Feed(
+                *(run.train_dataloader, args.gradient_accumulation_steps, args.device, run.ranks.world_size),
+                non_blocking=args.non_blocking,
+            )
+            run.begin()
             resumption.restore(feed)
             self._stepper = Stepper(
                 run,
@@ -165,7 +197,6 @@ class Trainer(Evaluating, Subscribing):
                 position=run.position,
                 agree=run.ranks.agree if any_local(self.bus) else agree_alone,
             )
-            run.begin()
             loop.run()
             summary = run.summary()
             return TrainOutput(run.state.global_step, summary["train_loss"], summary)
@@ -211,6 +242,7 @@ class Trainer(Evaluating, Subscribing):
                     warmup_steps=args.get_warmup_steps(self.run.state.max_steps),
                     optim_args=args.optim_args,
                     model=model,
+                    target_modules=args.optim_target_modules,
                 )
         return self.run.optimizer
 
@@ -235,7 +267,7 @@ class Trainer(Evaluating, Subscribing):
             examples=length_of(getattr(loader, "dataset", None)),
             max_steps=args.max_steps,
             num_train_epochs=args.num_train_epochs,
-            batch_size=args.train_batch_size,
+            batch_size=self.run.train_batch_size,
             accumulate=args.gradient_accumulation_steps,
             world_size=self.run.ranks.world_size,
         )
@@ -245,8 +277,8 @@ class Trainer(Evaluating, Subscribing):
         args, run = self.args, self.run
         run.model = run.model_wrapped = model
         config: Any = getattr(model, "config", None)
-        if getattr(config, "use_cache", False):
-            config.use_cache = False  # keys and values are kept for generating; training only pays for them
+        if hasattr(config, "use_cache"):
+            config.use_cache = args.use_cache  # keys and values are kept for generating; training only pays for them
         run.optimizer, run.lr_scheduler = self._given_optimizers
         self.objective = Objective(
             model,
@@ -263,20 +295,23 @@ class Trainer(Evaluating, Subscribing):
             run.lr_scheduler = None  # one that was made for an earlier run has that run's length
         self.bus.announce("on_setup")
         run.model = run.seams.prepare_model(run.model)
+        if type(self).create_optimizer_and_scheduler is not Trainer.create_optimizer_and_scheduler:
+            self.create_optimizer_and_scheduler(plan.max_steps)
         run.optimizer = run.seams.wrap_optimizer(self.create_optimizer())
+        self._check_schedule()
         run.model_wrapped = run.seams.wrap_model(run.model, run.optimizer)
         self.create_scheduler(plan.max_steps)
         run.seams.zero_grad(list(run.model.parameters()))
 
-    def _folder_to_resume(self, wanted: str | bool | None) -> Path | None:
-        if not wanted:
-            return None
-        if wanted is not True:
-            return Path(wanted)
-        found = list_checkpoints(self.args.output_dir)
-        if not found:
-            raise CheckpointError(f"There is no checkpoint to resume from in {self.args.output_dir!r}.")
-        return newest(found).path
+    def _check_schedule(self) -> None:
+        """Refuse a schedule that would go on moving an optimizer which a callback has replaced."""
+        run = self.run
+        if getattr(run.lr_scheduler, "optimizer", run.optimizer) is not run.optimizer:
+            raise ArgumentError(
+                f"The schedule {type(run.lr_scheduler).__name__} moves an optimizer that "
+                f"{run.seams.filled_by('wrap_optimizer') or 'another'} has replaced: give the optimizer only, and have "
+                "the schedule made by `lr_scheduler_type`, or by a `create_scheduler` of your own."
+            )
 
     def _check(self) -> None:
         """Refuse what cannot work, all of it at once."""
@@ -291,6 +326,15 @@ class Trainer(Evaluating, Subscribing):
             problems.append(
                 "`optimizers` and `optimizer_cls_and_kwargs` both say which optimizer to use: pass one of them."
             )
+        if self.args.auto_find_batch_size and any(part is not None for part in self._given_optimizers):
+            problems.append(
+                "`auto_find_batch_size` makes several optimizers, `optimizers` is one: use `optimizer_cls_and_kwargs`."
+            )
+        if self.args.batch_eval_metrics and not _takes(self.compute_metrics, "compute_result"):
+            problems.append(
+                "`batch_eval_metrics` calls `compute_metrics(prediction, compute_result=...)`, with True for the last "
+                "batch: give the function that parameter."
+            )
         if self.criterion is not None and self.compute_loss_func is not None:
             problems.append("`criterion` and `compute_loss_func` both compute the loss: pass one of them.")
         if self.train_dataset is not None and length_of(self.train_dataset) is None and self.args.max_steps <= 0:
@@ -299,5 +343,21 @@ class Trainer(Evaluating, Subscribing):
             raise ArgumentError("The Trainer cannot be built:\n- " + "\n- ".join(problems))
 
 
+def _arguments(given: Any) -> TrainingArguments:
+    if given is None:
+        return TrainingArguments(output_dir="tmp_trainer")
+    if not isinstance(given, TrainingArguments):
+        remedy = "a loss is given by name, as `criterion=...`" if callable(given) else "make them with that class"
+        raise ArgumentError(f"`args` is a {type(given).__name__}, and not TrainingArguments: {remedy}.")
+    return given
+
+
 def _collator_for(processing_class: Any) -> Collator:
-    return PaddingCollator(processing_class) if hasattr(processing_class, "pad") else default_data_collator
+    return DataCollatorWithPadding(processing_class) if hasattr(processing_class, "pad") else default_data_collator
+
+
+def _takes(function: Any, name: str) -> bool:
+    if function is None:
+        return True
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

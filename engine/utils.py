@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import time
@@ -80,6 +81,14 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
+
+
+def print_messages(level: int) -> None:
+    """Have the library's messages printed from a level of `logging` on, to stderr unless the program logs elsewhere."""
+    logger = logging.getLogger(__name__.partition(".")[0])
+    logger.setLevel(level)
+    if not logger.hasHandlers():
+        logger.addHandler(logging.StreamHandler())
 
 
 def speed_metrics(prefix: str, began: float, rows: float | None = None, steps: int | None = None) -> dict[str, float]:

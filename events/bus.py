@@ -109,6 +109,9 @@ class Handle:
     def __exit__(self, *_: object) -> None:
         self()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"owner_id": self.owner_id, "_undo": bool}  # which does nothing: in another process there is no bus
+
 
 class EventBus:
     """All signals of one trainer, and who hears them in which order.

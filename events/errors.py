@@ -34,6 +34,10 @@ class CheckpointError(TrainbusError, OSError):
     """A checkpoint cannot be written or read."""
 
 
+class EvaluationStopped(TrainbusError):
+    """A handler of `on_prediction_step` ends an evaluation; in training the run goes on without its metrics."""
+
+
 class MissingExtra(TrainbusError, ImportError):
     """A feature was asked for whose package is not installed; the message names the extra to install."""
 

@@ -70,15 +70,43 @@ class TrainerState:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainerState:
-        """Build a state from saved values; keys that this version does not know are left out."""
+        """Build a state from saved values, of `to_dict` or `to_file`; keys that are not known here are left out."""
+        values = flattened(values)
         known = {field.name for field in dataclasses.fields(cls)}
         return cls(**{key: value for key, value in values.items() if key in known and value is not None})
 
+    def to_file(self, **further: Any) -> dict[str, Any]:
+        """Return all attributes as a file holds them that transformers reads: with those it does not know apart.
+
+        Args:
+            **further: values that are no attributes and stand beside those; `flattened` gives them back.
+        """
+        values = self.to_dict()
+        own = {name: values.pop(name) for name in _OWN}
+        values["stateful_callbacks"] = {**values["stateful_callbacks"], _APART: {**own, **further}}
+        return values
+
     def save_to_json(self, json_path: str | Path) -> None:
-        """Write the state as JSON, keys sorted."""
-        Path(json_path).write_text(json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        """Write the state as JSON, keys sorted, that transformers' class of this name reads too."""
+        Path(json_path).write_text(json.dumps(self.to_file(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
     @classmethod
     def load_from_json(cls, json_path: str | Path) -> TrainerState:
         """Read a state written by `save_to_json`, here or by transformers."""
         return cls.from_dict(json.loads(Path(json_path).read_text(encoding="utf-8")))
+
+
+_OWN = ("samples_seen", "steps_skipped", "seconds")
+"""The attributes that transformers' class does not have: it refuses a file that names them beside its own."""
+
+_APART = "trainbus"
+"""Where they are in a file: among the states of callbacks, which may have any name."""
+
+
+def flattened(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what a file holds of a state, with all that `TrainerState.to_file` put apart at its top."""
+    states = values.get("stateful_callbacks")
+    own = states.get(_APART) if isinstance(states, dict) else None
+    if not isinstance(own, dict):
+        return values
+    return {**values, **own, "stateful_callbacks": {name: states[name] for name in states if name != _APART}}

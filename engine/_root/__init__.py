@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from trainbus.callbacks.carry_past import CarryPast as CarryPast
     from trainbus.callbacks.checkpoint import Checkpoint as Checkpoint
+    from trainbus.callbacks.compile_model import Compile as Compile
+    from trainbus.callbacks.control_file import ControlFile as ControlFile
     from trainbus.callbacks.count_flops import CountFlops as CountFlops
+    from trainbus.callbacks.count_tokens import CountTokens as CountTokens
     from trainbus.callbacks.ddp import DDP as DDP
     from trainbus.callbacks.early_stopping import EarlyStopping as EarlyStopping
     from trainbus.callbacks.ema import EMA as EMA
+    from trainbus.callbacks.empty_cache import EmptyCache as EmptyCache
     from trainbus.callbacks.evaluate import Evaluate as Evaluate
+    from trainbus.callbacks.find_learning_rate import FindLearningRate as FindLearningRate
+    from trainbus.callbacks.freeze import Freeze as Freeze
     from trainbus.callbacks.gradient_checkpointing import GradientCheckpointing as GradientCheckpointing
+    from trainbus.callbacks.half_evaluation import HalfEvaluation as HalfEvaluation
+    from trainbus.callbacks.half_weights import HalfWeights as HalfWeights
     from trainbus.callbacks.hf import DefaultFlowCallback as DefaultFlowCallback
     from trainbus.callbacks.hf import EarlyStoppingCallback as EarlyStoppingCallback
     from trainbus.callbacks.hf import PrinterCallback as PrinterCallback
@@ -22,20 +31,35 @@ if TYPE_CHECKING:
     from trainbus.callbacks.hf import TrainerCallback as TrainerCallback
     from trainbus.callbacks.keep_best import KeepBest as KeepBest
     from trainbus.callbacks.log import Log as Log
+    from trainbus.callbacks.memory_metrics import MemoryMetrics as MemoryMetrics
     from trainbus.callbacks.metric_schedule import MetricSchedule as MetricSchedule
     from trainbus.callbacks.mixed_precision import MixedPrecision as MixedPrecision
     from trainbus.callbacks.nan_guard import NaNGuard as NaNGuard
+    from trainbus.callbacks.neftune import NEFTune as NEFTune
     from trainbus.callbacks.progress import Progress as Progress
+    from trainbus.callbacks.report_to_trial import ReportToTrial as ReportToTrial
+    from trainbus.callbacks.schedule_free import ScheduleFree as ScheduleFree
     from trainbus.callbacks.stop_at_max_steps import StopAtMaxSteps as StopAtMaxSteps
+    from trainbus.callbacks.stop_at_time import StopAtTime as StopAtTime
+    from trainbus.callbacks.stop_on_signal import StopOnSignal as StopOnSignal
+    from trainbus.callbacks.tf32 import TF32 as TF32
+    from trainbus.callbacks.watch_numbers import WatchNumbers as WatchNumbers
     from trainbus.engine.arguments import IntervalStrategy as IntervalStrategy
     from trainbus.engine.arguments import SaveStrategy as SaveStrategy
     from trainbus.engine.arguments import TrainingArguments as TrainingArguments
+    from trainbus.engine.arguments.seq2seq import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
     from trainbus.engine.checkpoint.retention import Keep as Keep
     from trainbus.engine.data.collate import default_data_collator as default_data_collator
+    from trainbus.engine.data.collators import DataCollatorForSeq2Seq as DataCollatorForSeq2Seq
+    from trainbus.engine.data.collators import DataCollatorForTokenClassification as DataCollatorForTokenClassification
+    from trainbus.engine.data.collators import DataCollatorWithPadding as DataCollatorWithPadding
+    from trainbus.engine.data.collators_lm import DataCollatorForLanguageModeling as DataCollatorForLanguageModeling
     from trainbus.engine.parser import ArgumentParser as ArgumentParser
     from trainbus.engine.parser import HfArgumentParser as HfArgumentParser
     from trainbus.engine.parser import PdArgumentParser as PdArgumentParser
     from trainbus.engine.run import Run as Run
+    from trainbus.engine.search import BestRun as BestRun
+    from trainbus.engine.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
     from trainbus.engine.trainer import Trainer as Trainer
     from trainbus.engine.utils import EvalPrediction as EvalPrediction
     from trainbus.engine.utils import set_seed as set_seed
@@ -53,32 +77,60 @@ if TYPE_CHECKING:
     from trainbus.events.triggers import log_spaced as log_spaced
     from trainbus.events.triggers import never as never
     from trainbus.integrations.fairscale import ShardedDDP as ShardedDDP
+    from trainbus.integrations.hub import PushToHub as PushToHub
+    from trainbus.integrations.liger import Liger as Liger
+    from trainbus.integrations.mlflow import MLflow as MLflow
     from trainbus.integrations.tensorboard import TensorBoard as TensorBoard
+    from trainbus.integrations.trackio import Trackio as Trackio
     from trainbus.integrations.wandb import Wandb as Wandb
 
 _PLACES = {
+    "callbacks.carry_past": ("CarryPast",),
     "callbacks.checkpoint": ("Checkpoint",),
+    "callbacks.compile_model": ("Compile",),
+    "callbacks.control_file": ("ControlFile",),
     "callbacks.count_flops": ("CountFlops",),
+    "callbacks.count_tokens": ("CountTokens",),
     "callbacks.ddp": ("DDP",),
     "callbacks.early_stopping": ("EarlyStopping",),
     "callbacks.ema": ("EMA",),
+    "callbacks.empty_cache": ("EmptyCache",),
     "callbacks.evaluate": ("Evaluate",),
+    "callbacks.find_learning_rate": ("FindLearningRate",),
+    "callbacks.freeze": ("Freeze",),
     "callbacks.gradient_checkpointing": ("GradientCheckpointing",),
+    "callbacks.half_evaluation": ("HalfEvaluation",),
+    "callbacks.half_weights": ("HalfWeights",),
     "callbacks.hf": (
         "DefaultFlowCallback", "EarlyStoppingCallback", "PrinterCallback", "ProgressCallback", "TrainerCallback",
     ),
     "callbacks.keep_best": ("KeepBest",),
     "callbacks.log": ("Log",),
+    "callbacks.memory_metrics": ("MemoryMetrics",),
     "callbacks.metric_schedule": ("MetricSchedule",),
     "callbacks.mixed_precision": ("MixedPrecision",),
     "callbacks.nan_guard": ("NaNGuard",),
+    "callbacks.neftune": ("NEFTune",),
     "callbacks.progress": ("Progress",),
+    "callbacks.report_to_trial": ("ReportToTrial",),
+    "callbacks.schedule_free": ("ScheduleFree",),
     "callbacks.stop_at_max_steps": ("StopAtMaxSteps",),
+    "callbacks.stop_at_time": ("StopAtTime",),
+    "callbacks.stop_on_signal": ("StopOnSignal",),
+    "callbacks.tf32": ("TF32",),
+    "callbacks.watch_numbers": ("WatchNumbers",),
     "engine.arguments": ("IntervalStrategy", "SaveStrategy", "TrainingArguments"),
+    "engine.arguments.seq2seq": ("Seq2SeqTrainingArguments",),
     "engine.checkpoint.retention": ("Keep",),
     "engine.data.collate": ("default_data_collator",),
+    "engine.data.collators": (
+        "DataCollatorForSeq2Seq", "DataCollatorForTokenClassification", "DataCollatorWithPadding",
+    ),
+    "engine.data.collators_lm": ("DataCollatorForLanguageModeling",),
     "engine.parser": ("ArgumentParser", "HfArgumentParser", "PdArgumentParser"),
     "engine.run": ("Run",),
+    "engine.search": ("BestRun",),
+    "engine.seq2seq": ("Seq2SeqTrainer",),
     "engine.trainer": ("Trainer",),
     "engine.utils": ("EvalPrediction", "set_seed"),
     "events": (
@@ -88,7 +140,10 @@ _PLACES = {
 }  # fmt: skip
 """Where each public name lives: importing trainbus imports none of it, using a name imports its module."""
 
-_EXTRAS = {"ShardedDDP": "sharded_ddp", "TensorBoard": "tensorboard", "Wandb": "wandb"}
+_EXTRAS = {
+    "Liger": "liger", "MLflow": "mlflow", "PushToHub": "hub", "ShardedDDP": "sharded_ddp", "TensorBoard": "tensorboard",
+    "Trackio": "trackio", "Wandb": "wandb",
+}  # fmt: skip
 """Public names of integrations, which `integrations.load` imports or explains how to install."""
 
 _HOME = {name: place for place, names in _PLACES.items() for name in names}
