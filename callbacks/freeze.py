@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -14,7 +15,7 @@ from ..events.stages import Stage, order
 from ..events.triggers import Trigger, never
 
 
-def matching(model: nn.Module, patterns: tuple[str, ...]) -> dict[str, nn.Parameter]:
+def matching(model: nn.Module, patterns: Iterable[str]) -> dict[str, nn.Parameter]:
     """Return the parameters whose name begins with, or as a regular expression matches, one of the patterns.
 
     Raises:
@@ -43,11 +44,11 @@ class Freeze(Callback):
 
         Freeze("encoder")                                    the whole run
         Freeze("encoder", until=at(500))                     the head first, then all
-        Freeze("encoder.layer.0", "embeddings", until=every(1, "epoch"))
+        Freeze(("encoder.layer.0", "embeddings"), until=every(1, "epoch"))
     """
 
-    patterns: tuple[str, ...] = ()
-    """What to freeze: beginnings of parameters' names, or regular expressions."""
+    patterns: str | tuple[str, ...] = ()
+    """What to freeze: beginnings of parameters' names, or regular expressions; one or several."""
     until: Trigger = field(default_factory=never)
     """When to thaw it, at the end of a step or epoch."""
     id: str | None = None
@@ -56,9 +57,8 @@ class Freeze(Callback):
     """Whether it was thawed."""
     _frozen: list[nn.Parameter] = field(default_factory=list, init=False, repr=False, compare=False)
 
-    def __init__(self, *patterns: str, until: Trigger | None = None, id: str | None = None) -> None:
-        self.patterns, self.until, self.id = patterns, never() if until is None else until, id
-        self.thawed, self._frozen = False, []
+    def __post_init__(self) -> None:
+        self.patterns = (self.patterns,) if isinstance(self.patterns, str) else tuple(self.patterns)
 
     @order(Stage.PREPARE)
     def on_setup(self, run: Run) -> None:

@@ -263,7 +263,9 @@ class _StandIns(MetaPathFinder, Loader):
     """Finds stand-ins for the packages of integrations that are not installed, so that their callbacks can be shown."""
 
     def __init__(self) -> None:
-        self.absent = {package for _, package, _ in TABLE.values() if find_spec(package) is None}
+        absent = {target: package for target, package, _ in TABLE.values() if find_spec(package) is None}
+        self.absent = set(absent.values())
+        self.users = {f"trainbus.integrations.{target.partition(':')[0]}" for target in absent}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] in self.absent else None
@@ -275,15 +277,32 @@ class _StandIns(MetaPathFinder, Loader):
         """Leave it as it is."""
 
 
+@contextmanager
+def _absent_packages_stood_in_for() -> Iterator[None]:
+    """Let integrations be imported whose packages are not installed, and forget them afterwards."""
+    before = set(sys.modules)
+    sys.meta_path.append(stand_ins := _StandIns())
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(stand_ins)
+        for name in set(sys.modules) - before:
+            if isinstance(sys.modules[name], _StandIn) or name in stand_ins.users:
+                del sys.modules[name]
+
+
 def callbacks_page() -> str:
     """Return the reference of the callbacks, from their dataclasses."""
-    sys.meta_path.append(stand_ins := _StandIns())
+    with _absent_packages_stood_in_for():
+        return _page(_callbacks())
+
+
+def _callbacks() -> list[str]:
     public = [(name, getattr(trainbus, name)) for name in dir(trainbus)]
-    sys.meta_path.remove(stand_ins)
     found = [value for name, value in public if _is_callback(value) and name == value.__name__]
     extras = {target.partition(":")[2]: extra for target, _, extra in TABLE.values()}
     common = _docs_under(Callback)
-    parts = [
+    return [
         NOTICE,
         "# Callbacks",
         "Every one is imported as `from trainbus import <name>` and goes into `Trainer(callbacks=[...])`, in any "
@@ -300,7 +319,6 @@ def callbacks_page() -> str:
         inspect.cleandoc(trainbus.Keep.__doc__ or ""),
         _fields(trainbus.Keep),
     ]
-    return _page(parts)
 
 
 _OF_ALL = ("stage", "on_error", "local", "id")

@@ -107,6 +107,6 @@ def flattened(values: dict[str, Any]) -> dict[str, Any]:
     """Return what a file holds of a state, with all that `TrainerState.to_file` put apart at its top."""
     states = values.get("stateful_callbacks")
     own = states.get(_APART) if isinstance(states, dict) else None
-    if not isinstance(own, dict):
+    if not isinstance(states, dict) or not isinstance(own, dict):
         return values
     return {**values, **own, "stateful_callbacks": {name: states[name] for name in states if name != _APART}}

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -38,17 +38,20 @@ class HashedFile:
         self._file = file
         self._thread = thread
         self._hash = hashlib.sha256()
+        self._hashing: list[Future[None]] = []
         self._size = 0
 
     def write(self, data: bytes | memoryview) -> None:
         """Write bytes, which must stay as they are until the digest is taken."""
-        self._thread.submit(self._hash.update, data)
+        self._hashing.append(self._thread.submit(self._hash.update, data))
         self._file.write(data)
         self._size += len(data)
 
     def digest(self) -> Digest:
         """Return what was written until now."""
-        return Digest(self._size, self._thread.submit(self._hash.hexdigest).result())
+        for update in self._hashing:
+            update.result()
+        return Digest(self._size, self._hash.hexdigest())
 
 
 class Staging:

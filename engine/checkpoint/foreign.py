@@ -118,7 +118,7 @@ def restore_optimizer(run: Run, folder: Path) -> None:
 def _part_for(target: Any, state: Any) -> dict[str, Any]:
     """Return what of a state a schedule or scaler has itself: torch would set whatever else is in it."""
     own = target.state_dict()
-    if not isinstance(state, Mapping) or not own.keys() & state.keys():
+    if not isinstance(state, Mapping) or (own and not own.keys() & state.keys()):
         raise ValueError("it is of another kind")
     part = {name: state[name] for name in own if name in state}
     if "lr_lambdas" in own:  # the functions are built again, from the arguments

@@ -41,10 +41,11 @@ def load_optimizer(run: Run, state: dict[str, Any], path: Path) -> None:
 
 def _groups_of(state: Any, path: Path) -> list[dict[str, Any]]:
     groups = state.get("param_groups") if isinstance(state, Mapping) else None
-    whole = isinstance(groups, list) and isinstance(state.get("state"), Mapping)
-    if not whole or not all(isinstance(group, Mapping) and isinstance(group.get("params"), list) for group in groups):
+    if not isinstance(groups, list) or not isinstance(state.get("state"), Mapping):
+        groups = [None]
+    if not all(isinstance(group, dict) and isinstance(group.get("params"), list) for group in groups):
         raise CheckpointError(f"{path} holds no state of an optimizer.")
-    return groups  # type: ignore[no-any-return]
+    return groups
 
 
 def _divide(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Path) -> None:

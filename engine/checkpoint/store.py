@@ -24,7 +24,7 @@ from .files import Checkpoint, Hidden
 from .groups import load_optimizer
 from .space import bytes_needed, check_space, explained
 from .tensor_file import write_tensors
-from .verify import Digest, leads_out, weight_files
+from .verify import Digest, index_of, leads_out, weight_files
 
 T = TypeVar("T")
 
@@ -200,7 +200,7 @@ def _weights_of(folder: Path) -> list[Path]:
     try:
         paths = [folder / name for name in weight_files(folder)]
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"The index of the weights in {folder} cannot be read: {error}") from error
+        raise CheckpointError(f"{index_of(folder)} cannot be read: {error}") from error
     for path in paths:
         if where := leads_out(folder, path.name):
             raise CheckpointError(f"{path} is a link to {where}, outside of the checkpoint, and is not read.")

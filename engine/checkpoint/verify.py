@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from safetensors import safe_open
 
 from .files import MANIFEST, MODEL, PREFIX, STATE, VERSION, read_manifest
 
@@ -41,7 +44,7 @@ def problems(folder: Path, *, full: bool) -> list[str]:
     """Return what is wrong with a checkpoint, a sentence each; nothing if it is good.
 
     A checkpoint without a list of its files, as other libraries and earlier versions write them, is good if the files
-    are there that any checkpoint must have.
+    are there that any checkpoint must have, and those that can be checked without such a list are whole.
 
     Args:
         folder: the checkpoint.
@@ -57,7 +60,7 @@ def damage(folder: Path, *, full: bool) -> list[str]:
     if links := _links_out(folder):
         return links
     if not (folder / MANIFEST).exists():
-        return _missing(folder)
+        return _missing(folder) or (_unreadable(folder) if full else [])
     try:
         manifest = read_manifest(folder)
         version = manifest.get("format_version", 1)
@@ -67,7 +70,7 @@ def damage(folder: Path, *, full: bool) -> list[str]:
     if version > VERSION:
         return [f"it is of format {version}, and this version reads formats up to {VERSION}"]
     if version == 1:
-        return _missing(folder)
+        return _missing(folder) or (_unreadable(folder) if full else [])
     return [problem for name, digest in listed.items() for problem in _compare(folder, name, digest, full)]
 
 
@@ -132,13 +135,44 @@ def _missing(folder: Path) -> list[str]:
     try:
         weights = weight_files(folder)
     except (OSError, ValueError, RecursionError) as error:
-        return [*found, f"the index of the weights cannot be read: {error}"]
+        return [*found, f"{index_of(folder).name} cannot be read: {error}"]
     for name in weights:
         if not (folder / name).is_file():
             found.append(f"{name} is missing")
         elif not (folder / name).stat().st_size:
             found.append(f"{name} is empty")
     return found
+
+
+def _unreadable(folder: Path) -> list[str]:
+    """Return which files of a checkpoint that has no hashes were cut short, or are not what their own sums say."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".safetensors", ".pt", ".pth") or path.match("pytorch_model*.bin"):
+            try:
+                _read_through(path)
+            except Exception as error:  # of many kinds, none of which is more than that it cannot be read
+                found.append(f"{path.name} is damaged: {error}")
+    return found
+
+
+def _read_through(path: Path) -> None:
+    if path.suffix == ".safetensors":
+        with safe_open(path, framework="np"):
+            return  # its header fits its size; it has no sums
+    with open(path, "rb") as file:
+        zipped = file.read(2) == b"PK"  # or in torch's earlier format, which has no sums either
+    if zipped:
+        with zipfile.ZipFile(path) as archive:
+            if bad := archive.testzip():
+                raise ValueError(f"{bad} in it is not what was written")
+
+
+def index_of(folder: Path) -> Path:
+    """Return where the index of a checkpoint's weights is if they are in several files."""
+    pickled = folder / f"{PICKLED}.index.json"
+    others = any((folder / name).is_file() for name in (INDEX, MODEL, PICKLED))
+    return pickled if pickled.is_file() and not others else folder / INDEX
 
 
 def weight_files(folder: Path) -> list[str]:
@@ -148,14 +182,9 @@ def weight_files(folder: Path) -> list[str]:
         OSError: if the index of the files cannot be read.
         ValueError: if it is no index, or names a file outside of the folder.
     """
-    if not (folder / INDEX).is_file() and not (folder / MODEL).is_file():
-        if (folder / PICKLED).is_file():
-            return [PICKLED]
-        path = folder / f"{PICKLED}.index.json"
-    else:
-        path = folder / INDEX
+    path = index_of(folder)
     if not path.is_file():
-        return [MODEL]
+        return [PICKLED] if (folder / PICKLED).is_file() and not (folder / MODEL).is_file() else [MODEL]
     index = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
         raise ValueError("it has no 'weight_map'")

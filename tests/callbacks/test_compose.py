@@ -44,8 +44,11 @@ def args(**arguments):
     return TrainingArguments("out", **arguments)
 
 
+BEFORE = ("CountFlops", "StopAtMaxSteps", "StopOnSignal", "ControlFile")
+
+
 def test_what_the_arguments_spell_and_no_more():
-    assert kinds(compose(args(), [])) == ["CountFlops", "StopAtMaxSteps", "Log", "Evaluate", "Checkpoint", "Progress"]
+    assert kinds(compose(args(), [])) == [*BEFORE, "Log", "Evaluate", "Checkpoint", "Progress"]
     more = compose(
         args(bf16=True, load_best_model_at_end=True, eval_strategy="epoch", save_strategy="epoch", save_total_limit=2),
         [],
@@ -65,7 +68,7 @@ def test_the_order_is_arguments_then_found_then_listed():
 
     composed = compose(args(), [Mine(), Log(every(7))], found=[Found(), None])
     assert kinds(composed) == [
-        *("CountFlops", "StopAtMaxSteps", "Evaluate", "Checkpoint", "Progress"),
+        *(*BEFORE, "Evaluate", "Checkpoint", "Progress"),
         *("Found", "Mine", "Log"),
     ]
 
@@ -129,7 +132,7 @@ def test_an_argument_and_a_callback_that_say_the_same_agree():
     ("callback", "arguments", "message"),
     [
         (Log(every(7)), {"logging_steps": 5}, r"Log\(trigger=every\(7\).*logging_steps=5 .*Log\(trigger=every\(5\)"),
-        (Checkpoint(at_end()), {"save_total_limit": 2}, r"Checkpoint\(.*save_total_limit=2 .*Keep\(.*total=2\)"),
+        (Checkpoint(at_end()), {"save_total_limit": 2}, r"Checkpoint\(.*save_total_limit=2 .*Keep\(.*total=2"),
         (Evaluate(every(7)), {"eval_strategy": "epoch"}, r"Evaluate\(.*eval_strategy='epoch' .*every\(1, \"epoch\"\)"),
         (MixedPrecision("fp16"), {"bf16": True}, r"MixedPrecision\(dtype='fp16'.*bf16=True .*\(dtype='bf16'"),
         (Progress(bar=True), {"disable_tqdm": True}, r"Progress\(bar=True\) in the list, and disable_tqdm=True"),

@@ -9,7 +9,7 @@ from typing import Any
 from engine_toys import Regression, trainer
 
 from trainbus.engine.checkpoint.commit import Staging
-from trainbus.engine.checkpoint.files import Hidden, hidden_name
+from trainbus.engine.checkpoint.files import VERSION, Hidden, hidden_name
 
 GONE = 2**22
 """The number of a process that cannot be: Linux counts up to it."""
@@ -36,7 +36,14 @@ def commit(output_dir: Path, step: int, run_id: str = "run", *, model: str = "we
     """A committed checkpoint of files of text."""
     staging = stage(output_dir, step, run_id, model=model)
     staging.flush()
-    defaults = {"format_version": 2, "step": step, "run_id": run_id, "time": float(step), "seconds": 0.0, "metrics": {}}
+    defaults = {
+        "format_version": VERSION,
+        "step": step,
+        "run_id": run_id,
+        "time": float(step),
+        "seconds": 0.0,
+        "metrics": {},
+    }
     staging.commit({**defaults, **facts}, staging.digests)
     return staging.target
 

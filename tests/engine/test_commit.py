@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from trainbus.engine.checkpoint import commit as committing
 from trainbus.engine.checkpoint.commit import HashedFile, put_back, remove, sweep
-from trainbus.engine.checkpoint.files import Checkpoint, Hidden, hidden_name, parse_hidden
+from trainbus.engine.checkpoint.files import VERSION, Checkpoint, Hidden, hidden_name, parse_hidden
 from trainbus.engine.checkpoint.store import together
 from trainbus.engine.checkpoint.tensor_file import write_tensors
 from trainbus.engine.checkpoint.verify import problems
@@ -35,7 +35,7 @@ def test_the_manifest_has_size_and_hash_of_every_file_and_what_the_run_was(tmp_p
     for name, entry in manifest["files"].items():
         content = (folder / name).read_bytes()
         assert entry == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    assert (manifest["format_version"], manifest["step"], manifest["world_size"]) == (2, 3, 1)
+    assert (manifest["format_version"], manifest["step"], manifest["world_size"]) == (VERSION, 3, 1)
     assert manifest["run_id"] == run.run.run_id
     assert 0 < manifest["seconds"] <= run.run.seconds()
     assert abs(manifest["time"] - (folder / "manifest.json").stat().st_mtime) < 5
@@ -104,7 +104,7 @@ def test_what_fails_in_the_end_leaves_the_old_one_under_its_name(failing: str, t
     monkeypatch.setattr(os, "rename", rename)
     monkeypatch.setattr(committing, "synchronise", synchronise)
     with pytest.raises(OSError, match="no"):
-        staging.commit({"format_version": 2}, staging.digests)
+        staging.commit({"format_version": VERSION}, staging.digests)
     staging.discard()
     assert names_in(tmp_path) == ["checkpoint-1"]
     assert (tmp_path / "checkpoint-1" / "model.json").read_text() == "old"

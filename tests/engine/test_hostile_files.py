@@ -8,6 +8,7 @@ import functools
 import importlib
 import io
 import json
+import operator
 import os
 import pickle
 import shutil
@@ -54,11 +55,6 @@ def write_mark() -> None:
     Path(MARK).touch()
 
 
-def by_hand(body: bytes) -> Any:
-    """Values whose pickle is these bytes, at the place where they stand."""
-    return body
-
-
 WRITES = f"open({MARK!r}, 'w').close()"
 
 PAYLOADS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -67,9 +63,9 @@ PAYLOADS: dict[str, tuple[Callable[[], Any], str]] = {
     "eval": (lambda: Calls(eval, WRITES), r"builtins\.eval"),
     "exec": (lambda: Calls(exec, WRITES), r"builtins\.exec"),
     "compile": (lambda: Calls(compile, WRITES, "a", "exec"), r"builtins\.compile"),
-    "getattr": (
-        lambda: Calls(Calls(getattr, Calls(importlib.import_module, "os"), "system"), f"touch {MARK}"),
-        "getattr",
+    "operator.methodcaller": (
+        lambda: Calls(operator.methodcaller("system", f"touch {MARK}"), Calls(importlib.import_module, "os")),
+        r"operator\.methodcaller",
     ),
     "open": (lambda: Calls(open, MARK, "w"), r"io\.open"),
     "import": (lambda: Calls(builtins.__import__, "antigravity"), r"builtins\.__import__"),
@@ -171,20 +167,20 @@ def test_the_payloads_are_live(checkpoint: Path):
         Path(MARK).unlink()
 
 
+INSTRUCTIONS = {
+    "an instruction by name": b"cos\nsystem\n(S'touch it-was-run'\ntR.",
+    "an instance": b"(S'touch it-was-run'\nios\nsystem\n.",
+    "an object": b"(cos\nsystem\nS'touch it-was-run'\no.",
+    "a class of another file": b"P1\n.",
+    "the extension registry": b"\x82\x01.",
+    "nothing": b"",
+    "noise": bytes(range(256)),
+    "an endless stack": b"(" * 100_000,
+}
+
+
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize(
-    "body",
-    {
-        "an instruction by name": b"cos\nsystem\n(S'touch it-was-run'\ntR.",
-        "an instance": b"(S'touch it-was-run'\nios\nsystem\n.",
-        "an object": b"(cos\nsystem\nS'touch it-was-run'\no.",
-        "a class of another file": b"P1\n.",
-        "the extension registry": b"\x82\x01.",
-        "nothing": b"",
-        "noise": bytes(range(256)),
-        "an endless stack": b"(" * 100_000,
-    }.values(),
-)
+@pytest.mark.parametrize("body", INSTRUCTIONS.values(), ids=INSTRUCTIONS)
 def test_instructions_written_by_hand_are_not_followed(name: str, body: bytes, checkpoint: Path):
     path = checkpoint / name
     with zipfile.ZipFile(path, "w") as file:
@@ -282,7 +278,7 @@ def test_an_index_that_names_a_file_outside_is_refused(index: str, name: str, ch
     (checkpoint / "pytorch_model.bin").unlink()
     (checkpoint / index).write_text(json.dumps({"weight_map": {"linear.weight": name}}))
     assert problems(checkpoint, full=False) == [
-        f"the index of the weights cannot be read: it names {name!r}, which is outside of the folder"
+        f"{index} cannot be read: it names {name!r}, which is outside of the folder"
     ]
     with pytest.raises(CheckpointError, match="outside of the folder"):
         resume(checkpoint)

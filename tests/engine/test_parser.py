@@ -695,7 +695,7 @@ def sections(text):
 def test_the_help_has_a_section_for_each_group_of_arguments(wide):
     shown = sections(helped(Extended, DataArguments, ModelArguments))
     assert next(iter(shown)) in ("options", "optional arguments")
-    assert shown["How long the run is"] == ["--num_train_epochs", "--max_steps"]
+    assert shown["How long the run is"] == ["--num_train_epochs", "--max_steps", "--max_time"]
     assert shown["Where the run writes"] == ["--output_dir"]
     assert "--learning_rate" in shown["How gradients become an update of the weights"]
     assert shown["Extended"] == ["--temperature"]

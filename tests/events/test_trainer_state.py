@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import pytest
 import transformers
 
 from trainbus.events import TrainerState
+from trainbus.events.state import flattened
 
 
 def fields_of(cls: type) -> dict[str, object]:
@@ -43,10 +45,33 @@ def test_json_round_trip_keeps_every_value(tmp_path):
     assert TrainerState.load_from_json(tmp_path / "trainer_state.json") == state
 
 
-def test_every_field_is_saved_in_order_of_its_name(tmp_path):
+def test_every_field_of_transformers_is_saved_in_order_of_its_name_and_ours_apart(tmp_path):
     a_state().save_to_json(tmp_path / "trainer_state.json")
     saved = json.loads((tmp_path / "trainer_state.json").read_text())
-    assert list(saved) == sorted(fields_of(TrainerState))
+    assert list(saved) == sorted(fields_of(transformers.TrainerState))
+    assert saved["stateful_callbacks"] == {
+        "EarlyStopping": {"waited": 2},
+        "trainbus": {"samples_seen": 480, "steps_skipped": 1, "seconds": 12.25},
+    }
+
+
+def test_transformers_reads_what_is_saved(tmp_path):
+    state = a_state()
+    state.save_to_json(tmp_path / "trainer_state.json")
+    read = vars(transformers.TrainerState.load_from_json(str(tmp_path / "trainer_state.json")))
+    assert read.pop("stateful_callbacks").keys() == {"EarlyStopping", "trainbus"}
+    assert read.items() <= vars(state).items()
+
+
+@pytest.mark.parametrize("states", [None, [], "a", {}, {"trainbus": None}, {"another": {"waited": 1}}])
+def test_values_that_have_nothing_apart_stay_as_they_are(states):
+    assert flattened({"global_step": 3, "stateful_callbacks": states})["stateful_callbacks"] == states
+    assert flattened({"global_step": 3}) == {"global_step": 3}
+
+
+def test_what_stands_beside_the_attributes_comes_back_beside_them():
+    values = flattened(a_state().to_file(position={"epoch": 1}, seconds=3.0))
+    assert values == {**a_state().to_dict(), "position": {"epoch": 1}, "seconds": 3.0}
 
 
 def test_state_of_transformers_is_read(tmp_path):
