@@ -387,6 +387,8 @@ def _default(field: dataclasses.Field[Any]) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, Enum):
         return repr(value.value)
+    if inspect.isfunction(value):
+        return value.__name__
     return "Keep()" if value == trainbus.Keep() else repr(value)
 
 

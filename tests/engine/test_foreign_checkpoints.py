@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -115,6 +118,17 @@ def test_a_collator_that_draws_makes_of_it_what_transformers_makes_of_it(step: i
     theirs = resumed(tmp_path / "again", checkpoint, transformers, collator=noisy)
     ours = resumed(tmp_path / "ours", checkpoint, collator=noisy)
     assert same_weights(weights(ours.model), weights(theirs.model))
+
+
+@pytest.mark.world_size(2)
+@pytest.mark.timeout(200)
+def test_two_processes_go_on_each_with_its_own_random_states(tmp_path: Path):
+    program = Path(__file__).with_name("foreign_program.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(program)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([*command, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads((tmp_path / "found.json").read_text()) == {"2": True, "4": True, "7": True}
 
 
 def test_a_run_without_decay_takes_over_the_division_of_the_parameters(tmp_path: Path):

@@ -131,7 +131,7 @@ def test_files_that_must_be_there_are_missed_without_a_list_too(tmp_path: Path, 
 def test_the_index_of_weights_in_several_files_is_checked(tmp_path: Path):
     (tmp_path / "trainer_state.json").write_text("{}")
     index = tmp_path / "model.safetensors.index.json"
-    unreadable = "the index of the weights cannot be read"
+    unreadable = "model.safetensors.index.json cannot be read"
     for said, expected in (
         ({"weight_map": {"a": "one", "b": "two"}}, ["two is missing"]),
         ({"weight_map": {"a": "../one"}}, [f"{unreadable}: it names '../one', which is outside of the folder"]),
