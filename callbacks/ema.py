@@ -70,12 +70,12 @@ class EMA(Callback):
         self._swap_in(model)
 
     @order(Stage.PREPARE)
-    def on_save(self, model: nn.Module) -> None:
+    def on_snapshot(self, model: nn.Module) -> None:
         self._swap_out(model)
 
     @order(Stage.PREPARE)
     def on_step_begin(self, model: nn.Module) -> None:
-        self._swap_out(model)  # a checkpoint that was vetoed never came to on_save
+        self._swap_out(model)  # a checkpoint that was vetoed never came to on_snapshot
 
     @order(Stage.PREPARE)
     def on_exception(self, model: nn.Module) -> None:

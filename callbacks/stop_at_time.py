@@ -57,7 +57,7 @@ class StopAtTime(Callback):
         self._began = time.monotonic()
 
     @order(Stage.RELEASE)
-    def on_save(self) -> None:
+    def on_snapshot(self) -> None:
         now = time.monotonic()
         self._slowest_save = max(self._slowest_save, now - self._began)
         self._began = now

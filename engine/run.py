@@ -6,7 +6,7 @@ import atexit
 import sys
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -43,6 +43,9 @@ class Services(Protocol):
 
     def save_model(self, output_dir: str) -> None:
         """Write the model, with its config and tokenizer, so that it can be loaded without this library."""
+
+    def freeze_model(self) -> Callable[[str], None] | None:
+        """Return what writes the model as it is now, later and on any thread; None if that cannot be done."""
 
     def init_hf_repo(self) -> None:
         """Create the repository to push to, unless it is there."""

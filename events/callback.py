@@ -125,6 +125,9 @@ class Callback:
     def on_save_begin(self, *args: Any, **kwargs: Any) -> Any:
         """A checkpoint is about to be written; add to it, or veto it."""
 
+    def on_snapshot(self, *args: Any, **kwargs: Any) -> Any:
+        """The values of a checkpoint are copied; the weights may change again."""
+
     def on_save(self, *args: Any, **kwargs: Any) -> Any:
         """A checkpoint is complete on disk."""
 

@@ -103,6 +103,7 @@ EVENTS: tuple[Event, ...] = (
     Event("on_evaluate_end", "The evaluation is over; `metrics` holds those of all its datasets.", ("metrics",)),
     Event("on_save_due", "A checkpoint is due: save now.", ("requested_by",), Kind.WORK),
     Event("on_save_begin", "A checkpoint is about to be written; add to it, or veto it.", ("checkpoint",)),
+    Event("on_snapshot", "The values of a checkpoint are copied; the weights may change again.", ("checkpoint",)),
     _shared("on_save", "A checkpoint is complete on disk.", ("checkpoint",)),
     _shared("on_push_begin", "A model is about to be pushed to a hub."),
     _shared("on_epoch_end", "An epoch ended, be it complete or cut short.", clock=Clock.EPOCH),

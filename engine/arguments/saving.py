@@ -26,6 +26,12 @@ class SavingArguments(Group):
         "What follows when a checkpoint cannot be written: 'raise' ends the run, 'warn' trains on to the next one.",
         choices=("raise", "warn"),
     )
+    async_save: bool = arg(
+        True, "Whether checkpoints are copied to the host's memory and written by a thread, while training goes on."
+    )
+    max_shard_size: str | int = arg(
+        "50GB", "How large a file of weights may get, in bytes or as '5GB'; larger models come in several files."
+    )
     restore_callback_states_from_checkpoint: bool = arg(
         True, "Whether a resumed run gives callbacks back the states they had, rather than starting them anew."
     )

@@ -14,7 +14,7 @@ from ..optim import parameter_groups
 from ..run import Run
 
 SHAPED = ("exp_avg", "exp_avg_sq", "momentum_buffer")
-"""Parts of a parameter's state that have its shape, in every optimizer that keeps them."""
+"""Parts of a parameter's state that have its shape, in torch's own optimizers; others may keep less of them."""
 
 
 def load_optimizer(run: Run, state: dict[str, Any], path: Path) -> None:
@@ -74,6 +74,7 @@ def _listed(sizes: list[int]) -> str:
 
 def _check(optimizer: Optimizer, state: dict[str, Any], saved: list[dict[str, Any]], path: Path) -> None:
     """Refuse the state of an optimizer of another kind, or of parameters of other shapes."""
+    torchs = type(optimizer).__module__.startswith("torch.optim.")
     for group, was in zip(optimizer.param_groups, saved):
         lacking = [name for name in ("betas", "momentum", "clip_threshold") if name in group and name not in was]
         if lacking:
@@ -81,7 +82,7 @@ def _check(optimizer: Optimizer, state: dict[str, Any], saved: list[dict[str, An
                 f"{path} is of another optimizer than {type(optimizer).__name__}: it has no {lacking[0]!r}. Say by "
                 "`optim` which one it was."
             )
-        for parameter, number in zip(group["params"], was["params"]):
+        for parameter, number in zip(group["params"], was["params"]) if torchs else ():
             parts = state["state"].get(number, {})
             if not isinstance(parts, Mapping):
                 raise CheckpointError(f"{path} holds no state of an optimizer.")

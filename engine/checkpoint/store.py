@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import nn
 
 from ...events.errors import CheckpointError
@@ -29,26 +29,91 @@ from .verify import Digest, index_of, leads_out, weight_files
 T = TypeVar("T")
 
 
-def write_checkpoint(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any]) -> None:
-    """Write a checkpoint of the run: all of it is there afterwards, or everything is as it was before.
+@dataclass
+class Snapshot:
+    """A checkpoint that is taken and not written: copies on the host, so that training may go on meanwhile."""
+
+    checkpoint: Checkpoint
+    """Where it goes, and what is known of it."""
+    needed: int
+    """About how many bytes it takes."""
+    facts: dict[str, Any]
+    """What the manifest says of it."""
+    values: dict[str, tuple[dict[str, torch.Tensor], dict[str, str]]]
+    """Files of tensors, by name: the tensors, and the metadata."""
+    texts: dict[str, str]
+    """Files of text, by name."""
+    write_model: Callable[[str], None]
+    """Writes the model into a folder."""
+    frozen: bool
+    """Whether the model is copied too; else it must be written before it changes."""
+
+
+def take(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any], *, freeze: bool) -> Snapshot:
+    """Copy everything that a run needs to go on from here.
 
     Args:
         run: what is saved; called on every process.
         checkpoint: where, and what else goes into it.
         callbacks: the states of the callbacks by id.
+        freeze: copy the model too, if it can be written from a copy.
 
     Raises:
-        CheckpointError: if the disk has no room or fails, or the state has a value that a checkpoint cannot hold.
+        CheckpointError: if the disk has no room, or the state has a value that a checkpoint cannot hold.
     """
-    folder = checkpoint.path.parent
     needed = bytes_needed(run, callbacks, checkpoint.extra)
+    write_model = run.services.freeze_model() if freeze else None
+    values: dict[str, Any] = {}
+    texts: dict[str, str] = {}
+    saves = run.args.should_save
+    if not run.args.save_only_model:
+        optimizer = run.seams.optimizer_state(run.optimizer)
+        if saves:
+            values[files.OPTIMIZER] = optimizer
+            values[files.SCHEDULER] = _plain_state(run.lr_scheduler)
+            if run.seams.scaler is not None:
+                values[files.SCALER] = run.seams.scaler.state_dict()
+        states = {**random_states(), "place": _place(run), "losses": run.losses.state_dict()}
+        values[files.RANDOM.format(rank=run.ranks.rank)] = states
+    if saves:
+        texts[files.STATE] = json.dumps(_state(run), indent=2, sort_keys=True) + "\n"
+        texts[files.ARGUMENTS] = run.args.to_json_string()
+        values[files.CALLBACKS] = {"callbacks": callbacks, "extra": checkpoint.extra}
+    return Snapshot(
+        checkpoint,
+        needed,
+        facts={
+            "format_version": files.VERSION,
+            "step": checkpoint.step,
+            "run_id": run.run_id,
+            "time": time.time(),
+            "seconds": run.seconds(),
+            "world_size": run.ranks.world_size,
+            "metrics": checkpoint.metrics,
+        },
+        values={name: encode(value, name) for name, value in values.items()},
+        texts=texts,
+        write_model=run.services.save_model if write_model is None else write_model,
+        frozen=write_model is not None,
+    )
+
+
+def write(run: Run, snapshot: Snapshot) -> None:
+    """Write a checkpoint: all of it is there afterwards, or everything is as it was before.
+
+    Called on every process; where there is one, on any thread, and of the run only the arguments are read.
+
+    Raises:
+        CheckpointError: if the disk has no room or fails.
+    """
+    checkpoint = snapshot.checkpoint
     name: Hidden = run.ranks.gather_objects(files.hidden_name(checkpoint.step, run.run_id))[0]
     staging = Staging(checkpoint.path, name)
-    with explained(checkpoint.step, needed, folder):
+    with explained(checkpoint.step, snapshot.needed, checkpoint.path.parent):
         try:
-            together(run, lambda: _prepare(run, staging, needed))
-            written = together(run, lambda: _write(run, checkpoint, callbacks, staging))
-            together(run, lambda: _commit(run, checkpoint, staging, written))
+            together(run, lambda: _prepare(run, staging, snapshot.needed))
+            written = together(run, lambda: _write(snapshot, staging))
+            together(run, lambda: _commit(run, snapshot, staging, written))
         except BaseException:
             if run.args.should_save:
                 staging.discard()
@@ -77,49 +142,31 @@ def _prepare(run: Run, staging: Staging, needed: int) -> None:
         staging.create()
 
 
-def _write(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any], staging: Staging) -> dict[str, Digest]:
+def _write(snapshot: Snapshot, staging: Staging) -> dict[str, Digest]:
     """Write this process's files, and return what is known of them."""
-    run.services.save_model(str(staging.path))
-    if not run.args.save_only_model:
-        optimizer = run.seams.optimizer_state(run.optimizer)
-        if run.args.should_save:
-            _write_values(staging, files.OPTIMIZER, optimizer)
-            _write_values(staging, files.SCHEDULER, _plain_state(run.lr_scheduler))
-            if run.seams.scaler is not None:
-                _write_values(staging, files.SCALER, run.seams.scaler.state_dict())
-        place = run.train_dataloader.place() if hasattr(run.train_dataloader, "place") else {}
-        states = {**random_states(), "place": place, "losses": run.losses.state_dict()}
-        _write_values(staging, files.RANDOM.format(rank=run.ranks.rank), states)
-    if run.args.should_save:
-        staging.write_text(files.STATE, json.dumps(_state(run), indent=2, sort_keys=True) + "\n")
-        staging.write_text(files.ARGUMENTS, run.args.to_json_string())
-        _write_values(staging, files.CALLBACKS, {"callbacks": callbacks, "extra": checkpoint.extra})
+    snapshot.write_model(str(staging.path))
+    for name, (tensors, metadata) in snapshot.values.items():
+        with staging.open(name) as file:
+            write_tensors(file, tensors, metadata)
+    for name, text in snapshot.texts.items():
+        staging.write_text(name, text)
     staging.flush()
     return staging.digests
 
 
-def _write_values(staging: Staging, name: str, values: Any) -> None:
-    tensors, metadata = encode(values, name)
-    with staging.open(name) as file:
-        write_tensors(file, tensors, metadata)
-
-
-def _commit(run: Run, checkpoint: Checkpoint, staging: Staging, written: list[dict[str, Digest]]) -> None:
+def _commit(run: Run, snapshot: Snapshot, staging: Staging, written: list[dict[str, Digest]]) -> None:
     if not run.args.should_save:
         return
     digests = {name: digest for part in written for name, digest in part.items()} | staging.digests
     if run.args.save_on_each_node:  # a machine has the files of its own processes only
         digests = {name: digest for name, digest in digests.items() if (staging.path / name).is_file()}
-    facts = {
-        "format_version": files.VERSION,
-        "step": checkpoint.step,
-        "run_id": run.run_id,
-        "time": time.time(),
-        "seconds": run.seconds(),
-        "world_size": run.ranks.world_size,
-        "metrics": checkpoint.metrics,
-    }
-    staging.commit(facts, digests)
+    staging.commit(snapshot.facts, digests)
+
+
+def _place(run: Run) -> dict[str, Any]:
+    """Return where the loader is; nothing of it where its epoch is about to be left."""
+    knows = hasattr(run.train_dataloader, "place") and not _leaves_epoch(run)
+    return run.train_dataloader.place() if knows else {}
 
 
 def _state(run: Run) -> dict[str, Any]:
@@ -137,8 +184,11 @@ def _position(run: Run) -> dict[str, int]:
     position, plan = run.position, run.plan
     if position is None or plan is None:
         return {}
-    leaves = position.batches > 0 and run.control.should_epoch_stop
-    return {"epoch": position.epoch, "batches": plan.batches_per_epoch if leaves else position.batches}
+    return {"epoch": position.epoch, "batches": plan.batches_per_epoch if _leaves_epoch(run) else position.batches}
+
+
+def _leaves_epoch(run: Run) -> bool:
+    return run.position is not None and run.position.batches > 0 and run.control.should_epoch_stop
 
 
 def _plain_state(scheduler: Any) -> dict[str, Any]:
@@ -149,27 +199,6 @@ def _plain_state(scheduler: Any) -> dict[str, Any]:
     if "lr_lambdas" in state:
         state["lr_lambdas"] = [None] * len(state["lr_lambdas"])
     return state
-
-
-def save_weights(model: nn.Module, folder: Path) -> None:
-    """Write the weights of a plain module as `model.safetensors`; a tensor with several names is written once.
-
-    The other names stand in the file's metadata, as safetensors' own `save_model` writes them.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    names: dict[tuple[Any, ...], str] = {}
-    weights: dict[str, torch.Tensor] = {}
-    metadata = {"format": "pt"}
-    for name, tensor in model.state_dict().items():
-        storage = tensor.untyped_storage()
-        first = names.setdefault((storage.data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride()), name)
-        if first != name and tensor.numel():
-            metadata[name] = first
-            continue
-        # A view into a larger buffer, as sharding makes them, would drag the whole buffer along.
-        alone = storage.nbytes() == tensor.numel() * tensor.element_size()
-        weights[name] = tensor.contiguous() if alone else tensor.clone().contiguous()
-    save_file(weights, folder / files.MODEL, metadata)
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:

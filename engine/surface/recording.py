@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import files, store
+from ..checkpoint import files
+from ..checkpoint.model_files import Weights, can_be_written_later, copy_of, write_model
 from .base import Surface
 
 
@@ -74,15 +76,25 @@ class Recording(Surface):
         Args:
             output_dir: where to; by default the output folder.
         """
-        model: Any = self.run.model
-        folder = Path(self.args.output_dir if output_dir is None else output_dir)
+        if self.args.should_save:
+            self._write_model(Path(self.args.output_dir if output_dir is None else output_dir), None)
+
+    def freeze_model(self) -> Callable[[str], None] | None:
+        """Return what writes the model as it is now into a folder, later and on any thread; None if nothing can.
+
+        It cannot where `save_model` is overridden, or a `save_pretrained` takes no `state_dict`: what they write is the
+        model itself.
+        """
+        library = __name__.partition(".")[0]
+        if type(self).save_model.__module__.partition(".")[0] != library or not can_be_written_later(self.run.model):
+            return None
         if not self.args.should_save:
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        if hasattr(model, "save_pretrained"):
-            model.save_pretrained(folder)
-        else:
-            store.save_weights(model, folder)
+            return lambda folder: None
+        weights = copy_of(self.run.model.state_dict())
+        return lambda folder: self._write_model(Path(folder), weights)
+
+    def _write_model(self, folder: Path, weights: Weights | None) -> None:
+        write_model(self.run.model, weights, folder, self.args.max_shard_size)
         processor: Any = self.run.processing_class
         if processor is None:
             processor = getattr(getattr(self, "data_collator", None), "tokenizer", None)

@@ -179,14 +179,14 @@ def test_a_new_run_in_a_used_folder_keeps_its_own_checkpoints_and_leaves_the_old
 
 
 def test_a_damaged_one_is_neither_counted_nor_deleted(tmp_path):
-    built = trainer(tmp_path, max_steps=6, save_steps=1, save_total_limit=2)
+    built = trainer(tmp_path, max_steps=6, save_steps=1, save_total_limit=2, async_save=False)
     built.on("on_step_begin", lambda: (tmp_path / "checkpoint-2" / "model.safetensors").unlink(), once=3)
     built.train()
     assert saved_steps(tmp_path) == [2, 5, 6]
 
 
 def test_what_has_no_manifest_is_not_deleted(tmp_path):
-    built = trainer(tmp_path, max_steps=6, save_steps=1, save_total_limit=1)
+    built = trainer(tmp_path, max_steps=6, save_steps=1, save_total_limit=1, async_save=False)
     built.on("on_step_begin", lambda: (tmp_path / "checkpoint-2" / "manifest.json").unlink(), once=3)
     built.train()
     assert saved_steps(tmp_path) == [2, 6]

@@ -132,12 +132,12 @@ def kill_at_random(folder: Path, kills: int, seed: int) -> None:
 
 def ends_at(at: int, run: Any) -> None:
     """End the process, with nothing said or closed, at a call that the save of step 2 makes."""
-    count, lock = [0], threading.Lock()
+    count, saving_it, lock = [0], [False], threading.Lock()
 
     def watched(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
             with lock:
-                count[0] += run.state.global_step == 2
+                count[0] += saving_it[0]
                 if count[0] == at:
                     os._exit(137)
             return function(*args, **options)
@@ -145,7 +145,9 @@ def ends_at(at: int, run: Any) -> None:
         return call
 
     def watch() -> None:
-        if run.state.global_step == 2:
+        # It is written by a thread, which the next save waits for.
+        saving_it[0] = run.state.global_step == 2
+        if saving_it[0]:
             for home, name in CALLS:
                 setattr(home, name, watched(getattr(home, name)))
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from trainbus import Checkpoint, KeepBest, Trainer, TrainingArguments
 from trainbus.engine.checkpoint import commit as committing
-from trainbus.engine.checkpoint import space, store
+from trainbus.engine.checkpoint import model_files, space
 from trainbus.engine.checkpoint.listing import choose, list_checkpoints
 from trainbus.engine.checkpoint.verify import problems
 from trainbus.events import ArgumentError, CheckpointError, every
@@ -32,7 +32,7 @@ FULL_TOO = SafetensorError("Error while serializing: I/O error: No space left on
 FAULTS: dict[str, tuple[Any, str, Exception]] = {
     "a file is opened": (builtins, "open", BROKEN),
     "a file is written": (committing.HashedFile, "write", FULL),
-    "safetensors writes": (store, "save_file", FULL_TOO),
+    "safetensors writes": (model_files, "save_file", FULL_TOO),
     "a file is opened to be synchronised": (os, "open", BROKEN),
     "a file is synchronised": (os, "fsync", BROKEN),
     "a mode is changed": (Path, "chmod", BROKEN),
@@ -242,7 +242,7 @@ def test_an_error_that_is_none_of_the_disk_is_passed_on(tmp_path: Path, monkeypa
     def broken(*args, **options):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(store, "save_file", broken)
+    monkeypatch.setattr(model_files, "save_file", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         saving(tmp_path, 1, on_save_error="warn").train()
     assert names_in(tmp_path) == []
