@@ -43,10 +43,8 @@ class Checkpoint(Cadence):
     on_save_error: str = "raise"
     """What follows when one cannot be written: `raise` ends the run, `warn` trains on until the next one is due."""
     async_save: bool = True
-    """Copy what is saved to the host's memory and write it on a thread, one at a time, while training goes on.
-
-    Not on several processes, nor where somebody hears `on_save`, or a model cannot be written from a copy.
-    """
+    """Copy what is saved to the host's memory, and write it on a thread, one at a time, while training goes on. Not on
+    several processes, nor where somebody hears `on_save`, or a model cannot be written from a copy."""
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     _writer: Writer = field(default_factory=Writer, init=False, repr=False, compare=False)

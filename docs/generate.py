@@ -61,7 +61,7 @@ def rendered() -> dict[Path, str]:
     """Return the whole text of every file with generated parts, as it should be."""
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
-    for name, part in (("minimal", minimal()), ("stages", stages()), ("loop", diagram()), ("events", event_table())):
+    for name, part in (("minimal", minimal()), ("stages", stages()), ("loop", diagram())):
         text = _between(text, name, part)
     docs = ROOT / "docs"
     return {
@@ -98,12 +98,6 @@ def diagram() -> str:
         if not NEXT[phase]:
             lines.append(f"    {phase.name} --> [*]")
     return _fenced("mermaid", "\n".join(lines))
-
-
-def event_table() -> str:
-    """Return all events, what each means, and what only its handlers may ask for."""
-    rows = ((f"`{event.name}`", event.doc, _names(event.params)) for event in EVENTS)
-    return _table(("Event", "Meaning", "Also gives"), rows)
 
 
 # docs/events.md

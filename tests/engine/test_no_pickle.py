@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-BEGINS = ("trainbus.engine.checkpoint.resumption", "trainbus.engine.command_line", "trainbus.callbacks.keep_best")
-"""The modules that read checkpoints, and so all that they import."""
+BEGINS = (
+    *("trainbus.engine.checkpoint.resumption", "trainbus.engine.command_line"),
+    *("trainbus.callbacks.keep_best", "trainbus.callbacks.checkpoint"),
+)
+"""The modules that read checkpoints or write them, and so all that they import."""
 
 UNSAFE = {"pickle", "cPickle", "dill", "joblib", "marshal", "shelve", "cloudpickle"}
 
