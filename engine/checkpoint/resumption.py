@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,8 @@ class Resumption(NoResumption):
         """
         super().__init__(run)
         self.folder = folder
+        self.rows_done = 0
+        """Rows of the epoch that were done in batches of another size, which are then passed over one by one."""
         self.saved: dict[str, Any] = store.read_state(folder)
         store.load_weights(run.model, folder)
         self.foreign = foreign.is_foreign(folder)
@@ -103,9 +107,26 @@ class Resumption(NoResumption):
         self.run.control.ledger.load_list(self.saved.get("ledger", []))
         where = self.saved.get("position")
         if where:
-            return state, Position(where["epoch"], where["batches"])
+            position = Position(where["epoch"], where["batches"])
+            size = self.run.train_batch_size * self.run.ranks.world_size
+            was = where.get("rows_per_batch", size)
+            if position.batches and size != was:
+                self.rows_done = min(position.batches * was, plan.num_examples)
+                position.batches = math.ceil(self.rows_done / size)
+                self.run.plan = plan = self._plan_anew(plan, state.global_step, position.epoch)
+                state.max_steps, state.num_train_epochs = plan.max_steps, plan.epochs
+            return state, position
         epoch, steps = divmod(state.global_step, plan.steps_per_epoch)
         return state, Position(epoch, steps * self.run.args.gradient_accumulation_steps)
+
+    def _plan_anew(self, plan: Plan, step: int, epoch: int) -> Plan:
+        """Return the plan of a run whose batches have another size from the middle of an epoch on."""
+        in_epoch = steps_left_of_epoch(plan, self.rows_done)
+        if self.run.args.max_steps > 0:
+            further = max(0, plan.max_steps - step - in_epoch)
+            return replace(plan, epochs=epoch + 1 + math.ceil(further / plan.steps_per_epoch))
+        behind = plan.max_steps - (epoch + 1) * plan.steps_per_epoch
+        return replace(plan, max_steps=step + max(0, in_epoch + behind))
 
     def restore(self, feed: Feed) -> None:
         run = self.run
@@ -117,6 +138,12 @@ class Resumption(NoResumption):
             run.position.batches = 0
         own = reads.read_own(run, self.folder)
         run.losses.load_state_dict(own.get("losses", {}))
-        feed.resume(own.get("place", {}), lambda: restore_random_states(own) if own else None, self.foreign)
+        place = {} if self.rows_done else own.get("place", {})
+        feed.resume(place, lambda: restore_random_states(own) if own else None, self.foreign, self.rows_done)
         run.checkpoint = Checkpoint(self.folder, run.state.global_step)
         run.announce("on_load")
+
+
+def steps_left_of_epoch(plan: Plan, rows_done: int) -> int:
+    """Return the optimizer steps, of the size in the plan, that are left of an epoch of which some rows are done."""
+    return math.ceil((plan.num_examples - rows_done) / plan.total_batch_size)

@@ -184,7 +184,9 @@ def _position(run: Run) -> dict[str, int]:
     position, plan = run.position, run.plan
     if position is None or plan is None:
         return {}
-    return {"epoch": position.epoch, "batches": plan.batches_per_epoch if _leaves_epoch(run) else position.batches}
+    batches = plan.batches_per_epoch if _leaves_epoch(run) else position.batches
+    # In rows too, over all processes, for a session with batches of another size or another number of processes.
+    return {"epoch": position.epoch, "batches": batches, "rows_per_batch": run.train_batch_size * run.ranks.world_size}
 
 
 def _leaves_epoch(run: Run) -> bool:

@@ -39,9 +39,14 @@ class Feed:
         self._place: dict[str, Any] = {}
         self._restore_randomness: Callable[[], None] = _nothing
         self._restore_later = False
+        self._rows_done = 0
 
     def resume(
-        self, place: dict[str, Any], restore_randomness: Callable[[], None], after_a_window: bool = False
+        self,
+        place: dict[str, Any],
+        restore_randomness: Callable[[], None],
+        after_a_window: bool = False,
+        rows_done: int = 0,
     ) -> None:
         """Go on, when the first epoch begins, where an earlier session was.
 
@@ -49,12 +54,10 @@ class Feed:
             place: where its loader was, as `place()` returned it; empty if that is not known.
             restore_randomness: puts the random generators to where they were.
             after_a_window: in the middle of an epoch, only when the first window is taken, as transformers does it.
+            rows_done: rows of the epoch to pass over, where its batches were of another size; else 0.
         """
         self._place, self._restore_randomness, self._restore_later = place, restore_randomness, after_a_window
-
-    def place(self) -> dict[str, Any]:
-        """Return where the loader is, if it is one that can say so."""
-        return self.loader.place() if hasattr(self.loader, "place") else {}
+        self._rows_done = rows_done
 
     def begin(self, epoch: int, batches_done: int) -> None:
         """Go to the given batch of the given epoch: at once where the loader can, else by reading up to it.
@@ -71,9 +74,12 @@ class Feed:
             self._restore()
             self._batches = iter(self.loader)
             return
+        rows_done, self._rows_done = self._rows_done, 0
         to_read = 0
-        if not (place and self.loader.go_to(place)):
-            skips = getattr(self.loader, "skip", None)
+        if rows_done and hasattr(self.loader, "skip_rows") and self.loader.skip_rows(rows_done):
+            pass
+        elif not (place and self.loader.go_to(place)):
+            skips = None if rows_done else getattr(self.loader, "skip", None)
             to_read = 0 if skips is not None and skips(batches_done) else batches_done
         self._batches = iter(self.loader)
         for _ in range(to_read):

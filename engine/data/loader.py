@@ -102,6 +102,14 @@ class Loader(DataLoader[Any]):
             return True
         return False
 
+    def skip_rows(self, rows: int) -> bool:
+        """Begin the next iteration after this many rows, over all processes; False where it cannot."""
+        if isinstance(self.batch_sampler, BatchedSampler):
+            self.batch_sampler.skip(0)
+            self.batch_sampler.first_row = rows
+            return True
+        return False
+
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         goal, self._goal = self._goal, None
         before, passage = self._passage, Passage(random_states() if goal is None else goal["began"])

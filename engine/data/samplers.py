@@ -62,6 +62,8 @@ class BatchedSampler(Sampler[list[int]]):
         """Batches of this process to leave out at the beginning of the next iteration."""
         self.blank = 0
         """Batches without rows to give out before those."""
+        self.first_row = 0
+        """Rows, of all processes, to leave out at the beginning of the next iteration."""
 
     def set_epoch(self, epoch: int) -> None:
         """Go to an epoch, where the sampler knows of epochs."""
@@ -80,7 +82,8 @@ class BatchedSampler(Sampler[list[int]]):
             self.sampler.repeat()
 
     def __iter__(self) -> Iterator[list[int]]:
-        rows = list(self.sampler)
+        first_row, self.first_row = self.first_row, 0
+        rows = list(self.sampler)[first_row:]
         size = self.batch_size
         stride = size * self.world_size
         first, self.first = self.first, 0

@@ -10,7 +10,7 @@ import pytest
 
 BEGINS = (
     *("trainbus.engine.checkpoint.resumption", "trainbus.engine.command_line"),
-    *("trainbus.callbacks.keep_best", "trainbus.callbacks.checkpoint"),
+    *("trainbus.callbacks.keep_best", "trainbus.callbacks.checkpoint", "trainbus.engine.checkpoint.model_files"),
 )
 """The modules that read checkpoints or write them, and so all that they import."""
 

@@ -1,0 +1,78 @@
+"""Resuming with batches of another size: each row is still trained on once in its epoch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_toys import CountedRows, Regression, points, trainer
+
+ROWS = 22
+
+
+def run(folder: Path, size: int, accumulate: int = 1, **args: Any) -> tuple[Any, CountedRows]:
+    """A trainer of two epochs, and its rows, which know when they were read."""
+    rows = CountedRows(points(ROWS))
+    args = {
+        "per_device_train_batch_size": size,
+        "gradient_accumulation_steps": accumulate,
+        "num_train_epochs": 2,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        **args,
+    }
+    return trainer(folder, Regression(), args=args, train_dataset=rows), rows
+
+
+def trained_on(trained: Any) -> list[int]:
+    """Subscribe a list of the labels' rows that steps were made of, in order."""
+    seen: list[int] = []
+    known = {row["labels"].item(): number for number, row in enumerate(points(ROWS))}
+    trained.on("on_batch", lambda batch: seen.extend(known[label] for label in batch["labels"].tolist()))
+    return seen
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 22, 50])
+@pytest.mark.parametrize("stop", [1, 4, 6, 8])
+def test_each_row_once_an_epoch(stop: int, size: int, accumulate: int, tmp_path: Path) -> None:
+    first, _ = run(tmp_path, 4)
+    before = trained_on(first)
+    first.on("on_step_end", lambda control: control.request("training_stop", "for the test"), once=stop)
+    first.train()
+    second, _ = run(tmp_path, size, accumulate)
+    after = trained_on(second)
+    second.train(resume_from_checkpoint=True)
+    both = before + after
+    assert len(both) == 2 * ROWS
+    assert sorted(both[:ROWS]) == sorted(both[ROWS:]) == list(range(ROWS))
+    assert second.state.global_step == second.state.max_steps
+    assert second.state.samples_seen == 2 * ROWS
+
+
+def test_the_order_is_that_of_the_unbroken_run(tmp_path: Path) -> None:
+    whole, _ = run(tmp_path / "whole", 4)
+    wanted = trained_on(whole)
+    whole.train()
+    second, _ = run(tmp_path / "second", 3)
+    after = trained_on(second)
+    second.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert wanted[8:] == after
+
+
+def test_a_number_of_steps_stays_what_it_is(tmp_path: Path) -> None:
+    first, _ = run(tmp_path, 4, max_steps=9)
+    first.on("on_step_end", lambda control: control.request("training_stop", "for the test"), once=3)
+    first.train()
+    second, _ = run(tmp_path, 2, max_steps=9)
+    assert second.train(resume_from_checkpoint=True).global_step == 9
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(1.5, 4 + 3 + 6), (0.9, 4 + 2)])
+def test_a_part_of_an_epoch(epochs: float, steps: int, tmp_path: Path) -> None:
+    first, _ = run(tmp_path, 4, num_train_epochs=epochs)
+    first.on("on_step_end", lambda control: control.request("training_stop", "for the test"), once=4)
+    first.train()
+    second, _ = run(tmp_path, 2, num_train_epochs=epochs)  # 11 steps an epoch; rows 16 to 22 are left of the first
+    assert second.train(resume_from_checkpoint=True).global_step == steps
