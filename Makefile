@@ -43,8 +43,9 @@ demo: $(READY)
 # All tensors here are small: more threads would only wait for each other.
 test torture wheel bench: export OMP_NUM_THREADS ?= 1
 
+# A file is tested by one process: its runs are shared by its tests.
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 torture: $(READY)
 	$(BIN)/python -m pytest -m slow
@@ -77,6 +78,7 @@ wheel: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/step_overhead.py
 	$(BIN)/python benchmarks/import_cost.py
+	$(BIN)/python benchmarks/checkpoint_stall.py --limit 0.25
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..engine.arguments import TrainingArguments
 from ..engine.checkpoint import files
 from ..engine.checkpoint.commit import remove
+from ..engine.checkpoint.host_copies import HostCopies
 from ..engine.checkpoint.listing import list_checkpoints
 from ..engine.checkpoint.retention import Keep
 from ..engine.checkpoint.store import Snapshot, take, write
@@ -47,6 +48,7 @@ class Checkpoint(Cadence):
     several processes, nor where somebody hears `on_save`, or a model cannot be written from a copy."""
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
+    _copies: HostCopies = field(default_factory=HostCopies, init=False, repr=False, compare=False)
     _writer: Writer = field(default_factory=Writer, init=False, repr=False, compare=False)
     _best_before: str | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -85,13 +87,13 @@ class Checkpoint(Cadence):
             run.announce("on_save")
 
     def _save(self, run: Run, later: bool) -> None:
-        snapshot = take(run, run.checkpoint, run.callback_states.collect(), freeze=later)
-        run.announce("on_snapshot")
+        snapshot = take(run, run.checkpoint, run.callback_states.collect(), self._copies if later else None)
         best = run.state.best_model_checkpoint
         if snapshot.frozen:
             self._writer.submit(lambda: self._write(run, snapshot, best))
         else:
             self._write(run, snapshot, best)
+        run.announce("on_snapshot")
 
     def _write(self, run: Run, snapshot: Snapshot, best: str | None) -> None:
         write(run, snapshot)
@@ -108,6 +110,7 @@ class Checkpoint(Cadence):
         self._settle(run, self._writer.close)  # before anybody looks for what was saved
 
     def on_close(self, run: Run) -> None:
+        self._copies = HostCopies()  # the memory is needed no more
         self._settle(run, self._writer.close)
 
     def _settle(self, run: Run, work: Callable[[], None]) -> bool:

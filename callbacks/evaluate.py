@@ -7,6 +7,7 @@ from typing import Any
 
 from ..engine.arguments import TrainingArguments
 from ..engine.batch_size import is_out_of_memory
+from ..engine.randomness import random_states, restore_random_states
 from ..engine.run import Run
 from ..events.control import TrainerControl
 from ..events.errors import ArgumentError, EvaluationStopped
@@ -55,7 +56,12 @@ class Evaluate(Cadence):
 
     @order(Stage.RELEASE)
     def on_train_begin(self, run: Run) -> None:
-        if self._left or (self.on_start and run.state.global_step == 0):
+        if self._left and run.randomness:
+            # What it draws comes before what the next step draws, as it would have.
+            restore_random_states(run.randomness)
+            self._evaluate(run)
+            run.randomness = random_states()
+        elif self._left or (self.on_start and run.state.global_step == 0):
             self._evaluate(run)
 
     @order(Stage.ACT)
@@ -68,10 +74,12 @@ class Evaluate(Cadence):
         if dataset is not None and not isinstance(dataset, str) and self.name:
             dataset = {self.name: dataset}
         self._left = False
+        before = random_states()
         try:
             run.evaluate(eval_dataset=dataset)
         except EvaluationStopped:
             self._left = True
+            restore_random_states(before)  # it is made from its beginning when the run goes on
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

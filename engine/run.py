@@ -44,8 +44,8 @@ class Services(Protocol):
     def save_model(self, output_dir: str) -> None:
         """Write the model, with its config and tokenizer, so that it can be loaded without this library."""
 
-    def freeze_model(self) -> Callable[[str], None] | None:
-        """Return what writes the model as it is now, later and on any thread; None if that cannot be done."""
+    def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
+        """Return what writes the model as it is now, from copies, later and on any thread; None if nothing can."""
 
     def init_hf_repo(self) -> None:
         """Create the repository to push to, unless it is there."""
@@ -108,6 +108,8 @@ class Run:
 
     batch: Any = None
     """The batch in work, or the last one of the step just made. A handler of `on_batch` may replace it."""
+    randomness: dict[str, Any] = field(default_factory=dict)
+    """The random states that a resumed run goes on with when it takes its first batch; empty where it begins anew."""
     loss: Any = None
     """The loss of the batch: live in `on_loss`, where a handler may replace it, and detached after."""
     outputs: Any = None

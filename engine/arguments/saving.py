@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ...events.errors import ArgumentError
+from ..checkpoint.model_files import bytes_in
 from ._base import Group, SaveStrategy, arg, must, steps_or_share
 
 
@@ -42,5 +44,9 @@ class SavingArguments(Group):
     def problems(self) -> Iterator[str]:
         yield from must(self, steps_or_share, "give whole steps, or a share of the run in (0, 1).", "save_steps")
         yield from must(self, lambda n: n >= 1, "keep at least 1, or all with None.", "save_total_limit")
+        try:
+            bytes_in(self.max_shard_size)
+        except ArgumentError as error:
+            yield str(error)
         if self.save_strategy == SaveStrategy.STEPS and self.save_steps == 0:
             yield "`save_steps` is 0; give 1 or more, or turn checkpoints off with `save_strategy='no'`."

@@ -19,6 +19,8 @@ _SKELETON = "trainbus_skeleton"
 def encode(values: Any, name: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Return nested dicts, lists, tuples, numbers, strings, arrays and tensors as tensors and metadata of a file.
 
+    The tensors are those that were given, and not copies.
+
     Args:
         values: the values.
         name: how to call them in an error.
@@ -40,7 +42,8 @@ def load_values(path: Path) -> Any:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dict
+            # Copies, for in the file they begin anywhere, and products may round otherwise by where a tensor begins.
+            tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118 - it is no dict
         return _decode(json.loads(metadata[_SKELETON]), tensors)
     except FileNotFoundError:
         raise
@@ -53,7 +56,7 @@ def _encode(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Any:
         return value
     if isinstance(value, torch.Tensor):
         key = str(len(tensors))
-        tensors[key] = value.detach().to("cpu", copy=True).contiguous()
+        tensors[key] = value.detach()
         return {_TENSOR: key}
     if isinstance(value, np.generic):
         return value.item()

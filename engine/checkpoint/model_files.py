@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,15 @@ def bytes_in(size: str | int) -> int:
     return int(number)
 
 
-def copy_of(weights: Mapping[str, torch.Tensor]) -> Weights:
-    """Copy weights to the host's memory; those that are one tensor under several names stay so."""
-    copies: dict[Any, torch.Tensor] = {}
+def copies_of(weights: Mapping[str, torch.Tensor], copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Weights:
+    """Copy weights, each by its name; those that are one tensor under several names stay so."""
+    firsts: dict[Any, torch.Tensor] = {}
     copied = {}
     for name, tensor in weights.items():
         same = _identity(tensor) if tensor.numel() else name
-        if same not in copies:
-            copies[same] = tensor.detach().to("cpu", copy=True)
-        copied[name] = copies[same]
+        if same not in firsts:
+            firsts[same] = copy(f"model/{name}", tensor)
+        copied[name] = firsts[same]
     return copied
 
 
@@ -78,7 +78,8 @@ def write_model(model: Any, weights: Weights | None, folder: Path, max_shard_siz
 def save_weights(named: Mapping[str, torch.Tensor], folder: Path, max_bytes: int | None = None) -> None:
     """Write weights as `model.safetensors`, or as shards with an index; a tensor with several names is written once.
 
-    The other names stand in the file's metadata, as safetensors' own `save_model` writes them.
+    The other names stand in the file's metadata, as safetensors' own `save_model` writes them. What an earlier saving
+    left in the folder, in another number of files, is removed: it would be read in place of this.
     """
     folder.mkdir(parents=True, exist_ok=True)
     first_of: dict[Any, str] = {}
@@ -95,6 +96,7 @@ def save_weights(named: Mapping[str, torch.Tensor], folder: Path, max_bytes: int
     shards = _shards(weights, max_bytes)
     if len(shards) == 1:
         save_file(weights, folder / MODEL, metadata)
+        _remove_others(folder, {MODEL})
         return
     stem, suffix = MODEL.split(".")
     files = [f"{stem}-{number:05}-of-{len(shards):05}.{suffix}" for number in range(1, len(shards) + 1)]
@@ -105,6 +107,14 @@ def save_weights(named: Mapping[str, torch.Tensor], folder: Path, max_bytes: int
         "weight_map": {name: file for file, shard in zip(files, shards) for name in shard},
     }
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    _remove_others(folder, {INDEX, *files})
+
+
+def _remove_others(folder: Path, written: set[str]) -> None:
+    stem, suffix = MODEL.split(".")
+    for path in (folder / INDEX, folder / MODEL, *folder.glob(f"{stem}-*-of-*.{suffix}")):
+        if path.name not in written:
+            path.unlink(missing_ok=True)
 
 
 def _shards(weights: Weights, max_bytes: int | None) -> list[Weights]:

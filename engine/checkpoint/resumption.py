@@ -63,6 +63,7 @@ class NoResumption:
 
     def restore(self, feed: Feed) -> None:
         """Put everything that is built back to where it was."""
+        self.run.randomness = {}
         self.run.callback_states.restore({})  # what an earlier run of this trainer carried on ends here
 
     def _state(self, state: TrainerState, plan: Plan) -> TrainerState:
@@ -138,10 +139,18 @@ class Resumption(NoResumption):
             run.position.batches = 0
         own = reads.read_own(run, self.folder)
         run.losses.load_state_dict(own.get("losses", {}))
+        last = own.get("last_step", {})
+        run.grad_norm, run.learning_rate = last.get("grad_norm"), last.get("learning_rate")
         place = {} if self.rows_done else own.get("place", {})
-        feed.resume(place, lambda: restore_random_states(own) if own else None, self.foreign, self.rows_done)
+        run.randomness = own
+        feed.resume(place, lambda: _go_on_drawing(run), self.foreign, self.rows_done)
         run.checkpoint = Checkpoint(self.folder, run.state.global_step)
         run.announce("on_load")
+
+
+def _go_on_drawing(run: Run) -> None:
+    if run.randomness:
+        restore_random_states(run.randomness)
 
 
 def steps_left_of_epoch(plan: Plan, rows_done: int) -> int:

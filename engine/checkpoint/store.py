@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from .codec import encode, load_values
 from .commit import Staging
 from .files import Checkpoint, Hidden
 from .groups import load_optimizer
+from .host_copies import HostCopies
 from .space import bytes_needed, check_space, explained
 from .tensor_file import write_tensors
 from .verify import Digest, index_of, leads_out, weight_files
@@ -31,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass
 class Snapshot:
-    """A checkpoint that is taken and not written: copies on the host, so that training may go on meanwhile."""
+    """A checkpoint that is collected and not written."""
 
     checkpoint: Checkpoint
     """Where it goes, and what is known of it."""
@@ -46,23 +47,26 @@ class Snapshot:
     write_model: Callable[[str], None]
     """Writes the model into a folder."""
     frozen: bool
-    """Whether the model is copied too; else it must be written before it changes."""
+    """Whether all of it is copied, so that training may go on meanwhile; else it must be written before that."""
 
 
-def take(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any], *, freeze: bool) -> Snapshot:
-    """Copy everything that a run needs to go on from here.
+def take(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any], copies: HostCopies | None) -> Snapshot:
+    """Collect everything that a run needs to go on from here.
 
     Args:
         run: what is saved; called on every process.
         checkpoint: where, and what else goes into it.
         callbacks: the states of the callbacks by id.
-        freeze: copy the model too, if it can be written from a copy.
+        copies: where it is copied to, if the model can be written from a copy too; None for no copies.
 
     Raises:
         CheckpointError: if the disk has no room, or the state has a value that a checkpoint cannot hold.
     """
     needed = bytes_needed(run, callbacks, checkpoint.extra)
-    write_model = run.services.freeze_model() if freeze else None
+    write_model = None
+    if copies is not None:
+        copies.begin()
+        write_model = run.services.freeze_model(copies.copy)
     values: dict[str, Any] = {}
     texts: dict[str, str] = {}
     saves = run.args.should_save
@@ -73,12 +77,23 @@ def take(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any], *, freeze:
             values[files.SCHEDULER] = _plain_state(run.lr_scheduler)
             if run.seams.scaler is not None:
                 values[files.SCALER] = run.seams.scaler.state_dict()
-        states = {**random_states(), "place": _place(run), "losses": run.losses.state_dict()}
+        states = {
+            **random_states(),
+            "place": _place(run),
+            "losses": run.losses.state_dict(),
+            "last_step": _last_step(run),
+        }
         values[files.RANDOM.format(rank=run.ranks.rank)] = states
     if saves:
         texts[files.STATE] = json.dumps(_state(run), indent=2, sort_keys=True) + "\n"
         texts[files.ARGUMENTS] = run.args.to_json_string()
         values[files.CALLBACKS] = {"callbacks": callbacks, "extra": checkpoint.extra}
+    encoded = {name: encode(value, name) for name, value in values.items()}
+    if copies is not None and write_model is not None:
+        encoded = {
+            name: ({key: copies.copy(f"{name}/{key}", tensor) for key, tensor in tensors.items()}, metadata)
+            for name, (tensors, metadata) in encoded.items()
+        }
     return Snapshot(
         checkpoint,
         needed,
@@ -91,7 +106,7 @@ def take(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any], *, freeze:
             "world_size": run.ranks.world_size,
             "metrics": checkpoint.metrics,
         },
-        values={name: encode(value, name) for name, value in values.items()},
+        values=encoded,
         texts=texts,
         write_model=run.services.save_model if write_model is None else write_model,
         frozen=write_model is not None,
@@ -167,6 +182,15 @@ def _place(run: Run) -> dict[str, Any]:
     """Return where the loader is; nothing of it where its epoch is about to be left."""
     knows = hasattr(run.train_dataloader, "place") and not _leaves_epoch(run)
     return run.train_dataloader.place() if knows else {}
+
+
+def _last_step(run: Run) -> dict[str, Any]:
+    """Return what is logged of the step just made: the end of its epoch may only come when the run is resumed."""
+    norm = run.grad_norm
+    return {
+        "grad_norm": norm.item() if isinstance(norm, torch.Tensor) else norm,
+        "learning_rate": run.learning_rate,
+    }
 
 
 def _state(run: Run) -> dict[str, Any]:
@@ -245,14 +269,16 @@ def _load(model: nn.Module, state: dict[str, torch.Tensor]) -> str:
         missing, unexpected = model.load_state_dict(state, strict=False)
     except RuntimeError as error:
         return str(error)
-    return _complaint(set(missing) - _tied(model), unexpected)
+    return _complaint(set(missing) - _tied(model, state), unexpected)
 
 
-def _tied(model: nn.Module) -> set[str]:
+def _tied(model: nn.Module, state: Container[str]) -> set[str]:
     """Return the names that a model's own saving leaves out, because they are other names of tensors it writes."""
     tied = getattr(model, "_tied_weights_keys", None) or ()
-    names = set(model.state_dict())
-    return {name for name in names if any(name.endswith(key) for key in tied)}
+    # A part of the model may tie weights that the model itself says nothing of: those are one tensor by now.
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    loaded = {id(tensor) for name, tensor in tensors if name in state}
+    return {name for name, tensor in tensors if id(tensor) in loaded or any(name.endswith(key) for key in tied)}
 
 
 def _complaint(missing: Any, unexpected: Any) -> str:

@@ -18,6 +18,7 @@ from .collate import Collator
 from .length_sampler import LengthGroupedSampler
 from .samplers import BatchedSampler
 from .stream_state import dataset_state, restore_dataset
+from .worker_signals import outlive_signals
 
 _END = object()
 
@@ -235,6 +236,7 @@ class WorkerStart:
 
     def __call__(self, worker: int) -> None:
         """Start the worker of this number."""
+        outlive_signals(worker)
         set_seed(self.workers * self.rank + torch.initial_seed() % 2**32)
         if worker in self.states:
             restore_random_states(self.states[worker])

@@ -15,6 +15,7 @@ from .collate import Collator, ColumnFilter
 from .length_sampler import LengthGroupedSampler, lengths_of
 from .loader import Labelling, Loader, WorkerStart
 from .samplers import BatchedSampler, ShuffledSampler
+from .worker_signals import outlive_signals
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ def build_loader(
         "prefetch_factor": args.dataloader_prefetch_factor,
         "multiprocessing_context": args.dataloader_multiprocessing_context if args.dataloader_num_workers else None,
         "in_order": args.dataloader_in_order,
+        "worker_init_fn": outlive_signals if args.dataloader_num_workers else None,
     }
     if training and args.dataloader_num_workers:
         options["collate_fn"] = Labelling(collator)

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..checkpoint import files
-from ..checkpoint.model_files import Weights, can_be_written_later, copy_of, write_model
+from ..checkpoint.model_files import Weights, can_be_written_later, copies_of, write_model
 from .base import Surface
 
 
@@ -79,18 +81,21 @@ class Recording(Surface):
         if self.args.should_save:
             self._write_model(Path(self.args.output_dir if output_dir is None else output_dir), None)
 
-    def freeze_model(self) -> Callable[[str], None] | None:
+    def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Return what writes the model as it is now into a folder, later and on any thread; None if nothing can.
 
-        It cannot where `save_model` is overridden, or a `save_pretrained` takes no `state_dict`: what they write is the
-        model itself.
+        Nothing can where `save_model` is overridden, or a `save_pretrained` takes no `state_dict`: what they write is
+        the model itself.
+
+        Args:
+            copy: copies a weight, given its name.
         """
         library = __name__.partition(".")[0]
         if type(self).save_model.__module__.partition(".")[0] != library or not can_be_written_later(self.run.model):
             return None
         if not self.args.should_save:
             return lambda folder: None
-        weights = copy_of(self.run.model.state_dict())
+        weights = copies_of(self.run.model.state_dict(), copy)
         return lambda folder: self._write_model(Path(folder), weights)
 
     def _write_model(self, folder: Path, weights: Weights | None) -> None:

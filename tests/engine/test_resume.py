@@ -105,9 +105,10 @@ def test_a_checkpoint_of_an_epochs_end_begins_the_next_one(tmp_path: Path):
     assert trace.events.count("on_epoch_begin") == trace.events.count("on_evaluate") == 2
 
 
-def test_a_checkpoint_of_an_epochs_last_step_ends_that_epoch_first(tmp_path: Path):
-    """It was written before the epoch's end was announced, with an evaluation to come."""
-    args = {"eval_strategy": "epoch", "save_steps": 5}
+@pytest.mark.parametrize("logs", ["steps", "epoch"])
+def test_a_checkpoint_of_an_epochs_last_step_ends_that_epoch_first(logs: str, tmp_path: Path):
+    """It was written before the epoch's end was announced, with an evaluation and perhaps a log to come."""
+    args = {"eval_strategy": "epoch", "save_steps": 5, "logging_strategy": logs}
     data = {"eval_dataset": points(6, 1)}
     unbroken = make(tmp_path / "unbroken", args=args, **data)
     unbroken.train()

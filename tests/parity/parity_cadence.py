@@ -6,7 +6,7 @@ from typing import Any
 
 from engine_toys import sentences
 from parity_case import EVAL_ROWS, TRAIN_ROWS, Case
-from parity_losses import GPT2
+from parity_losses import BART, GPT2
 from parity_models import Poisoned, plain
 from parity_toys import accuracy, distance, poisoned
 
@@ -157,6 +157,11 @@ BEST = {
         {**BOTH_BY_EPOCHS, "load_best_model_at_end": True, "learning_rate": 0.3},
         GPT2,
         about="They are written once, and tied again when they are read.",
+    ),
+    "the best of a model whose parts tie weights": Case(
+        {**BOTH_BY_EPOCHS, "load_best_model_at_end": True, "learning_rate": 0.3},
+        BART,
+        about="The model itself names only some of those that it leaves out.",
     ),
     "the best saved alone": best(
         "accuracy", eval_strategy="epoch", save_strategy="best", about="A checkpoint for each new best."

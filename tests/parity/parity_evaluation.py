@@ -6,7 +6,7 @@ from typing import Any
 
 from engine_toys import Fresh, bert, sentences
 from parity_case import EVAL_ROWS, RESUMED_AT, Case
-from parity_losses import GPT2
+from parity_losses import BART, GPT2
 from parity_models import Plain, of_bert, plain
 from parity_toys import (
     BatchwiseAccuracy,
@@ -168,6 +168,13 @@ ORDERS = {
         {"save_strategy": "steps", "save_steps": RESUMED_AT, "gradient_accumulation_steps": 2, "num_train_epochs": 3},
         {"model": plain()},
         about="The batches of the steps done are skipped.",
+        train=resumed,
+        differs="loss of a resumed run",
+    ),
+    "resumed with a model whose parts tie weights": Case(
+        {"save_strategy": "steps", "save_steps": RESUMED_AT},
+        BART,
+        about="What is written once is there under each name.",
         train=resumed,
         differs="loss of a resumed run",
     ),

@@ -24,7 +24,7 @@ from parity_toys import (
 )
 
 TEXTS = {"train_dataset": texts(TRAIN_ROWS), "eval_dataset": texts(EVAL_ROWS, 1), "data_collator": padded}
-GPT2, LLAMA = {**TEXTS, "model": gpt2}, {**TEXTS, "model": llama}
+GPT2, LLAMA, BART = ({**TEXTS, "model": model} for model in (gpt2, llama, bart))
 POINTS = {"train_dataset": pictured(TRAIN_ROWS), "eval_dataset": pictured(EVAL_ROWS, 1)}
 UNLABELLED = {
     "train_dataset": without("labels", texts(TRAIN_ROWS)),

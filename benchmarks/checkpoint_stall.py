@@ -1,0 +1,153 @@
+"""How long training stands still for a checkpoint, beside transformers' Trainer, and what it costs otherwise.
+
+    python benchmarks/checkpoint_stall.py
+    python benchmarks/checkpoint_stall.py --millions 60 --saves 5 --limit 0.25
+
+Both train the same model with AdamW, which keeps two more numbers per weight, and save every few steps. A stall is what
+a step with a save takes longer than the median step of a run that saves nothing. What is written meanwhile slows down
+the steps beside it: the whole cost is what the run takes longer, per checkpoint. The two take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import itertools
+import logging
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+BETWEEN = 25
+"""Steps from one save to the next."""
+
+
+class Rows(Dataset):
+    """Rows of zeros and their labels."""
+
+    def __len__(self) -> int:
+        return 10_000
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": torch.zeros(8), "labels": index % 2}
+
+
+class Large(nn.Module):
+    """So many million weights, of which a step touches all once and computes little."""
+
+    def __init__(self, millions: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        width = 1000
+        self.head = nn.Linear(8, 2)
+        self.rows = nn.ParameterList(nn.Parameter(torch.randn(width, width)) for _ in range(round(millions)))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        """Return the loss, to which every weight adds a little."""
+        logits = self.head(x)
+        loss = nn.functional.cross_entropy(logits, labels) + 1e-9 * sum(row.sum() for row in self.rows)
+        return {"loss": loss, "logits": logits}
+
+
+def arguments(folder: Path, saves: int) -> dict[str, Any]:
+    """Return what both are told."""
+    return {
+        "output_dir": str(folder),
+        "max_steps": saves * BETWEEN + 1,
+        "save_steps": BETWEEN,
+        "logging_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "per_device_train_batch_size": 4,
+    }
+
+
+def measured(library: Any, folder: Path, millions: float, saves: int) -> dict[str, float]:
+    """Train with and without saves; return seconds of a stall, of a whole checkpoint, of resuming, and its bytes."""
+    stamps: list[tuple[int, float]] = []
+
+    class Stamps(library.TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            stamps.append((state.global_step, time.perf_counter()))
+
+    def steps_of(**more: Any) -> dict[int, float]:
+        """Train, and return the seconds from the beginning of each step to that of the next."""
+        stamps.clear()
+        trainer(**more).train()
+        return {step: later - earlier for (step, earlier), (_, later) in itertools.pairwise(stamps) if step > 1}
+
+    def trainer(**more: Any) -> Any:
+        args = library.TrainingArguments(**{**arguments(folder, saves), **more})
+        return library.Trainer(Large(millions), args, train_dataset=Rows(), callbacks=[Stamps()])
+
+    calm = steps_of(save_strategy="no")
+    took = steps_of()
+    usual = statistics.median(calm.values())
+    # The step that begins when n are done is the next; a save comes at the end of step `BETWEEN`, `2 * BETWEEN`, ...
+    stalls = [seconds - usual for step, seconds in took.items() if (step + 1) % BETWEEN == 0]
+    last = folder / f"checkpoint-{saves * BETWEEN}"
+    size = sum(path.stat().st_size for path in last.rglob("*") if path.is_file())
+    stamps.clear()
+    again = trainer(save_strategy="no")
+    began = time.perf_counter()
+    again.train(resume_from_checkpoint=str(last))
+    return {
+        "stall": statistics.median(stalls),
+        "longest": max(stalls),
+        "cost": (sum(took.values()) - sum(calm.values())) / saves,
+        "bytes": size,
+        "resume": stamps[0][1] - began,
+    }
+
+
+def main() -> int:
+    """Measure, print, and return 1 if a stall is longer than the limit."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--millions", type=float, default=60, help="weights of the model, in millions (default: 60)")
+    parser.add_argument("--saves", type=int, default=4, help="checkpoints of a run (default: 4)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: 3)")
+    parser.add_argument("--limit", type=float, help="the largest share of transformers' stall that is not a failure")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    import transformers
+
+    import trainbus
+
+    found: dict[str, list[dict[str, float]]] = {"transformers": [], "trainbus": []}
+    for _ in range(options.rounds):
+        for library in (transformers, trainbus):
+            folder = Path(tempfile.mkdtemp(prefix="stall-"))
+            with contextlib.redirect_stdout(io.StringIO()):
+                found[library.__name__].append(measured(library, folder, options.millions, options.saves))
+            shutil.rmtree(folder)
+    print(f"{options.millions:g} million weights, {options.saves} checkpoints, {options.rounds} rounds; medians")
+    print(f"{'':14}{'stall':>10}{'longest':>10}{'cost':>10}{'MB':>10}{'resume':>10}")
+    medians = {
+        name: {key: statistics.median(run[key] for run in runs) for key in runs[0]} for name, runs in found.items()
+    }
+    for name, of in medians.items():
+        size = of["bytes"] / 1e6
+        seconds = "".join(f"{of[key]:9.3f}s" for key in ("stall", "longest", "cost"))
+        print(f"{name:14}{seconds}{size:10.1f}{of['resume']:9.3f}s")
+    ratio = {key: of / medians["transformers"][key] for key, of in medians["trainbus"].items()}
+    print("ratio: " + ", ".join(f"{key} {value:.3f}" for key, value in ratio.items()))
+    return int(options.limit is not None and ratio["stall"] > options.limit)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
