@@ -376,7 +376,9 @@ def test_author_and_event_are_those_of_the_innermost_handler(run, heard):
     ]
 
 
-@pytest.mark.parametrize("answer", [None, True, 0, "stop", {"should_save": True}, object(), [1]], ids=repr)
+@pytest.mark.parametrize(
+    "answer", [None, True, 0, "stop", {"should_save": True}, object(), [1]], ids=lambda answer: type(answer).__name__
+)
 def test_whatever_a_handler_returns_is_harmless(bus, control, answer):
     bus.attach(hearing("on_step_end", lambda: answer))
     bus.announce("on_step_end")

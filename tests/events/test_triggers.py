@@ -179,7 +179,7 @@ def test_trigger_knows_whether_it_looks_at_the_clock(trigger, clocked):
     assert trigger.clocked is clocked
 
 
-@pytest.mark.parametrize("other", [3, None, at_end, "10min"], ids=repr)
+@pytest.mark.parametrize("other", [3, None, at_end, "10min"], ids=["3", "None", "at_end", "10min"])
 def test_trigger_is_combined_with_triggers_only(other):
     with pytest.raises(TypeError, match="unsupported operand"):
         every(3) | other

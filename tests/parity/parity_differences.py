@@ -95,6 +95,19 @@ def mean_over_rows(theirs: Outcome, ours: Outcome) -> Pair:
     return without(theirs), without(ours)
 
 
+def last_of_a_stream_dropped(theirs: Outcome, ours: Outcome) -> Pair:
+    """Ours evaluates and predicts the rows of whole batches, theirs all; nothing else differs."""
+    whole = len(ours.predicted[0])
+    assert whole % 4 == 0
+    assert whole < len(theirs.predicted[0])
+
+    def without(outcome: Outcome) -> Outcome:
+        rows = tuple(part[:whole] for part in outcome.predicted[:2])
+        return replace(outcome, evaluated={}, predicted=(*rows, {}))
+
+    return without(theirs), without(ours)
+
+
 def end_of_a_stream(theirs: Outcome, ours: Outcome) -> Pair:
     """All that follows the first pass's whole steps differs, since our next step is of fewer batches."""
     whole = TRAIN_ROWS // (4 * 4)
@@ -170,6 +183,9 @@ DIFFERENCES = {
     "not a number": Difference("A loss that is NaN or infinite is logged as it is", not_a_number),
     "mean over rows": Difference(
         "The evaluation loss is a mean over rows, however many each batch has.", mean_over_rows
+    ),
+    "last of a stream dropped": Difference(
+        "`dataloader_drop_last` leaves out the last batch of streamed data too", last_of_a_stream_dropped
     ),
     "end of a stream": Difference(
         "Data of unknown length: what is left at the end of a pass makes a step of its own", end_of_a_stream

@@ -132,6 +132,12 @@ DATA = {
         about="What is left at the end of a pass is a step here, and goes into the next one there.",
         differs="end of a stream",
     ),
+    "a stream without its last batch": Case(
+        {"max_steps": 5, "dataloader_drop_last": True},
+        {**STREAMED, "model": plain()},
+        about="What does not fill a batch is left out of an evaluation.",
+        differs="last of a stream dropped",
+    ),
     "a stream in workers": Case(
         {"max_steps": 6, "dataloader_num_workers": 2},
         {"train_dataset": Stream(sentences(TRAIN_ROWS)), "model": plain()},
