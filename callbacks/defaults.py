@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..events.callback import Callback
+from .align_tokens import AlignTokens
 from .carry_past import CarryPast
 from .checkpoint import Checkpoint
 from .compile_model import Compile
@@ -30,6 +31,7 @@ from .tf32 import TF32
 from .watch_numbers import WatchNumbers
 
 DEFAULTS: tuple[type[Callback], ...] = (
+    AlignTokens,
     DDP,
     TF32,
     MixedPrecision,

@@ -99,7 +99,8 @@ class EarlyStoppingCallback(Callback):
             self._stopping.load_state_dict(waited)
 
     def on_evaluate_end(self, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
-        if self._stopping is not None:
+        # As there, an evaluation before the first step is nothing that a later one would have to beat.
+        if self._stopping is not None and run.state.global_step > 0:
             self._stopping.on_evaluate_end(run, control, metrics)
 
     def state_dict(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..events.errors import ArgumentError
 from .data.batches import detach, join, map_tensors, rows_of, to_device, to_numpy
 from .data.loaders import length_of, order_of
 from .objective import Objective
@@ -144,7 +145,12 @@ def evaluation_loop(
             all_losses = first_rows(row_losses, rows, order) if concat else np.split(row_losses, np.cumsum(sizes)[:-1])
         wanted = {"losses": all_losses, "inputs": all_inputs}
         metrics = compute_metrics(EvalPrediction(all_predictions, all_labels, **wanted))
-    metrics = plain(metrics)
+    if not isinstance(metrics, Mapping):
+        raise ArgumentError(
+            f"`compute_metrics` returned a {type(metrics).__name__}; return a dict of names and numbers, as "
+            "{'accuracy': 0.9}."
+        )
+    metrics = plain(dict(metrics))
     if row_losses is not None:
         finite = row_losses[np.isfinite(row_losses)] if args.logging_nan_inf_filter else row_losses
         metrics[f"{prefix}_loss"] = (finite if finite.size else row_losses).mean().item()

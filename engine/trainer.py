@@ -107,6 +107,10 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
         composed = compose(args, callbacks or [], [*found_callbacks(args), switched])
         ranks = Ranks.from_environment()
         ranks.join(args.device, args.ddp_backend, args.ddp_timeout)
+        if model is not None and not isinstance(model, nn.Module):
+            raise ArgumentError(
+                f"`model` is a {type(model).__name__}; pass a torch.nn.Module, such as `from_pretrained(name)` returns."
+            )
         if (model is None) == (model_init is None):
             raise ArgumentError("Pass either `model` or `model_init` to the Trainer, one of the two.")
         self.model_init = model_init
@@ -318,6 +322,10 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
         problems = []
         if self.args.eval_strategy != "no" and self.eval_dataset is None:
             problems.append(f"`eval_strategy={str(self.args.eval_strategy)!r}` needs an `eval_dataset`, or 'no'.")
+        if self.args.eval_strategy != "no":
+            sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
+            empty = [name for name, dataset in sets.items() if length_of(dataset) == 0]
+            problems += [f"`eval_dataset`{f' {name!r}' if name else ''} has no rows: leave it out." for name in empty]
         if self.model_init is not None and any(part is not None for part in self._given_optimizers):
             problems.append(
                 "`optimizers` belong to one model and `model_init` makes new ones: use `optimizer_cls_and_kwargs`."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from trainbus.callbacks.align_tokens import AlignTokens as AlignTokens
     from trainbus.callbacks.carry_past import CarryPast as CarryPast
     from trainbus.callbacks.checkpoint import Checkpoint as Checkpoint
     from trainbus.callbacks.compile_model import Compile as Compile
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from trainbus.integrations.wandb import Wandb as Wandb
 
 _PLACES = {
+    "callbacks.align_tokens": ("AlignTokens",),
     "callbacks.carry_past": ("CarryPast",),
     "callbacks.checkpoint": ("Checkpoint",),
     "callbacks.compile_model": ("Compile",),

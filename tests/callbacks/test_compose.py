@@ -44,7 +44,7 @@ def args(**arguments):
     return TrainingArguments("out", **arguments)
 
 
-BEFORE = ("CountFlops", "StopAtMaxSteps", "StopOnSignal", "ControlFile")
+BEFORE = ("AlignTokens", "CountFlops", "StopAtMaxSteps", "StopOnSignal", "ControlFile")
 
 
 def test_what_the_arguments_spell_and_no_more():

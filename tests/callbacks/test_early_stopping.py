@@ -161,6 +161,19 @@ def test_as_transformers_spells_it(tmp_path, options, values, greater):
     assert ends[0] < 8
 
 
+def test_as_transformers_spells_it_an_evaluation_on_start_need_not_be_beaten(tmp_path):
+    theirs = pytest.importorskip("transformers").EarlyStoppingCallback
+    for kind in (EarlyStoppingCallback, theirs):
+        built = trainer(
+            tmp_path / kind.__module__.partition(".")[0],
+            kind(early_stopping_patience=1),
+            **{**BEST, "eval_on_start": True, "max_steps": 8},
+            compute_metrics=scripted([0.9, 0.5, 0.6, 0.55, 0.7]),
+        )
+        built.train()
+        assert built.state.global_step == 3
+
+
 def test_small_improvements_add_up_unlike_in_transformers(tmp_path):
     """There, each improvement is measured from the one before, however small, so that a slow climb is none."""
     theirs = pytest.importorskip("transformers").EarlyStoppingCallback
