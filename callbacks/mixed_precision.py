@@ -57,6 +57,7 @@ class MixedPrecision(Callback):
 
     def on_setup(self, run: Run) -> None:
         device = run.args.device.type
+        run.seams.fill(type(self).__name__, autocast=lambda: torch.autocast(device, dtype=DTYPES[self.dtype]))
         if self.dtype == "fp16":
             if device != "cuda":
                 raise ArgumentError(

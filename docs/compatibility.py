@@ -13,6 +13,7 @@ import trainbus
 from trainbus.engine.arguments import ALIASES, TrainingArguments
 from trainbus.engine.arguments.script import ScriptArguments
 from trainbus.engine.optim_table import OPTIMIZERS, UNAVAILABLE
+from trainbus.engine.overrides import NEVER_CALLED
 from trainbus.engine.schedules import SCHEDULES
 from trainbus.events import EVENTS
 
@@ -42,17 +43,6 @@ DIFFERS = {
     "warmup_ratio": "Transformers 4's; 5 spells it as `warmup_steps` below 1.",
 }
 """Where an argument does other than what transformers does, in a sentence."""
-
-METHODS = {
-    "autocast_smart_context_manager": "The seam is `MixedPrecision`.",
-    "compute_loss_context_manager": "The seam is `MixedPrecision`.",
-    "create_accelerator_and_postprocess": "There is no accelerate.",
-    "propagate_args_to_deepspeed": "There is no accelerate.",
-    "set_initial_training_values": "The plan of a run is `run.plan`.",
-    "store_flos": "`CountFlops` adds to `state.total_flos` itself.",
-    "torch_jit_model_eval": "`torch_compile` is what torch offers in its place.",
-}
-"""Methods of transformers' Trainer that are not here, with the reason."""
 
 
 def page(table: Table, notice: str) -> list[str]:
@@ -109,9 +99,12 @@ def _optimizers() -> Iterator[tuple[str, str]]:
 
 def _methods(theirs: type) -> Iterator[tuple[str, str]]:
     for name, method in sorted(vars(theirs).items()):
-        if name.startswith("_") or not inspect.isfunction(method):
+        if not inspect.isfunction(method) and not isinstance(method, staticmethod):
             continue
-        if hasattr(trainbus.Trainer, name):
-            yield f"`{name}`", "yes"
+        if name.startswith("__"):
+            continue
+        if name in NEVER_CALLED:
+            callable_here = "may be called; overridden, " if hasattr(trainbus.Trainer, name) else "no: "
+            yield f"`{name}`", f"{callable_here}{NEVER_CALLED[name]}"
         else:
-            yield f"`{name}`", METHODS.get(name, "no")
+            yield f"`{name}`", "yes" if hasattr(trainbus.Trainer, name) else "no"

@@ -61,7 +61,16 @@ class Objective:
         self.returns_loss = any(
             name == "return_loss" and parameter.default is True for name, parameter in self.parameters.items()
         )
-        self.accepted_columns = [*self.parameters, "label", "label_ids", *label_names]
+
+    @property
+    def accepted_columns(self) -> list[str]:
+        """The columns of a dataset that the model, or the loss, has a use for."""
+        return [*self.parameters, "label", "label_ids", *self.label_names]
+
+    def set(self, **settings: Any) -> None:
+        """Replace what was found by looking at the model, as `label_names`, by what the user knows of it."""
+        for name, value in settings.items():
+            setattr(self, name, value)
 
     def __call__(self, model: nn.Module, inputs: Any, items: Any = None) -> tuple[torch.Tensor, Any]:
         """Return the loss of a batch and the model's outputs.

@@ -75,6 +75,8 @@ class Seams:
     """Clear gradients. Default: set them to None."""
     scaler: Scaler | None
     """Scales the loss so that half-precision gradients do not vanish. Default: none."""
+    autocast: Callable[[], AbstractContextManager[Any]]
+    """Context in which steps compute what they compute outside of the model's forward. Default: none."""
     optimizer_state: Callable[[Optimizer], dict[str, Any]]
     """Return the whole state of the optimizer, called on every process. Default: its `state_dict()`."""
 
@@ -87,6 +89,7 @@ class Seams:
         self.clip = clip_gradients
         self.zero_grad = _zero_grad
         self.scaler = None
+        self.autocast = nullcontext
         self.optimizer_state = _optimizer_state
 
     def fill(self, by: str, **fillings: Any) -> None:

@@ -105,6 +105,7 @@ class Seq2SeqTrainer(Trainer):
         if not self.args.predict_with_generate or prediction_loss_only:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         generator: Any = self.run.model
+        inputs = self._prepare_inputs(inputs)
         if not hasattr(generator, "generate") or not isinstance(inputs, Mapping):
             raise ModelError(
                 "`predict_with_generate=True` needs a model with a method `generate`, and batches that are dicts; here "

@@ -54,6 +54,8 @@ class Stepper:
         self.moves_schedule = run.lr_scheduler is not None and not needs_metric(run.lr_scheduler)
         self.accumulating = 1
         """Batches in the step being made: what a loss that is a mean over its batch is divided by."""
+        self.completing = True
+        """Whether the batch in work is the last of its step."""
 
     def step(self, window: Window) -> None:
         """Make one step: forward and backward of each batch, then the update."""
@@ -64,7 +66,7 @@ class Stepper:
         for index, batch in enumerate(window.items):
             run.batch = batch
             announce("on_batch")
-            last = index == window.batches - 1
+            self.completing = last = index == window.batches - 1
             with synchronise(model, last):
                 loss = self.training_step(model, run.batch, items)
             run.loss = loss
@@ -75,13 +77,13 @@ class Stepper:
                 announce("on_substep_end")
         self._update(run, run.optimizer)
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Announce the loss while it is live, and backpropagate it."""
+    def backward(self, loss: torch.Tensor, **options: Any) -> None:
+        """Announce the loss while it is live, and backpropagate it, with options for `torch.Tensor.backward`."""
         run = self.run
         run.loss = loss
         run.bus.announce("on_loss")
         scaler = run.seams.scaler
-        (run.loss if scaler is None else scaler.scale(run.loss)).backward()
+        (run.loss if scaler is None else scaler.scale(run.loss)).backward(**options)
 
     def _sum(self, loss: torch.Tensor) -> None:
         if self.filter_nonfinite and not torch.isfinite(loss):

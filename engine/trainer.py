@@ -212,11 +212,15 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
         """
         if not model.training:
             model.train()
+        inputs = self._prepare_inputs(inputs)
         loss: torch.Tensor = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
         if loss.dim() > 0:
             loss = loss.mean()
-        counted = self.objective.takes_item_count and num_items_in_batch is not None
-        if not counted and self.compute_loss_func is None and self._stepper.accumulating > 1:
+        scaled = self.loss_is_scaled_for_ga
+        if scaled is None:
+            counted = self.objective.takes_item_count and num_items_in_batch is not None
+            scaled = counted or self.compute_loss_func is not None
+        if not scaled and self._stepper.accumulating > 1:
             loss = loss / self._stepper.accumulating
         self._stepper.backward(loss)
         loss = self.run.loss  # which a handler of `on_loss` may have replaced
@@ -291,6 +295,7 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
             label_smoothing=args.label_smoothing_factor,
             label_names=args.label_names,
         )
+        self.objective.set(**self._objective_settings)
 
     def _assemble(self, plan: Plan) -> None:
         """Have the callbacks fill the seams, then build optimizer, wrapped model and schedule through them."""

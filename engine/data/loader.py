@@ -16,7 +16,7 @@ from ..utils import set_seed
 from .batches import map_tensors
 from .collate import Collator
 from .length_sampler import LengthGroupedSampler
-from .samplers import BatchedSampler
+from .samplers import BatchedSampler, GivenSampler
 from .stream_state import dataset_state, restore_dataset
 from .worker_signals import outlive_signals
 
@@ -64,6 +64,12 @@ class Loader(DataLoader[Any]):
         sampler = getattr(self.batch_sampler, "sampler", None)
         return sampler if isinstance(sampler, LengthGroupedSampler) else None
 
+    @property
+    def _drawn(self) -> LengthGroupedSampler | GivenSampler | None:
+        """The sampler whose order is drawn anew in each epoch from states that it keeps; None where there is none."""
+        sampler = getattr(self.batch_sampler, "sampler", None)
+        return sampler if isinstance(sampler, (LengthGroupedSampler, GivenSampler)) else None
+
     def place(self) -> dict[str, Any]:
         """Return what another loader needs to go on exactly from here, as nested values with tensors.
 
@@ -81,7 +87,7 @@ class Loader(DataLoader[Any]):
             "over": over,
             "ahead": {"batch": as_plain(passage.ahead)} if kept else None,
             "workers": {str(worker): states for worker, states in passage.workers.items()},
-            "order": None if self.grouping is None else self.grouping.state,
+            "order": None if self._drawn is None else self._drawn.state,
             "dataset": passage.dataset,
         }
 
@@ -133,8 +139,8 @@ class Loader(DataLoader[Any]):
             self.take_over(goal)
             return iter(())
         restore_random_states(passage.began)
-        if self.grouping is not None:
-            self.grouping.state = goal["order"]
+        if self._drawn is not None:
+            self._drawn.state = goal["order"]
         to_read = goal["pulled"]
         held = goal["ahead"] is not None
         if self.skip(to_read):
@@ -231,13 +237,16 @@ class WorkerStart:
     """How many there are."""
     rank: int
     """The process that they load for."""
+    seeds: bool = True
+    """Whether they are seeded here; those that read a stream keep the seeds of torch, as in transformers."""
     states: dict[int, Any] = field(default_factory=dict)
     """The random states of those before, by number."""
 
     def __call__(self, worker: int) -> None:
         """Start the worker of this number."""
         outlive_signals(worker)
-        set_seed(self.workers * self.rank + torch.initial_seed() % 2**32)
+        if self.seeds:
+            set_seed(self.workers * self.rank + torch.initial_seed() % 2**32)
         if worker in self.states:
             restore_random_states(self.states[worker])
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from torch.utils.data import IterableDataset, Sampler, SequentialSampler
+from torch.utils.data import IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from ...events.errors import DataError
 from ..arguments import TrainingArguments
@@ -14,7 +14,7 @@ from ..ranks import Ranks
 from .collate import Collator, ColumnFilter
 from .length_sampler import LengthGroupedSampler, lengths_of
 from .loader import Labelling, Loader, WorkerStart
-from .samplers import BatchedSampler, ShuffledSampler
+from .samplers import BatchedSampler, GivenSampler, ShuffledSampler
 from .worker_signals import outlive_signals
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ def build_loader(
     accepted: Collection[str] | None,
     seed: int,
     main_input: str = "input_ids",
+    sampler: Callable[[Any], Any] | None = None,
 ) -> Loader:
     """Build the loader of one process.
 
@@ -44,13 +45,14 @@ def build_loader(
         accepted: columns to keep, or None for all.
         seed: of the shuffling.
         main_input: the key of the rows that says how long they are, where they are grouped by length.
+        sampler: from the dataset to the order of its rows, or None for its own; by default as the arguments say.
 
     Raises:
         DataError: if the dataset is none, has no column that the model accepts, or none that says how long a row is.
     """
     rows = dataset
     if accepted is not None:
-        dataset, collator = _keep_columns(dataset, collator, accepted)
+        dataset, collator = keep_columns(dataset, collator, accepted)
     options: dict[str, Any] = {
         "collate_fn": collator,
         "num_workers": args.dataloader_num_workers,
@@ -63,7 +65,7 @@ def build_loader(
     }
     if training and args.dataloader_num_workers:
         options["collate_fn"] = Labelling(collator)
-        options["worker_init_fn"] = WorkerStart(args.dataloader_num_workers, ranks.rank)
+        options["worker_init_fn"] = WorkerStart(args.dataloader_num_workers, ranks.rank, seeds=not is_iterable(dataset))
     if is_iterable(dataset):
         if not isinstance(dataset, IterableDataset):
             dataset = _Iterable(dataset)
@@ -74,21 +76,50 @@ def build_loader(
         raise DataError(
             f"{type(dataset).__name__} is no dataset: it needs __getitem__ and __len__, or __iter__ to be streamed."
         )
-    if args.train_sampling_strategy == "group_by_length":
-        lengths = lengths_of(rows, args.length_column_name, main_input)
-        sampler = _group_by_length(lengths, args, ranks, batch_size, training)
-    elif training and args.train_sampling_strategy == "random":
-        sampler = ShuffledSampler(dataset, seed)
+    if sampler is None:
+        order: Sampler[int] = default_sampler(
+            *(rows, args, ranks), batch_size=batch_size, training=training, seed=seed, main_input=main_input
+        )
     else:
-        sampler = SequentialSampler(dataset)
+        order = _repeatable(sampler(rows), dataset, seed)
     batches = BatchedSampler(
-        sampler,
+        order,
         batch_size,
         drop_last=args.dataloader_drop_last,
         rank=ranks.rank,
         world_size=ranks.world_size,
     )
     return Loader(dataset, batch_sampler=batches, **options)
+
+
+def default_sampler(
+    dataset: Any,
+    args: TrainingArguments,
+    ranks: Ranks,
+    *,
+    batch_size: int,
+    training: bool,
+    seed: int,
+    main_input: str = "input_ids",
+) -> Sampler[int]:
+    """Return the order of a map-style dataset's rows that the arguments ask for; see `build_loader`."""
+    if args.train_sampling_strategy == "group_by_length":
+        lengths = lengths_of(dataset, args.length_column_name, main_input)
+        return _group_by_length(lengths, args, ranks, batch_size, training)
+    if training and args.train_sampling_strategy == "random":
+        return ShuffledSampler(dataset, seed)
+    return SequentialSampler(dataset)
+
+
+def _repeatable(sampler: Any, dataset: Any, seed: int) -> Sampler[int]:
+    """Return an order that can be gone on with; torch's plain shuffling is seeded, as accelerate does it."""
+    if sampler is None:
+        return SequentialSampler(dataset)
+    if isinstance(sampler, (SequentialSampler, ShuffledSampler, LengthGroupedSampler)):
+        return sampler
+    if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source):
+        return ShuffledSampler(sampler.data_source, seed)
+    return GivenSampler(sampler)
 
 
 def _group_by_length(
@@ -122,7 +153,12 @@ def length_of(data: Any) -> int | None:
         return None
 
 
-def _keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) -> tuple[Any, Collator]:
+def keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) -> tuple[Any, Collator]:
+    """Return a dataset and its collator such that batches have the accepted columns only.
+
+    Raises:
+        DataError: if there are none of them.
+    """
     columns = getattr(dataset, "column_names", None)
     if is_iterable(dataset) or not isinstance(columns, list) or not hasattr(dataset, "remove_columns"):
         return dataset, ColumnFilter(collator, frozenset(accepted))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sized
+from typing import Any
 
 import torch
 from torch.utils.data import Sampler
+
+from ..randomness import random_states, restore_random_states
 
 
 class ShuffledSampler(Sampler[int]):
@@ -32,6 +35,44 @@ class ShuffledSampler(Sampler[int]):
 
     def __len__(self) -> int:
         return len(self.dataset)
+
+
+class GivenSampler(Sampler[int]):
+    """The order of a sampler of the user's, with what it takes to draw it again in the middle of an epoch."""
+
+    def __init__(self, sampler: Any) -> None:
+        """Give out the rows of `sampler`, anything that iterates over them."""
+        self.sampler = sampler
+        self.state: dict[str, Any] | None = None
+        """The random states from which the last order was drawn; None before the first."""
+        self._again = False
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to an epoch, where the sampler knows of epochs."""
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
+
+    def repeat(self) -> None:
+        """Give out once more, the next time, the order that belongs to `state`."""
+        self._again = self.state is not None
+
+    def __iter__(self) -> Iterator[int]:
+        generator: Any = getattr(self.sampler, "generator", None)
+        own = isinstance(generator, torch.Generator)
+        if self._again and self.state is not None:
+            self._again = False
+            before = random_states()
+            restore_random_states(self.state["global"])
+            if own:
+                generator.set_state(self.state["own"])
+            rows = list(self.sampler)
+            restore_random_states(before)  # which are those behind the draw already
+            return iter(rows)
+        self.state = {"global": random_states(), **({"own": generator.get_state()} if own else {})}
+        return iter(list(self.sampler))
+
+    def __len__(self) -> int:
+        return len(self.sampler)
 
 
 class BatchedSampler(Sampler[list[int]]):

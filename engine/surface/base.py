@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
 from ...events.bus import EventBus
 from ...events.control import TrainerControl
+from ...events.errors import ArgumentError
 from ...events.state import TrainerState
 from ..arguments import TrainingArguments
 from ..objective import Objective
@@ -23,6 +25,10 @@ class Surface:
     objective: Objective
     loss_takes_items = True
     """Whether `compute_loss` divides by the items of the whole step; one that is not told them cannot."""
+    loss_is_scaled_for_ga: bool | None = None
+    """Whether the loss is divided by the batches of its step already; None to judge by how it is computed."""
+    _objective_settings: Mapping[str, Any] = {}
+    """What a subclass set of the objective."""
 
     @property
     def state(self) -> TrainerState:
@@ -33,6 +39,11 @@ class Surface:
     def control(self) -> TrainerControl:
         """What callbacks ask for."""
         return self.run.control
+
+    @control.setter
+    def control(self, control: TrainerControl) -> None:
+        if control is not self.run.control:
+            raise ArgumentError("A run has one control, which cannot be replaced: set its flags, or request and veto.")
 
     @property
     def model(self) -> nn.Module:

@@ -125,6 +125,8 @@ class Evaluating(Recording, Loading):
         Override it to change how a batch is predicted for.
         """
 
+        inputs = self._prepare_inputs(inputs)
+
         def compute(model: Any, inputs: Any) -> Any:
             items = self.count_items([inputs])
             return self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=items)
@@ -143,10 +145,6 @@ class Evaluating(Recording, Loading):
             loss = loss * self.run.ranks.world_size  # the average over processes, which follows, divides by it
         self.run.outputs = outputs
         return (loss, outputs) if return_outputs else loss
-
-    def _prepare_inputs(self, inputs: Any) -> Any:
-        """Return a batch as it is, which is on its device already: steps written for transformers call this."""
-        return inputs
 
     def count_items(self, batches: list[Any]) -> Any:
         """Return the label items of a step, over all processes where they are averaged over all; None if unwanted."""

@@ -40,11 +40,16 @@ class Recording(Surface):
             metrics: as `train`, `evaluate` or `predict` return them.
         """
         if self.is_world_process_zero():
-            words = {key: _in_words(key, value) for key, value in sorted(metrics.items())}
+            words = {key: str(value) for key, value in sorted(self.metrics_format(metrics).items())}
             keys, values = (max(map(len, column), default=0) for column in (words, words.values()))
             print(f"***** {split} metrics *****")
             for key, value in words.items():
                 print(f"  {key:<{keys}} = {value:>{values}}")
+
+    @staticmethod
+    def metrics_format(metrics: dict[str, Any]) -> dict[str, Any]:
+        """Return metrics as people read them: times as h:mm:ss, operations in GF, memory in MB, floats in 4 digits."""
+        return {key: _readable(key, value) for key, value in metrics.items()}
 
     def save_metrics(self, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
         """Write metrics as `<split>_results.json` into the output folder, on the first process.
@@ -79,19 +84,30 @@ class Recording(Surface):
             output_dir: where to; by default the output folder.
         """
         if self.args.should_save:
-            self._write_model(Path(self.args.output_dir if output_dir is None else output_dir), None)
+            self._save(str(self.args.output_dir if output_dir is None else output_dir))
+
+    def _save(self, output_dir: str | None = None, state_dict: Weights | None = None) -> None:
+        """Write what `save_model` writes, on the process that writes. Override it to write more, or otherwise.
+
+        Args:
+            output_dir: where to; by default the output folder.
+            state_dict: the weights; by default those that the model has.
+        """
+        self._write_model(Path(self.args.output_dir if output_dir is None else output_dir), state_dict)
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Return what writes the model as it is now into a folder, later and on any thread; None if nothing can.
 
-        Nothing can where `save_model` is overridden, or a `save_pretrained` takes no `state_dict`: what they write is
-        the model itself.
+        Nothing can where `save_model` or `_save` is overridden, or a `save_pretrained` takes no `state_dict`: what they
+        write is the model itself.
 
         Args:
             copy: copies a weight, given its name.
         """
         library = __name__.partition(".")[0]
-        if type(self).save_model.__module__.partition(".")[0] != library or not can_be_written_later(self.run.model):
+        writers = (type(self).save_model, type(self)._save)
+        overridden = any(writer.__module__.partition(".")[0] != library for writer in writers)
+        if overridden or not can_be_written_later(self.run.model):
             return None
         if not self.args.should_save:
             return lambda folder: None
@@ -124,11 +140,12 @@ def _write_json(path: Path, values: dict[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=4, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _in_words(key: str, value: Any) -> str:
-    """Return a metric as people read it: seconds as h:mm:ss, large counts of operations in GF, floats in 4 digits."""
+def _readable(key: str, value: Any) -> Any:
+    if "_mem_" in key:
+        return f"{int(value) >> 20}MB"
     if key.endswith("_runtime"):
         whole = datetime.timedelta(seconds=int(value))
         return f"{whole}.{round(value % 1 * 100):02d}"
     if key == "total_flos":
         return f"{int(value) >> 30}GF"
-    return str(round(value, 4)) if isinstance(value, float) else str(value)
+    return round(value, 4) if isinstance(value, float) else value

@@ -2,12 +2,55 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ...events.bus import Channel, Handle
+from ...events.control import TrainerControl
 from ...events.errors import SubscriptionError
 from .base import Surface
+
+_CARRIES = {"on_log": "logs", "on_evaluate": "metrics", "on_predict": "metrics"}
+"""Event -> what transformers gives its handlers beside arguments, state and control."""
+
+
+@dataclass(frozen=True)
+class CallbackHandler:
+    """What loops written for transformers announce their moments to, as `callback_handler.on_log(...)`."""
+
+    trainer: Subscribing
+    """The trainer whose callbacks hear of it."""
+
+    @property
+    def callbacks(self) -> list[Any]:
+        """All callbacks and subscribed functions, in order of attachment."""
+        return list(self.trainer.callbacks.values())
+
+    def add_callback(self, callback: Any) -> None:
+        """Attach a callback, or an instance of a class of callbacks."""
+        self.trainer.add_callback(callback)
+
+    def pop_callback(self, callback: Any) -> Any:
+        """Detach a callback, or the first of a class, and return it; None if there is none."""
+        return self.trainer.pop_callback(callback)
+
+    def remove_callback(self, callback: Any) -> None:
+        """Detach a callback, the first of a class, or the one with an id."""
+        self.trainer.remove_callback(callback)
+
+    def __getattr__(self, event: str) -> Callable[..., TrainerControl]:
+        if not event.startswith("on_") or event not in self.trainer.signals:
+            raise AttributeError(f"The callback handler has no {event!r}: it has the events, and those are `on_...`.")
+        return functools.partial(self._announce, event)
+
+    def _announce(self, event: str, args: Any, state: Any, control: Any, *carried: Any) -> TrainerControl:
+        run = self.trainer.run
+        for value in carried:
+            setattr(run, _CARRIES[event], value)
+        run.announce(event)
+        return run.control
 
 
 class Subscribing(Surface):
@@ -19,6 +62,11 @@ class Subscribing(Surface):
     def signals(self) -> dict[str, Channel]:
         """blinker's signal of each event, by its name: `trainer.signals["on_log"].connect(receiver)`."""
         return self.bus.signals
+
+    @property
+    def callback_handler(self) -> CallbackHandler:
+        """What loops of one's own announce their moments to."""
+        return CallbackHandler(self)
 
     @property
     def callbacks(self) -> dict[str, Any]:

@@ -107,6 +107,7 @@ def kill_at_random(folder: Path, kills: int, seed: int) -> None:
     chance, killed = random.Random(seed), folder / "killed"
     steps = (BETWEEN + 2) * kills
     wanted = unbroken(folder, steps)
+    killed.mkdir(parents=True)  # the first kill may come before the first save
     newest = in_a_save = 0
     for _ in range(kills):
         hears, says = os.pipe()

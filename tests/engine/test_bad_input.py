@@ -16,6 +16,8 @@ from torch.utils.data import IterableDataset
 
 import trainbus
 from trainbus.engine.checkpoint import store
+from trainbus.engine.checkpoint.listing import survey
+from trainbus.engine.checkpoint.verify import problems
 from trainbus.events import (
     EVENTS,
     FLAGS,
@@ -23,6 +25,7 @@ from trainbus.events import (
     Callback,
     DataError,
     ModelError,
+    Stage,
     SubscriptionError,
     TrainbusError,
     record,
@@ -337,10 +340,15 @@ def assert_as_good_as_new(run: Any, whole: Whole) -> None:
     assert same_weights(weights(run.model), whole.after)
 
 
+@pytest.mark.parametrize("stage", [Stage.PREPARE, Stage.DECIDE, Stage.RELEASE], ids=["first", "middle", "last"])
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("event", [event for event in ANNOUNCED if event != "on_close"])
-def test_a_callback_that_raises_ends_the_run_in_good_order(event: str, last: bool, whole: Whole, tmp_path: Path):
+def test_a_callback_that_raises_ends_the_run_in_good_order(
+    event: str, last: bool, stage: Stage, whole: Whole, tmp_path: Path
+):
+    """At the first and at the last announcement of each event, as the first of its hearers, in the middle, and last."""
     early, late, failing = Witness("early"), Witness("late"), Failing(event, whole.announced[event] if last else 1)
+    failing.stage = stage
     run = whole_run(tmp_path, early, failing, late)
     with pytest.raises(Boom) as caught:
         run.train()
@@ -349,6 +357,8 @@ def test_a_callback_that_raises_ends_the_run_in_good_order(event: str, last: boo
         assert witness.heard == dict.fromkeys(ENDINGS, 1)
         assert witness.exceptions == [caught.value]
     assert not list(tmp_path.glob(".tmp-*"))
+    for found in survey(tmp_path):
+        assert problems(found.path, full=True) == []
     assert_as_good_as_new(run, whole)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,11 @@ def run_of(folder: Path, way: str, seed: int = 0, **changes: Any) -> Any:
     return trainer(folder, Regression(dropout=0.3, seed=seed), args=args, callbacks=callbacks)
 
 
+def as_text(values: Any) -> str:
+    """Values as text, since NaN, which an overflow logs, equals nothing."""
+    return json.dumps(values, sort_keys=True)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_at_every_step(way: str, tmp_path: Path):
     whole = run_of(tmp_path / "whole", way, save_strategy="steps", save_steps=1)
@@ -66,7 +72,7 @@ def test_at_every_step(way: str, tmp_path: Path):
         assert same_weights(weights(again.model), weights(whole.model)), step
         assert equal(again.optimizer.state_dict(), whole.optimizer.state_dict()), step
         assert equal(again.lr_scheduler.state_dict(), whole.lr_scheduler.state_dict()), step
-        assert history(again) == history(whole), step
+        assert as_text(history(again)) == as_text(history(whole)), step
         assert again.state.steps_skipped == whole.state.steps_skipped
         if WAYS[way][1] is not None:
             mine, other = (run.callbacks["Scaling"] for run in (again, whole))

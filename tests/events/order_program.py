@@ -1,4 +1,4 @@
-"""Prints the order of 24 callbacks of all stages, with constraints, and of three functions connected through blinker."""
+"""Prints the order of 24 callbacks of all stages, with constraints, and of functions connected through blinker."""
 
 from __future__ import annotations
 

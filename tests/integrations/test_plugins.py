@@ -1,5 +1,7 @@
 """Callbacks that installed packages offer through an entry point, and integrations by name."""
 
+import os
+import subprocess
 import sys
 from importlib.metadata import EntryPoint
 
@@ -65,6 +67,34 @@ def test_one_that_cannot_be_imported_is_named_too(tmp_path, offer):
     offer(gone="NoSuchThing")
     with pytest.raises(TrainbusError, match="'gone'"):
         callbacks(tmp_path)
+
+
+def test_a_broken_one_that_is_really_installed_cannot_stop_the_import(tmp_path):
+    """Only building a trainer looks for plugins, and one that is broken is left out by a variable."""
+    info = tmp_path / "broken_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{module.GROUP}]\nbad = broken_plugin:Callback\n")
+    (tmp_path / "broken_plugin.py").write_text("raise RuntimeError('broken at import')\n")
+    program = """
+import trainbus
+from torch import nn
+from trainbus.events import TrainbusError
+try:
+    trainbus.Trainer(nn.Linear(2, 2), trainbus.TrainingArguments("nowhere"))
+except TrainbusError as error:
+    print(error)
+import os
+os.environ["TRAINBUS_DISABLE_PLUGINS"] = "bad"
+trainbus.Trainer(nn.Linear(2, 2), trainbus.TrainingArguments("nowhere"))
+print("built without it")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "'bad'" in done.stdout
+    assert "broken at import" in done.stdout
+    assert done.stdout.endswith("built without it\n")
 
 
 def test_an_unknown_tracker_is_refused_with_the_nearest_name(tmp_path):

@@ -8,6 +8,7 @@ from parity_models import Plain, of_bert, plain
 from parity_toys import (
     Rotating,
     Stream,
+    Thinned,
     accuracy,
     classified,
     masked,
@@ -142,6 +143,11 @@ DATA = {
         {"max_steps": 6, "dataloader_num_workers": 2},
         {"train_dataset": Stream(sentences(TRAIN_ROWS)), "model": plain()},
         about="Each worker reads its share, and their batches take turns.",
+    ),
+    "a stream that draws at random, in workers": Case(
+        {"max_steps": 6, "dataloader_num_workers": 2},
+        {"train_dataset": Thinned(sentences(TRAIN_ROWS)), "model": plain()},
+        about="Workers that read a stream are seeded by torch alone.",
     ),
     "a stream evaluated in workers": Case(
         {"max_steps": 3, "dataloader_num_workers": 2},

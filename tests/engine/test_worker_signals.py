@@ -1,0 +1,63 @@
+"""Workers of a loader outlive the signals that stop a run, and end by that of the process they load for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from kill_program import forked
+
+from trainbus.engine.data.worker_signals import outlive_signals
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="the system does not say who sends a signal")
+
+
+@pytest.fixture
+def worker() -> Iterator[int]:
+    """A process that does nothing for a minute, as a worker that waits for its next batch."""
+    hears, says = os.pipe()
+
+    def wait() -> None:
+        outlive_signals(0)
+        os.write(says, b".")
+        time.sleep(60)
+
+    child = forked(wait)
+    os.read(hears, 1)
+    yield child
+    try:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
+
+
+def ended(child: int) -> bool:
+    return os.waitpid(child, os.WNOHANG)[0] != 0
+
+
+def send_from_another(child: int, number: int) -> None:
+    """Send a signal from a process that is not the worker's parent."""
+    other = forked(lambda: os.kill(child, number))
+    assert os.waitpid(other, 0)[1] == 0
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
+def test_it_goes_on_when_others_tell_it_to_stop(name: str, worker: int):
+    for _ in range(3):
+        send_from_another(worker, getattr(signal, name))
+        time.sleep(0.02)
+    assert not ended(worker)
+
+
+def test_it_ends_at_once_when_its_parent_says_so(worker: int):
+    send_from_another(worker, signal.SIGTERM)
+    os.kill(worker, signal.SIGTERM)
+    until = time.monotonic() + 20
+    while not (status := os.waitpid(worker, os.WNOHANG))[0]:
+        assert time.monotonic() < until, "it goes on"
+        time.sleep(0.005)
+    assert os.waitstatus_to_exitcode(status[1]) == 0

@@ -1,0 +1,81 @@
+"""A disk of one megabyte that fills up for real: what is on it stays good, and the run trains on, or says why not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import logging, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from checkpoint_toys import names_in, saving
+from engine_toys import same_weights, trainer, weights, points
+from torch import nn
+from trainbus.engine.checkpoint import space
+from trainbus.engine.checkpoint.listing import choose, survey
+from trainbus.engine.checkpoint.verify import problems
+from trainbus.events import CheckpointError
+
+disk, policy = Path(sys.argv[2]), sys.argv[3]
+space._REST = 0
+if sys.argv[4] == "unforeseen":
+    space.check_space = lambda needed, folder: None  # the disk fills up after it was asked
+    import trainbus.engine.checkpoint.store as store
+    store.check_space = space.check_space
+
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 8000), nn.Linear(8000, 1))
+    def forward(self, x, labels=None):
+        return {"loss": (self.body(x).squeeze(-1) - labels).square().mean()}
+
+def run(folder, **args):
+    import torch
+    torch.manual_seed(0)
+    args = {"max_steps": 5, "save_strategy": "steps", "save_steps": 1, "optim": "sgd", "disable_tqdm": True, **args}
+    return trainer(folder, Wide(), args=args, train_dataset=points(40))
+
+unbroken = run(disk / "unbroken", save_strategy="no")
+unbroken.train()
+full = run(disk, on_save_error=policy)
+logging.basicConfig(level=logging.WARNING, stream=sys.stdout)
+try:
+    full.train()
+    print("trained to step", full.state.global_step)
+    assert same_weights(weights(full.model), weights(unbroken.model))
+except CheckpointError as error:
+    print("ended at step", full.state.global_step, error)
+found = survey(disk)
+assert found, "nothing was saved at all"
+assert [problems(checkpoint.path, full=True) for checkpoint in found] == [[]] * len(found)
+assert not list(disk.glob(".tmp-*")), names_in(disk)
+assert choose(disk, True) == found[-1].path
+print("saved", [checkpoint.step for checkpoint in found])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("policy", ["raise", "warn"])
+@pytest.mark.parametrize("kind", ["foreseen", "unforeseen"])
+def test_a_disk_that_is_full_spoils_nothing(kind: str, policy: str, tmp_path: Path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], capture_output=True).returncode:
+        pytest.skip("only root may mount a disk")
+    try:
+        toys = Path(__file__).parent.parent / "engine"
+        words = [sys.executable, "-c", PROGRAM, str(toys), str(disk), policy, kind]
+        done = subprocess.run(words, capture_output=True, text=True)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ("ended at step" if policy == "raise" else "trained to step 5") in done.stdout
+    assert "cannot be written" in done.stdout
+    assert "No space left" in done.stdout or "not enough space left" in done.stdout
+    assert "saved [1, 2" in done.stdout
