@@ -108,13 +108,16 @@ class Ranks:
             dist.barrier()
 
     @contextmanager
-    def main_first(self) -> Iterator[None]:
-        """Have the first process of each machine do something before the others, as to fill a cache."""
-        if not self.alone and self.local_rank != 0:
+    def main_first(self, local: bool = True) -> Iterator[None]:
+        """Have the first process of each machine, or of all, do something before the others, as to fill a cache."""
+        first = (self.local_rank if local else self.rank) == 0
+        if not self.alone and not first:
             dist.barrier()
-        yield
-        if not self.alone and self.local_rank == 0:
-            dist.barrier()
+        try:
+            yield
+        finally:
+            if not self.alone and first:
+                dist.barrier()
 
     def agree(self, control: TrainerControl) -> None:
         """Raise on every process what any process asks for, and veto what any vetoes, in one reduction.

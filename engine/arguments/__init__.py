@@ -16,6 +16,7 @@ from .best_model import BestModelArguments
 from .data import DataArguments
 from .duration import DurationArguments
 from .evaluation import EvaluationArguments
+from .familiar import Familiar, ParallelMode
 from .hub import HubArguments
 from .model import ModelArguments
 from .optimizer import OptimizerArguments
@@ -31,7 +32,15 @@ from .schedule import ScheduleArguments
 from .script import ScriptArguments
 from .spelling import Spelling
 
-__all__ = ["ALIASES", "OPTIMIZERS", "SCHEDULES", "IntervalStrategy", "SaveStrategy", "TrainingArguments"]
+__all__ = [
+    "ALIASES",
+    "OPTIMIZERS",
+    "SCHEDULES",
+    "IntervalStrategy",
+    "ParallelMode",
+    "SaveStrategy",
+    "TrainingArguments",
+]
 
 
 # A dataclass takes its fields from the last base to the first, so the reference page shows the groups in this order
@@ -39,6 +48,7 @@ __all__ = ["ALIASES", "OPTIMIZERS", "SCHEDULES", "IntervalStrategy", "SaveStrate
 @dataclass(kw_only=True)
 class TrainingArguments(
     Record,
+    Familiar,
     HubArguments,
     ParallelArguments,
     ProcessArguments,
