@@ -29,6 +29,9 @@ DIFFERS = {
     "auto_find_batch_size": "Each attempt begins from the weights and the seed of the first.",
     "bf16_full_eval": "The float32 weights come back after the evaluation.",
     "debug": "Raises, naming the layer, and does not print frames. `tpu_metrics_debug` is refused.",
+    "deepspeed": "Refused in this version, after its spelling is checked.",
+    "fsdp": "Refused in this version.",
+    "fsdp_config": "Goes with `fsdp`.",
     "fp16_full_eval": "The float32 weights come back after the evaluation.",
     "fp16_opt_level": "PaddleNLP's; `O3` of apex is refused.",
     "logging_nan_inf_filter": "Off by default: a loss that is not finite is shown.",
@@ -38,6 +41,9 @@ DIFFERS = {
     "project": "Left to the tracker by default.",
     "report_to": "A tracker is asked for by name; others are plugins.",
     "restore_callback_states_from_checkpoint": "On by default, into the callbacks that are attached.",
+    "sharding": "PaddleNLP's; `stage1` and `stage2` are fairscale's, the others are refused in this version.",
+    "sharding_degree": "PaddleNLP's; refused in this version where it is not all processes.",
+    "train_sampling_strategy": "`batch_rebalance` is refused.",
     "sharded_ddp": "Transformers 4's, on fairscale.",
     "torch_empty_cache_steps": "At the end of a step rather than inside it.",
     "warmup_ratio": "Transformers 4's; 5 spells it as `warmup_steps` below 1.",
@@ -80,7 +86,8 @@ def _arguments(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[s
         if name in ours:
             who = ["your script"] if name in scripts else readers[name]
             help = ours[name].metadata["help"]
-            yield (f"`{name}`", origin, "yes", help, ", ".join(f"`{each}`" for each in who), DIFFERS.get(name, ""))
+            accepted = "not yet" if DIFFERS.get(name, "").startswith("Refused") else "yes"
+            yield (f"`{name}`", origin, accepted, help, ", ".join(f"`{each}`" for each in who), DIFFERS.get(name, ""))
         elif name in ALIASES:
             new = ALIASES[name].new
             meaning = f"Another name of `{new}`." if new else "Nothing is left to choose; accepted where it says so."
