@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .arguments.seq2seq import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
+    from .data.collate import DefaultDataCollator as DefaultDataCollator
     from .data.collate import default_data_collator as default_data_collator
     from .data.collators import DataCollatorForSeq2Seq as DataCollatorForSeq2Seq
     from .data.collators import DataCollatorForTokenClassification as DataCollatorForTokenClassification
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "arguments.seq2seq": ("Seq2SeqTrainingArguments",),
-    "data.collate": ("default_data_collator",),
+    "data.collate": ("DefaultDataCollator", "default_data_collator"),
     "data.collators": ("DataCollatorForSeq2Seq", "DataCollatorForTokenClassification", "DataCollatorWithPadding"),
     "data.collators_lm": ("DataCollatorForLanguageModeling",),
     "seq2seq": ("Seq2SeqTrainer",),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -281,6 +281,7 @@ def get_scheduler(
     optimizer: Optimizer,
     num_warmup_steps: int | None = None,
     num_training_steps: int | None = None,
+    scheduler_specific_kwargs: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> LRScheduler:
     """Build the learning rate scheduler called `name` on `optimizer`.
@@ -291,7 +292,9 @@ def get_scheduler(
             `lr_end` and `min_lr` are measured against.
         num_warmup_steps: Length of the warmup in updates; the schedules without one ignore it.
         num_training_steps: Length of the run in updates; the schedules without an end ignore it.
-        kwargs: The schedule's own settings, see `accepted_kwargs`, and `last_epoch` (default -1: a new run).
+        scheduler_specific_kwargs: The same as `kwargs`, in one mapping, as Transformers takes them.
+        kwargs: The schedule's own settings, see `accepted_kwargs`, and `last_epoch` (default -1: a new run); where
+            a name stands in both, this one counts.
 
     Returns:
         A `LambdaLR` to step after every update, or a `ReduceLROnPlateau` or `GreedyLR` to step with a metric after
@@ -302,6 +305,7 @@ def get_scheduler(
         ArgumentError: an unknown name or setting, a missing number of steps, or settings that exclude each other.
     """
     name = str(getattr(name, "value", name))
+    kwargs = {**(scheduler_specific_kwargs or {}), **kwargs}
     entry = _find(name)
     accepted = accepted_kwargs(name)
     for key in kwargs:

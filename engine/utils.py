@@ -83,6 +83,21 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
         torch.backends.cudnn.benchmark = False
 
 
+def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
+    """Seed every generator, and let torch and CUDA use only operations that give the same bits every time.
+
+    It is slower. Call it before CUDA is first used, which reads its settings once.
+
+    Args:
+        seed: any whole number.
+        warn_only: warn of an operation that has no such form, rather than raise.
+    """
+    os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
+    os.environ["FLASH_ATTENTION_DETERMINISTIC"] = "1"
+    set_seed(seed, deterministic=True)
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+
+
 def print_messages(level: int) -> None:
     """Have the library's messages printed from a level of `logging` on, to stderr unless the program logs elsewhere."""
     logger = logging.getLogger(__name__.partition(".")[0])

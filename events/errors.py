@@ -44,5 +44,11 @@ class MissingExtra(TrainbusError, ImportError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """End a sentence about an unknown name: with `; did you mean 'x'?` if one is close, else with a full stop."""
+    close = closest(name, known)
+    return f"; did you mean {close!r}?" if close else "."
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return the name among those `known` that is spelt most like `name`; empty if none is close."""
     close = difflib.get_close_matches(str(name), [str(candidate) for candidate in known], n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else "."
+    return close[0] if close else ""

@@ -45,11 +45,18 @@ if TYPE_CHECKING:
     from trainbus.callbacks.stop_on_signal import StopOnSignal as StopOnSignal
     from trainbus.callbacks.tf32 import TF32 as TF32
     from trainbus.callbacks.watch_numbers import WatchNumbers as WatchNumbers
+    from trainbus.engine.adafactor import Adafactor as Adafactor
+    from trainbus.engine.arguments import HubStrategy as HubStrategy
     from trainbus.engine.arguments import IntervalStrategy as IntervalStrategy
+    from trainbus.engine.arguments import OptimizerNames as OptimizerNames
+    from trainbus.engine.arguments import ParallelMode as ParallelMode
     from trainbus.engine.arguments import SaveStrategy as SaveStrategy
+    from trainbus.engine.arguments import SchedulerType as SchedulerType
     from trainbus.engine.arguments import TrainingArguments as TrainingArguments
     from trainbus.engine.arguments.seq2seq import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
+    from trainbus.engine.checkpoint.listing import get_last_checkpoint as get_last_checkpoint
     from trainbus.engine.checkpoint.retention import Keep as Keep
+    from trainbus.engine.data.collate import DefaultDataCollator as DefaultDataCollator
     from trainbus.engine.data.collate import default_data_collator as default_data_collator
     from trainbus.engine.data.collators import DataCollatorForSeq2Seq as DataCollatorForSeq2Seq
     from trainbus.engine.data.collators import DataCollatorForTokenClassification as DataCollatorForTokenClassification
@@ -59,10 +66,37 @@ if TYPE_CHECKING:
     from trainbus.engine.parser import HfArgumentParser as HfArgumentParser
     from trainbus.engine.parser import PdArgumentParser as PdArgumentParser
     from trainbus.engine.run import Run as Run
+    from trainbus.engine.schedule_functions import get_constant_schedule as get_constant_schedule
+    from trainbus.engine.schedule_functions import (
+        get_constant_schedule_with_warmup as get_constant_schedule_with_warmup,
+    )
+    from trainbus.engine.schedule_functions import get_cosine_schedule_with_warmup as get_cosine_schedule_with_warmup
+    from trainbus.engine.schedule_functions import (
+        get_cosine_with_hard_restarts_schedule_with_warmup as get_cosine_with_hard_restarts_schedule_with_warmup,
+    )
+    from trainbus.engine.schedule_functions import (
+        get_cosine_with_min_lr_schedule_with_warmup as get_cosine_with_min_lr_schedule_with_warmup,
+    )
+    from trainbus.engine.schedule_functions import (
+        get_cosine_with_min_lr_schedule_with_warmup_lr_rate as get_cosine_with_min_lr_schedule_with_warmup_lr_rate,
+    )
+    from trainbus.engine.schedule_functions import get_greedy_schedule as get_greedy_schedule
+    from trainbus.engine.schedule_functions import get_inverse_sqrt_schedule as get_inverse_sqrt_schedule
+    from trainbus.engine.schedule_functions import get_linear_schedule_with_warmup as get_linear_schedule_with_warmup
+    from trainbus.engine.schedule_functions import (
+        get_polynomial_decay_schedule_with_warmup as get_polynomial_decay_schedule_with_warmup,
+    )
+    from trainbus.engine.schedule_functions import get_reduce_on_plateau_schedule as get_reduce_on_plateau_schedule
+    from trainbus.engine.schedule_functions import get_wsd_schedule as get_wsd_schedule
+    from trainbus.engine.schedules import get_scheduler as get_scheduler
     from trainbus.engine.search import BestRun as BestRun
     from trainbus.engine.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
     from trainbus.engine.trainer import Trainer as Trainer
+    from trainbus.engine.utils import EvalLoopOutput as EvalLoopOutput
     from trainbus.engine.utils import EvalPrediction as EvalPrediction
+    from trainbus.engine.utils import PredictionOutput as PredictionOutput
+    from trainbus.engine.utils import TrainOutput as TrainOutput
+    from trainbus.engine.utils import enable_full_determinism as enable_full_determinism
     from trainbus.engine.utils import set_seed as set_seed
     from trainbus.events.callback import Callback as Callback
     from trainbus.events.catalog import Event as Event
@@ -121,20 +155,42 @@ _PLACES = {
     "callbacks.stop_on_signal": ("StopOnSignal",),
     "callbacks.tf32": ("TF32",),
     "callbacks.watch_numbers": ("WatchNumbers",),
-    "engine.arguments": ("IntervalStrategy", "SaveStrategy", "TrainingArguments"),
+    "engine.adafactor": ("Adafactor",),
+    "engine.arguments": (
+        "HubStrategy", "IntervalStrategy", "OptimizerNames", "ParallelMode", "SaveStrategy", "SchedulerType",
+        "TrainingArguments",
+    ),
     "engine.arguments.seq2seq": ("Seq2SeqTrainingArguments",),
+    "engine.checkpoint.listing": ("get_last_checkpoint",),
     "engine.checkpoint.retention": ("Keep",),
-    "engine.data.collate": ("default_data_collator",),
+    "engine.data.collate": ("DefaultDataCollator", "default_data_collator"),
     "engine.data.collators": (
         "DataCollatorForSeq2Seq", "DataCollatorForTokenClassification", "DataCollatorWithPadding",
     ),
     "engine.data.collators_lm": ("DataCollatorForLanguageModeling",),
     "engine.parser": ("ArgumentParser", "HfArgumentParser", "PdArgumentParser"),
     "engine.run": ("Run",),
+    "engine.schedule_functions": (
+        "get_constant_schedule",
+        "get_constant_schedule_with_warmup",
+        "get_cosine_schedule_with_warmup",
+        "get_cosine_with_hard_restarts_schedule_with_warmup",
+        "get_cosine_with_min_lr_schedule_with_warmup",
+        "get_cosine_with_min_lr_schedule_with_warmup_lr_rate",
+        "get_greedy_schedule",
+        "get_inverse_sqrt_schedule",
+        "get_linear_schedule_with_warmup",
+        "get_polynomial_decay_schedule_with_warmup",
+        "get_reduce_on_plateau_schedule",
+        "get_wsd_schedule",
+    ),
+    "engine.schedules": ("get_scheduler",),
     "engine.search": ("BestRun",),
     "engine.seq2seq": ("Seq2SeqTrainer",),
     "engine.trainer": ("Trainer",),
-    "engine.utils": ("EvalPrediction", "set_seed"),
+    "engine.utils": (
+        "EvalLoopOutput", "EvalPrediction", "PredictionOutput", "TrainOutput", "enable_full_determinism", "set_seed",
+    ),
     "events": (
         "Callback", "Event", "Stage", "TrainbusError", "TrainerControl", "TrainerState", "Trigger",
         "at", "at_end", "every", "log_spaced", "never", "order",

@@ -9,7 +9,7 @@ from typing import Any
 from ._base import Group, IntervalStrategy, SaveStrategy, refusal
 from ._checks import normalised, unknown_names, with_defaults, wrong_types
 from ._conflicts import conflicts
-from ._names import METRIC_SCHEDULES, OPTIMIZERS, SCHEDULES
+from ._names import METRIC_SCHEDULES, OPTIMIZERS, SCHEDULES, OptimizerNames, SchedulerType
 from .aliases import ALIASES
 from .batches import BatchArguments
 from .best_model import BestModelArguments
@@ -17,7 +17,7 @@ from .data import DataArguments
 from .duration import DurationArguments
 from .evaluation import EvaluationArguments
 from .familiar import Familiar, ParallelMode
-from .hub import HubArguments
+from .hub import HubArguments, HubStrategy
 from .model import ModelArguments
 from .optimizer import OptimizerArguments
 from .output import OutputArguments
@@ -36,9 +36,12 @@ __all__ = [
     "ALIASES",
     "OPTIMIZERS",
     "SCHEDULES",
+    "HubStrategy",
     "IntervalStrategy",
+    "OptimizerNames",
     "ParallelMode",
     "SaveStrategy",
+    "SchedulerType",
     "TrainingArguments",
 ]
 
@@ -75,6 +78,13 @@ class TrainingArguments(
     """
 
     def __post_init__(self) -> None:
+        self._settle()
+
+    def _settle(self) -> None:
+        """Bring every value into its one spelling, check them all, and fill in what follows from them.
+
+        Apart from `__post_init__`, so that what a subclass does there is done once, and not by every setter again.
+        """
         for field in fields(TrainingArguments):
             setattr(self, field.name, normalised(field, getattr(self, field.name)))
         if problems := [*self.problems()]:

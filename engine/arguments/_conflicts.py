@@ -21,6 +21,6 @@ def conflicts(args: TrainingArguments) -> Iterator[str]:
         if args.save_strategy == SaveStrategy.BEST:
             yield f"`save_strategy='best'` {remedy}"
         if args.lr_scheduler_type in METRIC_SCHEDULES:
-            yield f"`lr_scheduler_type={args.lr_scheduler_type!r}` {remedy}"
+            yield f"`lr_scheduler_type={str(args.lr_scheduler_type)!r}` {remedy}"
     if args.eval_strategy == IntervalStrategy.STEPS and not args.eval_steps and not args.logging_steps:
         yield "`eval_strategy` is 'steps', and `eval_steps` and `logging_steps` are both 0; give `eval_steps`."

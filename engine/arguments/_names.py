@@ -2,68 +2,79 @@
 
 from __future__ import annotations
 
-OPTIMIZERS = (
-    "adamw_torch_fused",
-    "adamw_torch",
-    "adamw",
-    "adamw_hf",
-    "adafactor",
-    "sgd",
-    "adagrad",
-    "rmsprop",
-    "adamw_bnb_8bit",
-    "adamw_8bit",
-    "paged_adamw_32bit",
-    "paged_adamw_8bit",
-    "lion_32bit",
-    "lion_8bit",
-    "paged_lion_32bit",
-    "paged_lion_8bit",
-    "ademamix",
-    "ademamix_8bit",
-    "paged_ademamix_32bit",
-    "paged_ademamix_8bit",
-    "rmsprop_bnb",
-    "rmsprop_bnb_32bit",
-    "rmsprop_bnb_8bit",
-    "adamw_torch_8bit",
-    "adamw_torch_4bit",
-    "adamw_anyprecision",
-    "grokadamw",
-    "stable_adamw",
-    "schedule_free_adamw",
-    "schedule_free_radam",
-    "schedule_free_sgd",
-    "galore_adamw",
-    "galore_adamw_8bit",
-    "galore_adafactor",
-    "galore_adamw_layerwise",
-    "galore_adamw_8bit_layerwise",
-    "galore_adafactor_layerwise",
-    "apollo_adamw",
-    "apollo_adamw_layerwise",
-    "lomo",
-    "adalomo",
-    "adamw_torch_xla",
-    "adamw_torch_npu_fused",
-)
+from ._base import Strategy
+
+
+class OptimizerNames(Strategy):
+    """What `optim` takes, in its words; members that Transformers has too are called as there."""
+
+    ADAMW_TORCH_FUSED = "adamw_torch_fused"
+    ADAMW_TORCH = "adamw_torch"
+    ADAMW = "adamw"
+    ADAMW_HF = "adamw_hf"
+    ADAFACTOR = "adafactor"
+    SGD = "sgd"
+    ADAGRAD = "adagrad"
+    RMSPROP = "rmsprop"
+    ADAMW_BNB = "adamw_bnb_8bit"
+    ADAMW_8BIT = "adamw_8bit"
+    PAGED_ADAMW = "paged_adamw_32bit"
+    PAGED_ADAMW_8BIT = "paged_adamw_8bit"
+    LION = "lion_32bit"
+    LION_8BIT = "lion_8bit"
+    PAGED_LION = "paged_lion_32bit"
+    PAGED_LION_8BIT = "paged_lion_8bit"
+    ADEMAMIX = "ademamix"
+    ADEMAMIX_8BIT = "ademamix_8bit"
+    PAGED_ADEMAMIX = "paged_ademamix_32bit"
+    PAGED_ADEMAMIX_8BIT = "paged_ademamix_8bit"
+    RMSPROP_BNB = "rmsprop_bnb"
+    RMSPROP_32BIT = "rmsprop_bnb_32bit"
+    RMSPROP_8BIT = "rmsprop_bnb_8bit"
+    ADAMW_TORCH_8BIT = "adamw_torch_8bit"
+    ADAMW_TORCH_4BIT = "adamw_torch_4bit"
+    ADAMW_ANYPRECISION = "adamw_anyprecision"
+    GROKADAMW = "grokadamw"
+    STABLE_ADAMW = "stable_adamw"
+    SCHEDULE_FREE_ADAMW = "schedule_free_adamw"
+    SCHEDULE_FREE_RADAM = "schedule_free_radam"
+    SCHEDULE_FREE_SGD = "schedule_free_sgd"
+    GALORE_ADAMW = "galore_adamw"
+    GALORE_ADAMW_8BIT = "galore_adamw_8bit"
+    GALORE_ADAFACTOR = "galore_adafactor"
+    GALORE_ADAMW_LAYERWISE = "galore_adamw_layerwise"
+    GALORE_ADAMW_8BIT_LAYERWISE = "galore_adamw_8bit_layerwise"
+    GALORE_ADAFACTOR_LAYERWISE = "galore_adafactor_layerwise"
+    APOLLO_ADAMW = "apollo_adamw"
+    APOLLO_ADAMW_LAYERWISE = "apollo_adamw_layerwise"
+    LOMO = "lomo"
+    ADALOMO = "adalomo"
+    ADAMW_TORCH_XLA = "adamw_torch_xla"
+    ADAMW_TORCH_NPU_FUSED = "adamw_torch_npu_fused"
+
+
+class SchedulerType(Strategy):
+    """What `lr_scheduler_type` takes, in its words."""
+
+    LINEAR = "linear"
+    COSINE = "cosine"
+    COSINE_WITH_RESTARTS = "cosine_with_restarts"
+    POLYNOMIAL = "polynomial"
+    CONSTANT = "constant"
+    CONSTANT_WITH_WARMUP = "constant_with_warmup"
+    INVERSE_SQRT = "inverse_sqrt"
+    REDUCE_ON_PLATEAU = "reduce_lr_on_plateau"
+    COSINE_WITH_MIN_LR = "cosine_with_min_lr"
+    COSINE_WARMUP_WITH_MIN_LR = "cosine_warmup_with_min_lr"
+    WARMUP_STABLE_DECAY = "warmup_stable_decay"
+    GREEDY = "greedy"
+
+
+OPTIMIZERS = tuple(name.value for name in OptimizerNames)
 """What `optim` takes."""
 
-SCHEDULES = (
-    "linear",
-    "cosine",
-    "cosine_with_restarts",
-    "polynomial",
-    "constant",
-    "constant_with_warmup",
-    "inverse_sqrt",
-    "reduce_lr_on_plateau",
-    "cosine_with_min_lr",
-    "cosine_warmup_with_min_lr",
-    "warmup_stable_decay",
-    "greedy",
-)
+SCHEDULES = tuple(name.value for name in SchedulerType)
 """What `lr_scheduler_type` takes."""
 
-METRIC_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
+METRIC_SCHEDULES = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
 """Those among the schedules that move when a metric does, and so need evaluations."""

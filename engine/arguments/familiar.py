@@ -9,7 +9,7 @@ from typing import Any
 
 from ...events.errors import ArgumentError
 from ..ranks import Ranks
-from ._base import Strategy
+from ._base import IntervalStrategy, Strategy
 from .hub import HubStrategy
 
 
@@ -18,6 +18,8 @@ class ParallelMode(Strategy):
 
     NOT_PARALLEL = "not_parallel"
     """One process on the CPU, or on one GPU."""
+    NOT_DISTRIBUTED = "not_distributed"
+    """One process on several GPUs. It is not to be had here, and stands for scripts that ask whether it is so."""
     DISTRIBUTED = "distributed"
     """Several processes, each with its device."""
 
@@ -64,9 +66,13 @@ class Familiar:
         max_steps: int = -1,
         gradient_accumulation_steps: int = 1,
         seed: int = 42,
-        gradient_checkpointing: bool = False,
+        activation_checkpointing: bool = False,
+        gradient_checkpointing: bool | None = None,
     ) -> Any:
-        """Set how the model is trained, and return the arguments."""
+        """Set how the model is trained, and return the arguments.
+
+        `activation_checkpointing` and `gradient_checkpointing` are two names of one thing; the latter counts if given.
+        """
         return self._set(
             do_train=True,
             learning_rate=learning_rate,
@@ -76,7 +82,9 @@ class Familiar:
             max_steps=max_steps,
             gradient_accumulation_steps=gradient_accumulation_steps,
             seed=seed,
-            gradient_checkpointing=gradient_checkpointing,
+            gradient_checkpointing=(
+                activation_checkpointing if gradient_checkpointing is None else gradient_checkpointing
+            ),
         )
 
     def set_evaluate(
@@ -89,6 +97,8 @@ class Familiar:
         loss_only: bool = False,
     ) -> Any:
         """Set when and how the model is evaluated, and return the arguments."""
+        if strategy == IntervalStrategy.STEPS and steps == 0:
+            raise ArgumentError("`steps` is 0; give 1 or more, or `strategy='no'`.")
         return self._set(
             do_eval=False,  # which follows from the strategy
             eval_strategy=strategy,
@@ -220,7 +230,7 @@ class Familiar:
         vars(self).update(values)
         checked: Any = self
         try:
-            checked.__post_init__()
+            checked._settle()
         except ArgumentError:
             vars(self).update(before)
             raise

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 
 from ._base import Group, arg, must
-from ._names import OPTIMIZERS
+from ._names import OptimizerNames
 
 
 @dataclass(kw_only=True)
@@ -15,7 +15,7 @@ class OptimizerArguments(Group):
     """How gradients become an update of the weights."""
 
     learning_rate: float = arg(5e-5, "Step size of the optimizer at its peak; the schedule scales it over the run.")
-    optim: str = arg("adamw_torch_fused", "Optimizer, by name.", choices=OPTIMIZERS)
+    optim: OptimizerNames | str = arg(OptimizerNames.ADAMW_TORCH_FUSED, "Optimizer, by name.", choices=OptimizerNames)
     optim_args: str | None = arg(None, "More options for the optimizer, written 'name=value,name=value'.")
     optim_target_modules: str | list[str] | None = arg(
         None, "Layers that optimizers of low rank (GaLore, APOLLO) work on: parts of names, or one regular expression."

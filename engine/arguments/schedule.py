@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._base import Group, arg, must, steps_or_share
-from ._names import SCHEDULES
+from ._names import SchedulerType
 
 
 @dataclass(kw_only=True)
 class ScheduleArguments(Group):
     """How the learning rate moves over the run."""
 
-    lr_scheduler_type: str = arg("linear", "Learning rate schedule, by name.", choices=SCHEDULES)
+    lr_scheduler_type: SchedulerType | str = arg(
+        SchedulerType.LINEAR, "Learning rate schedule, by name.", choices=SchedulerType
+    )
     lr_scheduler_kwargs: dict[str, Any] | None = arg(None, "More options for the schedule.", json=True)
     warmup_steps: float = arg(
         0, "Steps over which the learning rate climbs from 0 to its peak; below 1, a share of the run."

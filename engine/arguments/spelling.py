@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import fields
+from functools import partial
 from typing import Any, TypeVar
 
-from ...events.errors import nearest
-from ._base import refusal
+from ...events.errors import closest, nearest
+from ._base import default_of, refusal
+from ._checks import normalised
 from .aliases import ALIASES
 
 T = TypeVar("T")
@@ -26,7 +29,7 @@ class Spelling(type):
         known = set(parameters)
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             known |= kwargs.keys() - ALIASES.keys()  # an `__init__` written by hand: what it takes is its own affair
-        made: T = type.__call__(cls, *args, **respelt(kwargs, known))
+        made: T = type.__call__(cls, *args, **respelt(kwargs, known, partial(_problems_of, cls)))
         return made
 
     @property
@@ -36,22 +39,34 @@ class Spelling(type):
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
-def respelt(kwargs: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+def _none(settings: Mapping[str, Any]) -> Iterable[str]:
+    return ()
+
+
+def respelt(
+    kwargs: Mapping[str, Any],
+    known: Collection[str],
+    problems_of: Callable[[Mapping[str, Any]], Iterable[str]] = _none,
+) -> dict[str, Any]:
     """Give `kwargs` under `known` names, with one `FutureWarning` for all outdated ones.
 
-    Raises one `ArgumentError` with every name that is unknown and every two names of one argument that disagree. It
-    comes before any value is checked: as long as a name is unclear, so is what the other values were to go with.
+    Raises one `ArgumentError` with every name that is unknown, every two names of one argument that disagree, and
+    whatever `problems_of` the values there are. For these a misspelt name counts as the one closest to it, so that the
+    values are checked beside what they were to go with.
 
     None under another name means "not given", as in the argument files that older trainers wrote.
     """
     settings = {name: value for name, value in kwargs.items() if name in known}
     said = {name: (name, value) for name, value in settings.items()}
+    guessed: dict[str, Any] = {}
     problems, outdated = [], []
     for name, value in kwargs.items():
         if name in known:
             continue
         if name not in ALIASES:
             problems.append(f"`{name}` is not an argument{nearest(name, known)}")
+            if meant_name := closest(name, known):
+                guessed[meant_name] = value
             continue
         new, translated, is_outdated, allowed = ALIASES[name]
         if value is not None and allowed and value not in allowed:
@@ -67,7 +82,15 @@ def respelt(kwargs: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]
             problems.append(f"`{name}` is {value!r}, but `{other}` is {said_there!r}; give `{new}` only.")
         said.setdefault(new, (name, value))
     if problems:
-        raise refusal(problems)
+        raise refusal([*problems, *problems_of({**guessed, **settings})])
     if outdated:
         warnings.warn(f"{', '.join(outdated)}.", FutureWarning, stacklevel=3)
     return settings
+
+
+def _problems_of(cls: type[Any], settings: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with values that no instance can be made with, as a name among them is."""
+    trial = object.__new__(cls)
+    for field in fields(cls):
+        setattr(trial, field.name, normalised(field, settings.get(field.name, default_of(field))))
+    yield from trial.problems()

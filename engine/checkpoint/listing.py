@@ -85,6 +85,17 @@ def newest_good(checkpoints: list[Checkpoint]) -> tuple[Checkpoint | None, list[
     return None, damaged
 
 
+def get_last_checkpoint(folder: str | Path) -> str | None:
+    """Return the path of the newest good checkpoint in a folder, the one that `resume_from_checkpoint=True` takes.
+
+    Every file of it is read and compared with what was written. None if there is no good checkpoint, or no folder.
+    """
+    with suppress(OSError):  # a folder that cannot be written to can still be read
+        put_back(Path(folder))
+    good, _ = newest_good(list_checkpoints(folder))
+    return None if good is None else str(good.path)
+
+
 def choose(output_dir: str | Path, wanted: str | Path | bool | None) -> Path | None:
     """Return the checkpoint that a run goes on from; None if it is to begin anew.
 

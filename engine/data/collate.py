@@ -51,6 +51,18 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> An
     return batch
 
 
+@dataclass
+class DefaultDataCollator:
+    """`default_data_collator` as an object, for code that hands collators around with their settings."""
+
+    return_tensors: str = "pt"
+    """The kind of tensors made: 'pt', torch's; there are no others here."""
+
+    def __call__(self, features: list[Any], return_tensors: str | None = None) -> Any:
+        """Stack rows into a batch; `return_tensors` wins over the collator's own."""
+        return default_data_collator(features, return_tensors or self.return_tensors)
+
+
 def only_torch(return_tensors: str) -> None:
     """Refuse tensors of any other kind than torch's."""
     if return_tensors != "pt":

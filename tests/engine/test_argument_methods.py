@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import json
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import transformers
 
-from trainbus import TrainingArguments
+from trainbus import HubStrategy, OptimizerNames, SchedulerType, TrainingArguments
 from trainbus.events.errors import ArgumentError
 
 SETTERS: dict[str, dict[str, Any]] = {
@@ -46,10 +48,8 @@ def test_their_parameters_are_those_of_transformers(name: str) -> None:
     mine, other = (
         inspect.signature(getattr(of, name)).parameters for of in (TrainingArguments, transformers.TrainingArguments)
     )
-    assert [*mine] == [each for each in other if each != "activation_checkpointing"]
-    assert {key: of.default for key, of in mine.items() if key not in ("gradient_checkpointing", "strategy")} == {
-        key: other[key].default for key in mine if key not in ("gradient_checkpointing", "strategy")
-    }
+    assert {key: of.default for key, of in mine.items()} == {key: of.default for key, of in other.items()}
+    assert [*mine] == [*other]
 
 
 def test_a_wrong_value_changes_nothing() -> None:
@@ -58,6 +58,95 @@ def test_a_wrong_value_changes_nothing() -> None:
         args.set_training(learning_rate=0.1, batch_size=0)
     assert args.learning_rate == 0.5
     assert args.per_device_train_batch_size == 8
+
+
+@pytest.mark.parametrize("library", [transformers.TrainingArguments, TrainingArguments])
+@pytest.mark.parametrize("name", ["set_evaluate", "set_save", "set_logging"])
+def test_every_zero_steps_is_refused_by_both(library: Any, name: str, tmp_path) -> None:
+    with pytest.raises(ValueError, match="steps"):
+        getattr(library(str(tmp_path)), name)(strategy="steps", steps=0)
+
+
+@pytest.mark.parametrize("name", ["activation_checkpointing", "gradient_checkpointing"])
+def test_activations_are_recomputed_under_either_name(name: str) -> None:
+    assert TrainingArguments("out").set_training(**{name: True}).gradient_checkpointing is True
+    assert TrainingArguments("out", **{name: True}).set_training().gradient_checkpointing is False
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("set_evaluate", {"strategy": "epochs"}, "did you mean 'epoch'"),
+        ("set_lr_scheduler", {"name": "cosin"}, "did you mean 'cosine'"),
+        ("set_optimizer", {"name": "sgd", "beta1": 2.0}, "`adam_beta1` is 2.0"),
+        ("set_save", {"total_limit": 0}, "`save_total_limit` is 0"),
+        ("set_logging", {"level": "loud"}, "`log_level` is 'loud'"),
+        ("set_push_to_hub", {"model_id": ""}, "`hub_model_id` is empty"),
+        ("set_dataloader", {"persistent_workers": True}, "needs worker processes"),
+        ("set_testing", {"batch_size": "8"}, "it takes int"),
+    ],
+)
+def test_values_are_checked_as_those_of_a_call_are(name: str, values: dict[str, Any], said: str) -> None:
+    args = TrainingArguments("out")
+    before = args.to_dict()
+    with pytest.raises(ArgumentError, match=said):
+        getattr(args, name)(**values)
+    assert args.to_dict() == before
+
+
+@dataclass
+class Counted(TrainingArguments):
+    made: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.made += 1
+
+
+def test_what_a_subclass_does_when_it_is_made_is_done_once() -> None:
+    assert Counted("out").set_training(learning_rate=0.1).set_testing(batch_size=2).made == 1
+
+
+def test_names_of_optimizers_and_schedules_are_strings_with_a_value() -> None:
+    args = TrainingArguments("out", optim="sgd", lr_scheduler_type="cosine")
+    assert (args.optim.value, args.lr_scheduler_type.value) == ("sgd", "cosine")
+    assert (args.optim, args.lr_scheduler_type) == ("sgd", "cosine")
+    assert f"{args.optim} {args.lr_scheduler_type}" == "sgd cosine"
+    assert json.loads(args.to_json_string())["optim"] == "sgd"
+    assert type(args.to_dict()["lr_scheduler_type"]) is str
+    assert args.set_optimizer("adafactor").optim is OptimizerNames.ADAFACTOR
+    assert repr(TrainingArguments("out", optim="sgd")) == "TrainingArguments(output_dir='out', optim='sgd')"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (OptimizerNames, transformers.training_args.OptimizerNames),
+        (SchedulerType, transformers.SchedulerType),
+        (HubStrategy, transformers.trainer_utils.HubStrategy),
+    ],
+)
+def test_their_members_are_called_as_in_transformers(ours: Any, theirs: Any) -> None:
+    called = {member.value: member.name for member in ours}
+    assert {member.value: member.name for member in theirs}.items() <= called.items()
+
+
+def test_a_misspelt_name_hides_no_wrong_value() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        TrainingArguments(learning_rte=-1, eval_strategy="epochs", warmup_ratio=3)
+    assert str(caught.value).splitlines() == [
+        "4 problems:",
+        "  - `learning_rte` is not an argument; did you mean 'learning_rate'?",
+        "  - `eval_strategy` is 'epochs'; did you mean 'epoch'? Known: 'no', 'steps', 'epoch'.",
+        "  - `learning_rate` is -1; give a finite number, 0 or more.",
+        "  - `warmup_ratio` is 3; give a share of the run in [0, 1].",
+    ]
+
+
+def test_what_goes_with_a_misspelt_name_is_not_said_to_miss_it() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        TrainingArguments(evl_strategy="steps", load_best_model_at_end=True)
+    assert str(caught.value) == "`evl_strategy` is not an argument; did you mean 'eval_strategy'?"
 
 
 def test_no_evaluation_is_no_evaluation() -> None:

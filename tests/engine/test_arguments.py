@@ -15,6 +15,7 @@ import pytest
 
 from trainbus.engine.arguments import ALIASES, OPTIMIZERS, SCHEDULES, IntervalStrategy, SaveStrategy, TrainingArguments
 from trainbus.engine.arguments._base import Group, default_of
+from trainbus.engine.arguments._names import OptimizerNames, SchedulerType
 from trainbus.events.errors import ArgumentError
 
 FIELDS = {field.name: field for field in dataclasses.fields(TrainingArguments)}
@@ -206,7 +207,8 @@ def test_strategies_become_enums(transformers):
     assert args.eval_strategy is IntervalStrategy.EPOCH
     assert args.save_strategy is SaveStrategy.BEST
     assert args.logging_strategy is IntervalStrategy.EPOCH
-    assert type(args.lr_scheduler_type) is type(args.optim) is str
+    assert args.lr_scheduler_type is SchedulerType.COSINE
+    assert args.optim is OptimizerNames.SGD
 
 
 def test_a_bare_no_of_yaml_is_no():
