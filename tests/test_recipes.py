@@ -68,7 +68,7 @@ def test_a_recipe_learns(printed: str) -> None:
 
 @pytest.mark.parametrize("printed", [FOLDER / "hyperparameter_search.py"], indirect=True, ids=named)
 def test_the_search_finds_what_learns(printed: str) -> None:
-    found = re.search(r"eval_loss ([\d.]+)", printed)
+    found = re.search(r"^Best: trial \d, eval_loss ([\d.]+)", printed, re.MULTILINE)
     assert found is not None
     assert float(found[1]) < GUESSING
 

@@ -29,5 +29,11 @@ args = TrainingArguments(
 trainer = Trainer(
     args=args, model_init=model_init, train_dataset=train, eval_dataset=test, criterion=nn.functional.cross_entropy
 )
-best = trainer.hyperparameter_search(space, n_trials=6, backend="optuna", pruner=optuna.pruners.MedianPruner(3))
+best = trainer.hyperparameter_search(
+    space,
+    n_trials=6,
+    backend="optuna",
+    sampler=optuna.samplers.TPESampler(seed=0),
+    pruner=optuna.pruners.MedianPruner(3),
+)
 print(f"Best: trial {best.run_id}, eval_loss {best.objective:.4f}, with {best.hyperparameters}")
