@@ -34,7 +34,7 @@ class DDP(Callback):
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> DDP | None:
-        if args.world_size == 1 or args.sharded_ddp_option or args.sharding_option[0]:
+        if args.world_size == 1 or args.way_to_shard not in ("", "optimizer"):
             return None
         return cls(
             *(

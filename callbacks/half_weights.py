@@ -49,7 +49,7 @@ class HalfWeights(MixedPrecision):
             run.seams.fill(
                 "HalfWeights",
                 prepare_model=self._halve,
-                wrap_optimizer=self._give_masters,
+                make_optimizer=self._give_masters,
                 clip=self._clip,
                 zero_grad=self._zero_grad,
             )
@@ -65,7 +65,8 @@ class HalfWeights(MixedPrecision):
                 weight.data = weight.data.to(DTYPES[self.dtype])
         return model
 
-    def _give_masters(self, optimizer: Optimizer) -> Optimizer:
+    def _give_masters(self, make: Callable[[], Optimizer]) -> Optimizer:
+        optimizer = make()
         exchange(optimizer, {weight: master for _, weight, master in self._masters})
         self._undo.append(optimizer.register_step_post_hook(lambda *_: self._to_weights()).remove)
         self._undo.append(partial(exchange, optimizer, {master: weight for _, weight, master in self._masters}))

@@ -107,7 +107,7 @@ class KeepBest(Callback):
         best = Path(state.best_model_checkpoint)
         if not best.is_dir():
             best = Path(run.args.output_dir) / best.name  # a resumed run whose folder was moved
-        load_weights(run.model, best)
+        load_weights(run.model, best, run.seams.load_model)
         if best.name == files.folder_name(state.best_global_step or 0):
             logger.info("Loaded the model of %s, %s = %s.", best, self.metric, state.best_metric)
         else:

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from ..events.errors import SubscriptionError
 
+LoadModel = Callable[[nn.Module, dict[str, torch.Tensor]], tuple[list[str], list[str]]]
 Clip = Callable[[Optimizer, list[nn.Parameter], float], torch.Tensor]
 
 
@@ -54,8 +55,35 @@ def _zero_grad(parameters: list[nn.Parameter]) -> None:
         parameter.grad = None
 
 
+def _call(make: Callable[[], Any]) -> Any:
+    return make()
+
+
+def _backward(loss: torch.Tensor, **options: Any) -> None:
+    loss.backward(**options)  # type: ignore[no-untyped-call]
+
+
+def _step(optimizer: Optimizer) -> bool:
+    optimizer.step()
+    return True
+
+
 def _optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
     return optimizer.state_dict()
+
+
+def _load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    optimizer.load_state_dict(state)
+
+
+def _model_state(model: nn.Module) -> dict[str, torch.Tensor] | None:
+    return None
+
+
+def load_model(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
+    """Load weights by name, and return the names that are missing, and those that the model does not have."""
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    return missing, unexpected
 
 
 class Seams:
@@ -63,14 +91,20 @@ class Seams:
 
     prepare_model: Callable[[nn.Module], nn.Module]
     """Change the model in place, before its optimizer is made. Default: leave it."""
-    wrap_optimizer: Callable[[Optimizer], Optimizer]
-    """Replace the optimizer by one that does its work otherwise. Default: leave it."""
+    make_optimizer: Callable[[Callable[[], Optimizer]], Optimizer]
+    """Return the optimizer to train with, given what makes that of the arguments. Default: make that."""
     wrap_model: Callable[[nn.Module, Optimizer | None], nn.Module]
     """Wrap the model for training. Default: the model itself."""
+    make_schedule: Callable[[Callable[[], Any]], Any]
+    """Return the learning-rate schedule, given what makes that of the arguments. Default: make that."""
     synchronise: Callable[[nn.Module, bool], AbstractContextManager[Any]]
     """Context around forward and backward of a batch; `last` says that its gradients complete a step."""
+    backward: Callable[..., None]
+    """Backpropagate a loss, with options for `torch.Tensor.backward`. Default: that."""
     clip: Clip
     """Clip gradients to a norm and return the norm they had. Default: torch's."""
+    step: Callable[[Optimizer], bool]
+    """Step the optimizer and say whether the weights moved, where no scaler does it. Default: its `step()`."""
     zero_grad: Callable[[list[nn.Parameter]], None]
     """Clear gradients. Default: set them to None."""
     scaler: Scaler | None
@@ -79,18 +113,30 @@ class Seams:
     """Context in which steps compute what they compute outside of the model's forward. Default: none."""
     optimizer_state: Callable[[Optimizer], dict[str, Any]]
     """Return the whole state of the optimizer, called on every process. Default: its `state_dict()`."""
+    load_optimizer: Callable[[Optimizer, dict[str, Any]], None]
+    """Load such a state, on every process. Default: its `load_state_dict()`."""
+    model_state: Callable[[nn.Module], dict[str, torch.Tensor] | None]
+    """Return the whole weights of the model, or None for what it has, called on every process. Default: None."""
+    load_model: LoadModel
+    """Load whole weights, on every process; return the missing and the unexpected names. Default: what torch does."""
 
     def __init__(self) -> None:
         self._filled: dict[str, str] = {}
         self.prepare_model = lambda model: model
-        self.wrap_optimizer = lambda optimizer: optimizer
+        self.make_optimizer = _call
         self.wrap_model = _wrap_model
+        self.make_schedule = _call
         self.synchronise = _synchronise
+        self.backward = _backward
         self.clip = clip_gradients
+        self.step = _step
         self.zero_grad = _zero_grad
         self.scaler = None
         self.autocast = nullcontext
         self.optimizer_state = _optimizer_state
+        self.load_optimizer = _load_optimizer
+        self.model_state = _model_state
+        self.load_model = load_model
 
     def fill(self, by: str, **fillings: Any) -> None:
         """Fill seams by name.

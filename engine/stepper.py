@@ -83,7 +83,7 @@ class Stepper:
         run.loss = loss
         run.bus.announce("on_loss")
         scaler = run.seams.scaler
-        (run.loss if scaler is None else scaler.scale(run.loss)).backward(**options)
+        run.seams.backward(run.loss if scaler is None else scaler.scale(run.loss), **options)
 
     def _sum(self, loss: torch.Tensor) -> None:
         if self.filter_nonfinite and not torch.isfinite(loss):
@@ -113,8 +113,7 @@ class Stepper:
         """Step the optimizer; return whether the weights moved."""
         scaler = self.run.seams.scaler
         if scaler is None:
-            optimizer.step()
-            return True
+            return self.run.seams.step(optimizer)
         before = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()

@@ -306,11 +306,15 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
         run.model = run.seams.prepare_model(run.model)
         if type(self).create_optimizer_and_scheduler is not Trainer.create_optimizer_and_scheduler:
             self.create_optimizer_and_scheduler(plan.max_steps)
-        run.optimizer = run.seams.wrap_optimizer(self.create_optimizer())
+        run.optimizer = run.seams.make_optimizer(self.create_optimizer)
         self._check_schedule()
         run.model_wrapped = run.seams.wrap_model(run.model, run.optimizer)
-        self.create_scheduler(plan.max_steps)
+        run.lr_scheduler = run.seams.make_schedule(lambda: self._make_schedule(plan))
         run.seams.zero_grad(list(run.model.parameters()))
+
+    def _make_schedule(self, plan: Plan) -> Any:
+        self.create_scheduler(plan.max_steps)
+        return self.run.lr_scheduler  # which is what counts, also of an override that returns nothing
 
     def _check_schedule(self) -> None:
         """Refuse a schedule that would go on moving an optimizer which a callback has replaced."""
@@ -318,7 +322,7 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
         if getattr(run.lr_scheduler, "optimizer", run.optimizer) is not run.optimizer:
             raise ArgumentError(
                 f"The schedule {type(run.lr_scheduler).__name__} moves an optimizer that "
-                f"{run.seams.filled_by('wrap_optimizer') or 'another'} has replaced: give the optimizer only, and have "
+                f"{run.seams.filled_by('make_optimizer') or 'another'} has replaced: give the optimizer only, and have "
                 "the schedule made by `lr_scheduler_type`, or by a `create_scheduler` of your own."
             )
 

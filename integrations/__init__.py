@@ -22,6 +22,7 @@ TABLE: dict[str, tuple[str, str, str]] = {
     "mlflow": ("mlflow:MLflow", "mlflow", "mlflow"),
     "liger": ("liger:Liger", "liger_kernel", "liger"),
     "hub": ("hub:PushToHub", "huggingface_hub", "hub"),
+    "deepspeed": ("deepspeed:DeepSpeed", "deepspeed", "deepspeed"),
     "sharded_ddp": ("fairscale:ShardedDDP", "fairscale", "sharded"),
     "optuna_search": ("optuna:OptunaSearch", "optuna", "optuna"),
     "ray_search": ("ray:RaySearch", "ray", "ray"),
@@ -99,28 +100,20 @@ def found_callbacks(args: Any) -> list[Any]:
 
 
 def way_to_shard(args: Any) -> str:
-    """Return the entry that splits the work as the arguments ask for; empty if they do not.
+    """Return the entry that splits the work as the arguments ask for; empty if they do not, or torch alone does it.
 
     Raises:
-        ArgumentError: in a single process, or for a way that this version does not have, naming what to do.
+        ArgumentError: in a single process, naming what to do.
     """
-    ways = ("sharded_ddp", "sharding", "fsdp", "deepspeed")
-    asked = [name for name in ways if getattr(args, name) not in (None, "", False)]
-    if not asked:
-        return ""
-    given = f"`{asked[0]}={getattr(args, asked[0])!r}`"
-    if args.world_size == 1:
+    way: str = args.way_to_shard
+    if way and args.world_size == 1:
+        names = ("sharded_ddp", "sharding", "fsdp", "deepspeed")
+        name = next(name for name in names if getattr(args, name) not in (None, "", False))
         raise ArgumentError(
-            f"{given} splits the work among processes, and this is a single one: start the program with torchrun "
-            "--nproc_per_node=N."
+            f"`{name}={getattr(args, name)!r}` splits the work among processes, and this is a single one: start the "
+            "program with torchrun --nproc_per_node=N."
         )
-    if args.sharding_degree not in (-1, args.world_size):
-        raise ArgumentError(
-            f"`sharding_degree={args.sharding_degree}` is not part of this version: -1 shards over all processes."
-        )
-    if args.sharded_ddp_option or args.sharding_option in (("stage1", False), ("stage2", False)):
-        return "sharded_ddp"
-    raise ArgumentError(f"{given} is not part of this version: `sharded_ddp='simple'` splits optimizer and gradients.")
+    return {"fairscale": "sharded_ddp", "deepspeed": "deepspeed"}.get(way, "")
 
 
 def _trackers(args: Any) -> Iterator[str]:

@@ -47,7 +47,7 @@ class ShardedDDP(Callback):
             )
         run.seams.fill(
             "ShardedDDP",
-            wrap_optimizer=_shard,
+            make_optimizer=_shard,
             wrap_model=ShardedDataParallel,
             synchronise=synchronise_last,
             clip=_clip_shares(run.ranks),
@@ -56,8 +56,9 @@ class ShardedDDP(Callback):
         )
 
 
-def _shard(optimizer: Optimizer) -> OSS:
+def _shard(make: Callable[[], Optimizer]) -> OSS:
     """Return the optimizer's work, shared out: the same class and options on each process's part of the weights."""
+    optimizer = make()
     if isinstance(optimizer, OSS):  # a trainer that trains once more
         return optimizer
     options = inspect.signature(type(optimizer)).parameters

@@ -710,7 +710,7 @@ def test_a_training_step_written_in_full_for_transformers_4() -> None:
 def test_a_schedule_that_a_callback_would_leave_behind_is_refused() -> None:
     class Replaced(trainbus.Callback):
         def on_setup(self, run: Any) -> None:
-            run.seams.fill("Replaced", wrap_optimizer=lambda old: torch.optim.SGD(old.param_groups, lr=0.1))
+            run.seams.fill("Replaced", make_optimizer=lambda make: torch.optim.SGD(make().param_groups, lr=0.1))
 
     model = Regression()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -59,6 +59,15 @@ class ParallelArguments(Group):
         return next((word for word in words if word != "offload"), ""), "offload" in words
 
     @property
+    def way_to_shard(self) -> str:
+        """What splits the work: 'fairscale', 'optimizer' (its state only), 'fsdp', 'deepspeed', or '' for nothing."""
+        if self.sharded_ddp_option:
+            return "fairscale" if self.sharded_ddp_option == "simple" else "fsdp"
+        if self.sharding_option[0]:
+            return "optimizer" if self.sharding_option[0] == "stage1" else "fsdp"
+        return "fsdp" if self.fsdp else "deepspeed" if self.deepspeed not in (None, "") else ""
+
+    @property
     def sharded_ddp_option(self) -> str:
         """`sharded_ddp` as its name: 'simple', or '' for none."""
         return "simple" if self.sharded_ddp is True else self.sharded_ddp or ""

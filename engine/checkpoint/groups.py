@@ -32,11 +32,11 @@ def load_optimizer(run: Run, state: dict[str, Any], path: Path) -> None:
         CheckpointError: if it is the state of another optimizer, or of one of other parameters.
     """
     optimizer = run.optimizer
-    if not run.seams.filled_by("wrap_optimizer") and isinstance(optimizer, Optimizer):
+    if not run.seams.filled_by("make_optimizer") and isinstance(optimizer, Optimizer):
         saved = _groups_of(state, path)
         _divide(optimizer, run.model, [len(group["params"]) for group in saved], path)
         _check(optimizer, state, saved, path)
-    optimizer.load_state_dict(state)
+    run.seams.load_optimizer(optimizer, state)
 
 
 def _groups_of(state: Any, path: Path) -> list[dict[str, Any]]:

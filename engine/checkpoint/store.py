@@ -17,6 +17,7 @@ from ...events.errors import CheckpointError
 from ...events.state import flattened
 from ..randomness import random_states
 from ..run import Run
+from ..seams import LoadModel, load_model
 from . import files, foreign
 from .codec import encode, load_values
 from .commit import Staging
@@ -227,8 +228,13 @@ def _plain_state(scheduler: Any) -> dict[str, Any]:
     return state
 
 
-def load_weights(model: nn.Module, folder: Path) -> None:
-    """Load a checkpoint's weights into a model, strictly.
+def load_weights(model: nn.Module, folder: Path, load: LoadModel = load_model) -> None:
+    """Load a checkpoint's weights into a model, strictly, on every process.
+
+    Args:
+        model: what they are loaded into.
+        folder: the checkpoint.
+        load: how, as the seam `load_model` says it.
 
     Raises:
         CheckpointError: if there are none, or they do not fit, naming the keys.
@@ -246,7 +252,7 @@ def load_weights(model: nn.Module, folder: Path) -> None:
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path} cannot be read: {error}") from error
     state.update({name: state[first] for name, first in aliases.items() if first in state})
-    problem = _load(model, state)
+    problem = _load(model, state, load)
     if problem:
         raise CheckpointError(f"The weights in {folder} do not fit {type(model).__name__}: {problem}")
 
@@ -264,9 +270,9 @@ def _weights_of(folder: Path) -> list[Path]:
     return paths
 
 
-def _load(model: nn.Module, state: dict[str, torch.Tensor]) -> str:
+def _load(model: nn.Module, state: dict[str, torch.Tensor], load: LoadModel) -> str:
     try:
-        missing, unexpected = model.load_state_dict(state, strict=False)
+        missing, unexpected = load(model, state)
     except RuntimeError as error:
         return str(error)
     return _complaint(set(missing) - _tied(model, state), unexpected)

@@ -83,8 +83,10 @@ class Recording(Surface):
         Args:
             output_dir: where to; by default the output folder.
         """
+        weights = self.run.seams.model_state(self.run.model)  # on every process, where it is gathered from them
         if self.args.should_save:
-            self._save(str(self.args.output_dir if output_dir is None else output_dir))
+            given = {} if weights is None else {"state_dict": weights}
+            self._save(str(self.args.output_dir if output_dir is None else output_dir), **given)
 
     def _save(self, output_dir: str | None = None, state_dict: Weights | None = None) -> None:
         """Write what `save_model` writes, on the process that writes. Override it to write more, or otherwise.

@@ -341,7 +341,10 @@ def test_the_other_seams_are_used_where_they_say(tmp_path: Path):
 
     fillings = {
         "prepare_model": named("prepare_model", lambda model: model),
-        "wrap_optimizer": named("wrap_optimizer", lambda optimizer: optimizer),
+        "make_optimizer": named("make_optimizer", lambda make: make()),
+        "make_schedule": named("make_schedule", lambda make: make()),
+        "backward": named("backward", lambda loss: loss.backward()),
+        "step": named("step", lambda optimizer: optimizer.step() or True),
         "wrap_model": named("wrap_model", lambda model, optimizer: Wrapped(model)),
         "zero_grad": named("zero_grad", lambda parameters: [p.grad.zero_() for p in parameters if p.grad is not None]),
         "synchronise": synchronise,
@@ -353,10 +356,10 @@ def test_the_other_seams_are_used_where_they_say(tmp_path: Path):
     )
     run.train()
     assert said == [
-        *("prepare_model", "wrap_optimizer", "wrap_model", "zero_grad"),
-        *("synchronise False", "forward", "synchronised"),
-        *("synchronise True", "forward", "synchronised"),
-        "zero_grad",
+        *("prepare_model", "make_optimizer", "wrap_model", "make_schedule", "zero_grad"),
+        *("synchronise False", "forward", "backward", "synchronised"),
+        *("synchronise True", "forward", "backward", "synchronised"),
+        *("step", "zero_grad"),
     ]
     assert isinstance(run.model, Regression)
     assert run.model_wrapped is run.model  # the wrapper is of the training alone
@@ -369,7 +372,7 @@ def test_a_seam_that_two_want_to_fill_is_refused_with_both_names(tmp_path: Path)
 
 
 def test_a_seam_that_does_not_exist_is_refused_with_those_that_do():
-    with pytest.raises(SubscriptionError, match=r"Mine fills the seam 'clipping', which is none of .*clip, zero_grad"):
+    with pytest.raises(SubscriptionError, match=r"Mine fills the seam 'clipping', which is none of .*clip, step, zero_grad"):
         Seams().fill("Mine", clipping=None)
 
 
