@@ -64,7 +64,6 @@ class CarryPast(Callback):
             self._past = detach(self._pick(outputs, self.index if has_loss else self.index - 1))
             return outputs
 
-        carrying.__wrapped__ = forward  # type: ignore[attr-defined] # keeps the signature readable
         self._past, self._alone = None, run.ranks.alone
         self._restore = replace_forward(run.model, carrying)
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..engine.arguments import TrainingArguments
-from ..engine.evaluation import main_input
 from ..engine.run import Run
 from ..events.bus import Handle
 from ..events.callback import Callback
@@ -15,10 +14,7 @@ from ..events.stages import Stage
 
 @dataclass
 class CountFlops(Callback):
-    """Adds 6 operations per weight and input element to `state.total_flos`, for models that can count their weights.
-
-    Two for the forward pass and four for the backward pass, embeddings left out (Kaplan et al., arXiv:2001.08361).
-    """
+    """Adds what `trainer.floating_point_ops` says of each batch to `state.total_flos`."""
 
     stage = Stage.MEASURE
 
@@ -29,16 +25,13 @@ class CountFlops(Callback):
         return cls()
 
     def on_train_begin(self, run: Run) -> None:
-        model: Any = run.model
-        if not hasattr(model, "num_parameters"):
-            return
-        weights = model.num_parameters(exclude_embeddings=True)
-
         def count(batch: Any) -> None:
-            inputs = main_input(model, batch)
-            run.state.total_flos += float(6 * inputs.numel() * weights) if inputs is not None else 0.0
+            operations = run.services.floating_point_ops(batch)
+            run.state.total_flos += float(operations)
+            if not operations:  # the model cannot say, and need not be asked again
+                self.on_close()
 
-        # Only now, so that a model that cannot count costs nothing.
+        # Only now, so that it can be left again.
         self._counting = run.bus.on("on_batch", count, stage=Stage.MEASURE, id="CountFlops.count")
 
     def on_close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import update_wrapper
 from typing import Any
 
 from torch import nn
@@ -11,10 +12,11 @@ from torch import nn
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
     """Have a module run `forward` instead of its own, however and by whom it is called; return what undoes it.
 
-    Several may stand in for each other, as long as the last is undone first.
+    It is read as having the signature of the module's own. Several may stand in for each other, as long as the last is
+    undone first.
     """
     own = module.__dict__.get("forward")
-    module.forward = forward
+    module.forward = update_wrapper(forward, module.forward, assigned=(), updated=())
 
     def undo() -> None:
         if own is None:

@@ -65,7 +65,6 @@ class HalfEvaluation(Callback):
             kwargs = {name: value if name in labels else map_tensors(halve, value) for name, value in kwargs.items()}
             return forward(*map_tensors(halve, args), **kwargs)
 
-        with_half_inputs.__wrapped__ = forward  # type: ignore[attr-defined] # keeps the signature readable
         return with_half_inputs
 
     def on_close(self) -> None:

@@ -78,7 +78,6 @@ class MixedPrecision(Callback):
                 outputs = forward(*args, **kwargs)
             return to_float32(outputs)
 
-        in_half_precision.__wrapped__ = forward  # type: ignore[attr-defined] # keeps the signature readable
         self._restore = replace_forward(model, in_half_precision)
 
     def on_close(self) -> None:

@@ -41,6 +41,9 @@ class Services(Protocol):
     ) -> dict[str, float]:
         """Evaluate and return the metrics."""
 
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Return the operations that forward and backward of a batch take; 0 if that is not known."""
+
     def save_model(self, output_dir: str) -> None:
         """Write the model, with its config and tokenizer, so that it can be loaded without this library."""
 

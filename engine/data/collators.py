@@ -20,8 +20,27 @@ IGNORED = -100
 """The label that no loss counts."""
 
 
+class Padding:
+    """What collators that pad have in common."""
+
+    tokenizer: Any
+    padding: Any
+    max_length: int | None
+    pad_to_multiple_of: int | None
+
+    def _padded(self, rows: list[Any], tensors: str = "pt") -> Any:
+        return pad_rows(
+            self.tokenizer,
+            rows,
+            padding=self.padding,
+            max_length=self.max_length,
+            pad_to_multiple_of=self.pad_to_multiple_of,
+            return_tensors=tensors,
+        )
+
+
 @dataclass
-class DataCollatorWithPadding:
+class DataCollatorWithPadding(Padding):
     """Pads rows to the longest of the batch with the tokenizer's own `pad`, and renames `label` to `labels`."""
 
     tokenizer: Any
@@ -37,14 +56,7 @@ class DataCollatorWithPadding:
 
     def __call__(self, features: list[Any]) -> Any:
         """Return the batch of `features`, rows as the tokenizer makes them."""
-        batch = pad_rows(
-            self.tokenizer,
-            features,
-            padding=self.padding,
-            max_length=self.max_length,
-            pad_to_multiple_of=self.pad_to_multiple_of,
-            return_tensors=self.return_tensors,
-        )
+        batch = self._padded(features, self.return_tensors)
         for name in ("label", "label_ids"):
             if name in batch:
                 batch["labels"] = batch.pop(name)
@@ -52,7 +64,7 @@ class DataCollatorWithPadding:
 
 
 @dataclass
-class DataCollatorForTokenClassification:
+class DataCollatorForTokenClassification(Padding):
     """Pads rows, and the labels of their tokens to the same length."""
 
     tokenizer: Any
@@ -76,14 +88,7 @@ class DataCollatorForTokenClassification:
         """
         only_torch(self.return_tensors if return_tensors is None else return_tensors)
         name, labels, rows = split_labels(features)
-        batch = pad_rows(
-            self.tokenizer,
-            rows,
-            padding=self.padding,
-            max_length=self.max_length,
-            pad_to_multiple_of=self.pad_to_multiple_of,
-            return_tensors="pt",
-        )
+        batch = self._padded(rows)
         if labels is not None:
             width = batch["input_ids"].shape[1]
             batch[name] = pad_labels(labels, width, self.label_pad_token_id, self.tokenizer.padding_side)
@@ -91,7 +96,7 @@ class DataCollatorForTokenClassification:
 
 
 @dataclass
-class DataCollatorForSeq2Seq:
+class DataCollatorForSeq2Seq(Padding):
     """Pads rows, and their labels to a length of their own: that of the longest label."""
 
     tokenizer: Any
@@ -117,14 +122,7 @@ class DataCollatorForSeq2Seq:
         """
         only_torch(self.return_tensors if return_tensors is None else return_tensors)
         _, labels, rows = split_labels(features)
-        batch = pad_rows(
-            self.tokenizer,
-            rows,
-            padding=self.padding,
-            max_length=self.max_length,
-            pad_to_multiple_of=self.pad_to_multiple_of,
-            return_tensors="pt",
-        )
+        batch = self._padded(rows)
         if labels is None or all(label is None for label in labels):
             batch["labels"] = None
             return batch
@@ -142,8 +140,8 @@ class DataCollatorForSeq2Seq:
                     "so, of which no batch can be made: give `padding=True`."
                 )
             return lengths[0]
-        to_given = self.padding == "max_length" and self.max_length is not None
-        return round_up(self.max_length if to_given else max(lengths), self.pad_to_multiple_of)  # type: ignore[arg-type]  # is none by then
+        width = self.max_length if self.padding == "max_length" else None
+        return round_up(max(lengths) if width is None else width, self.pad_to_multiple_of)
 
 
 def pad_rows(tokenizer: Any, rows: list[Any], **options: Any) -> Any:

@@ -10,12 +10,16 @@ from torch import nn
 
 from ...events.errors import ArgumentError
 from ..data.loaders import length_of
+from ..evaluation import main_input
 from ..optim import decay_parameter_names
 from .base import Surface
 
 
 class Asking(Surface):
     """The part of the Trainer that answers."""
+
+    _counted: tuple[Any, int] = (None, 0)
+    """The model whose weights were counted last, since counting takes long, and how many it has."""
 
     def get_learning_rates(self) -> list[float]:
         """Return the learning rate of each parameter group of the optimizer.
@@ -63,9 +67,19 @@ class Asking(Surface):
         return rows if rows is not None else len(dataloader) * self.args.train_batch_size
 
     def floating_point_ops(self, inputs: dict[str, torch.Tensor]) -> int:
-        """Return the operations of forward and backward of a batch: 6 per weight and input element, or 0 if unknown."""
+        """Return the operations of forward and backward of a batch: 6 per weight and input element, or 0 if unknown.
+
+        Two per weight for the forward pass and four for the backward pass, embeddings left out (Kaplan et al.,
+        arXiv:2001.08361). `CountFlops` adds them up in `state.total_flos`. Override it for a model that this is not
+        true of.
+        """
         model: Any = self.run.model
-        tokens = inputs.get(getattr(model, "main_input_name", "input_ids"))
-        if tokens is None or not hasattr(model, "num_parameters"):
-            return 0
-        return 6 * math.prod(tokens.shape) * int(model.num_parameters(exclude_embeddings=True))
+        tokens = main_input(model, inputs) if hasattr(model, "num_parameters") else None
+        return 0 if tokens is None else 6 * math.prod(tokens.shape) * self._weights_of(model)
+
+    def _weights_of(self, model: Any) -> int:
+        counted, weights = self._counted
+        if counted is not model:
+            weights = int(model.num_parameters(exclude_embeddings=True))
+            self._counted = (model, weights)
+        return weights

@@ -6,7 +6,7 @@ import pytest
 import torch
 from callback_toys import Boom, trainer
 
-from trainbus import Checkpoint, every
+from trainbus import Checkpoint, Trainer, TrainingArguments, every
 from trainbus.engine.checkpoint.store import read_state
 
 TOKENS = [{"input_ids": torch.arange(row, row + 6) % 20, "labels": row % 2} for row in range(18)]
@@ -97,3 +97,14 @@ def test_rows_that_have_no_tokens_count_as_none(tmp_path):
     built = trainer(tmp_path, model=model, train_dataset=embed, eval_dataset=None, max_steps=2)
     built.train()
     assert built.state.total_flos == 0.0
+
+
+def test_asks_the_trainer_whose_answer_may_be_overridden(tmp_path):
+    class Counting(Trainer):
+        def floating_point_ops(self, inputs):
+            return 10 * len(inputs["labels"])
+
+    args = TrainingArguments(tmp_path, per_device_train_batch_size=4, max_steps=4, use_cpu=True, disable_tqdm=True)
+    built = Counting(bert(), args, train_dataset=TOKENS[:16])
+    built.train()
+    assert built.state.total_flos == 10 * 16
