@@ -9,7 +9,7 @@ import importlib
 import logging
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -45,8 +45,12 @@ def decay_parameter_names(model: nn.Module) -> set[str]:
     }
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(
+    model: nn.Module, weight_decay: float, decaying: Collection[str] | None = None
+) -> list[dict[str, Any]]:
     """Split the trainable parameters into a group with `weight_decay` and one with 0.0, each in the model's order.
+
+    Those in `decaying`, by name, are in the first; by default those that `decay_parameter_names` returns.
 
     Both groups are there even if one is empty, so that the numbering in a saved optimizer state is that of
     transformers. Parameters on several device meshes (FSDP2 with some left out, tensor parallelism) get a group per
@@ -64,9 +68,10 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
             f"every parameter of {kind} is frozen (requires_grad=False), so there is nothing to train; unfreeze some, "
             "for example with model.requires_grad_(True)"
         )
-    decaying = decay_parameter_names(model)
     if not weight_decay:
-        decaying = set(trainable)
+        decaying = trainable
+    elif decaying is None:
+        decaying = decay_parameter_names(model)
     halves = (
         (weight_decay, [parameter for name, parameter in trainable.items() if name in decaying]),
         (0.0, [parameter for name, parameter in trainable.items() if name not in decaying]),
@@ -143,26 +148,23 @@ def build_optimizer(
             optimizer that cannot be built from parameter groups; for those of low rank, no layer to work on.
         MissingExtra: the optimizer's package is not installed.
     """
-    name = str(getattr(name, "value", name))
+    name = plain(name)
     groups = [{**group, "params": list(group["params"])} for group in params_groups]
     if not any(group["params"] for group in groups):
         raise ArgumentError(f"optim={name!r} got no parameter to update; is every parameter of the model frozen?")
     recipe = _find(name)
-    given = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "warmup_steps": warmup_steps}
-    kwargs = {"lr": lr, **{key: given[key] for key in recipe.takes}, **recipe.fixed}
-    kwargs.update(_read_options(name, recipe.options, parse_optim_args(optim_args)))
-    if "beta3" in kwargs:  # AdEMAMix mixes two averages of the gradient, and takes its three decays as one tuple.
-        first, second = kwargs.pop("beta1", betas[0]), kwargs.pop("beta2", betas[1])
-        kwargs["betas"] = (first, second, kwargs.pop("beta3"))
-    optimizer_class = recipe.target if not isinstance(recipe.target, str) else _resolve(name, recipe, recipe.target)
+    adam: dict[str, Any] = {"betas": betas, "eps": eps}
+    optimizer_class, kwargs = class_and_options(
+        name, lr=lr, **adam, weight_decay=weight_decay, warmup_steps=warmup_steps, optim_args=optim_args
+    )
     if recipe.low_rank:
-        settings = {**recipe.low_rank, **{key: given[key] for key in recipe.low_rank_takes}}
+        settings = {**recipe.low_rank, **{key: adam[key] for key in recipe.low_rank_takes}}
         settings.update({key: kwargs.pop(key) for key in recipe.low_rank if key in kwargs})
         if model is None:
             raise ArgumentError(f"optim={name!r} needs model=: its linear layers are what it works on")
         if weight_decay:
             logger.warning("optim=%r leaves weight_decay=%s out, here as in transformers.", name, weight_decay)
-        optimizer = optimizer_class(low_rank_groups(model, target_modules, settings), **kwargs)
+        optimizer: Optimizer = optimizer_class(low_rank_groups(model, target_modules, settings), **kwargs)
         keep_projectors(optimizer, lambda group: _resolve(name, recipe, recipe.projectors[group.get("proj", "")]))
         return optimizer
     if recipe.package == "bitsandbytes" and kwargs["optim_bits"] == 8 and model is None:
@@ -171,6 +173,49 @@ def build_optimizer(
     if recipe.package == "bitsandbytes" and kwargs["optim_bits"] == 8 and model is not None:
         _keep_embeddings_in_32_bits(model)
     return optimizer
+
+
+def build_given(
+    optimizer_class: Any, options: Mapping[str, Any], model: nn.Module, groups: list[dict[str, Any]]
+) -> Any:
+    """Build the optimizer that somebody names by its class.
+
+    A class that is no `torch.optim.Optimizer` is a factory, as in transformers: its instance, called with the model and
+    the options, returns the optimizer, and forms the groups by itself.
+    """
+    if isinstance(optimizer_class, type) and not issubclass(optimizer_class, Optimizer):
+        return optimizer_class()(model, **options)
+    return optimizer_class(groups, **options)
+
+
+def class_and_options(
+    name: str,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    warmup_steps: int,
+    optim_args: str | None,
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return the class of the optimizer called `name`, and what it is given beside the parameters.
+
+    The arguments and errors are those of `build_optimizer`. For an optimizer of low rank, the options of its
+    projection are among them, which belong to the groups of the weights that it projects.
+    """
+    recipe = _find(name)
+    given = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "warmup_steps": warmup_steps}
+    options = {"lr": lr, **{key: given[key] for key in recipe.takes}, **recipe.fixed}
+    options.update(_read_options(name, recipe.options, parse_optim_args(optim_args)))
+    if "beta3" in options:  # AdEMAMix mixes two averages of the gradient, and takes its three decays as one tuple.
+        first, second = options.pop("beta1", betas[0]), options.pop("beta2", betas[1])
+        options["betas"] = (first, second, options.pop("beta3"))
+    return recipe.target if not isinstance(recipe.target, str) else _resolve(name, recipe, recipe.target), options
+
+
+def plain(name: Any) -> str:
+    """Return an optimizer's name, which may come as a member of an enum."""
+    return str(getattr(name, "value", name))
 
 
 def _find(name: str) -> Recipe:

@@ -218,7 +218,6 @@ NEVER_CALLED: dict[str, str] = {
     "create_accelerator_and_postprocess": _RANKS,
     "get_batch_samples": _BATCHES,
     "get_cp_size": "each process has batches of its own.",
-    "get_optimizer_cls_and_kwargs": "override `create_optimizer`, or pass `optimizer_cls_and_kwargs`.",
     "get_sp_size": "each process has batches of its own.",
     "get_tp_size": "each process has batches of its own.",
     "propagate_args_to_deepspeed": _RANKS,

@@ -26,7 +26,7 @@ from .data.feed import Feed
 from .data.loaders import length_of
 from .loop import Loop
 from .objective import Objective
-from .optim import build_optimizer, parameter_groups
+from .optim import build_given, build_optimizer, parameter_groups
 from .overrides import adapt_overrides
 from .plan import Plan, plan_run
 from .ranks import Ranks, agree_alone, any_local
@@ -235,10 +235,12 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
         """Make the optimizer from the arguments, unless there is one."""
         if self.run.optimizer is None:
             args, model = self.args, self.run.model
-            groups = parameter_groups(model, args.weight_decay)
-            if self.optimizer_cls_and_kwargs is not None:
-                cls, options = self.optimizer_cls_and_kwargs
-                self.run.optimizer = cls(groups, **options)
+            groups = parameter_groups(model, args.weight_decay, self.get_decay_parameter_names(model))
+            given = self.optimizer_cls_and_kwargs
+            if given is None and type(self).get_optimizer_cls_and_kwargs is not Asking.get_optimizer_cls_and_kwargs:
+                given = self.get_optimizer_cls_and_kwargs(args, model)
+            if given is not None:
+                self.run.optimizer = build_given(*given, model, groups)
             else:
                 self.run.optimizer = build_optimizer(
                     args.optim,

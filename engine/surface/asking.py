@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from ...events.errors import ArgumentError
+from ..arguments import TrainingArguments
 from ..data.loaders import length_of
 from ..evaluation import main_input
-from ..optim import decay_parameter_names
+from ..optim import class_and_options, decay_parameter_names, plain
 from .base import Surface
 
 
@@ -47,12 +48,35 @@ class Asking(Surface):
         groups: list[dict[str, Any]] = self.run.optimizer.param_groups
         return groups
 
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(args: TrainingArguments, model: nn.Module | None = None) -> tuple[Any, Any]:
+        """Return the class of the optimizer that arguments name, and its options, for one that is made by hand.
+
+        Where it is overridden, the optimizer is made from what it returns.
+
+        Args:
+            args: name it.
+            model: is not used.
+
+        Raises:
+            ArgumentError: for options that it does not take. MissingExtra: if its package is not installed.
+        """
+        return class_and_options(
+            plain(args.optim),
+            lr=args.learning_rate,
+            betas=(args.adam_beta1, args.adam_beta2),
+            eps=args.adam_epsilon,
+            weight_decay=args.weight_decay,
+            warmup_steps=args.get_warmup_steps(args.max_steps),
+            optim_args=args.optim_args,
+        )
+
     def get_num_trainable_parameters(self) -> int:
         """Return how many numbers training changes."""
         return sum(parameter.numel() for parameter in self.run.model.parameters() if parameter.requires_grad)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """Return the names of the parameters that weight decay applies to."""
+        """Return the names of the parameters that weight decay applies to. Override it for others."""
         decaying = decay_parameter_names(model)
         return [name for name, _ in model.named_parameters() if name in decaying]
 

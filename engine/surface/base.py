@@ -50,6 +50,16 @@ class Surface:
         """The model as the user gave it."""
         return self.run.model
 
+    @model.setter
+    def model(self, model: nn.Module) -> None:
+        if self.run.mode:
+            raise ArgumentError(f"The model cannot be replaced while the run is to {self.run.mode}.")
+        self._adopt(model.to(self.args.device))
+
+    def _adopt(self, model: nn.Module) -> None:
+        """Take a model as the one of the run."""
+        raise NotImplementedError
+
     @property
     def model_wrapped(self) -> nn.Module:
         """The model as it is called: inside DDP and the like, where one is used."""
