@@ -184,7 +184,8 @@ def build_given(
     the options, returns the optimizer, and forms the groups by itself.
     """
     if isinstance(optimizer_class, type) and not issubclass(optimizer_class, Optimizer):
-        return optimizer_class()(model, **options)
+        factory: Any = optimizer_class()
+        return factory(model, **options)
     return optimizer_class(groups, **options)
 
 
