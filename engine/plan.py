@@ -28,10 +28,8 @@ class Plan:
     num_train_samples: float
     """Rows to train on in the whole run, for the throughput in the summary."""
 
-    def in_steps(self, interval: float | None) -> float:
+    def in_steps(self, interval: float) -> float:
         """Return an interval in steps; one below 1 is a share of the run, rounded up."""
-        if interval is None:
-            return 0
         return math.ceil(self.max_steps * interval) if interval < 1 else int(interval)
 
 

@@ -74,7 +74,8 @@ class NoResumption:
         state.is_local_process_zero = ranks.local_rank == 0
         state.is_world_process_zero = ranks.rank == 0
         for name in ("logging_steps", "eval_steps", "save_steps"):
-            setattr(state, name, plan.in_steps(getattr(args, name)))
+            if getattr(args, name) is not None:
+                setattr(state, name, plan.in_steps(getattr(args, name)))
         self.run.control.speaking.step = state.global_step
         return state
 

@@ -74,3 +74,16 @@ def test_the_model_may_be_replaced_between_runs_only(tmp_path: Path):
     trainer.on("on_step_end", replace_it)
     with pytest.raises(ArgumentError, match="cannot be replaced while the run is to train"):
         trainer.train()
+
+
+def test_intervals_that_are_not_given_stay_what_a_new_state_has(tmp_path: Path):
+    class Net(nn.Linear):
+        def forward(self, x):
+            return {"loss": super().forward(x).mean()}
+
+    rows = [{"x": torch.ones(2)} for _ in range(8)]
+    args = TrainingArguments(str(tmp_path), max_steps=4, save_steps=0.5, use_cpu=True, disable_tqdm=True)
+    trainer = Trainer(Net(2, 1), args, train_dataset=rows)
+    trainer.train()
+    state = trainer.state
+    assert (state.logging_steps, state.eval_steps, state.save_steps) == (500, 500, 2)

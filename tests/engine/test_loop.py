@@ -461,7 +461,7 @@ def test_data_without_a_batch_is_refused():
 
 def test_an_interval_below_one_is_a_share_of_the_run():
     planned = plan()
-    assert [planned.in_steps(interval) for interval in (None, 3, 0.25, 0.01)] == [0, 3, 3, 1]
+    assert [planned.in_steps(interval) for interval in (3, 0.25, 0.01)] == [3, 3, 1]
 
 
 def test_a_run_that_is_stopped_in_an_epoch_is_left_where_it_was_stopped():
