@@ -48,12 +48,14 @@ class EMA(Callback):
     @order(Stage.PREPARE)
     def on_train_begin(self, model: nn.Module) -> None:
         if not self._average:
-            self._average = _copies(model)
+            # In float32 at least: the steps of the average are too small for half precision.
+            self._average = {name: at_least_float32(weight).clone() for name, weight in _floating(model)}
 
     @order(Stage.MEASURE)
     def on_optimizer_step(self, run: Run, model: nn.Module) -> None:
         if (run.state.global_step + 1) % self.every == 0:
-            averages, weights = zip(*((self._average[name], weight) for name, weight in _floating(model)))
+            pairs = ((self._average[name], at_least_float32(weight)) for name, weight in _floating(model))
+            averages, weights = zip(*pairs)
             torch._foreach_lerp_(averages, weights, 1 - self.decay)
 
     @order(Stage.PREPARE)
@@ -112,6 +114,11 @@ class EMA(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._average, self._trained = state["average"], state["trained"]
+
+
+def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor itself, or where its numbers have fewer bits, in float32."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _floating(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:

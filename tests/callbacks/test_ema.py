@@ -7,7 +7,7 @@ import torch
 from callback_toys import Boom, Net, Poison, same, saved_steps, scripted, stop_at, trainer, weights
 from safetensors.torch import load_file
 
-from trainbus import EMA, Callback, Checkpoint, Evaluate, KeepBest, NaNGuard, every, never
+from trainbus import EMA, Callback, Checkpoint, Evaluate, KeepBest, NaNGuard, Stage, every, never
 from trainbus.engine.checkpoint.codec import load_values
 from trainbus.events import ArgumentError
 
@@ -167,3 +167,22 @@ def test_wrong_values_are_refused(wrong):
     [(name, value)] = wrong.items()
     with pytest.raises(ArgumentError, match=f"EMA.{name}={value}"):
         EMA(**wrong)
+
+
+def test_the_average_of_halved_weights_is_kept_in_float32(tmp_path):
+    """Else its steps of a thousandth would be rounded away."""
+    averages = {}
+    for level in ("O1", "O2"):
+        built = trainer(tmp_path / level, EMA(0.999), max_steps=6, bf16=True, fp16_opt_level=level)
+        ema = next(each for each in built.callbacks.values() if isinstance(each, EMA))
+        before = weights(built.model)
+        noted = averages[level] = {}
+        built.on(
+            "on_train_end", lambda ema=ema, noted=noted: noted.update(ema._average), stage=Stage.PREPARE, before="EMA"
+        )
+        built.train()
+        assert all(average.dtype == torch.float32 for average in noted.values())
+        moved = {name: (noted[name] - before[name]).abs().max().item() for name in noted}
+        assert max(moved.values()) > 0
+    for name, average in averages["O1"].items():
+        torch.testing.assert_close(average, averages["O2"][name], rtol=0, atol=4e-3)  # half a step of bfloat16 near 1
