@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
+from ..callbacks.tracker import in_sections
 from ..engine.arguments import TrainingArguments
 from ..engine.run import Run
 from ..events.callback import Callback
@@ -37,14 +38,9 @@ class TensorBoard(Callback):
             self._writer = SummaryWriter(self.folder or os.path.join(run.args.output_dir, "runs"))
         for key, value in logs.items():
             if isinstance(value, (int, float)):
-                self._writer.add_scalar(_in_sections(key), value, state.global_step)
+                self._writer.add_scalar(in_sections(key), value, state.global_step)
 
     def on_close(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
-
-
-def _in_sections(key: str) -> str:
-    """Return `eval_loss` as `eval/loss`, and training values under `train/`."""
-    return key.replace("_", "/", 1) if key.startswith(("eval_", "test_")) else f"train/{key}"

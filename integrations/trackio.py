@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import trackio
 
+from ..callbacks.tracker import Tracker, in_sections
 from ..engine.arguments import TrainingArguments
 from ..engine.run import Run
-from ..events.callback import Callback
-from ..events.stages import Stage
-from ..events.state import TrainerState
 
 
 @dataclass
-class Trackio(Callback):
+class Trackio(Tracker):
     """Reports to one trackio run, which stays the same when training is resumed and when evaluations follow it."""
 
-    stage = Stage.REPORT
     project: str = "huggingface"
     """The project."""
     name: str | None = None
@@ -30,11 +28,6 @@ class Trackio(Callback):
     static_space_id: str | bool | None = None
     """The Space that gets a snapshot after training, if the run reports to a Space: its name, None for one that trackio
     names, or False for no snapshot."""
-    on_error: str = "warn"
-    """What its failures do: a tracker that is down does not stop the training."""
-    run_name: str | None = field(default=None, init=False)
-    """The name of the trackio run."""
-    _open: bool = field(default=False, init=False, repr=False, compare=False)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Trackio:
@@ -46,23 +39,11 @@ class Trackio(Callback):
             args.trackio_static_space_id,
         )
 
-    def on_init_end(self) -> None:
-        self.run_name = None  # a new trainer, as each trial of a search has, reports to a run of its own
-
-    def on_train_begin(self, run: Run) -> None:
-        self._begin(run)
-
-    def on_log(self, run: Run, state: TrainerState, logs: dict[str, Any]) -> None:
-        self._begin(run)
-        if self._open:
-            values = {_in_sections(key): value for key, value in logs.items()}
-            trackio.log({**values, "train/global_step": state.global_step}, step=state.global_step)
-
     def on_train_end(self, run: Run) -> None:
-        if not self._open:
+        if not self._reports:
             return
         space = trackio.context_vars.current_space_id.get()
-        self._finish()
+        self.finish()
         if space is not None and self.static_space_id is not False:
             trackio.freeze(
                 space_id=space,
@@ -72,38 +53,25 @@ class Trackio(Callback):
             )
 
     def on_close(self) -> None:
-        self._finish()
+        self.finish()
 
-    def on_end(self) -> None:
-        self._finish()  # of what was logged between the sessions
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"run_name": self.run_name}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.run_name = state["run_name"]
-
-    def _begin(self, run: Run) -> None:
-        if self._open or not run.state.is_world_process_zero:
-            return
+    def open(self, run: Run) -> str:
         size = sum(parameter.numel() for parameter in run.model.parameters())
         session = trackio.init(
             project=self.project,
-            name=self.run_name or self.name or run.args.run_name,
+            name=self.run_id or self.name or run.args.run_name,
             space_id=self.space_id,
             bucket_id=self.bucket_id,
             private=run.args.hub_private_repo,
             resume="allow",
             config={**run.args.to_sanitized_dict(), "model/num_parameters": size},
         )
-        self.run_name, self._open = session.name, True
+        known: str = session.name
+        return known
 
-    def _finish(self) -> None:
-        if self._open:
-            self._open = False
-            trackio.finish()
+    def report(self, logs: Mapping[str, Any], step: int) -> None:
+        values = {in_sections(key): value for key, value in logs.items()}
+        trackio.log({**values, "train/global_step": step}, step=step)
 
-
-def _in_sections(key: str) -> str:
-    """Return `eval_loss` as `eval/loss`, and training values under `train/`."""
-    return key.replace("_", "/", 1) if key.startswith(("eval_", "test_")) else f"train/{key}"
+    def leave(self, failed: bool) -> None:
+        trackio.finish()

@@ -31,7 +31,10 @@ sys.path.insert(0, str(Path(__file__).parent / "callbacks"))  # where the toys a
 
 from callback_toys import Block, Boom, Net, Remembering, Words, same, sentences, stop_at, trainer, weights
 
-BASES = {"Cadence": "a base class: the flag it raises is for subclasses to name"}
+BASES = {
+    "Cadence": "a base class: the flag it raises is for subclasses to name",
+    "Tracker": "a base class: how a run of the tracker is opened is for subclasses to say",
+}
 """Classes that are no callbacks by themselves, and why."""
 
 PLAIN = {"DefaultFlowCallback", "PrinterCallback"}

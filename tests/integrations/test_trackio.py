@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from importlib.machinery import ModuleSpec
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ class Package(types.ModuleType):
 
     def __init__(self, space=None):
         super().__init__("trackio")
+        self.__spec__ = ModuleSpec("trackio", None)  # by which others see whether it is installed
         self.runs, self.inits, self.frozen, self.finished, self.current = {}, [], [], 0, None
         self.space, self.config, self.__version__ = space, {}, "0.43.0"
         self.context_vars = types.SimpleNamespace(current_space_id=types.SimpleNamespace(get=lambda: self.space))
@@ -104,11 +106,11 @@ def test_later_evaluations_and_resumed_trainings_go_to_the_same_run(package, tmp
     assert package.finished == 2
     resumed = build(tmp_path)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
-    assert resumed.callbacks["Trackio"].run_name == "made-up-0"
+    assert resumed.callbacks["Trackio"].run_id == "made-up-0"
     assert "made-up-0" in [options["name"] for options in package.inits[2:]]
     another = build(tmp_path)
     another.train()
-    assert another.callbacks["Trackio"].run_name != "made-up-0"
+    assert another.callbacks["Trackio"].run_id != "made-up-0"
 
 
 def test_a_training_that_fails_finishes_its_run(package, tmp_path):
