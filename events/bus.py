@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
+import inspect
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import blinker
 
-from .catalog import CATALOG, LAST_IN_FIRST_OUT, MUST_ALL_HEAR, Clock, Event
+from .catalog import CATALOG, LAST_IN_FIRST_OUT, MUST_ALL_HEAR, Event
 from .control import TrainerControl
 from .errors import SubscriptionError, nearest
+from .filters import filter_of, filtered, ids_in, number_in
 from .handlers import Call, Handler, compile_handler
 from .ordering import Place, resolve
-from .stages import ORDER_MARK, Order, Stage, names
+from .stages import ORDER_MARK, Order, Stage
 from .subscribers import Subscriber, checked_policy, identity, inspect_subscriber, own_events
 
 logger = logging.getLogger(__name__)
@@ -208,11 +209,11 @@ class EventBus:
         channel = self.signals[event]
         owner_id = identity(function, id, self._subscribers)
         call, asked = compile_handler(function, channel.event, f"{owner_id} (at {event})")
-        keep = filter_of(every, once, _number(before), _number(after))
+        keep = filter_of(every, once, number_in(before), number_in(after))
         policy = checked_policy(on_error, owner_id)
-        place = Place(owner_id, stage, _ids(before), _ids(after))
-        filtered = _filtered(call, keep, channel.event.clock) if keep is not None else call
-        subscription = Subscription(channel.event, function, owner_id, function, filtered, place, policy, asked)
+        place = Place(owner_id, stage, ids_in(before), ids_in(after))
+        due = filtered(call, keep, channel.event.clock) if keep is not None else call
+        subscription = Subscription(channel.event, function, owner_id, function, due, place, policy, asked)
         record = Subscriber(function, {event: function}, stage)
         return self._connect(owner_id, record, [subscription])
 
@@ -233,9 +234,8 @@ class EventBus:
 
     def detach(self, subscriber: object) -> None:
         """Unsubscribe a callback, or whatever has this id; one that is not attached is left alone."""
-        for owner_id in [
-            owner_id for owner_id, record in self._subscribers.items() if record.callback is subscriber
-        ] or ([subscriber] if isinstance(subscriber, str) else []):
+        found = [owner_id for owner_id, record in self._subscribers.items() if _is_same(record.callback, subscriber)]
+        for owner_id in found or ([subscriber] if isinstance(subscriber, str) else []):
             self._subscribers.pop(owner_id, None)
             for subscription in self._subscriptions.pop(owner_id, ()):
                 self.signals[subscription.event.name].disconnect(subscription)
@@ -361,38 +361,5 @@ def note(error: BaseException, text: str) -> None:
         error.add_note(text)
 
 
-def filter_of(
-    every: int | None, once: int | None, before: int | None, after: int | None
-) -> Callable[[int], bool] | None:
-    """Return which counts pass the filters of a subscribed function, or None if it has none."""
-    bounds = {"every": every, "once": once, "before": before, "after": after}
-    for name, value in bounds.items():
-        if value is not None and value < (0 if name == "after" else 1):
-            raise SubscriptionError(f"{name}={value} can never be met: counts begin at 1.")
-    if once is not None and (every is not None or before is not None or after is not None):
-        raise SubscriptionError("once= names the one count that is meant; it goes with no other filter.")
-    if once is not None:
-        return lambda count: count == once
-    if every is None and before is None and after is None:
-        return None
-    period, start = every or 1, after or 0
-    if before is not None and start + period >= before:
-        raise SubscriptionError(f"before={before} can never be met: the first count would be {start + period}.")
-    return lambda count: count > start and (count - start) % period == 0 and (before is None or count < before)
-
-
-def _filtered(call: Call, keep: Callable[[int], bool], clock: Clock) -> Call:
-    calls = itertools.count(1)
-
-    def filtered(run: Any, extras: Mapping[str, Any]) -> Any:
-        return call(run, extras) if keep(run.count(clock, next(calls))) else None
-
-    return filtered
-
-
-def _number(bound: int | str | Iterable[str] | None) -> int | None:
-    return bound if isinstance(bound, int) else None
-
-
-def _ids(bound: int | str | Iterable[str] | None) -> tuple[str, ...]:
-    return () if bound is None or isinstance(bound, int) else names(bound)
+def _is_same(one: object, other: object) -> bool:
+    return one is other or (inspect.ismethod(other) and one == other)  # each look at a method makes another object

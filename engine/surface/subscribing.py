@@ -104,9 +104,17 @@ class Subscribing(Surface):
         return {owner_id: said for owner_id, said in self._functions.items() if owner_id in self.bus.subscribers}
 
     def add_callback(self, callback: Any) -> Handle:
-        """Attach a callback, or an instance of a class of callbacks; return a handle that detaches it."""
+        """Attach a callback, or an instance of a class of callbacks; return a handle that detaches it.
+
+        Raises:
+            SubscriptionError: if it is none, or wants an order that cannot be; it is not attached then.
+        """
         handle = self.bus.attach(callback() if isinstance(callback, type) else callback)
-        self.bus.resolve()
+        try:
+            self.bus.resolve()
+        except SubscriptionError:
+            handle()
+            raise
         return handle
 
     def pop_callback(self, callback: Any) -> Any:

@@ -462,3 +462,17 @@ def test_a_model_is_evaluated_without_dropout_up_to_its_hearers_and_trained_with
         run.train()
     run.train()
     assert modes == {"on_loss": {True}, "on_prediction_step": {False}, "on_evaluate_end": {False}}
+
+
+def test_a_callback_whose_place_is_impossible_is_not_attached(tmp_path: Path) -> None:
+    class Lost(Callback):
+        before = ("Nobody",)
+
+        def on_step_end(self) -> None: ...
+
+    built = trainer(tmp_path)
+    before = list(built.callbacks)
+    with pytest.raises(SubscriptionError, match="Nobody"):
+        built.add_callback(Lost())
+    assert list(built.callbacks) == before
+    built.train()

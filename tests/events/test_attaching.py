@@ -205,3 +205,20 @@ def test_subscription_names_itself_and_its_event(bus):
     (subscription,) = bus.plan("on_log")
     assert subscription.label == "A.on_log"
     assert isinstance(subscription.event, Event)
+
+
+def test_a_subscribed_method_is_detached_by_itself(bus):
+    class Counter:
+        count = 0
+
+        def note(self):
+            self.count += 1
+
+    counter = Counter()
+    bus.on("on_step_end", counter.note)
+    bus.announce("on_step_end")
+    bus.detach(Counter().note)  # the method of another object
+    bus.announce("on_step_end")
+    bus.detach(counter.note)
+    bus.announce("on_step_end")
+    assert counter.count == 2
