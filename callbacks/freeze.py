@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
 from ..engine.run import Run
 from ..events.callback import Callback
-from ..events.errors import ModelError, nearest
+from ..events.errors import ArgumentError, ModelError, nearest
 from ..events.stages import Stage, order
 from ..events.triggers import Trigger, never
 
@@ -39,8 +40,7 @@ class Freeze(Callback):
     """Keeps parameters as they are until they are thawed, for good or, without `until`, to the end of the run.
 
     They are in the optimizer from the beginning, so that one schedule rules all; frozen ones get no gradient, and so no
-    update and no weight decay. After the run each is as trainable as it was before. On several processes, DDP has to be
-    told that some weights get none: `ddp_find_unused_parameters=True`.
+    update and no weight decay. After the run each is as trainable as it was before.
 
         Freeze("encoder")                                    the whole run
         Freeze("encoder", until=at(500))                     the head first, then all
@@ -69,6 +69,12 @@ class Freeze(Callback):
     @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
         if not self.thawed:
+            wrapped: Any = run.model_wrapped
+            if getattr(wrapped, "find_unused_parameters", True) is False or getattr(wrapped, "static_graph", False):
+                raise ArgumentError(
+                    f"Freeze({', '.join(map(repr, self.patterns))}): DDP waits for gradients that frozen weights do "
+                    "not get. Set `ddp_find_unused_parameters=True`, and leave out `ddp_static_graph`."
+                )
             for weight in matching(run.model, self.patterns).values():
                 if weight.requires_grad:
                     weight.requires_grad_(False)

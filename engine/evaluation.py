@@ -50,16 +50,17 @@ class Gathered:
             )
             self.parts = []
 
-    def whole(self, rows: int, order: list[int] | None = None) -> Any:
+    def whole(self, rows: int, order: list[int] | None = None, surplus: int = 0) -> Any:
         """Return the first `rows` rows of everything, as arrays; None if there is nothing.
 
-        What lies behind them was added to give all processes equal batches. Rows that came in an `order` of their own
-        are put back into that of the dataset; where batches are kept apart, they stay as they came.
+        What lies behind them, `surplus` rows, was added to give all processes equal batches. Rows that came in an
+        `order` of their own are put back into that of the dataset; where batches are kept apart, they stay as they
+        came.
         """
         self.to_host()
         if not self.arrays:
             return None
-        return first_rows(join(self.arrays), rows, order) if self.concat else self.arrays
+        return first_rows(join(self.arrays), rows, order) if self.concat else _without_last(self.arrays, surplus)
 
 
 def evaluation_loop(
@@ -107,18 +108,20 @@ def evaluation_loop(
     non_blocking = args.non_blocking
     by_batch = by_batch and compute_metrics is not None
     # Only then, because it fetches ahead, and a collator that draws at random would do so earlier.
-    batches = with_last(loader) if by_batch else ((batch, False) for batch in loader)
-    for step, (batch, last) in enumerate(batches):
+    batches = with_last(with_extra(loader)) if by_batch else ((batch, False) for batch in with_extra(loader))
+    for step, ((batch, extra), last) in enumerate(batches):
         batch = to_device(batch, args.device, non_blocking)
-        rows = rows_of(batch) or 1
+        rows = (rows_of(batch) or 1) - extra
         loss, logits, label = prediction_step(model, batch, loss_only, ignore_keys=ignore_keys)
         if preprocess_logits is not None and logits is not None:
             logits = preprocess_logits(logits, label)
+        if extra:
+            logits, label = (first_rows(part, rows) for part in (logits, label))
         gathered = (
             (losses, loss.repeat(rows) if loss is not None else None),
             (predictions, logits),
             (labels, label),
-            (inputs, main_input(run.model, batch) if wants_inputs else None),
+            (inputs, first_rows(main_input(run.model, batch), rows if extra else None) if wants_inputs else None),
         )
         rows = gather_rows(gathered, ranks, rows, as_objects=args.eval_use_gather_object)
         run.announce("on_prediction_step")
@@ -138,7 +141,9 @@ def evaluation_loop(
     rows = observed if size is None else size
     order = order_of(loader)
     row_losses = losses.whole(rows)  # in the order they came in: another one would round their mean otherwise
-    all_predictions, all_labels, all_inputs = (kept.whole(rows, order) for kept in (predictions, labels, inputs))
+    all_predictions, all_labels, all_inputs = (
+        kept.whole(rows, order, observed - rows) for kept in (predictions, labels, inputs)
+    )
     if compute_metrics is not None and not by_batch and all_predictions is not None and all_labels is not None:
         all_losses: Any = None
         if wants_losses and row_losses is not None:
@@ -156,6 +161,12 @@ def evaluation_loop(
         metrics[f"{prefix}_loss"] = (finite if finite.size else row_losses).mean().item()
     metrics = {key if key.startswith(f"{prefix}_") else f"{prefix}_{key}": value for key, value in metrics.items()}
     return EvalLoopOutput(all_predictions, all_labels, metrics, rows)
+
+
+def with_extra(loader: Iterable[Any]) -> Iterator[tuple[Any, int]]:
+    """Yield each batch, and how many of its rows, the last ones, only fill it up and are counted elsewhere."""
+    for batch in loader:
+        yield batch, getattr(loader, "extra", 0)
 
 
 def with_last(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
@@ -200,8 +211,8 @@ def _device_of(parts: list[Any]) -> torch.device:
     return found[0] if found else torch.device("cpu")
 
 
-def first_rows(arrays: Any, rows: int, order: list[int] | None = None) -> Any:
-    """Return nested arrays or tensors of shape (n, ...) cut to their first `rows`, arrays sorted by `order`."""
+def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None) -> Any:
+    """Return nested arrays or tensors of shape (n, ...) cut to their first `rows`, if any; arrays sorted by `order`."""
     if arrays is None or isinstance(arrays, torch.Tensor):
         return arrays if arrays is None else arrays[:rows]
     if isinstance(arrays, np.ndarray):
@@ -210,6 +221,13 @@ def first_rows(arrays: Any, rows: int, order: list[int] | None = None) -> Any:
     if isinstance(arrays, Mapping):
         return type(arrays)({key: first_rows(value, rows, order) for key, value in arrays.items()})  # type: ignore[call-arg]
     return type(arrays)(first_rows(value, rows, order) for value in arrays)
+
+
+def _without_last(batches: list[Any], surplus: int) -> list[Any]:
+    """Return batches that are kept apart, the last one without its last `surplus` rows."""
+    if surplus <= 0:
+        return batches
+    return [*batches[:-1], first_rows(batches[-1], (rows_of(batches[-1]) or 0) - surplus)]
 
 
 def main_input(model: nn.Module, batch: Any) -> Any:

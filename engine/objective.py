@@ -170,7 +170,8 @@ class Objective:
             loss = outputs
         elif hasattr(outputs, "loss"):
             loss = outputs.loss
-        if isinstance(loss, torch.Tensor) and (loss.dim() == 0 or loss.numel() == 1 or isinstance(outputs, Mapping)):
+        several = isinstance(outputs, Mapping) or getattr(model, "gathers_losses", False)
+        if isinstance(loss, torch.Tensor) and (loss.dim() == 0 or loss.numel() == 1 or several):
             return loss
         got = f"the keys {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else _in_words(outputs)
         fed = f"{', '.join(map(str, inputs))}" if isinstance(inputs, Mapping) else _in_words(inputs)

@@ -27,13 +27,17 @@ class BatchArguments(Group):
 
     @property
     def train_batch_size(self) -> int:
-        """Samples in a training batch of this process, which drives one device."""
-        return self.per_device_train_batch_size
+        """Samples in a training batch of this process, for all devices that it drives."""
+        return self.per_device_train_batch_size * self._devices
 
     @property
     def eval_batch_size(self) -> int:
-        """Samples in an evaluation batch of this process, which drives one device."""
-        return self.per_device_eval_batch_size
+        """Samples in an evaluation batch of this process, for all devices that it drives."""
+        return self.per_device_eval_batch_size * self._devices
+
+    @property
+    def _devices(self) -> int:
+        return max(1, getattr(self, "n_gpu"))  # noqa: B009 - a property of another group
 
     def problems(self) -> Iterator[str]:
         sizes = ("per_device_train_batch_size", "per_device_eval_batch_size")

@@ -21,6 +21,14 @@ ACCELERATOR: dict[str, tuple[Any, ...]] = {
 }
 """The keys of `accelerator_config` and the values they may have: what else accelerate does is done otherwise here."""
 
+REMEDIES = {
+    "split_batches": "divide `per_device_train_batch_size` by the number of processes.",
+    "dispatch_batches": "each process reads the data and takes its share, which needs no dispatching: leave it out.",
+    "even_batches": "processes that get fewer batches would leave the others waiting: leave it out.",
+    "use_seedable_sampler": "the order follows from the seed and the epoch: leave it out.",
+}
+"""What to do instead of the values that are refused."""
+
 
 @dataclass(kw_only=True)
 class DataArguments(Group):
@@ -66,7 +74,8 @@ class DataArguments(Group):
 
     accelerator_config: dict[str, Any] | str | None = arg(
         None,
-        "What Transformers hands to accelerate, as a dict or a JSON file; `non_blocking` is what it can change here.",
+        "What Transformers hands to accelerate, as a dict or a JSON file; here `non_blocking` copies while computing, and "
+        "`dispatch_batches=False` has each process read shards of its own of a stream.",
         json=True,
     )
 
@@ -74,6 +83,11 @@ class DataArguments(Group):
     def non_blocking(self) -> bool:
         """Whether batches are copied to the device while it computes; they must be pinned for that."""
         return bool(self._accelerator_config().get("non_blocking", False))
+
+    @property
+    def reads_own_shards(self) -> bool:
+        """Whether each process reads shards of its own of a stream that has enough, rather than its share of all."""
+        return self._accelerator_config().get("dispatch_batches") is False
 
     def _accelerator_config(self) -> dict[str, Any]:
         given = self.accelerator_config
@@ -103,4 +117,5 @@ class DataArguments(Group):
             if name not in ACCELERATOR:
                 yield f"`accelerator_config` has {name!r}{nearest(name, ACCELERATOR)} Known: {', '.join(ACCELERATOR)}."
             elif value not in ACCELERATOR[name]:
-                yield f"`accelerator_config` has {name}={value!r}, which is not to be had here; leave it out."
+                remedy = REMEDIES.get(name, "leave it out.")
+                yield f"`accelerator_config` has {name}={value!r}, which is not to be had here; {remedy}"

@@ -19,7 +19,7 @@ class ParallelMode(Strategy):
     NOT_PARALLEL = "not_parallel"
     """One process on the CPU, or on one GPU."""
     NOT_DISTRIBUTED = "not_distributed"
-    """One process on several GPUs. It is not to be had here, and stands for scripts that ask whether it is so."""
+    """One process on several GPUs."""
     DISTRIBUTED = "distributed"
     """Several processes, each with its device."""
 
@@ -30,7 +30,10 @@ class Familiar:
     @property
     def parallel_mode(self) -> ParallelMode:
         """How the training is spread."""
-        return ParallelMode.NOT_PARALLEL if Ranks.from_environment().alone else ParallelMode.DISTRIBUTED
+        if not Ranks.from_environment().alone:
+            return ParallelMode.DISTRIBUTED
+        args: Any = self
+        return ParallelMode.NOT_DISTRIBUTED if args.n_gpu > 1 else ParallelMode.NOT_PARALLEL
 
     @property
     def place_model_on_device(self) -> bool:

@@ -76,11 +76,10 @@ class Feed:
             return
         rows_done, self._rows_done = self._rows_done, 0
         to_read = 0
-        if rows_done and hasattr(self.loader, "skip_rows") and self.loader.skip_rows(rows_done):
-            pass
-        elif not (place and self.loader.go_to(place)):
-            skips = None if rows_done else getattr(self.loader, "skip", None)
-            to_read = 0 if skips is not None and skips(batches_done) else batches_done
+        if not (place and self.loader.go_to(place)):
+            name, far = ("skip_rows", rows_done) if rows_done else ("skip", batches_done)
+            skips = getattr(self.loader, name, None)
+            to_read = 0 if skips is not None and skips(far) else batches_done
         self._batches = iter(self.loader)
         for _ in range(to_read):
             next(self._batches, None)

@@ -17,7 +17,8 @@ from .batches import map_tensors
 from .collate import Collator
 from .length_sampler import LengthGroupedSampler
 from .samplers import BatchedSampler, GivenSampler
-from .stream_state import dataset_state, restore_dataset
+from .shares import EvenEnds, Filled, SharedStream
+from .stream_state import keeps_state, restore_dataset
 from .worker_signals import outlive_signals
 
 _END = object()
@@ -33,6 +34,8 @@ class Passage:
     """Batches taken from the dataset, that ahead among them."""
     ahead: Any = None
     """The batch that is fetched and not given out; `_END` once there is no further one."""
+    keeps_state: bool = False
+    """Whether the dataset says where it is, and that is what it is put back to."""
     dataset: Any = None
     """The dataset's own state before the last batch was taken, where it has one."""
     workers: dict[int, Any] = field(default_factory=dict)
@@ -46,6 +49,10 @@ class Loader(DataLoader[Any]):
     on the current one.
     """
 
+    ends: EvenEnds | None = None
+    """Has processes that read streams of their own end together; None where they need not agree."""
+    extra = 0
+    """Rows, the last ones of the batch given out last, that fill it up and are counted elsewhere."""
     _passage: Passage | None = None
     _goal: dict[str, Any] | None = None
     _heirs: dict[int, Any] | None = None
@@ -57,6 +64,9 @@ class Loader(DataLoader[Any]):
             self.batch_sampler.set_epoch(epoch)
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return self.dataset.batches() if isinstance(self.dataset, SharedStream) else super().__len__()
 
     @property
     def grouping(self) -> LengthGroupedSampler | None:
@@ -80,25 +90,33 @@ class Loader(DataLoader[Any]):
         if passage is None:
             return {}
         over = passage.ahead is _END
-        kept = not over and is_storable(passage.ahead)
+        ahead = _parted(passage.ahead)
+        kept = not over and is_storable(ahead.batch)
         return {
             "began": passage.began,
             "pulled": passage.pulled - (not over and not kept),
             "over": over,
-            "ahead": {"batch": as_plain(passage.ahead)} if kept else None,
+            "ahead": {"batch": as_plain(ahead.batch), "extra": ahead.extra} if kept else None,
             "workers": {str(worker): states for worker, states in passage.workers.items()},
             "order": None if self._drawn is None else self._drawn.state,
             "dataset": passage.dataset,
         }
 
     def go_to(self, place: dict[str, Any]) -> bool:
-        """Begin the next iteration where `place()` was, in the same epoch; False if that says nothing."""
+        """Begin the next iteration where `place()` was, in the same epoch; False if it does not say.
+
+        Of another number of processes, a place only says in which order the rows come.
+        """
+        if place and "pulled" not in place:
+            if isinstance(self._drawn, GivenSampler):
+                self._drawn.state = place["order"]
+            return False
         self._goal = place or None
         return bool(place)
 
     def take_over(self, place: dict[str, Any]) -> None:
         """Begin the next iteration, of a new epoch, with workers that go on where those of `place()` were."""
-        if self.persistent_workers and place:
+        if self.persistent_workers and "workers" in place:
             self._heirs = _states_in(place)
 
     def skip(self, batches: int) -> bool:
@@ -115,6 +133,9 @@ class Loader(DataLoader[Any]):
             self.batch_sampler.skip(0)
             self.batch_sampler.first_row = rows
             return True
+        if isinstance(self.dataset, SharedStream) and not self.num_workers:
+            self.dataset.first_row = rows
+            return True
         return False
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -124,20 +145,28 @@ class Loader(DataLoader[Any]):
         if self.persistent_workers and before is not None:
             passage.workers = dict(before.workers)
         if goal is None:
-            heirs, self._heirs = self._heirs, None
-            if heirs is None:
-                return self._looking_ahead(self._begin(passage), passage)
-            passage.workers = heirs
-            # Workers that stay are seeded once, in an epoch that is over: by now that draws nothing.
-            self.generator = torch.Generator()
-            try:
-                return self._looking_ahead(self._begin(passage), passage)
-            finally:
-                self.generator = None
+            return self._looking_ahead(self._anew(passage), passage)
         if goal["over"]:
             passage.pulled, passage.ahead, passage.workers = goal["pulled"], _END, _states_in(goal)
             self.take_over(goal)
             return iter(())
+        return self._looking_ahead(self._from(goal, passage), passage)
+
+    def _anew(self, passage: Passage) -> Iterator[Any]:
+        """Return the batches of an epoch from its beginning."""
+        heirs, self._heirs = self._heirs, None
+        if heirs is None:
+            return self._begin(passage)
+        passage.workers = heirs
+        # Workers that stay are seeded once, in an epoch that is over: by now that draws nothing.
+        self.generator = torch.Generator()
+        try:
+            return self._begin(passage)
+        finally:
+            self.generator = None
+
+    def _from(self, goal: dict[str, Any], passage: Passage) -> Iterator[Any]:
+        """Return the batches of an epoch behind those that were taken when `goal` was noted; note the one ahead."""
         restore_random_states(passage.began)
         if self._drawn is not None:
             self._drawn.state = goal["order"]
@@ -151,12 +180,15 @@ class Loader(DataLoader[Any]):
         batches = self._begin(passage)
         for _ in range(to_read):
             self._pull(batches, passage)
-        passage.ahead = goal["ahead"]["batch"] if held else None
-        return self._looking_ahead(batches, passage)
+        passage.ahead = Filled(goal["ahead"]["batch"], goal["ahead"].get("extra", 0)) if held else None
+        return batches
 
     def _begin(self, passage: Passage) -> Iterator[Any]:
         if isinstance(self.worker_init_fn, WorkerStart):
             self.worker_init_fn.states = passage.workers
+        # Rows that are indexed are found again by their numbers, and those of workers by their number of batches.
+        indexed = isinstance(self.batch_sampler, BatchedSampler)
+        passage.keeps_state = not self.num_workers and not indexed and keeps_state(self.dataset)
         batches: Iterator[Any] = super().__iter__()
         if self.persistent_workers and batches is not self._iterating:
             # A trainer is part of a cycle. Workers that are collected with it have lost their queues by then, so that
@@ -169,22 +201,27 @@ class Loader(DataLoader[Any]):
         if passage.ahead is None:
             passage.ahead = self._pull(batches, passage)
         while passage.ahead is not _END:
-            batch, passage.ahead = passage.ahead, self._pull(batches, passage)
-            yield batch
+            batch, passage.ahead = _parted(passage.ahead), self._pull(batches, passage)
+            self.extra = batch.extra
+            yield batch.batch
 
     def _pull(self, batches: Iterator[Any], passage: Passage) -> Any:
-        if not self.num_workers:
-            passage.dataset = dataset_state(self.dataset)
+        if passage.keeps_state:
+            passage.dataset = self.dataset.state_dict()  # type: ignore[attr-defined] # since it keeps a state
         batch = next(batches, _END)
         while isinstance(batch, Labelled) and batch.batch is None:
             batch = next(batches, _END)
-        if batch is _END:
-            return _END
-        passage.pulled += 1
         if isinstance(batch, Labelled):
             passage.workers[batch.worker] = batch.states
-            return batch.batch
+            batch = batch.batch
+        if self.ends is not None:
+            batch = self.ends.agreed(batch, _END)
+        passage.pulled += batch is not _END
         return batch
+
+
+def _parted(batch: Any) -> Filled:
+    return batch if isinstance(batch, Filled) else Filled(batch, 0)
 
 
 def _states_in(place: dict[str, Any]) -> dict[int, Any]:

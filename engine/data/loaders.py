@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Any
 
 from torch.utils.data import IterableDataset, RandomSampler, Sampler, SequentialSampler
@@ -15,6 +15,7 @@ from .collate import Collator, ColumnFilter
 from .length_sampler import LengthGroupedSampler, lengths_of
 from .loader import Labelling, Loader, WorkerStart
 from .samplers import BatchedSampler, GivenSampler, ShuffledSampler
+from .shares import CountingExtras, EvenEnds, SharedStream, own_part
 from .worker_signals import outlive_signals
 
 logger = logging.getLogger(__name__)
@@ -63,15 +64,15 @@ def build_loader(
         "in_order": args.dataloader_in_order,
         "worker_init_fn": outlive_signals if args.dataloader_num_workers else None,
     }
+    if is_iterable(dataset) and not ranks.alone:
+        collator = options["collate_fn"] = CountingExtras(collator)
     if training and args.dataloader_num_workers:
         options["collate_fn"] = Labelling(collator)
         options["worker_init_fn"] = WorkerStart(args.dataloader_num_workers, ranks.rank, seeds=not is_iterable(dataset))
     if is_iterable(dataset):
-        if not isinstance(dataset, IterableDataset):
-            dataset = _Iterable(dataset)
         if training and args.train_sampling_strategy == "group_by_length":
             logger.warning("`train_sampling_strategy='group_by_length'` cannot order rows that come as a stream.")
-        return Loader(dataset, batch_size=batch_size, drop_last=args.dataloader_drop_last, **options)
+        return _stream_loader(dataset, args, ranks, batch_size, options)
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise DataError(
             f"{type(dataset).__name__} is no dataset: it needs __getitem__ and __len__, or __iter__ to be streamed."
@@ -90,6 +91,19 @@ def build_loader(
         world_size=ranks.world_size,
     )
     return Loader(dataset, batch_sampler=batches, **options)
+
+
+def _stream_loader(
+    dataset: Any, args: TrainingArguments, ranks: Ranks, batch_size: int, options: dict[str, Any]
+) -> Loader:
+    drop_last = args.dataloader_drop_last
+    own = None if ranks.alone else own_part(dataset, ranks, args.reads_own_shards)
+    if own is not None:
+        loader = Loader(own, batch_size=batch_size, drop_last=drop_last, **options)
+        loader.ends = EvenEnds(ranks)
+        return loader
+    shared = SharedStream(dataset, batch_size, ranks, drop_last)
+    return Loader(shared, batch_size=batch_size, drop_last=drop_last, **options)
 
 
 def default_sampler(
@@ -169,13 +183,3 @@ def keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) ->
             f"{', '.join(accepted)}. Rename the columns, or set `remove_unused_columns=False` with a `data_collator`."
         )
     return dataset.remove_columns(ignored), collator
-
-
-class _Iterable(IterableDataset[Any]):
-    """Any iterable, as torch wants it."""
-
-    def __init__(self, rows: Any) -> None:
-        self.rows = rows
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.rows)

@@ -7,13 +7,16 @@ from typing import Any
 
 
 def dataset_state(dataset: Any) -> Any:
-    """Return the state of a dataset with `state_dict` and `load_state_dict`; None for others, which are read anew.
+    """Return where a dataset is; None where it cannot say so, and is read anew."""
+    return dataset.state_dict() if keeps_state(dataset) else None
 
-    Also None for a `datasets.IterableDataset` that shuffles in a buffer: its state leaves out what is in the buffer.
+
+def keeps_state(dataset: Any) -> bool:
+    """Say whether a dataset can say where it is, by `state_dict`, and go on from there, by `load_state_dict`.
+
+    A `datasets.IterableDataset` that shuffles in a buffer cannot: its state leaves out what is in the buffer.
     """
-    if not (hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")) or _shuffles(dataset):
-        return None
-    return dataset.state_dict()
+    return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict") and not _shuffles(dataset)
 
 
 def restore_dataset(dataset: Any, state: Any) -> bool:

@@ -162,6 +162,7 @@ def test_arguments_left_at_their_defaults_contradict_nothing():
 def test_sharded_ddp_takes_the_place_of_ddp(monkeypatch):
     pytest.importorskip("fairscale")
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
     assert "DDP" in kinds(compose(args(), []))
     composed = compose(args(), [trainbus.ShardedDDP()])
     assert "DDP" not in kinds(composed)
@@ -170,6 +171,7 @@ def test_sharded_ddp_takes_the_place_of_ddp(monkeypatch):
 
 def test_two_processes_train_with_ddp(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
     assert only(compose(args(ddp_bucket_cap_mb=3), []), DDP) == DDP(bucket_cap_mb=3)
 
 

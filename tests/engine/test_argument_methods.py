@@ -165,4 +165,5 @@ def test_alone_the_first_process_is_the_only_one() -> None:
 
 def test_among_several_the_mode_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
     assert TrainingArguments("out").parallel_mode == "distributed"

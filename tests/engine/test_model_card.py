@@ -77,6 +77,7 @@ def test_settings_that_matter_are_shown(options, shown):
 
 def test_several_processes_are_counted(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "0")
     values = hyperparameters(TrainingArguments("out", use_cpu=True, per_device_train_batch_size=2))
     assert (values["num_devices"], values["total_train_batch_size"], values["total_eval_batch_size"]) == (4, 8, 32)
 

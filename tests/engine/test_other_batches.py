@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from engine_toys import CountedRows, Regression, points, trainer
+from torch.utils.data import Sampler
 
 ROWS = 22
 
@@ -59,6 +62,29 @@ def test_the_order_is_that_of_the_unbroken_run(tmp_path: Path) -> None:
     after = trained_on(second)
     second.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
     assert wanted[8:] == after
+
+
+class Shuffling(Sampler[int]):
+    """An order of the user's, drawn from torch's global generator."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(ROWS).tolist())
+
+    def __len__(self) -> int:
+        return ROWS
+
+
+def test_an_order_of_ones_own_is_gone_on_with(tmp_path: Path) -> None:
+    first, _ = run(tmp_path, 4)
+    first._get_train_sampler = lambda dataset=None: Shuffling()
+    before = trained_on(first)
+    first.on("on_step_end", lambda control: control.request("training_stop", "for the test"), once=3)
+    first.train()
+    second, _ = run(tmp_path, 5)
+    second._get_train_sampler = lambda dataset=None: Shuffling()
+    after = trained_on(second)
+    second.train(resume_from_checkpoint=True)
+    assert sorted((before + after)[:ROWS]) == [*range(ROWS)]
 
 
 def test_a_number_of_steps_stays_what_it_is(tmp_path: Path) -> None:

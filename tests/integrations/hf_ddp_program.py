@@ -7,13 +7,21 @@ import warnings
 from pathlib import Path
 
 import torch
-
-sys.path[:0] = [str(Path(__file__).parent.parent / folder) for folder in ("engine", "parity")]
-
 import transformers
+from datasets import Dataset
 from engine_toys import Fresh, bert, history, sentences, timeless, weights
-from parity_models import Normalised, gpt2, llama, of_bert, plain
-from parity_toys import Stream, accuracy, classified, pad_classified, pad_texts, texts
+from parity_models import Normalised, TwoHeaded, llama, plain
+from parity_toys import (
+    BatchwiseAccuracy,
+    Stream,
+    accuracy,
+    everything,
+    masked,
+    padded,
+    summed_loss,
+    texts,
+    twice_labelled,
+)
 
 import trainbus
 
@@ -33,14 +41,43 @@ def case(model=bert, args=None, test=None, **options):
     return {"model": model, "args": args or {}, "test": test, "options": {**rows, **options}}
 
 
-def of_texts(make, collator):
-    return {
-        **{"train_dataset": make(TRAIN_ROWS), "eval_dataset": make(EVAL_ROWS, 1), "data_collator": collator},
-    }
+def streamed(rows):
+    """Return a stream of the `datasets` library, with shards and a transform."""
+    return Dataset.from_list(sentences(rows)).to_iterable_dataset(num_shards=3).map(lambda row: row)
 
+
+PADDED = {"train_dataset": texts(TRAIN_ROWS), "eval_dataset": texts(EVAL_ROWS, 1), "data_collator": padded}
+STREAMED = {"train_dataset": Stream(sentences(TRAIN_ROWS)), "eval_dataset": sentences(EVAL_ROWS, 1)}
 
 CASES = {
-    "dropout, AdamW, clipping": case(),
+    "dropout, AdamW, clipping": case(compute_metrics=everything, args={"include_for_metrics": ["inputs", "loss"]}),
+    "accumulation with a ragged end": case(args={"gradient_accumulation_steps": 4}, compute_metrics=accuracy),
+    "texts of different lengths": case(llama, compute_metrics=everything, **PADDED),
+    "texts of different lengths, accumulated": case(llama, {"gradient_accumulation_steps": 2}, **PADDED),
+    "tokens counted by each process": case(llama, {"average_tokens_across_devices": False}, **PADDED),
+    "label smoothing": case(args={"label_smoothing_factor": 0.1, "gradient_accumulation_steps": 2}),
+    "a loss of one's own": case(plain(), compute_loss_func=summed_loss, args={"gradient_accumulation_steps": 2}),
+    "the last batches dropped": case(args={"dataloader_drop_last": True}),
+    "no clipping": case(args={"max_grad_norm": 0.0, "lr_scheduler_type": "cosine", "warmup_steps": 3}),
+    "one row to evaluate": case(eval_dataset=sentences(1, 1), compute_metrics=accuracy),
+    "fewer rows than processes times batch": case(train_dataset=sentences(5), eval_dataset=sentences(5, 1)),
+    "metrics by batch": case(args={"batch_eval_metrics": True}, compute_metrics=Fresh(BatchwiseAccuracy)),
+    "several predictions and labels": case(
+        TwoHeaded, train_dataset=twice_labelled(TRAIN_ROWS), eval_dataset=twice_labelled(EVAL_ROWS, 1)
+    ),
+    "batches kept apart": case(args={"eval_do_concat_batches": False}),
+    "no unused weights looked for": case(args={"ddp_find_unused_parameters": False, "ddp_bucket_cap_mb": 1}),
+    "recomputed activations": case(args={"gradient_checkpointing": True}),
+    "running means": case(Normalised, {"eval_strategy": "steps", "eval_steps": 3}),
+    "a collator that draws": case(data_collator=masked),
+    "rows of similar length": case(llama, {"train_sampling_strategy": "group_by_length"}, **PADDED),
+    "a stream": case(args={"max_steps": 14}, **STREAMED),
+    "a stream, accumulated and evaluated": case(
+        args={"max_steps": 7, "gradient_accumulation_steps": 2},
+        compute_metrics=accuracy,
+        **{**STREAMED, "eval_dataset": Stream(sentences(EVAL_ROWS, 1))},
+    ),
+    "a stream of datasets": case(args={"max_steps": 14}, **{**STREAMED, "train_dataset": streamed(TRAIN_ROWS)}),
 }
 
 
@@ -57,10 +94,16 @@ def outcome(library, described, folder):
         "loss": output.training_loss,
         "logs": [entry for entry in history(trainer) if "train_loss" not in entry],
         "evaluated": timeless(trainer.evaluate()),
-        "predictions": torch.as_tensor(predicted.predictions),
-        "labels": torch.as_tensor(predicted.label_ids),
+        "predictions": as_tensors(predicted.predictions),
+        "labels": as_tensors(predicted.label_ids),
         "metrics": timeless(predicted.metrics),
     }
+
+
+def as_tensors(arrays):
+    if isinstance(arrays, dict):
+        return {name: as_tensors(array) for name, array in arrays.items()}
+    return [*map(as_tensors, arrays)] if isinstance(arrays, (list, tuple)) else torch.as_tensor(arrays)
 
 
 def difference(name, theirs, ours):
@@ -85,7 +128,9 @@ def main(folder):
     for name, described in CASES.items():
         if wanted and name not in wanted:
             continue
-        theirs, ours = (outcome(library, described, folder / name.replace(" ", "_")) for library in (transformers, trainbus))
+        theirs, ours = (
+            outcome(library, described, folder / name.replace(" ", "_")) for library in (transformers, trainbus)
+        )
         found[name] = {part: difference(part, theirs[part], ours[part]) for part in theirs}
     (folder / f"found-{os.environ['RANK']}.json").write_text(json.dumps(found, indent=1))
 

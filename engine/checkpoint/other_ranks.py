@@ -1,0 +1,45 @@
+"""What a process goes on from where the checkpoint was written by another number of processes."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from ..run import Run
+from . import files
+from .codec import load_values
+
+logger = logging.getLogger(__name__)
+
+
+def adapted(own: dict[str, Any], run: Run, folder: Path) -> dict[str, Any]:
+    """Return what this process goes on from: what it saved itself, or the part that holds for any number of processes.
+
+    Where their number changed, a process that there was goes on drawing from its own random states, and a new one from
+    those of the first; the training loss is the mean over the processes that were; and the batch that was fetched
+    ahead, which is now another's in part, is fetched again.
+
+    Args:
+        own: what this process saved; {} if it was not there.
+        run: the run; called on every process.
+        folder: the checkpoint.
+    """
+    before = files.read_manifest(folder).get("world_size", run.ranks.world_size)
+    if before == run.ranks.world_size:
+        return own
+    paths = [folder / files.RANDOM.format(rank=rank) for rank in range(before)]
+    of_all = [dict(load_values(path)) for path in paths if path.is_file()]  # a machine may lack those of others
+    if not of_all:
+        return own
+    states = dict(own or of_all[0])
+    losses = [of_one["losses"] for of_one in of_all]
+    states["losses"] = {**losses[0], "sum": sum(part["sum"] for part in losses) / len(losses)}
+    states["place"] = {"order": of_all[0]["place"].get("order")}
+    if run.ranks.rank == 0:
+        logger.warning(
+            "%s was written by %d processes, and these are %d: the rows that are left of its epoch are shared out anew. "
+            "Processes that there were go on with their random states, new ones with those of the first.",
+            *(folder, before, run.ranks.world_size),
+        )
+    return states

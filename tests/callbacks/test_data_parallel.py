@@ -1,0 +1,180 @@
+"""Several GPUs in one process: here a torch.nn.DataParallel of the same manners, on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import trainbus
+from trainbus import DataParallel, TrainingArguments
+from trainbus.callbacks.data_parallel import SideBySide
+
+
+class Spread(nn.Module):
+    """Calls a model on each part of a batch, one after the other, and joins what it returns as torch does."""
+
+    made: list[Spread] = []
+
+    def __init__(self, module: nn.Module, device_ids: list[int]) -> None:
+        super().__init__()
+        self.module, self.parts = module, len(device_ids)
+        self.rows: list[int] = []
+        Spread.made.append(self)
+
+    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
+        cut = {name: value.chunk(self.parts) for name, value in named.items()}
+        cuts = [value.chunk(self.parts) for value in inputs]
+        outputs = []
+        for part in range(len(next(iter([*cuts, *cut.values()])))):
+            own = {name: values[part] for name, values in cut.items()}
+            self.rows += [len(value) for name, value in own.items() if name == "x"]
+            outputs.append(self.module(*(values[part] for values in cuts), **own))
+        return _joined(outputs)
+
+
+def _joined(outputs: list[Any]) -> Any:
+    first = outputs[0]
+    if isinstance(first, dict):
+        return {name: _joined([output[name] for output in outputs]) for name in first}
+    if isinstance(first, tuple):
+        return tuple(map(_joined, zip(*outputs)))
+    return torch.cat([output.reshape(1) if output.dim() == 0 else output for output in outputs])
+
+
+class Line(nn.Module):
+    def __init__(self, returns: str = "dict") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.returns = returns
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
+        predicted = self.linear(x).squeeze(-1)
+        loss = nn.functional.mse_loss(predicted, labels)
+        return {"loss": loss, "logits": predicted} if self.returns == "dict" else (loss, predicted)
+
+
+class Counting(Line):
+    """One whose loss is a sum, divided by the items of the whole step."""
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any = None, **others: Any) -> Any:
+        predicted = self.linear(x).squeeze(-1)
+        loss = nn.functional.mse_loss(predicted, labels, reduction="sum")
+        items = labels.numel() if num_items_in_batch is None else num_items_in_batch
+        return {"loss": loss / items, "logits": predicted}
+
+
+@pytest.fixture(autouse=True)
+def spread(monkeypatch: pytest.MonkeyPatch) -> type[Spread]:
+    monkeypatch.setattr(nn, "DataParallel", Spread)
+    monkeypatch.setattr(Spread, "made", [])
+    return Spread
+
+
+def rows(count: int = 24) -> list[dict[str, Any]]:
+    x = torch.randn(count, 3, generator=torch.Generator().manual_seed(0))
+    return [{"x": row, "labels": row.sum()} for row in x]
+
+
+def trained(folder: Path, model: nn.Module, callbacks: list[Any], **args: Any) -> Any:
+    options = {"per_device_train_batch_size": 8, "max_steps": 4, "learning_rate": 0.05, "use_cpu": True}
+    trainer = trainbus.Trainer(
+        model,
+        TrainingArguments(str(folder), **{**options, "save_strategy": "no", "disable_tqdm": True, **args}),
+        train_dataset=rows(),
+        eval_dataset=rows(10),
+        callbacks=callbacks,
+    )
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.parametrize("make", [Line, lambda: Line("tuple"), Counting])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_two_devices_come_to_the_weights_of_one(make: Any, accumulate: int, tmp_path: Path):
+    one = trained(tmp_path, make(), [], gradient_accumulation_steps=accumulate)
+    two = trained(tmp_path, make(), [DataParallel(devices=2)], gradient_accumulation_steps=accumulate)
+    assert Spread.made[0].rows[:2] == [4, 4]
+    for mine, other in zip(one.model.parameters(), two.model.parameters()):
+        assert torch.allclose(mine, other, atol=1e-6)
+    assert [entry["loss"] for entry in two.state.log_history if "loss" in entry] == pytest.approx(
+        [entry["loss"] for entry in one.state.log_history if "loss" in entry]
+    )
+    assert two.evaluate()["eval_loss"] == pytest.approx(one.evaluate()["eval_loss"])
+
+
+def test_evaluations_are_spread_too_and_nothing_stays_wrapped(tmp_path: Path):
+    trainer = trained(tmp_path, Line(), [DataParallel(devices=2)])
+    made = len(Spread.made)
+    predicted = trainer.predict(rows(10))
+    assert len(Spread.made) == made + 1
+    assert Spread.made[-1].rows == [4, 4, 1, 1]
+    assert predicted.predictions.shape == (10,)
+    assert trainer.model_wrapped is trainer.model
+
+
+def test_what_is_saved_is_the_model_itself(tmp_path: Path):
+    trained(tmp_path, Line(), [DataParallel(devices=2)], save_strategy="steps", save_steps=4)
+    from safetensors.torch import load_file
+
+    assert set(load_file(tmp_path / "checkpoint-4" / "model.safetensors")) == {"linear.weight", "linear.bias"}
+
+
+def seen_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+
+
+def test_several_gpus_in_one_process_are_all_used(monkeypatch: pytest.MonkeyPatch):
+    seen_gpus(monkeypatch, 3)
+    args = TrainingArguments(per_device_train_batch_size=4, per_device_eval_batch_size=5)
+    assert args.n_gpu == 3
+    assert args.parallel_mode == "not_distributed"
+    assert (args.train_batch_size, args.eval_batch_size) == (12, 15)
+    assert str(args.device) == "cuda:0"
+    assert DataParallel.from_arguments(args) == DataParallel(3)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "launched", "options"), [(1, {}, {}), (3, {"LOCAL_RANK": "1"}, {}), (3, {}, {"use_cpu": True})]
+)
+def test_else_a_process_has_one_device(
+    gpus: int, launched: dict[str, str], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    seen_gpus(monkeypatch, gpus)
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+    args = TrainingArguments(per_device_train_batch_size=4, **options)
+    assert args.n_gpu == (0 if options else 1)
+    assert args.train_batch_size == 4
+    assert DataParallel.from_arguments(args) is None
+
+
+def test_each_device_divides_by_its_part_of_the_items():
+    told = []
+
+    class Told(nn.Module):
+        def forward(self, x: torch.Tensor, num_items_in_batch: torch.Tensor) -> torch.Tensor:
+            told.append(num_items_in_batch.tolist())
+            return x.sum()
+
+    SideBySide(Told(), 2)(x=torch.ones(4), num_items_in_batch=torch.tensor(10.0))
+    assert told == [[5.0], [5.0]]
+
+
+@pytest.mark.gpu
+def test_two_gpus_train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
+    monkeypatch.undo()
+    one = trained(tmp_path, Line(), [DataParallel(devices=1)], use_cpu=False, per_device_train_batch_size=4)
+    two = trained(tmp_path, Line(), [DataParallel(devices=2)], use_cpu=False, per_device_train_batch_size=4)
+    assert two.args.n_gpu >= 2
+    for mine, other in zip(one.model.parameters(), two.model.parameters()):
+        assert torch.allclose(mine, other, atol=1e-5)

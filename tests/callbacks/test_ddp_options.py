@@ -1,0 +1,57 @@
+"""DDP's options: what the arguments spell, and what is refused before anything is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch import nn
+
+from trainbus import DDP, GradientCheckpointing, TrainingArguments
+from trainbus.callbacks.ddp import recomputes
+from trainbus.events.errors import ArgumentError
+
+
+@pytest.fixture
+def one_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("one_of_two")
+def test_every_argument_is_passed_on(tmp_path: Path):
+    spelt = {"find_unused_parameters": False, "bucket_cap_mb": 5, "broadcast_buffers": False, "static_graph": True}
+    args = TrainingArguments(str(tmp_path), use_cpu=True, **{f"ddp_{name}": value for name, value in spelt.items()})
+    assert DDP.from_arguments(args) == DDP(**spelt)
+
+
+@pytest.mark.parametrize(("spelt", "name"), [("FP16", "fp16"), ("power_sgd", "powersgd"), ("powersgd", "powersgd")])
+def test_hooks_go_by_the_names_of_accelerate_too(spelt: str, name: str):
+    assert DDP(comm_hook=spelt).comm_hook == name
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"comm_hook": "fp61"}, "did you mean 'fp16'"),
+        ({"comm_hook": "fp16", "comm_options": {"a": 1}}, "are for powersgd"),
+        ({"comm_hook": "powersgd", "find_unused_parameters": True}, "leave out one of the two"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], said: str):
+    with pytest.raises(ArgumentError, match=said):
+        DDP(**options)
+
+
+def test_recomputing_is_noticed_whoever_asks_for_it():
+    def run(*callbacks: Any, model: nn.Module | None = None) -> Any:
+        bus = SimpleNamespace(subscribers=dict(enumerate(callbacks)))
+        return SimpleNamespace(bus=bus, model=model or nn.Linear(1, 1))
+
+    switched = nn.Linear(1, 1)
+    switched.gradient_checkpointing = True  # type: ignore[assignment]
+    assert not recomputes(run())
+    assert recomputes(run(GradientCheckpointing()))
+    assert recomputes(run(model=nn.Sequential(switched)))

@@ -1,0 +1,152 @@
+"""What two processes do with data, arguments and gradients: each writes down what it saw."""
+
+import atexit
+import json
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+from data_toys import BASE, Stream, build, end_of, rows_of, stream_of_datasets
+from datasets.distributed import split_dataset_by_node
+from ddp_program import no_thread_of_gloo_is_left
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+import trainbus
+from trainbus.events.errors import ArgumentError
+from trainbus.events.triggers import at
+
+RANK = int(os.environ["RANK"])
+
+# Streams.
+
+
+def streams(folder):
+    """Train on streams of every kind, and evaluate on them; then stop and resume."""
+    workers = {"dataloader_num_workers": 2}
+    own = {"accelerator_config": {"dispatch_batches": False}, "max_steps": 6}
+    kinds = {
+        "stream": (lambda: Stream(33), {}),
+        "sized": (lambda: Stream(33, sized=True), {"max_steps": -1, "num_train_epochs": 1}),
+        "dropping": (lambda: Stream(33), {"dataloader_drop_last": True}),
+        "workers": (lambda: Stream(33), workers),
+        "datasets": (lambda: stream_of_datasets(33, 3), {}),
+        "shuffled": (lambda: stream_of_datasets(33, 3).shuffle(seed=1, buffer_size=8), {}),
+        "own shards": (lambda: stream_of_datasets(33, 5), own),
+        "own shards, workers": (lambda: stream_of_datasets(33, 5), {**own, **workers}),
+        "too few shards": (lambda: stream_of_datasets(33, 1), {**own, "max_steps": 5}),
+        "split by node": (lambda: split_dataset_by_node(stream_of_datasets(33, 1), RANK, 2), {}),
+    }
+    found = {}
+    for name, (make, args) in kinds.items():
+        trainer, seen = build(folder / name, make(), evaluated=make(), **{"max_steps": 5, **args})
+        trainer.train()
+        found[name] = {"seen": seen, "evaluated": trainer.evaluate()["eval_rows"], **end_of(trainer)}
+    for rows in (1, 2, 9):
+        trainer, _ = build(folder, Stream(rows), evaluated=Stream(rows), max_steps=1, batch_eval_metrics=False)
+        found[f"{rows} rows"] = {"evaluated": trainer.evaluate()["eval_rows"]}
+    for name in ("stream", "datasets", "shuffled", "own shards", "workers"):
+        make, args = kinds[name]
+        args = {**args, "max_steps": 7, "save_strategy": "steps", "save_steps": 2}
+        trainer, _ = build(folder / f"{name} resumed", make(), **args)
+        trainer.on("on_step_end", lambda control: control.request("training_stop", "as planned"), once=4)
+        trainer.train()
+        trainer, seen = build(folder / f"{name} resumed", make(), **args)
+        trainer.train(resume_from_checkpoint=True)
+        whole, all_seen = build(folder / f"{name} whole", make(), **{**args, "save_strategy": "no"})
+        whole.train()
+        found[f"{name} resumed"] = {"seen": seen, "whole": all_seen, "same": end_of(trainer) == end_of(whole)}
+    return found
+
+
+# Gradients.
+
+
+def gradients(folder):
+    """Train with gradients that travel in other ways, and with weights that are frozen at first."""
+    rows = rows_of(24)
+    hooks = {
+        "plain": {},
+        "function": {"comm_hook": allreduce_hook},
+        "fp16": {"comm_hook": "fp16"},
+        "powersgd": {"comm_hook": "power_sgd", "comm_options": {"start_powerSGD_iter": 2, "min_compression_rate": 0.5}},
+    }
+    found = {}
+    for name, options in hooks.items():
+        trainer, _ = build(folder, rows, [trainbus.DDP(**options)], max_steps=6)
+        trainer.train()
+        found[name] = end_of(trainer)
+    refused = {
+        "bf16": ([trainbus.DDP(comm_hook="bf16")], {}),
+        "frozen": ([trainbus.Freeze("first", until=at(2))], {"ddp_find_unused_parameters": False}),
+    }
+    for name, (callbacks, args) in refused.items():
+        try:
+            build(folder, rows, callbacks, max_steps=3, **args)[0].train()
+        except ArgumentError as error:
+            found[name] = str(error)
+    trainer, _ = build(folder, rows, [trainbus.Freeze("first", until=at(2))], max_steps=4)
+    first = []
+    trainer.on("on_step_end", lambda: first.append(trainer.model.first.weight.tolist()))
+    trainer.train()
+    found["thawed"] = {"first": first, **end_of(trainer)}
+    return found
+
+
+# Which process does what.
+
+
+def roles(folder):
+    """Ask who goes first, who prints and who saves, on one machine and as if on two."""
+    args = trainbus.TrainingArguments(str(folder), **BASE)
+    with args.main_process_first(desc="the cache"):
+        if RANK == 0:
+            time.sleep(0.3)
+            (folder / "cache").write_text("filled")
+        filled = (folder / "cache").is_file()
+    found = {"filled": filled}
+    os.environ["LOCAL_RANK"] = "0"
+    for name, wanted in (("one", False), ("each", True)):
+        own = folder / name / (str(RANK) if wanted else "")  # machines that share no disk, or one disk
+        options = {"save_on_each_node": wanted, "log_on_each_node": wanted, "save_strategy": "steps", "save_steps": 2}
+        trainer, _ = build(own, rows_of(16), max_steps=2, log_level="info", log_level_replica="error", **options)
+        trainer.train()
+        level = logging.getLogger("trainbus").getEffectiveLevel()
+        found[name] = {"level": level, "saved": sorted(path.name for path in own.glob("checkpoint-2/*"))}
+    os.environ["LOCAL_RANK"] = str(RANK)
+    return found
+
+
+# Other numbers of processes.
+
+
+def numbers(folder):
+    """Go on with what a single process began, and stop for a single one to go on."""
+    args = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 1, "logging_steps": 3}
+    trainer, seen = build(folder / "1-2-1", rows_of(24), **args)
+    trainer.on("on_step_end", lambda control: control.request("training_stop", "as planned"), once=4)
+    trainer.train(resume_from_checkpoint=True)
+    found = {"1-2-1": seen}
+    trainer, seen = build(folder / "2-1", rows_of(24), **args)
+    trainer.on("on_step_end", lambda control: control.request("training_stop", "as planned"), once=2)
+    trainer.train()
+    found["2-1"] = seen
+    trainer, seen = build(folder / "stream", Stream(24), **{**args, "max_steps": 6})
+    trainer.on("on_step_end", lambda control: control.request("training_stop", "as planned"), once=3)
+    trainer.train(resume_from_checkpoint=True)
+    return {**found, "stream": seen}
+
+
+def main(folder):
+    atexit.register(no_thread_of_gloo_is_left)  # The first to be registered is the last to run.
+    found = {}
+    for part in (streams, gradients, roles, numbers):
+        own = Path(folder) / part.__name__
+        own.mkdir(exist_ok=True)
+        found[part.__name__] = part(own)
+    (Path(folder) / f"found-{RANK}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,205 @@
+"""Two processes, started by `accelerate launch`: who gets which rows, how gradients travel, who does what."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from data_toys import Stream, build, end_of, rows_of
+
+PROGRAM = Path(__file__).with_name("shares_program.py")
+
+pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
+
+ALTERNATELY = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 1, "logging_steps": 3}
+
+
+def stopped_at(step, trainer):
+    trainer.on("on_step_end", lambda control: control.request("training_stop", "as planned"), once=step)
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What both processes wrote down, and what single ones did before and after them."""
+    folder = tmp_path_factory.mktemp("shares")
+    # In batches of eight, where two processes have batches of four.
+    one = {**ALTERNATELY, "per_device_train_batch_size": 8}
+    first, began = build(folder / "numbers" / "1-2-1", rows_of(24), **one)
+    stopped_at(2, first).train()
+    stream, stream_began = build(folder / "numbers" / "stream", Stream(24), **{**one, "max_steps": 6})
+    stopped_at(2, stream).train()
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [*launch, str(PROGRAM), str(folder)], env=environment, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    both = [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)]
+    whole, in_order = build(folder / "whole", rows_of(24), **one)
+    whole.train()
+    ends = {}
+    for name in ("1-2-1", "2-1"):
+        last, seen = build(folder / "numbers" / name, rows_of(24), **one)
+        last.train(resume_from_checkpoint=True)
+        ends[name] = (end_of(last), seen)
+    return {
+        "both": both,
+        "said": done.stderr + done.stdout,
+        "whole": (end_of(whole), in_order),
+        "ends": ends,
+        "began": {"1-2-1": began, "2-1": [], "stream": stream_began},
+    }
+
+
+def of_both(found, part, name):
+    return [of_one[part][name] for of_one in found["both"]]
+
+
+def flat(batches):
+    return [row for batch in batches for row in batch]
+
+
+# Streams.
+
+
+@pytest.mark.parametrize("kind", ["stream", "sized", "datasets", "shuffled", "too few shards", "workers"])
+def test_each_row_of_a_stream_goes_to_one_process_and_what_fills_up_are_its_first(found, kind):
+    first, second = (of_one["seen"] for of_one in of_both(found, "streams", kind))
+    assert [*map(len, first)] == [*map(len, second)] == [4, 4, 4, 4, 1]
+    rows = flat(first) + flat(second)
+    assert sorted(rows[:-1]) == [*range(33)]
+    assert rows[-1] == first[0][0]
+
+
+def test_rows_come_in_the_order_of_the_stream(found):
+    first, second = (of_one["seen"] for of_one in of_both(found, "streams", "stream"))
+    assert first == [[0, 1, 2, 3], [8, 9, 10, 11], [16, 17, 18, 19], [24, 25, 26, 27], [32]]
+    assert second == [[4, 5, 6, 7], [12, 13, 14, 15], [20, 21, 22, 23], [28, 29, 30, 31], [0]]
+
+
+def test_what_is_not_full_on_every_process_can_be_left_out(found):
+    first, second = (of_one["seen"] for of_one in of_both(found, "streams", "dropping"))
+    assert sorted(flat(first[:4]) + flat(second[:4])) == [*range(32)]
+    assert (first[4], second[4]) == (first[0], second[0])  # the next time round
+
+
+@pytest.mark.parametrize("kind", ["own shards", "own shards, workers", "split by node"])
+def test_processes_that_read_parts_of_their_own_end_together(found, kind):
+    first, second = (of_one["seen"] for of_one in of_both(found, "streams", kind))
+    assert len(first) == len(second)
+    assert {*flat(first), *flat(second)} == {*range(33)}
+    assert not {*flat(first[:3])} & {*flat(second[:3])}  # before the first that only fills up
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["stream", "sized", "datasets", "shuffled", "workers", "own shards", "own shards, workers", "split by node"],
+)
+def test_each_row_of_a_stream_is_evaluated_once(found, kind):
+    first, second = (of_one["evaluated"] for of_one in of_both(found, "streams", kind))
+    assert first == second
+    assert sorted(first) == [*range(33)]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_few_rows_are_evaluated_once_too(found, rows):
+    assert of_both(found, "streams", f"{rows} rows") == [{"evaluated": [*range(rows)]}] * 2
+
+
+@pytest.mark.parametrize("kind", ["stream", "datasets", "shuffled", "own shards", "workers"])
+def test_a_run_on_a_stream_resumes_to_the_same_weights(found, kind):
+    for of_one in of_both(found, "streams", f"{kind} resumed"):
+        assert of_one["same"]
+        assert of_one["seen"] == of_one["whole"][4:]
+
+
+@pytest.mark.parametrize("kind", ["stream", "workers", "own shards", "split by node"])
+def test_both_processes_end_with_the_same_weights(found, kind):
+    first, second = of_both(found, "streams", kind)
+    assert first["weights"] == second["weights"]
+    assert first["losses"] == second["losses"]
+
+
+# Gradients.
+
+
+@pytest.mark.parametrize(("hook", "far"), [("function", 0.0), ("fp16", 1e-3), ("powersgd", 0.05)])
+def test_gradients_that_travel_otherwise_come_to_about_the_same(found, hook, far):
+    first, second = of_both(found, "gradients", hook)
+    assert first["weights"] == second["weights"]
+    plain = of_both(found, "gradients", "plain")[0]
+    for one, other in zip(first["weights"], plain["weights"]):
+        assert torch.allclose(torch.tensor(one), torch.tensor(other), rtol=0, atol=far)
+    assert (first["losses"] == plain["losses"]) is (far == 0)
+
+
+def test_what_a_backend_cannot_send_is_refused(found):
+    assert "needs the backend nccl, and this is gloo" in of_both(found, "gradients", "bf16")[0]
+
+
+def test_weights_are_frozen_and_thawed_on_all_processes_alike(found):
+    first, second = of_both(found, "gradients", "thawed")
+    assert first["first"][0] == first["first"][1] != first["first"][2] != first["first"][3]
+    assert first["weights"] == second["weights"]
+
+
+def test_frozen_weights_that_ddp_would_wait_for_are_refused(found):
+    for said in of_both(found, "gradients", "frozen"):
+        assert "Freeze('first'): DDP waits for gradients" in said
+        assert "`ddp_find_unused_parameters=True`" in said
+
+
+# Which process does what.
+
+
+def test_the_first_process_goes_first(found):
+    assert [of_one["roles"]["filled"] for of_one in found["both"]] == [True, True]
+
+
+def test_one_process_saves_and_prints_or_one_of_each_machine(found):
+    (one, other), (mine, yours) = of_both(found, "roles", "one"), of_both(found, "roles", "each")
+    assert [one["level"], other["level"]] == [logging.INFO, logging.ERROR]
+    assert [mine["level"], yours["level"]] == [logging.INFO, logging.INFO]
+    random = [f"rng_state_{rank}.safetensors" for rank in range(2)]
+    assert {*random, "model.safetensors", "manifest.json"} <= {*one["saved"]}
+    for own, lacking, of_one in ((random[0], random[1], mine), (random[1], random[0], yours)):
+        assert {own, "model.safetensors", "manifest.json"} <= {*of_one["saved"]}
+        assert lacking not in of_one["saved"]
+
+
+# Other numbers of processes.
+
+
+@pytest.mark.parametrize(("name", "stop"), [("1-2-1", 4), ("2-1", 2)])
+def test_each_row_once_an_epoch_on_any_number_of_processes(found, name, stop):
+    _, in_order = found["whole"]
+    first, second = of_both(found, "numbers", name)
+    middle = [one + other for one, other in zip(first, second)]
+    end, last = found["ends"][name]
+    assert found["began"][name] + middle + last == in_order
+    assert end["steps"] == len(in_order) == 6
+    assert len(found["began"][name]) + len(middle) == stop
+
+
+@pytest.mark.parametrize("name", ["1-2-1", "2-1"])
+def test_the_numbers_are_those_of_the_unbroken_run(found, name):
+    (whole, _), (end, _) = found["whole"], found["ends"][name]
+    assert end["losses"] == pytest.approx(whole["losses"], rel=1e-6)
+    for one, other in zip(whole["weights"], end["weights"]):
+        assert torch.allclose(torch.tensor(one), torch.tensor(other), rtol=1e-5, atol=1e-6)
+
+
+def test_a_stream_is_gone_on_with_on_another_number_of_processes(found):
+    first, second = of_both(found, "numbers", "stream")
+    assert found["began"]["stream"] == [[*range(8)], [*range(8, 16)]]
+    assert first + second == [[16, 17, 18, 19], [20, 21, 22, 23]]
+
+
+def test_another_number_of_processes_is_said(found):
+    assert "was written by 1 processes, and these are 2" in found["said"]
