@@ -79,6 +79,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/step_overhead.py
 	$(BIN)/python benchmarks/import_cost.py
 	$(BIN)/python benchmarks/checkpoint_stall.py --limit 0.25
+	$(BIN)/python benchmarks/sharded_memory.py --limit 0.9
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

@@ -11,7 +11,7 @@ from ..events.control import TrainerControl
 from ..events.errors import ArgumentError
 from ..events.stages import Stage, order
 from ..events.state import TrainerState
-from ..events.triggers import Moment, Trigger, never
+from ..events.triggers import Moment, Place, Trigger, never
 
 
 @dataclass
@@ -58,22 +58,25 @@ class Cadence(Callback):
     def on_step_end(self, run: Run, state: TrainerState) -> None:
         if state.global_step >= self._wakes:
             self._wakes = self.trigger.wakes(state.global_step, state.max_steps)
-            self._ask(run.moment("step"), run.control)
+            self._ask(run, "step")
 
     def on_epoch_end(self, run: Run) -> None:
-        self._ask(run.moment("epoch"), run.control)
+        self._ask(run, "epoch")
 
     @order(Stage.RELEASE)
     def on_evaluate_end(self, run: Run, control: TrainerControl) -> None:
         # An evaluation at the end of an epoch may be what ends the run, when that end was announced already.
         announced = run.position is not None and run.position.batches == 0 and run.state.global_step > 0
         if run.mode == "train" and announced and control.should_training_stop:
-            self._ask(run.moment("epoch"), control)
+            self._ask(run, "epoch")
 
-    def _ask(self, now: Moment, control: TrainerControl) -> None:
+    def _ask(self, run: Run, place: Place) -> None:
+        if self.local and not run.state.is_world_process_zero:
+            return  # one clock counts, or a thing would be done a step later once more, by that of another process
+        now = run.moment(place)
         if (self._last is None or self._last.step != now.step) and self.trigger.due(now, self._last):
             self._last = now
-            control.request(self.flag, f"due by {self.trigger!r}")
+            run.control.request(self.flag, f"due by {self.trigger!r}")
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self._last is None else {"last_step": self._last.step, "last_seconds": self._last.seconds}

@@ -50,6 +50,7 @@ class KeepBest(Callback):
     """Its name in the ledger and in checkpoints."""
     greater: bool = field(init=False, repr=False)
     """Whether greater is better, as `mode` or the name says."""
+    _saved: files.Checkpoint | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.metric = full_name(self.metric)
@@ -79,6 +80,7 @@ class KeepBest(Callback):
         for other in run.bus.subscribers.values():
             if other is not self and hasattr(other, "chooses_best"):
                 raise ArgumentError(f"{self!r} and {other!r} both choose the best model, of which a run has one.")
+        self._saved = None
 
     def on_evaluate_end(self, run: Run, state: TrainerState, control: TrainerControl, metrics: dict[str, Any]) -> None:
         if run.mode != "train":
@@ -88,13 +90,18 @@ class KeepBest(Callback):
         if value is None or state.global_step == 0 or not improves(value, state.best_metric, self.greater):
             return
         state.best_metric, state.best_global_step = value, state.global_step
+        if self._saved is not None and self._saved.step == state.global_step:
+            state.best_model_checkpoint = str(self._saved.path)  # the end of an epoch comes after that of its last step
         if self.save:
             control.request("save", f"{self.metric} is best so far: {value:.6g}")
 
     @order(Stage.RELEASE)
     def on_save_begin(self, state: TrainerState, control: TrainerControl, checkpoint: files.Checkpoint) -> None:
         # Last of all, because others may veto it.
-        if state.best_global_step == checkpoint.step and not control.vetoed("save"):
+        if control.vetoed("save"):
+            return
+        self._saved = checkpoint
+        if state.best_global_step == checkpoint.step:
             state.best_model_checkpoint = str(checkpoint.path)
 
     @order(Stage.MEASURE)

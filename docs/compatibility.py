@@ -11,6 +11,7 @@ from readers import readers_of
 
 import trainbus
 from trainbus.engine.arguments import ALIASES, TrainingArguments
+from trainbus.engine.arguments.left_out import ARGUMENTS, VALUES
 from trainbus.engine.arguments.script import ScriptArguments
 from trainbus.engine.optim_table import OPTIMIZERS, UNAVAILABLE
 from trainbus.engine.overrides import NEVER_CALLED
@@ -19,32 +20,27 @@ from trainbus.events import EVENTS
 
 Table = Callable[[tuple[str, ...], Iterable[tuple[str, ...]]], str]
 
-LEFT_OUT = {
-    "parallelism_config": "An object of accelerate, for tensor and sequence parallelism, which are not done here.",
-}
-"""Arguments of transformers that are refused, with the reason."""
-
 DIFFERS = {
     "accelerator_config": "There is no accelerate: keys are accepted where they change nothing, or can be had.",
     "auto_find_batch_size": "Each attempt begins from the weights and the seed of the first.",
     "bf16_full_eval": "The float32 weights come back after the evaluation.",
     "debug": "Raises, naming the layer, and does not print frames. `tpu_metrics_debug` is refused.",
-    "deepspeed": "Refused in this version, after its spelling is checked.",
-    "fsdp": "Refused in this version.",
-    "fsdp_config": "Goes with `fsdp`.",
+    "deepspeed": "Sections that are absent are filled from the arguments, as transformers 4 did; checkpoints are plain.",
+    "fsdp": "PyTorch's FSDP2. `bf16` stays autocast; `fsdp_config={'mixed_precision': 'bf16'}` gathers in half precision.",
+    "fsdp_config": "Keys with or without `fsdp_`; unknown ones are refused.",
     "fp16_full_eval": "The float32 weights come back after the evaluation.",
-    "fp16_opt_level": "PaddleNLP's; `O3` of apex is refused.",
+    "fp16_opt_level": "PaddleNLP's; `O3` of apex is [left out](#values-that-are-left-out).",
     "logging_nan_inf_filter": "Off by default: a loss that is not finite is shown.",
     "logging_steps": "The last window of a run is logged too.",
-    "minimum_eval_times": "PaddleNLP's; the interval is not rounded to tens.",
+    "minimum_eval_times": "PaddleNLP's; the interval is not rounded to tens, and `eval_strategy='epoch'` is an error.",
     "past_index": "The memory is detached, so that no graph grows over batches.",
     "project": "Left to the tracker by default.",
     "report_to": "A tracker is asked for by name; others are plugins.",
     "restore_callback_states_from_checkpoint": "On by default, into the callbacks that are attached.",
-    "sharding": "PaddleNLP's; `stage1` and `stage2` are fairscale's, the others are refused in this version.",
-    "sharding_degree": "PaddleNLP's; refused in this version where it is not all processes.",
-    "train_sampling_strategy": "`batch_rebalance` is refused.",
-    "sharded_ddp": "Transformers 4's, on fairscale.",
+    "sharding": "PaddleNLP's; `stage1` is PyTorch's ZeroRedundancyOptimizer, the others are its FSDP2.",
+    "sharding_degree": "PaddleNLP's.",
+    "train_sampling_strategy": "`batch_rebalance` is [left out](#values-that-are-left-out).",
+    "sharded_ddp": "Transformers 4's; `simple` is fairscale's, the others are PyTorch's FSDP2.",
     "torch_empty_cache_steps": "At the end of a step rather than inside it.",
     "warmup_ratio": "Transformers 4's; 5 spells it as `warmup_steps` below 1.",
 }
@@ -65,6 +61,8 @@ def page(table: Table, notice: str) -> list[str]:
         "equal bit for bit, see [parity](parity.md); what differs on purpose is in [the differences](differences.md).",
         "## Arguments",
         table(("Argument", "From", "Accepted", "What it does", "Read by", "Differs"), _arguments(theirs, ours)),
+        "## Values that are left out",
+        table(("Value", "Why, and what to do instead"), _values()),
         "## Optimizers",
         "`optim=` takes these names. A package is imported when its optimizer is asked for.",
         table(("Name", "Needs"), _optimizers()),
@@ -93,7 +91,16 @@ def _arguments(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[s
             meaning = f"Another name of `{new}`." if new else "Nothing is left to choose; accepted where it says so."
             yield (f"`{name}`", origin, "yes", meaning, "", "")
         else:
-            yield (f"`{name}`", origin, "no", LEFT_OUT[name], "", "")
+            yield (f"`{name}`", origin, "no", _sentence(ARGUMENTS[name]), "", "")
+
+
+def _values() -> Iterator[tuple[str, str]]:
+    for (name, value), remedy in VALUES.items():
+        yield f'`{name}="{value}"`', _sentence(remedy)
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _optimizers() -> Iterator[tuple[str, str]]:

@@ -1,8 +1,9 @@
-"""The command `trainbus`: look at the checkpoints of a folder, verify, prune and export them."""
+"""The command `trainbus`: the checkpoints of a folder, listed, verified, pruned and exported; and plans of memory."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -12,11 +13,15 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ..events.errors import CheckpointError, TrainbusError
+from . import plan_command
 from .checkpoint.commit import remove
-from .checkpoint.files import MANIFEST, TO_RESUME, Checkpoint
-from .checkpoint.listing import best_of, list_checkpoints, newest_first, newest_good, survey, unfinished
+from .checkpoint.files import MANIFEST, TO_RESUME, Checkpoint, step_of
+from .checkpoint.listing import best_of, describe, list_checkpoints, newest_first, newest_good, survey, unfinished
 from .checkpoint.retention import Keep
 from .checkpoint.verify import problems
+
+_SPEEDS = ("_runtime", "_per_second", "epoch")
+"""How metrics end that say nothing of the model."""
 
 _ACTIONS = ("list", "verify", "prune", "export")
 
@@ -37,6 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(words)
     try:
         status: int = asked.do(asked)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads it has enough, as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (TrainbusError, OSError) as error:
         print(f"trainbus: {error}", file=sys.stderr)
         return 2
@@ -44,11 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("trainbus", description="Look after the checkpoints of a run.")
-    what = parser.add_subparsers(required=True, metavar="checkpoints")
+    parser = argparse.ArgumentParser("trainbus", description="Plan a run, and look after its checkpoints.")
+    what = parser.add_subparsers(required=True, metavar="{checkpoints,plan}")
+    plan_command.add_to(what)
     actions = what.add_parser("checkpoints", help="list, verify, prune or export").add_subparsers(required=True)
 
-    listing = actions.add_parser("list", help="list the checkpoints in a folder")
+    listing = actions.add_parser("list", help="list the checkpoints in a folder, by a quick check")
     listing.add_argument("folder", type=_folder)
     listing.set_defaults(do=_list)
 
@@ -80,11 +90,13 @@ def _folder(word: str) -> Path:
 
 
 def _list(asked: argparse.Namespace) -> int:
-    found = survey(asked.folder)
+    step = step_of(asked.folder)
+    found = survey(asked.folder) if step is None else [describe(asked.folder, step)]
     pins = _pins(found)
     rows = [("step", "time", "size", "metrics", "pins", "state")]
     for checkpoint in found:
-        metrics = ", ".join(f"{name}={_short(value)}" for name, value in checkpoint.metrics.items())
+        measured = {name: value for name, value in checkpoint.metrics.items() if not name.endswith(_SPEEDS)}
+        metrics = ", ".join(f"{name}={_short(value)}" for name, value in measured.items())
         state = f"damaged: {'; '.join(checkpoint.problems)}" if checkpoint.problems else "good"
         pinned = ", ".join(pins.get(checkpoint.step, ()))
         size = _size(sum(path.stat().st_size for path in checkpoint.path.rglob("*") if path.is_file()))

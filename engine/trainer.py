@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -14,22 +13,23 @@ from torch import nn
 from ..callbacks.compose import compose
 from ..callbacks.schedule_free import ScheduleFree
 from ..events.control import TrainerControl
-from ..events.errors import ArgumentError
+from ..events.errors import ArgumentError, ModelError
 from ..events.state import TrainerState
 from ..integrations import found_callbacks, load, search_backend
 from .arguments import TrainingArguments
 from .batch_size import with_smaller_batches
 from .checkpoint.resumption import NoResumption, Resumption, folder_to_resume
-from .data.collate import Collator, default_data_collator
-from .data.collators import DataCollatorWithPadding
+from .consensus import agreement
+from .data.collate import Collator
 from .data.feed import Feed
 from .data.loaders import length_of
+from .given import check_given, collator_for, training_arguments
 from .loop import Loop
 from .objective import Objective
 from .optim import build_given, build_optimizer, parameter_groups
 from .overrides import adapt_overrides
 from .plan import Plan, plan_run
-from .ranks import Ranks, agree_alone, any_local
+from .ranks import Ranks
 from .run import Run
 from .schedules import get_scheduler
 from .session import session
@@ -98,7 +98,7 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
     ) -> None:
         self._given = {name: value for name, value in locals().items() if name != "self"}
         self._functions = {}
-        self.args = args = _arguments(args)
+        self.args = args = training_arguments(args)
         set_seed(args.seed, args.full_determinism)
         if args.own_log_level != "passive":
             print_messages(args.get_process_log_level())
@@ -120,12 +120,12 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
 
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         processing_class = processing_class if processing_class is not None else tokenizer
-        self.data_collator = data_collator or _collator_for(processing_class)
+        self.data_collator = data_collator or collator_for(processing_class)
         self.compute_metrics = compute_metrics
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self._given_optimizers = optimizers
-        self._check()
+        check_given(self)
 
         state = TrainerState(
             is_local_process_zero=ranks.local_rank == 0,
@@ -133,7 +133,8 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
             train_batch_size=args.train_batch_size,
         )
         control = TrainerControl(ranks.rank)
-        self.run = Run(args, state, control, model.to(args.device), ranks, self, processing_class=processing_class)
+        self._places_model = not any(getattr(callback, "places_model", False) for callback in composed)
+        self.run = Run(args, state, control, self._placed(model), ranks, self, processing_class=processing_class)
         self.bus = self.run.bus
         self._adopt(self.run.model)
         for callback in composed:
@@ -154,13 +155,14 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
 
         Args:
             resume_from_checkpoint: a checkpoint's folder to go on from, or True for the newest good one in
-                `args.output_dir`.
+                `args.output_dir`; "auto" for that, or to begin anew where there is no checkpoint at all.
             trial: the trial of a hyperparameter search that this is, for `model_init`.
             ignore_keys_for_eval: keys of the model's outputs that are no predictions, in evaluations on the way.
 
         Raises:
             DataError: for an empty dataset. ModelError: for a model that does not fit the data, or returns no loss.
             CheckpointError: if there is nothing to resume from, or it is damaged.
+            RankFailure: if another process of the run fails, is gone, or does not answer within `ddp_timeout`.
         """
         folder = folder_to_resume(self.run, resume_from_checkpoint)
         self._ignore_keys = ignore_keys_for_eval
@@ -174,7 +176,7 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
         with session(run, "train"):
             if self.model_init is not None:
                 set_seed(args.seed, args.full_determinism)
-                self._adopt(self.call_model_init(trial).to(args.device))
+                self._adopt(self._placed(self.call_model_init(trial)))
             resumption = Resumption(run, folder) if folder is not None else NoResumption(run)
             run.data_seed = resumption.data_seed(args.data_seed)
             run.train_dataloader = self.get_train_dataloader()
@@ -199,7 +201,7 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
                 epochs=run.plan.epochs,
                 batches_per_epoch=run.plan.batches_per_epoch,
                 position=run.position,
-                agree=run.ranks.agree if any_local(self.bus) else agree_alone,
+                agree=agreement(run),
             )
             loop.run()
             summary = run.summary()
@@ -311,8 +313,20 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
         run.optimizer = run.seams.make_optimizer(self.create_optimizer)
         self._check_schedule()
         run.model_wrapped = run.seams.wrap_model(run.model, run.optimizer)
+        run.model_wrapped.train()  # a new wrapper says that it trains, whatever an evaluation left inside of it
         run.lr_scheduler = run.seams.make_schedule(lambda: self._make_schedule(plan))
         run.seams.zero_grad(list(run.model.parameters()))
+
+    def _placed(self, model: nn.Module) -> nn.Module:
+        """Return a model on its device, unless a callback sees to that, as one that splits it does."""
+        if not self._places_model:
+            return model
+        if any(weight.is_meta for weight in model.parameters()):
+            raise ModelError(
+                f"{type(model).__name__} was made on the meta device, and its weights have no values. With `fsdp=True` "
+                "they are made, part by part; without it, make the model on another device."
+            )
+        return model.to(self.args.device)
 
     def _make_schedule(self, plan: Plan) -> Any:
         self.create_scheduler(plan.max_steps)
@@ -327,56 +341,3 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
                 f"{run.seams.filled_by('make_optimizer') or 'another'} has replaced: give the optimizer only, and have "
                 "the schedule made by `lr_scheduler_type`, or by a `create_scheduler` of your own."
             )
-
-    def _check(self) -> None:
-        """Refuse what cannot work, all of it at once."""
-        problems = []
-        if self.args.eval_strategy != "no" and self.eval_dataset is None:
-            problems.append(f"`eval_strategy={str(self.args.eval_strategy)!r}` needs an `eval_dataset`, or 'no'.")
-        if self.args.eval_strategy != "no":
-            sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
-            empty = [name for name, dataset in sets.items() if length_of(dataset) == 0]
-            problems += [f"`eval_dataset`{f' {name!r}' if name else ''} has no rows: leave it out." for name in empty]
-        if self.model_init is not None and any(part is not None for part in self._given_optimizers):
-            problems.append(
-                "`optimizers` belong to one model and `model_init` makes new ones: use `optimizer_cls_and_kwargs`."
-            )
-        if self.optimizer_cls_and_kwargs is not None and self._given_optimizers[0] is not None:
-            problems.append(
-                "`optimizers` and `optimizer_cls_and_kwargs` both say which optimizer to use: pass one of them."
-            )
-        if self.args.auto_find_batch_size and any(part is not None for part in self._given_optimizers):
-            problems.append(
-                "`auto_find_batch_size` makes several optimizers, `optimizers` is one: use `optimizer_cls_and_kwargs`."
-            )
-        if self.args.batch_eval_metrics and not _takes(self.compute_metrics, "compute_result"):
-            problems.append(
-                "`batch_eval_metrics` calls `compute_metrics(prediction, compute_result=...)`, with True for the last "
-                "batch: give the function that parameter."
-            )
-        if self.criterion is not None and self.compute_loss_func is not None:
-            problems.append("`criterion` and `compute_loss_func` both compute the loss: pass one of them.")
-        if self.train_dataset is not None and length_of(self.train_dataset) is None and self.args.max_steps <= 0:
-            problems.append("`train_dataset` has no length, so the number of steps cannot be known: set `max_steps`.")
-        if problems:
-            raise ArgumentError("The Trainer cannot be built:\n- " + "\n- ".join(problems))
-
-
-def _arguments(given: Any) -> TrainingArguments:
-    if given is None:
-        return TrainingArguments(output_dir="tmp_trainer")
-    if not isinstance(given, TrainingArguments):
-        remedy = "a loss is given by name, as `criterion=...`" if callable(given) else "make them with that class"
-        raise ArgumentError(f"`args` is a {type(given).__name__}, and not TrainingArguments: {remedy}.")
-    return given
-
-
-def _collator_for(processing_class: Any) -> Collator:
-    return DataCollatorWithPadding(processing_class) if hasattr(processing_class, "pad") else default_data_collator
-
-
-def _takes(function: Any, name: str) -> bool:
-    if function is None:
-        return True
-    parameters = inspect.signature(function).parameters
-    return name in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

@@ -22,6 +22,7 @@ from huggingface_hub.utils import (
     validate_repo_id,
 )
 
+from ..callbacks.status_file import NAME as STATUS
 from ..engine.arguments import TrainingArguments
 from ..engine.arguments.hub import HubStrategy
 from ..engine.checkpoint import files
@@ -40,7 +41,9 @@ STAGED = ".push-"
 NOT_OF_MODEL = tuple(pattern for pattern in files.TO_RESUME if pattern != files.ARGUMENTS)
 """Patterns of the files in a checkpoint that are not pushed as the model: they tell nothing of how it was made."""
 
-NOT_PUSHED = ("_*", f"{files.PREFIX}-*", f".tmp-{files.PREFIX}-*", f"{STAGED}*")
+REMEDY = "When the hub can be reached, `trainer.push_to_hub()` pushes what is in the output folder."
+
+NOT_PUSHED = ("_*", f"{files.PREFIX}-*", f".tmp-{files.PREFIX}-*", f"{STAGED}*", STATUS)
 """Patterns of what stays behind when the output folder is pushed."""
 
 
@@ -157,7 +160,10 @@ class Repository:
             error = push.exception()
             if error is not None:
                 said = f"{type(error).__name__}: {error}"
-                logger.warning("The commit %r did not get to %s, and the run goes on: %s", message, self.name, said)
+                logger.warning(
+                    "The commit %r did not get to %s, and the run goes on: %s. %s",
+                    *(message, self.name, said, REMEDY),
+                )
 
         self._under_way = [other for other in self._under_way if not other.done()]
         # The API does one thing after the other, so this comes when the push is over, and is waited for in its place.
@@ -250,6 +256,7 @@ class PushToHub(Callback):
     """The repository, for the methods of the Trainer."""
     _skipped: list[tuple[Path, str]] = field(default_factory=list, init=False, repr=False, compare=False)
     _silenced: bool = field(default=False, init=False, repr=False, compare=False)
+    _told: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.strategy not in [*HubStrategy]:
@@ -278,7 +285,8 @@ class PushToHub(Callback):
             for leftover in Path(run.args.output_dir).glob(f"{STAGED}*"):
                 shutil.rmtree(leftover)
             self._silence()
-            run.services.init_hf_repo()
+            self._told = False
+            self._repository_is_there(run)
 
     def on_save(self, run: Run, checkpoint: files.Checkpoint) -> None:
         if self.strategy == HubStrategy.END or not run.state.is_world_process_zero:
@@ -288,8 +296,8 @@ class PushToHub(Callback):
             logger.info("%s is not pushed: an earlier push is under way.", path.name)
             self._skipped.append((path, message))
             return
-        if self.publisher.name is None:
-            run.services.init_hf_repo()
+        if not self._repository_is_there(run):
+            return
         run.announce("on_push_begin")
         run.services.create_model_card()
         staged = stage(files_of_model(path), path, self._staging(run, f"{path.name}-model"))
@@ -306,7 +314,13 @@ class PushToHub(Callback):
             if path.is_dir():
                 self._push_checkpoint(run, path, message)
         message = "End of training"
-        pushed = run.services.push_to_hub(message, blocking=False)
+        try:
+            pushed = run.services.push_to_hub(message, blocking=False)
+        except Exception as error:
+            if self.publisher.name is not None:
+                raise
+            self._tell(error)
+            return
         if isinstance(pushed, Future):
             self.publisher.watch(pushed, message)
 
@@ -315,6 +329,31 @@ class PushToHub(Callback):
         if self._silenced:
             enable_progress_bars()
             self._silenced = False
+
+    def _repository_is_there(self, run: Run) -> bool:
+        """Create the repository unless it is known to exist, and say whether it does."""
+        if self.publisher.name is None:
+            try:
+                run.services.init_hf_repo()
+            except Exception as error:
+                self._tell(error)
+                return False
+        self._told = False
+        return True
+
+    def _tell(self, error: Exception) -> None:
+        """Warn, once for all attempts that fail one after the other, that there is no repository to push to."""
+        if self.on_error != "warn" or isinstance(error, ArgumentError):
+            raise error
+        said = f"{type(error).__name__}: {error}"
+        level, self._told = (logging.INFO if self._told else logging.WARNING), True
+        logger.log(
+            level,
+            "There is no repository to push to, and the run goes on; it is tried again at each save: %s. `hf auth "
+            "login` says who you are, `HF_ENDPOINT` where the hub is. %s",
+            *(said, REMEDY),
+        )
+        logger.debug("Where that came from:", exc_info=error)
 
     def _push_checkpoint(self, run: Run, path: Path, message: str) -> None:
         if self.strategy not in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ...events.errors import nearest
 from ._base import Group, default_of
+from .left_out import instead
 from .record import mask
 
 G = TypeVar("G", bound=Group)
@@ -74,7 +75,9 @@ def unknown_names(args: Group, declared: type[Group]) -> Iterator[str]:
         value, choices = getattr(args, field.name), field.metadata.get("choices")
         if choices is not None and value not in (known := [*choices]):
             listed = ", ".join(repr(getattr(choice, "value", choice)) for choice in known)
-            yield f"`{field.name}` is {value!r}{nearest(value, known)} Known: {listed}."
+            left_out = instead(field.name, value)
+            hint = "." if left_out else nearest(value, known)
+            yield f"`{field.name}` is {value!r}{hint} Known: {listed}.{left_out}"
 
 
 def with_defaults(args: G, names: Iterable[str]) -> G:

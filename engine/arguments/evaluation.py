@@ -51,4 +51,9 @@ class EvaluationArguments(Group):
         yield from must(self, lambda wait: wait >= 0, "give 0 or more.", "eval_delay")
         yield from must(self, lambda n: n >= 1, "give at least 1 batch, or None.", "eval_accumulation_steps")
         yield from must(self, lambda n: n >= 1, "give at least 1, or None.", "minimum_eval_times")
+        if self.minimum_eval_times and self.eval_strategy == IntervalStrategy.EPOCH:
+            yield (
+                f"`minimum_eval_times={self.minimum_eval_times}` makes `eval_steps` smaller, and `eval_strategy` is "
+                "'epoch', which has none; give eval_strategy='steps', or leave it out."
+            )
         yield from must(self, {"inputs", "loss"}.issuperset, "take from 'inputs' and 'loss'.", "include_for_metrics")

@@ -13,6 +13,7 @@ from ...events.errors import closest, nearest
 from ._base import default_of, refusal
 from ._checks import normalised
 from .aliases import ALIASES
+from .left_out import ARGUMENTS, instead
 
 T = TypeVar("T")
 
@@ -63,6 +64,10 @@ def respelt(
     for name, value in kwargs.items():
         if name in known:
             continue
+        if name in ARGUMENTS:
+            if value is not None:
+                problems.append(f"`{name}` is left out: {ARGUMENTS[name]}")
+            continue
         if name not in ALIASES:
             problems.append(f"`{name}` is not an argument{nearest(name, known)}")
             if meant_name := closest(name, known):
@@ -70,7 +75,7 @@ def respelt(
             continue
         new, translated, is_outdated, allowed = ALIASES[name]
         if value is not None and allowed and value not in allowed:
-            problems.append(f"`{name}` is {value!r}; it takes {', '.join(map(repr, allowed))}.")
+            problems.append(f"`{name}` is {value!r}; it takes {', '.join(map(repr, allowed))}.{instead(name, value)}")
             continue
         if is_outdated:
             outdated.append(f"`{name}` is now `{new}`" if new else f"`{name}` has nothing left to choose; leave it out")

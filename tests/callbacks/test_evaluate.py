@@ -150,6 +150,11 @@ def test_a_run_evaluates_a_minimum_of_times(tmp_path, arguments, expected):
     assert logged(built, "eval_loss").keys() == expected
 
 
+def test_a_minimum_of_times_is_for_an_interval_in_steps(tmp_path):
+    with pytest.raises(ArgumentError, match=r"`minimum_eval_times=3` makes `eval_steps` smaller.*give eval_strategy='s"):
+        trainer(tmp_path, eval_strategy="epoch", minimum_eval_times=3)
+
+
 def test_a_minimum_of_times_below_one_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="`minimum_eval_times` is 0"):
         trainer(tmp_path, eval_strategy="steps", minimum_eval_times=0)

@@ -52,6 +52,34 @@ def test_the_best_is_kept_although_the_cadences_differ(tmp_path):
     assert same(weights(built.model), at_four)
 
 
+def test_a_step_that_was_saved_before_it_was_found_best_is_the_best_one(tmp_path):
+    # The last step of an epoch is saved at its end, and evaluated at the end of the epoch: 4 steps each.
+    built = trainer(
+        tmp_path,
+        *(Evaluate(every(1, "epoch")), Checkpoint(every(2), keep=Keep(total=1))),
+        KeepBest("score", save=False, load_at_end=False),
+        max_steps=12,
+        compute_metrics=scripted([0.1, 0.9, 0.3]),
+    )
+    built.train()
+    assert (built.state.best_global_step, built.state.best_metric) == (8, 0.9)
+    assert built.state.best_model_checkpoint == str(tmp_path / "checkpoint-8")
+    assert saved_steps(tmp_path) == [8, 12]
+
+
+def test_a_vetoed_checkpoint_of_a_step_is_not_the_best_one(tmp_path):
+    built = trainer(
+        tmp_path,
+        *(Evaluate(every(1, "epoch")), Checkpoint(every(4))),
+        KeepBest("score", save=False, load_at_end=False),
+        max_steps=4,
+        compute_metrics=scripted([0.9]),
+    )
+    built.on("on_save_begin", lambda control: control.veto("save", "not this one"))
+    built.train()
+    assert (built.state.best_global_step, built.state.best_model_checkpoint) == (4, None)
+
+
 def test_asks_for_a_checkpoint_when_a_new_best_appears(tmp_path):
     built = trainer(
         tmp_path, Evaluate(every(1)), Checkpoint(never()), KeepBest("score"),

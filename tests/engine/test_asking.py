@@ -87,3 +87,10 @@ def test_intervals_that_are_not_given_stay_what_a_new_state_has(tmp_path: Path):
     trainer.train()
     state = trainer.state
     assert (state.logging_steps, state.eval_steps, state.save_steps) == (500, 500, 2)
+
+
+def test_arguments_of_transformers_are_refused_naming_the_import(tmp_path: Path):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
+    with pytest.raises(ArgumentError, match="write `from trainbus import TrainingArguments` in place of"):
+        Trainer(nn.Linear(2, 1), theirs)

@@ -364,7 +364,7 @@ def test_without_a_repository_the_training_goes_on_and_it_is_tried_again(tmp_pat
     trainer = build(tmp_path)
     trainer.on("on_step_end", lambda: served.failing.clear(), once=3)
     assert trainer.train().global_step == 6
-    assert any("PushToHub.on_train_begin failed" in line for line in warnings_of(caplog))
+    assert len([line for line in warnings_of(caplog) if "There is no repository to push to" in line]) == 1
     assert served.messages[0] == "Training in progress, step 4"
     assert (tmp_path / "tried" / "checkpoint-2").is_dir()
 
@@ -381,8 +381,29 @@ def test_it_can_be_told_not_to_train_without_a_repository(tmp_path, served):
 
 def test_a_hub_that_is_not_there_at_all_stops_nothing(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    assert build(tmp_path, hub_strategy="end").train().global_step == 6
-    assert any("PushToHub.on_train_end failed" in line for line in warnings_of(caplog))
+    assert build(tmp_path).train().global_step == 6
+    [told] = [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
+    assert "ConnectError" in told.getMessage()
+    assert "`trainer.push_to_hub()` pushes what is in the output folder" in told.getMessage()
+    assert told.exc_info is None
+    assert (tmp_path / "tried" / "model.safetensors").is_file()
+
+
+def test_attempts_that_fail_one_after_the_other_are_told_once(tmp_path, served, caplog):
+    served.failing["/repos/create"] = 500
+    trainer = build(tmp_path)
+
+    def break_and_mend(state):
+        if state.global_step == 3:
+            served.failing.clear()
+        if state.global_step == 5:
+            served.failing["/repos/create"] = 500
+            trainer.callbacks["PushToHub"].publisher.name = trainer.hub_model_id = None
+
+    trainer.on("on_step_end", break_and_mend)
+    trainer.train()
+    assert len([line for line in warnings_of(caplog) if "There is no repository" in line]) == 2
+    assert served.messages == ["Training in progress, step 4"]
 
 
 # The Trainer's methods.

@@ -1,0 +1,225 @@
+"""What each way to split a training takes on each of two processes, measured, beside what `trainbus plan` says.
+
+    python benchmarks/sharded_memory.py
+    python benchmarks/sharded_memory.py --ways DDP "stage 3" --limit 0.9
+
+Every way trains the same model with AdamW on two gloo processes on the CPU. What is measured are the bytes of all
+tensors that are alive, found by watching every operation of torch: between two steps, and the most after any operation
+within one. Beside that stand the parts that can be told apart: weights, gradients when backward is through, and the
+optimizer's states. The figures are those of the process that takes more. What is offloaded is in the same memory here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import TensorDataset
+
+from trainbus.engine.memory_plan import need
+from trainbus.engine.memory_ways import Training, Way, ways
+
+PROCESSES = 2
+LAYERS, WIDTH = 16, 256
+PARAMS = LAYERS * 8 * WIDTH**2 + 2 * WIDTH
+BUCKET = PARAMS // LAYERS
+MEASURED = 3
+"""The step that is measured: buffers that are made when they are first needed are there."""
+
+
+class Layer(nn.Module):
+    """A layer as those of transformers, without attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.Linear(4 * WIDTH, WIDTH, bias=False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return `x` of shape (rows, WIDTH), and a little more."""
+        return x + self.body(x)
+
+
+class Stack(nn.Module):
+    """Layers of equal size, as large models are made of, and a small head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.head = nn.Linear(WIDTH, 2, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+class Watch(TorchDispatchMode):
+    """Knows the memory of every tensor that an operation made, for as long as something holds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: dict[int, weakref.ref[Any]] = {}
+        self.looking = False
+        self.peak = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = operation(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            local = getattr(tensor, "_local_tensor", tensor)  # of a DTensor, this process's part
+            if isinstance(local, torch.Tensor):
+                storage = local.untyped_storage()
+                self.storages[storage._cdata] = weakref.ref(storage)
+        if self.looking:
+            self.peak = max(self.peak, self.alive())
+        return made
+
+    def alive(self) -> int:
+        """Return the bytes that are held now; memory may have been given back, or taken, since it was made."""
+        held = [storage for found in self.storages.values() if (storage := found()) is not None]
+        return sum(storage.nbytes() for storage in held)
+
+
+def size_of(tensors: Iterable[Any]) -> int:
+    """Return the bytes of memory behind tensors, each storage counted once; of a DTensor, this process's part."""
+    storages = {}
+    for tensor in tensors:
+        local = getattr(tensor, "_local_tensor", tensor)
+        if isinstance(local, torch.Tensor):
+            storage = local.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def states_of(optimizer: Any) -> Iterable[Any]:
+    """Return the tensors of an optimizer's states, also where it stands inside of others."""
+    while inner := getattr(optimizer, "optim", None) or getattr(optimizer, "optimizer", None):
+        optimizer = inner
+    return (value for state in optimizer.state.values() for value in state.values())
+
+
+def train(arguments: dict[str, Any], out: Path) -> None:
+    """Train in this process, one of several, and write what was measured."""
+    from trainbus import Trainer, TrainingArguments
+
+    found: dict[str, int] = {}
+    watch = Watch()
+    with watch:
+        torch.manual_seed(0)
+        model = Stack()
+        rows = TensorDataset(torch.randn(8 * PROCESSES, WIDTH), torch.zeros(8 * PROCESSES, dtype=torch.long))
+        args = TrainingArguments(
+            str(out / "run"),
+            max_steps=MEASURED + 1,
+            per_device_train_batch_size=1,
+            save_strategy="no",
+            logging_strategy="no",
+            ddp_timeout=120,
+            disable_tqdm=True,
+            use_cpu=True,
+            **arguments,
+        )
+        trainer = Trainer(model, args, train_dataset=rows, criterion=nn.CrossEntropyLoss())
+
+        @trainer.on("on_step_begin")
+        def begin(state: Any) -> None:
+            if state.global_step == MEASURED - 1:
+                gc.collect()
+                found["weights"] = size_of(model.parameters())
+                found["states"] = size_of(states_of(trainer.optimizer))
+                found["kept"] = watch.alive()
+                watch.looking = True
+
+        @trainer.on("on_gradients")
+        def gradients(state: Any) -> None:
+            if state.global_step == MEASURED - 1:
+                found["gradients"] = size_of(parameter.grad for parameter in model.parameters())
+
+        @trainer.on("on_step_end")
+        def end(state: Any) -> None:
+            if state.global_step == MEASURED:
+                watch.looking = False
+
+        trainer.train()
+    found["peak"] = watch.peak
+    (out / f"{os.environ['RANK']}.json").write_text(json.dumps(found))
+    trainer.end()
+
+
+def measured(way: Way, precision: str) -> dict[str, int]:
+    """Start the processes of one way; return the figures of the one that takes more."""
+    arguments = ", ".join(filter(None, [f"{precision}=True" * (precision != "fp32"), way.arguments]))
+    with tempfile.TemporaryDirectory(prefix="sharded-") as folder:
+        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={PROCESSES}"]
+        done = subprocess.run(
+            [*words, __file__, "--child", arguments, folder], capture_output=True, text=True, timeout=300
+        )
+        if done.returncode:
+            raise SystemExit(f"{way.name} did not run:\n{done.stderr[-4000:]}")
+        each = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(PROCESSES)]
+    return max(each, key=lambda found: found["peak"])
+
+
+def read(arguments: str) -> dict[str, Any]:
+    """Return the arguments that a way's text spells."""
+    call = ast.parse(f"dict({arguments})", mode="eval").body
+    found = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+    if "deepspeed" in found:
+        # DeepSpeed's own size would be many times the model.
+        found["deepspeed"]["zero_optimization"]["reduce_bucket_size"] = BUCKET
+    return found
+
+
+def main() -> int:
+    """Measure, print, and return 1 if a way other than DeepSpeed takes more than the limit's share of DDP's memory."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ways", nargs="+", help="names of ways (default: all)")
+    parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
+    parser.add_argument("--limit", type=float, help="largest share of DDP's peak that is no failure, DeepSpeed aside")
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        train(read(options.child[0]), Path(options.child[1]))
+        return 0
+    training = Training(params=PARAMS, gpus=PROCESSES, precision=options.precision, layers=LAYERS, reduce_bucket=BUCKET)
+    print(f"{PARAMS / 1e6:.1f} million weights, AdamW, {options.precision}, {PROCESSES} processes; bytes per weight")
+    heads = ("weights", "gradients", "states", "between steps", "formula", "peak", "formula", "of DDP's")
+    print("".join([f"{'way':20}", *(f"{head:>14}" for head in heads)]))
+    base, worst = 0.0, 0.0
+    for way in ways(training):
+        if options.ways and way.name not in (*options.ways, "DDP"):
+            continue
+        if way.by == "deepspeed" and find_spec("deepspeed") is None:
+            print(f"{way.name:20}  not measured: deepspeed is not installed")
+            continue
+        found, said = measured(way, options.precision), need(replace(way, offload=False), training)
+        base = base or found["peak"]
+        ratio = found["peak"] / base
+        worst = max(worst, 0 if way.by in ("ddp", "deepspeed") else ratio)
+        sizes = [found[key] / PARAMS for key in ("weights", "gradients", "states", "kept")]
+        figures = [*sizes, said.between_steps, found["peak"] / PARAMS, said.peak, ratio]
+        print(f"{way.name:20}" + "".join(f"{figure:14.2f}" for figure in figures), flush=True)
+    return int(options.limit is not None and worst > options.limit)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
