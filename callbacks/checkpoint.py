@@ -78,7 +78,8 @@ class Checkpoint(Cadence):
         run.checkpoint = files.Checkpoint(path, step, metrics)
         self._best_before = run.state.best_model_checkpoint
         run.announce("on_save_begin")
-        if control.vetoed("save"):
+        # One process that forbids it is enough: the others would wait for its part.
+        if any(vetoed for (vetoed,) in run.ranks.gather_numbers(int(control.vetoed("save")))):
             logger.warning("The checkpoint of step %d is not written: it was vetoed.", step)
             return
         # Whoever hears of a checkpoint expects it to be there, and so is waited for.

@@ -33,7 +33,8 @@ class StopOnSignal(Callback):
 
     The handler itself only notes the signal. An evaluation is left after its batch, and made up for on resume. A second
     Ctrl-C interrupts at once. Outside of training the signals do what they did before. Nothing is saved where the run
-    saves nothing, unless `save` says so.
+    saves nothing, unless `save` says so. Of several processes, one that gets a signal stops all, after the same step or
+    batch of an evaluation, and all end with its code.
     """
 
     local = True
@@ -44,6 +45,7 @@ class StopOnSignal(Callback):
     save: bool = False
     """Whether to save even where the run has no checkpoints."""
     _noted: int = field(default=0, init=False, repr=False, compare=False)
+    _where: str = field(default="", init=False, repr=False, compare=False)
     _previous: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -52,7 +54,7 @@ class StopOnSignal(Callback):
 
     @order(Stage.PREPARE)
     def on_train_begin(self) -> None:
-        self._noted = 0
+        self._noted, self._where = 0, ""
         if threading.current_thread() is threading.main_thread():  # Python lets no other one set handlers
             for name in self.signals:
                 number = getattr(signal, name, None)
@@ -73,21 +75,29 @@ class StopOnSignal(Callback):
             self._ask(run, control)
 
     def on_prediction_step(self, run: Run, control: TrainerControl) -> None:
-        if self._noted and run.mode == "train" and run.ranks.alone:
+        if run.mode == "train" and self._anybody_noted(run):
             self._ask(run, control)
             raise EvaluationStopped(signal.Signals(self._noted).name)
 
+    def _anybody_noted(self, run: Run) -> bool:
+        """Note what any process noted, and say whether there is such; asked on all processes at the same moment."""
+        noted = [number for (number,) in run.ranks.gather_numbers(self._noted)]
+        if not self._noted and any(noted):
+            self._noted = max(noted)
+            self._where = f", on rank {noted.index(self._noted)}"
+        return any(noted)
+
     def _ask(self, run: Run, control: TrainerControl) -> None:
-        name = signal.Signals(self._noted).name
+        reason = signal.Signals(self._noted).name + self._where
         if not control.should_training_stop:
-            logger.warning("%s: the training ends after this step.", name)
-        control.request("training_stop", name)
+            logger.warning("%s: the training ends after this step.", reason)
+        control.request("training_stop", reason)
         if self.save or run.saves:
-            control.request("save", name)
+            control.request("save", reason)
 
     @order(Stage.RELEASE)
-    def on_train_end(self) -> None:
-        if self._noted:
+    def on_train_end(self, run: Run) -> None:
+        if self._anybody_noted(run):
             raise (Interrupted if self._noted == signal.SIGINT else Stopped)(128 + self._noted)
 
     def on_close(self) -> None:

@@ -125,6 +125,7 @@ class Loop:
         match self.phase:
             case Phase.BEGIN:
                 self.announce("on_train_begin")
+                self.agree(self.control)
                 return Phase.END if self._over() else Phase.EPOCH
 
             case Phase.EPOCH:
@@ -162,14 +163,14 @@ class Loop:
         raise AssertionError(f"no way leads on from {self.phase}")
 
     def _leaves_epoch(self) -> bool:
-        control = self.control
-        return control.pending and (control.should_training_stop or control.should_epoch_stop)
+        return self.control.pending and (self.control.should_training_stop or self.control.should_epoch_stop)
 
     def _close_epoch(self) -> None:
         position = self.position
         if position.batches == 0:
             self.control.request("training_stop", f"epoch {position.epoch + 1} of the data holds no batch")
         self.announce("on_epoch_end")
+        self.agree(self.control)
         # An epoch in which the run is stopped is taken up again where it was left, should the run be resumed.
         if not self.control.should_training_stop or position.batches in (0, self.batches_per_epoch):
             position.epoch, position.batches = position.epoch + 1, 0
@@ -195,4 +196,5 @@ class Loop:
             requested_by = self.control.take(flag)
             if requested_by:
                 self.announce(WORK[flag], requested_by=requested_by)
+                self.agree(self.control)
         self.control.settle()

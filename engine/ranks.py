@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
-from ..events.bus import EventBus
-from ..events.control import FLAGS, TrainerControl
+from ..events.errors import RankFailure
+from .meeting import Store, meet, together_there
+
+ATTEMPTS = 3
+"""How often processes that met try to join, before it is an error."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +46,59 @@ class Ranks:
     def join(self, device: torch.device, backend: str | None, timeout: int) -> None:
         """Join the process group, unless the user's program or an earlier trainer did.
 
+        What an earlier attempt of this run left in the launcher's store is not read: gloo would find the addresses of
+        processes that are dead in it, and wait for them.
+
         Args:
             device: where tensors live; decides the backend where none is named (nccl for cuda, gloo else).
             backend: torch.distributed backend, or None.
             timeout: seconds that a collective may take before it is an error.
+
+        Raises:
+            RankFailure: if a process does not come, or they cannot connect, again and again.
         """
+        if not self.alone:
+            _leave_at_exit(self)
         if not self.alone and not dist.is_initialized():
             # Imported later, its functions would hold the group as the default of an argument, beyond `leave`.
-            import torch.distributed.nn  # noqa: F401
+            import torch.distributed.nn
 
+            if device.type == "cuda":
+                torch.cuda.set_device(device)  # what nccl sends objects through
             backend = backend or ("nccl" if device.type == "cuda" else "gloo")
-            dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+            limit = timedelta(seconds=timeout)
+            store, _, _ = next(rendezvous("env://", self.rank, self.world_size, timeout=limit))
+            store.set_timeout(limit)
+            self._join(store, backend, timeout)
+
+    def _join(self, store: Any, backend: str, timeout: int) -> None:
+        failure: Exception | None = None
+        for _ in range(ATTEMPTS):
+            name = meet(store, self.rank, self.world_size, timeout)
+            failure = None
+            try:
+                own = dist.distributed_c10d.PrefixStore(name, store)
+                limit = timedelta(seconds=timeout)
+                dist.init_process_group(backend, timeout=limit, world_size=self.world_size, rank=self.rank, store=own)
+            except RuntimeError as error:
+                failure = error
+            if together_there(store, name, self.rank, self.world_size, timeout, well=failure is None):
+                return
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        raise RankFailure(
+            f"The {self.world_size} processes found each other and could not connect, {ATTEMPTS} times in a row: can "
+            "they reach each other over the network (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME name the interface)?"
+        ) from failure
+
+    @property
+    def store(self) -> Store | None:
+        """Where processes can leave each other word, even when a collective failed; None where there is no such."""
+        find = getattr(dist.distributed_c10d, "_get_default_store", None)
+        if self.alone or find is None or not dist.is_initialized():
+            return None
+        store: Store = find()
+        return store
 
     def leave(self) -> None:
         """Leave the process group, after everything that refers to it is let go.
@@ -94,6 +143,24 @@ class Ranks:
         gathered = self.gather(whole).reshape(self.world_size, *whole.shape)
         return torch.cat([gathered[rank, :rows] for rank, rows in enumerate(everyone[:, 0].tolist())])
 
+    def gather_numbers(self, *numbers: int) -> list[list[int]]:
+        """Return the whole numbers of all processes, equally many from each, in order of rank."""
+        if self.alone:
+            return [[*numbers]]
+        mine = torch.tensor(numbers, device=self._device)
+        return self.gather(mine).reshape(self.world_size, -1).tolist()
+
+    def sum_numbers(self, numbers: Sequence[int]) -> list[int]:
+        """Return the sums of whole numbers over all processes, equally many from each."""
+        return self.sum(torch.tensor(numbers, dtype=torch.int32, device=self._device)).tolist()
+
+    @property
+    def _device(self) -> torch.device:
+        """Where a tensor must be for the backend to send it."""
+        if not self.alone and dist.get_backend() == "nccl":
+            return torch.device("cuda", torch.cuda.current_device())
+        return torch.device("cpu")
+
     def gather_objects(self, value: Any) -> list[Any]:
         """Return the plain values of all processes, in order of rank."""
         if self.alone:
@@ -119,30 +186,32 @@ class Ranks:
             if not self.alone and first:
                 dist.barrier()
 
-    def agree(self, control: TrainerControl) -> None:
-        """Raise on every process what any process asks for, and veto what any vetoes, in one reduction.
 
-        The author on the other processes is the rank that asked; its own ledger has the reason.
-        """
-        if self.alone:
-            return
-        mine = torch.tensor([control.raised(flag) for flag in FLAGS] + [control.vetoed(flag) for flag in FLAGS])
-        votes = mine.to(torch.int32) * (self.world_size - self.rank)
-        dist.all_reduce(votes, op=dist.ReduceOp.MAX)
-        for index, flag in enumerate(FLAGS):
-            if votes[index] and not control.raised(flag):
-                control.request(flag, f"asked for on rank {self.world_size - int(votes[index])}")
-            if votes[index + len(FLAGS)] and not control.vetoed(flag):
-                control.veto(flag, f"vetoed on rank {self.world_size - int(votes[index + len(FLAGS)])}")
+@cache
+def _leave_at_exit(ranks: Ranks) -> None:
+    """Leave the process group when the program ends; said once, before any run is built, so that it comes after all."""
+    atexit.register(_leave_unless_failed, ranks)
 
 
-def any_local(bus: EventBus) -> bool:
-    """Say whether any callback decides from something that only one process knows."""
-    return any(getattr(callback, "local", False) is True for callback in bus.subscribers.values())
+def _leave_unless_failed(ranks: Ranks) -> None:
+    # After an error the other processes may be waiting for this one, and leaving would wait for them.
+    if not hasattr(sys, "last_type"):
+        ranks.leave()
 
 
-def agree_alone(control: TrainerControl) -> None:
-    """Agree with nobody: every process decides from what all of them know."""
+def lost_touch(error: BaseException | None) -> bool:
+    """Say whether an error is that of a process which waited for another in vain."""
+    while error is not None:
+        said = str(error).lower()
+        if isinstance(error, dist.DistError) or (
+            isinstance(error, RuntimeError) and any(sign in said for sign in _LOST)
+        ):
+            return True
+        error = error.__cause__
+    return False
 
+
+_LOST = ("gloo/", "pair closure", "connection closed", "connection reset", "socket closed", "broken pipe", "nccl error")
+"""What the messages of gloo and nccl say then; those of gloo are plain runtime errors."""
 
 _VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}

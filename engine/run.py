@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from ..events.state import TrainerState
 from ..events.triggers import Moment, Place
 from .arguments import TrainingArguments
 from .checkpoint.callback_states import CallbackStates
+from .checkpoint.contents import Contents
 from .losses import Losses
 from .ranks import Ranks
 from .seams import Seams
@@ -80,6 +80,8 @@ class Run:
     """The event bus of the trainer."""
     callback_states: CallbackStates = field(init=False)
     """The states of the callbacks, for checkpoints."""
+    contents: Contents = field(default_factory=Contents)
+    """What was read of the checkpoint to go on from when it was checked, until it is loaded."""
     processing_class: Any = None
     """The tokenizer or processor that belongs to the model."""
     model_wrapped: nn.Module = field(default_factory=nn.Module)
@@ -149,14 +151,18 @@ class Run:
         self.model_wrapped = self.model
         self.losses = Losses(0, self.args.device, self.ranks.gather)
         if not self.ranks.alone:
-            atexit.register(_leave_at_exit, weakref.ref(self))
+            atexit.register(_let_go_at_exit, weakref.ref(self))
 
     def leave(self) -> None:
-        """Leave the process group, and let go of all that holds it: the wrapped model, the optimizer, the seams."""
+        """Leave the process group."""
+        self.let_go()
+        self.ranks.leave()
+
+    def let_go(self) -> None:
+        """Let go of all that holds the process group: the wrapped model, the optimizer, the seams."""
         if not self.ranks.alone:
             self.model_wrapped, self.seams = self.model, Seams()
             self.optimizer = self.lr_scheduler = self.loss = self.outputs = None
-            self.ranks.leave()
 
     @property
     def run(self) -> Run:
@@ -235,8 +241,7 @@ class Run:
         return float(rate.item()) if isinstance(rate, torch.Tensor) else rate
 
 
-def _leave_at_exit(reference: weakref.ref[Run]) -> None:
+def _let_go_at_exit(reference: weakref.ref[Run]) -> None:
     run = reference()
-    # After an error the other processes may be waiting for this one, and leaving would wait for them.
-    if run is not None and not hasattr(sys, "last_type"):
-        run.leave()
+    if run is not None:
+        run.let_go()

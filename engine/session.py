@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..events.control import FLAGS
+from .faults import watch_over
 from .run import Run
 from .seams import Seams
 
@@ -25,14 +26,18 @@ def session(run: Run, mode: str) -> Iterator[None]:
         return
     run.mode = mode
     run.seams = Seams()
+    watch = watch_over(run)
     try:
+        watch.begin()
         if mode != "train":
             run.announce("on_setup")
         yield
     except BaseException as error:
-        run.exception = error
+        run.exception = told = watch.explain(error)
         _tell(run, "on_exception")
         _tell(run, "on_close")
+        if told is not error:
+            raise told from error
         raise
     else:
         run.announce("on_close")

@@ -107,6 +107,10 @@ class TrainerControl:
         """Return who asks for `flag`, and why."""
         return dict(self._requests[_flag(flag)])
 
+    def vetoes(self, flag: str) -> dict[str, str]:
+        """Return who forbids `flag` in this step, and why."""
+        return dict(self._vetoes[_flag(flag)])
+
     @property
     def speaker(self) -> str:
         """The id of the callback that is being called; `you` outside of handlers."""

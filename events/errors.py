@@ -38,6 +38,14 @@ class EvaluationStopped(TrainbusError):
     """A handler of `on_prediction_step` ends an evaluation; in training the run goes on without its metrics."""
 
 
+class RankFailure(TrainbusError, ConnectionError):
+    """Another process of the run failed, is gone or hangs; the message says which, and where it was waited for."""
+
+
+class RankDivergence(TrainbusError):
+    """The processes of a run are about to do different things, and would wait for each other or drift apart."""
+
+
 class MissingExtra(TrainbusError, ImportError):
     """A feature was asked for whose package is not installed; the message names the extra to install."""
 

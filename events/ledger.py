@@ -55,6 +55,16 @@ class Ledger:
         self._serial += 1
         self._entries.setdefault(entry.flag, deque(maxlen=self._keep)).append((self._serial, entry))
 
+    @property
+    def written(self) -> int:
+        """How many entries were ever written."""
+        return self._serial
+
+    def since(self, written: int) -> list[Entry]:
+        """Return the kept entries that came after so many were written, oldest first."""
+        kept = [pair for entries in self._entries.values() for pair in entries if pair[0] > written]
+        return [entry for _, entry in sorted(kept, key=lambda pair: pair[0])]
+
     def __iter__(self) -> Iterator[Entry]:
         """Iterate over all kept entries, oldest first."""
         kept = [pair for entries in self._entries.values() for pair in entries]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ...events.errors import nearest
 from ._base import Group, IntervalStrategy, arg, must, steps_or_share
 
-OBSERVED = ("underflow_overflow",)
+OBSERVED = ("underflow_overflow", "rank_divergence")
 """What `debug` takes."""
 
 
@@ -33,7 +33,9 @@ class ReportingArguments(Group):
         True, "Whether the metrics of training and evaluation leave out how much memory it took."
     )
     debug: str | list[str] = arg(
-        "", "What to look out for at some cost: 'underflow_overflow' names the layer where numbers stop being finite."
+        "",
+        "What to look out for at some cost: 'underflow_overflow' names the layer where numbers stop being finite, "
+        "'rank_divergence' the callback that asks for something on some processes only.",
     )
     disable_tqdm: bool | None = arg(
         None, "Whether to print lines instead of progress bars; None goes by the level of the log."

@@ -20,6 +20,7 @@ class ScriptArguments(Group):
     )
     resume_from_checkpoint: str | bool | None = arg(
         None,
-        "Checkpoint folder for the script to hand to `train()`; true means the newest one in `output_dir`.",
+        "Checkpoint folder for the script to hand to `train()`; true means the newest one in `output_dir`, 'auto' the "
+        "same if there is one.",
         path=True,
     )

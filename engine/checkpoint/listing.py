@@ -11,25 +11,28 @@ from pathlib import Path
 from ...events.errors import CheckpointError
 from .commit import put_back
 from .files import MANIFEST, STATE, Checkpoint, parse_hidden, read_manifest, step_of
-from .verify import problems
+from .verify import STRICT, Check, problems
 
 logger = logging.getLogger(__name__)
 
+AUTO = "auto"
+"""What resumes where there is something to resume from, and begins anew where there is nothing."""
 
-def survey(output_dir: str | Path) -> list[Checkpoint]:
+
+def survey(output_dir: str | Path, check: Check = STRICT) -> list[Checkpoint]:
     """Return all checkpoints in a folder, oldest step first, each with what the quick check finds wrong with it."""
     directory = Path(output_dir)
     found = []
     for path in directory.iterdir() if directory.is_dir() else ():
         step = step_of(path)
         if step is not None and path.is_dir():
-            found.append(describe(path, step))
+            found.append(describe(path, step, check))
     return sorted(found, key=lambda checkpoint: checkpoint.step)
 
 
-def describe(path: Path, step: int) -> Checkpoint:
+def describe(path: Path, step: int, check: Check = STRICT) -> Checkpoint:
     """Return what the folder of a checkpoint says of itself, and what the quick check finds wrong with it."""
-    checkpoint = Checkpoint(path, step, problems=tuple(problems(path, full=False)))
+    checkpoint = Checkpoint(path, step, problems=tuple(problems(path, full=False, check=check)))
     if checkpoint.problems or not (path / MANIFEST).exists():
         return checkpoint
     manifest = read_manifest(path)
@@ -67,18 +70,19 @@ def best_of(checkpoint: Checkpoint) -> str:
     return Path(best).name if isinstance(best, str) else ""
 
 
-def newest_good(checkpoints: list[Checkpoint]) -> tuple[Checkpoint | None, list[Checkpoint]]:
+def newest_good(checkpoints: list[Checkpoint], check: Check = STRICT) -> tuple[Checkpoint | None, list[Checkpoint]]:
     """Return the newest checkpoint that the full check finds nothing wrong with, and those that were tried before it.
 
     Args:
         checkpoints: those that the quick check found good.
+        check: how they are checked.
 
     Returns:
         The checkpoint, None if there is none, and the damaged ones with what is wrong with them.
     """
     damaged: list[Checkpoint] = []
     for checkpoint in newest_first(checkpoints):
-        found = problems(checkpoint.path, full=True)
+        found = problems(checkpoint.path, full=True, check=check)
         if not found:
             return checkpoint, damaged
         damaged.append(replace(checkpoint, problems=tuple(found)))
@@ -96,22 +100,24 @@ def get_last_checkpoint(folder: str | Path) -> str | None:
     return None if good is None else str(good.path)
 
 
-def choose(output_dir: str | Path, wanted: str | Path | bool | None) -> Path | None:
+def choose(output_dir: str | Path, wanted: str | Path | bool | None, check: Check = STRICT) -> Path | None:
     """Return the checkpoint that a run goes on from; None if it is to begin anew.
 
     Args:
         output_dir: where the run writes its checkpoints.
-        wanted: the folder of a checkpoint, True for the newest good one in `output_dir`, or nothing.
+        wanted: the folder of a checkpoint, True for the newest good one in `output_dir`, "auto" for the same where
+            there is any checkpoint, or nothing.
+        check: how it is checked.
 
     Raises:
         CheckpointError: if the folder is not good, or there is no good one, saying what is wrong with each.
     """
     if not wanted:
         return None
-    if wanted is True:
-        return _newest(Path(output_dir))
+    if wanted is True or wanted == AUTO:
+        return _newest(Path(output_dir), check, needed=wanted is True)
     folder = Path(wanted)
-    found = problems(folder, full=True)
+    found = problems(folder, full=True, check=check)
     if found:
         good, _ = newest_good(list_checkpoints(folder.parent))
         remedy = f"Beside it, {good.path} is good." if good else "There is no good one beside it."
@@ -119,11 +125,13 @@ def choose(output_dir: str | Path, wanted: str | Path | bool | None) -> Path | N
     return folder
 
 
-def _newest(output_dir: Path) -> Path:
+def _newest(output_dir: Path, check: Check, *, needed: bool) -> Path | None:
     with suppress(OSError):  # a folder that cannot be written to can still be read
         put_back(output_dir)
-    everything = survey(output_dir)
-    good, tried = newest_good([checkpoint for checkpoint in everything if not checkpoint.problems])
+    everything = survey(output_dir, check)
+    if not everything and not needed:
+        return None
+    good, tried = newest_good([checkpoint for checkpoint in everything if not checkpoint.problems], check)
     damaged = [checkpoint for checkpoint in everything if checkpoint.problems] + tried
     said = [f"{checkpoint.path.name}: {'; '.join(checkpoint.problems)}" for checkpoint in newest_first(damaged)]
     said += [f"{path.name}: {'; '.join(problems(path, full=False))}" for path in unfinished(output_dir)]

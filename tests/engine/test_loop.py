@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -231,10 +232,25 @@ def test_steps_in_which_nobody_asks_serve_nothing():
     assert [event for event in machine.said if event in WORK.values()] == ["on_log_due"]
 
 
-def test_the_processes_agree_once_for_each_serving():
-    agreed: list[bool] = []
-    Machine([[1, 1], [1]], agree=lambda control: agreed.append(control.pending)).run()
-    assert agreed == [False] * 6  # three steps, two ends of epochs, and the end of the run
+def agreed_in(machine: Machine) -> Machine:
+    """Have a machine note when the processes of a run agree."""
+    machine.loop.agree = lambda control: machine.said.append("agree")
+    return machine
+
+
+def test_the_processes_agree_before_anything_follows_from_what_is_asked_for():
+    said = agreed_in(Machine([[1, 1], [1]])).run().said
+    after = [before for before, event in pairwise(said) if event == "agree"]
+    # At the end of an epoch twice: before it is left, and before it is served.
+    steps, end_of_epoch = "on_step_end", ["on_epoch_end", "agree"]
+    assert after == ["on_train_begin", steps, steps, *end_of_epoch, steps, *end_of_epoch, "agree"]
+
+
+def test_the_processes_agree_on_what_was_asked_for_while_work_was_done():
+    machine = agreed_in(Machine([[1, 1]])).on("on_step_end", ask("evaluate")).on("on_step_end", ask("log"))
+    said = machine.run().said
+    begin = said.index("on_step_end")
+    assert said[begin : begin + 6] == ["on_step_end", "agree", "on_log_due", "agree", "on_evaluate_due", "agree"]
 
 
 @pytest.mark.parametrize("flag", SERVED)

@@ -1,0 +1,254 @@
+"""Faults of several processes: one that fails leaves word why, and one that waited for it in vain says so.
+
+Nothing is done in the course of a run. What a process leaves word of, it leaves in the store that the process group was
+joined by, which works when a collective does not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from ..events.errors import RankFailure
+from .consensus import check_subscribers, named
+from .meeting import Store
+from .ranks import lost_touch
+
+if TYPE_CHECKING:
+    from .run import Run
+
+logger = logging.getLogger(__name__)
+
+LISTENS = 2.0
+"""Seconds for which a process that lost touch waits for word of the others."""
+
+_SESSIONS = itertools.count(1)
+"""All processes have the same sessions: what was left in an earlier one, and is over, is told apart by its number."""
+
+_PAUSE = 0.05
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a process that fails leaves word of."""
+
+    rank: int
+    """The process."""
+    where: str
+    """What it was at, as `backward of step 5`."""
+    error: str
+    """Its error, as `ValueError: no rows`."""
+    lost: bool
+    """Whether it failed only because it waited for another in vain."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Where a process is."""
+
+    machine: str
+    """The machine, and the part of it that can see the process."""
+    pid: int
+    """Its number there."""
+
+    @classmethod
+    def here(cls) -> Peer:
+        """Return this process."""
+        try:
+            space = os.readlink("/proc/self/ns/pid")  # two containers of a name do not see each other's processes
+        except OSError:
+            space = ""
+        return cls(f"{socket.gethostname()} {space}", os.getpid())
+
+    def alive(self) -> bool | None:
+        """Say whether it is alive; None if that cannot be told from here."""
+        if self.machine != Peer.here().machine:
+            return None
+        try:
+            os.kill(self.pid, 0)
+            with open(f"/proc/{self.pid}/stat", encoding="utf-8", errors="replace") as file:
+                return file.read().rpartition(")")[2].split()[0] not in "ZX"  # dead, and not yet buried
+        except ProcessLookupError:
+            return False
+        except (OSError, IndexError):
+            return True
+
+
+class Watch:
+    """Watches over one session of a single process: there is nobody to tell, and nobody to wait for."""
+
+    def begin(self) -> None:
+        """Look at the others before anything is announced."""
+
+    def explain(self, error: BaseException) -> BaseException:
+        """Return the error to raise in place of another: that one, unless it only says that another process failed."""
+        return error
+
+
+class RanksWatch(Watch):
+    """Watches over one session of several processes."""
+
+    def __init__(self, run: Run) -> None:
+        """Watch over the session of `run` that begins, on every process."""
+        self._run = run
+        self._session = next(_SESSIONS)
+        self._peers: list[Peer] = []
+
+    def begin(self) -> None:
+        self._peers = [Peer(*told) for told in self._run.ranks.gather_objects((Peer.here().machine, os.getpid()))]
+        check_subscribers(self._run)
+
+    def explain(self, error: BaseException) -> BaseException:
+        """Tell the others of an error; of one that comes of losing touch with them, return what they tell of it."""
+        run, lost = self._run, lost_touch(error)
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+        mine = Report(run.ranks.rank, where(error, run.state.global_step), text[:2000], lost)
+        store = run.ranks.store
+        # The store may be gone with its process, and an answer of it be waited for in vain.
+        within(LISTENS, lambda: self._leave(store, mine), None)
+        if not lost:
+            return error
+        heard: dict[int, Report] = {}
+        silent: dict[int, bool | None] = {}
+        within(2 * LISTENS, lambda: self._listen(store, heard, silent), None)
+        reports = dict(heard)  # the thread may not be done
+        left = dict(silent) or self._silent(reports)
+        waited = run.args.ddp_timeout if "timed out" in text.lower() or "timeout" in text.lower() else None
+        said = explanation(mine, reports, left, waited)
+        logger.error("%s", said)  # now: a launcher that has noticed too may end this process before it prints its error
+        return RankFailure(said)
+
+    def _key(self, rank: int) -> str:
+        return f"trainbus/failed/{self._session}/{rank}"
+
+    def _leave(self, store: Store | None, mine: Report) -> None:
+        if store is not None:
+            store.set(self._key(mine.rank), json.dumps(asdict(mine)))
+
+    def _listen(self, store: Store | None, heard: dict[int, Report], silent: dict[int, bool | None]) -> None:
+        """Wait for the reports of others, until one is of an error of its own, or a process is found to be gone."""
+        deadline = time.monotonic() + LISTENS
+        while True:
+            seen = self._silent({})  # looked at first: who is gone now has left all that it had to say
+            for rank in [rank for rank in seen if rank not in heard] if store is not None else []:
+                if store is not None and store.check([self._key(rank)]):
+                    heard[rank] = Report(**json.loads(store.get(self._key(rank))))
+            left = {rank: alive for rank, alive in seen.items() if rank not in heard}
+            known = not left or not all(report.lost for report in heard.values()) or False in left.values()
+            if known or time.monotonic() > deadline:
+                silent.update(left)
+                return
+            time.sleep(_PAUSE)
+
+    def _silent(self, heard: Mapping[int, Report]) -> dict[int, bool | None]:
+        """Return whether those that said nothing are alive, by rank."""
+        others = [rank for rank in range(self._run.ranks.world_size) if rank != self._run.ranks.rank]
+        peers = dict(enumerate(self._peers))
+        return {rank: peers[rank].alive() if rank in peers else None for rank in others if rank not in heard}
+
+
+def watch_over(run: Run) -> Watch:
+    """Return what watches over a session of a run that begins."""
+    return Watch() if run.ranks.alone else RanksWatch(run)
+
+
+def within(seconds: float, work: Callable[[], T], otherwise: T) -> T:
+    """Return what some work gives, or something else if it takes too long or meets an error."""
+    results: list[T] = []
+
+    def attempt() -> None:
+        try:
+            results.append(work())
+        except Exception:  # what a store raises that is gone is known to the store
+            return
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return results[0] if results else otherwise
+
+
+PLACES = {
+    ("evaluation", "evaluation_loop"): "an evaluation",
+    ("surface.evaluating", "evaluate"): "an evaluation",
+    ("surface.evaluating", "predict"): "a prediction",
+    ("checkpoint.store", "take"): "a save",
+    ("checkpoint.store", "write"): "a save",
+    ("consensus", "__call__"): "agreeing on what was asked for",
+    ("faults", "begin"): "comparing callbacks",
+    ("stepper", "step"): "forward",
+    ("stepper", "backward"): "backward",
+    ("stepper", "_update"): "the update",
+    ("data.feed", "take"): "fetching batches",
+}
+"""What a process is at while it is in a function of a module of this package."""
+
+IN_STEP = ("forward", "backward", "the update", "fetching batches")
+"""Those that belong to the step being made, and do not come after the last one."""
+
+
+def where(error: BaseException, steps: int) -> str:
+    """Say what an error came of, as `backward of step 5` or `an evaluation after step 4`, by its traceback.
+
+    The innermost place counts: a handler of a callback, by its name, or one of `PLACES`.
+
+    Args:
+        error: an error that was raised.
+        steps: the steps that are done.
+    """
+    package = __name__.rpartition(".")[0]
+    place, traceback = "", error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        module, function = str(frame.f_globals.get("__name__", "")), frame.f_code.co_name
+        if (module, function) == (f"{package.rpartition('.')[0]}.events.bus", "announce"):
+            place = getattr(frame.f_locals.get("subscription"), "label", place)
+        elif module.startswith(f"{package}."):
+            place = PLACES.get((module.removeprefix(f"{package}."), function), place)
+        traceback = traceback.tb_next
+    if not place:
+        return f"its program after step {steps}"
+    return f"{place} of step {steps + 1}" if place in IN_STEP else f"{place} after step {steps}"
+
+
+def explanation(
+    mine: Report, heard: Mapping[int, Report], silent: Mapping[int, bool | None], waited: float | None
+) -> str:
+    """Say in words what became of the others.
+
+    Args:
+        mine: what this process was at.
+        heard: the reports of others, by rank.
+        silent: those that left no word, and whether they are alive, None where nobody knows.
+        waited: the seconds after which it gave up; None if the connection broke.
+    """
+    here = f"rank {mine.rank} was waiting in {mine.where}"
+    if waited is not None:
+        here += f", for the {waited:g} seconds that `ddp_timeout` allows"
+    failed = [report for report in heard.values() if not report.lost]
+    if failed:
+        said = "; ".join(f"Rank {report.rank} failed in {report.where}: {report.error}" for report in failed)
+        return f"{said.rstrip('.')}. Meanwhile {here}."
+    gone = [rank for rank, alive in silent.items() if alive is False]
+    if gone:
+        are = "is" if len(gone) == 1 else "are"
+        why = "killed, for want of memory perhaps, or crashed"
+        return f"{named(gone).capitalize()} {are} gone without a word ({why}), while {here}."
+    if silent:
+        hangs = all(alive for alive in silent.values())
+        what = "left no word and live: they may hang" if hangs else "left no word: they were killed or hang"
+        if len(silent) == 1:
+            what = "left no word and lives: it may hang" if hangs else "left no word: it was killed or hangs"
+        return f"{named([*silent]).capitalize()} {what}, while {here}."
+    said = " and ".join(f"rank {report.rank} had given up in {report.where}" for report in heard.values())
+    return f"The processes lost each other: {said}, and {here}."

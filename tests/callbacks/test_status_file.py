@@ -1,0 +1,102 @@
+"""The status file says at each moment how the run does, and in the end how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from callback_toys import Boom, stop_at, trainer
+
+from trainbus import Checkpoint, StatusFile, TrainingArguments, at
+from trainbus.callbacks.status_file import exit_code
+
+
+def status_in(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "run_status.json").read_text())
+
+
+def run_of(folder: Path, *callbacks: Any) -> Any:
+    return trainer(folder, StatusFile(), Checkpoint(at(2, 4)), *callbacks)
+
+
+def test_a_run_that_goes_on_says_so_and_what_it_can_be_resumed_from(tmp_path: Path) -> None:
+    built, seen = run_of(tmp_path), {}
+    built.on("on_step_end", lambda state: seen.update({state.global_step: status_in(tmp_path)}))
+    built.train()
+    assert {entry["status"] for entry in seen.values()} == {"running"}
+    assert (seen[1]["step"], seen[1]["resume_from"], seen[1]["exit_code"]) == (0, None, None)
+    assert seen[6]["step"] == 4
+    assert status_in(tmp_path)["resume_from"] == str(tmp_path / "checkpoint-4")
+
+
+def test_a_run_that_is_done_says_so(tmp_path: Path) -> None:
+    run_of(tmp_path).train()
+    status = status_in(tmp_path)
+    assert (status["status"], status["step"], status["exit_code"], status["world_size"]) == ("done", 6, 0, 1)
+    assert status["pid"] == os.getpid()
+    assert "all 6 steps are done" in status["reason"]
+
+
+def test_a_run_that_a_callback_ends_is_stopped(tmp_path: Path) -> None:
+    built = run_of(tmp_path)
+    built.on("on_step_end", stop_at(3))
+    built.train()
+    status = status_in(tmp_path)
+    assert (status["status"], status["step"], status["exit_code"]) == ("stopped", 3, 0)
+    assert "stopped at step 3 by" in status["reason"]
+
+
+def test_a_run_that_a_signal_ends_is_preempted(tmp_path: Path) -> None:
+    built = run_of(tmp_path)
+    built.on("on_gradients", lambda: os.kill(os.getpid(), signal.SIGTERM), once=3)
+    with pytest.raises(SystemExit):
+        built.train()
+    status = status_in(tmp_path)
+    assert (status["status"], status["exit_code"]) == ("preempted", 143)
+    assert status["resume_from"] == str(tmp_path / "checkpoint-3")
+    assert "SIGTERM" in status["reason"]
+
+
+def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise Boom("no more")
+
+    built = run_of(tmp_path)
+    built.on("on_gradients", fail, once=3)
+    with pytest.raises(Boom):
+        built.train()
+    status = status_in(tmp_path)
+    assert (status["status"], status["exit_code"], status["reason"]) == ("failed", 1, "Boom: no more")
+    assert status["resume_from"] == str(tmp_path / "checkpoint-2")
+
+
+def test_an_evaluation_by_itself_is_no_run(tmp_path: Path) -> None:
+    built = run_of(tmp_path)
+    built.on("on_prediction_step", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        built.evaluate()
+    assert not (tmp_path / "run_status.json").exists()
+
+
+def test_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    run_of(tmp_path).train()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "checkpoint-4", "run_status.json"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(SystemExit(), 0), (SystemExit(3), 3), (SystemExit("no"), 1), (KeyboardInterrupt(), 130), (ValueError(), 1)],
+)
+def test_the_exit_code_is_that_of_python(error: BaseException, code: int) -> None:
+    assert exit_code(error) == code
+
+
+def test_arguments_spell_it_for_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert StatusFile.from_arguments(TrainingArguments()) is None
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert StatusFile.from_arguments(TrainingArguments()) == StatusFile()

@@ -1,0 +1,59 @@
+"""`resume_from_checkpoint="auto"`: go on where there is something to go on from, begin anew where there is nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from checkpoint_toys import GONE, commit, flip, names_in, saving, stage
+from engine_toys import same_weights, weights
+
+from trainbus.engine.checkpoint.listing import choose
+from trainbus.events.errors import CheckpointError
+
+
+def test_where_there_is_nothing_it_begins_anew(tmp_path: Path) -> None:
+    assert choose(tmp_path / "nowhere", "auto") is None
+    tmp_path.joinpath("runs").mkdir()
+    assert choose(tmp_path, "auto") is None
+
+
+def test_a_save_that_was_the_first_and_never_finished_is_nothing(tmp_path: Path) -> None:
+    stage(tmp_path, 2, pid=GONE)
+    assert choose(tmp_path, "auto") is None
+
+
+def test_it_takes_the_newest_good_one(tmp_path: Path) -> None:
+    commit(tmp_path, 1)
+    commit(tmp_path, 2)
+    flip(commit(tmp_path, 3) / "model.json")
+    assert choose(tmp_path, "auto") == tmp_path / "checkpoint-2"
+    assert choose(tmp_path, "auto") == choose(tmp_path, True)
+
+
+def test_where_all_are_damaged_it_is_an_error(tmp_path: Path) -> None:
+    flip(commit(tmp_path, 3) / "model.json")
+    with pytest.raises(CheckpointError, match=r"checkpoint-3: model\.json"):
+        choose(tmp_path, "auto")
+
+
+def test_one_that_was_being_replaced_is_not_nothing(tmp_path: Path) -> None:
+    committed = commit(tmp_path, 2)
+    os.rename(committed, tmp_path / f".tmp-checkpoint-2-run-{GONE}-replaced")
+    assert choose(tmp_path, "auto") == committed
+    assert names_in(tmp_path) == ["checkpoint-2"]
+
+
+def test_one_line_trains_to_the_same_end_however_often_it_is_started(tmp_path: Path) -> None:
+    unbroken = saving(tmp_path / "unbroken", 6)
+    unbroken.train()
+    for seed, step in ((0, 2), (5, 4)):  # the weights that a later session begins with are not those it goes on with
+        run = saving(tmp_path / "broken", 6, seed=seed)
+        run.on("on_step_end", lambda: 1 / 0, once=step)
+        with pytest.raises(ZeroDivisionError):
+            run.train(resume_from_checkpoint="auto")
+    run = saving(tmp_path / "broken", 6, seed=9)
+    run.train(resume_from_checkpoint="auto")
+    assert run.state.global_step == 6
+    assert same_weights(weights(run.model), weights(unbroken.model))

@@ -1,0 +1,169 @@
+"""Two processes of which one is told something: both do it, at the same step, and know who asked, why and where."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("consensus_program.py")
+
+pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each process wrote of all the runs, in order of rank."""
+    folder = tmp_path_factory.mktemp("consensus")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command += [str(PROGRAM.with_name("hash_seeded.py")), str(PROGRAM)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([*command, str(folder)], env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [json.loads((folder / f"end-{rank}.json").read_text()) for rank in range(2)]
+
+
+def of_both(ends: list[dict[str, Any]], run: str, value: str) -> Any:
+    """The value of a run that is the same on both processes."""
+    first, second = (of_rank[run][value] for of_rank in ends)
+    assert first == second, f"{run}: {value} differs"
+    return first
+
+
+SIGNALS = {"step": ("SIGTERM", 143, [4]), "backward": ("SIGINT", 130, [4, 5]), "evaluation": ("SIGUSR1", 138, [4])}
+"""Where a signal came to one of the processes, in which step it was to be the last, and the exit code."""
+
+
+@pytest.mark.parametrize("place", SIGNALS)
+def test_a_signal_to_one_process_ends_both_after_the_same_step(ends, place):
+    _, code, saved = SIGNALS[place]
+    assert of_both(ends, place, "code") == code
+    assert of_both(ends, place, "saved") == saved
+    assert of_both(ends, place, "step") == saved[-1]
+    assert of_both(ends, place, "weights")
+
+
+@pytest.mark.parametrize(("place", "on"), [("step", 1), ("backward", 0), ("evaluation", 1)])
+def test_each_process_knows_which_one_got_the_signal(ends, place, on):
+    name = SIGNALS[place][0]
+    assert ends[on][place]["why"].endswith(f"by StopOnSignal: {name}")
+    assert ends[1 - on][place]["why"].endswith(f"by StopOnSignal: {name}, on rank {on}")
+
+
+def test_an_evaluation_is_left_after_the_same_batch(ends):
+    assert of_both(ends, "evaluation", "batches") == [4]
+
+
+@pytest.mark.parametrize("place", SIGNALS)
+def test_a_stopped_run_goes_on_as_if_nobody_had_stopped_it(ends, place):
+    for of_rank in ends:
+        assert of_rank[place]["resumed"]["error"] == ""
+        assert of_rank[place]["resumed"]["weights"] == of_rank["unbroken"]["weights"]
+        assert of_rank[place]["resumed"]["numbers"] == of_rank["unbroken"]["numbers"]
+
+
+def test_a_signal_at_the_very_end_is_the_exit_code_of_both(ends):
+    assert of_both(ends, "end", "code") == 143
+
+
+def test_the_status_file_says_how_it_ended_and_what_to_resume_from(ends):
+    status = json.loads(ends[0]["backward"]["status"])
+    assert (status["status"], status["exit_code"], status["step"], status["world_size"]) == ("preempted", 130, 5, 2)
+    assert status["resume_from"].endswith("backward-SIGINT/checkpoint-5")
+    assert "SIGINT" in status["reason"]
+
+
+def test_what_one_asks_for_is_done_by_both_in_the_name_of_its_callback(ends):
+    assert of_both(ends, "local stop", "step") == 3
+    assert ends[0]["local stop"]["why"] == "stopped at step 3 by Local: I want to, on rank 1"
+    assert ends[1]["local stop"]["why"] == "stopped at step 3 by Local: I want to"
+    [entry] = [entry for entry in ends[0]["local stop"]["ledger"] if "(rank 1)" in entry]
+    assert entry == "step 3: Local request training_stop (False -> True): I want to, on rank 1 (rank 1)"
+
+
+def test_what_one_forbids_is_done_by_none(ends):
+    assert of_both(ends, "local veto", "saved") == [8]
+
+
+def test_a_file_that_only_the_first_process_sees_has_both_save(ends):
+    assert of_both(ends, "file", "saved") == [3, 8]
+
+
+def test_an_evaluation_that_is_due_on_one_is_made_by_both_beside_the_one_that_is_due_on_all(ends):
+    assert of_both(ends, "two", "heard") == ["", "second"]
+
+
+def test_one_clock_counts_though_they_differ(ends):
+    assert of_both(ends, "clock", "saved") == [2, 4, 6, 8]
+
+
+def test_what_one_asks_for_while_work_is_done_is_done_by_both(ends):
+    assert of_both(ends, "work", "saved") == [4, 8]
+
+
+def test_a_save_that_one_forbids_as_it_begins_is_written_by_none(ends):
+    assert of_both(ends, "forbidden", "saved") == [8]
+
+
+def test_the_end_that_an_evaluation_brings_is_saved_by_both(ends):
+    assert of_both(ends, "brought", "step") == 12
+    assert of_both(ends, "brought", "saved") == [12]
+
+
+def test_one_that_asks_to_stop_before_the_first_step_stops_both(ends):
+    assert of_both(ends, "before", "step") == 0
+    assert ends[0]["before"]["why"] == "stopped at step 0 by AtOnce: not today, on rank 1"
+
+
+def test_a_deadline_of_one_stops_both(ends):
+    assert of_both(ends, "time", "step") == 1
+
+
+def test_a_callback_that_one_lacks_is_refused_by_name(ends):
+    assert "rank 0 has Extra in on_log, rank 1 has not" in of_both(ends, "one", "error")
+
+
+def test_another_order_is_refused_by_name(ends):
+    assert "in on_step_end, rank 0 calls B where rank 1 calls A" in of_both(ends, "order", "error")
+
+
+def test_who_decides_alone_without_saying_so_is_named_where_that_is_watched(ends):
+    error = of_both(ends, "careless", "error")
+    assert "After step 3, Careless asked for 'training_stop' on rank 1 and not on rank 0" in error
+    assert "`local = True`" in error
+
+
+def test_an_update_left_out_by_one_is_named_before_the_next_step(ends):
+    error = of_both(ends, "leaves out", "error")
+    assert "After step 3, LeavesOut asked for 'skip_update' on rank 0 and not on rank 1" in error
+    assert "local = True" not in error
+
+
+def test_who_says_so_may_decide_alone_where_that_is_watched(ends):
+    assert of_both(ends, "watched", "error") == ""
+    assert of_both(ends, "watched", "step") == 3
+
+
+def test_the_order_of_callbacks_is_the_same_under_other_seeds_of_the_hashes(ends):
+    assert ends[0]["orders"]["hashed"] != ends[1]["orders"]["hashed"]
+    assert of_both(ends, "orders", "described").count("c1") > 1
+    assert of_both(ends, "orders", "step") == 8
+
+
+def test_auto_begins_anew_where_there_is_nothing(ends):
+    for of_rank in ends:
+        assert of_rank["auto"]["weights"] == of_rank["unbroken"]["weights"]
+
+
+@pytest.mark.parametrize(("action", "step"), [("raise", 2), ("skip", 8), ("stop", 3)])
+def test_a_loss_that_is_no_number_on_one_is_dealt_with_alike_on_both(ends, action, step):
+    run = f"nan {action}"
+    assert of_both(ends, run, "step") == step
+    assert of_both(ends, run, "before") == of_both(ends, run, "after")  # the weights around the step
+    assert all(("NonFiniteError" in of_rank[run]["error"]) == (action == "raise") for of_rank in ends)
+    assert all(value == value for value in of_both(ends, run, "weights"))

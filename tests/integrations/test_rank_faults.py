@@ -1,0 +1,161 @@
+"""Of two processes one is killed, hangs or raises: the other ends soon, and says which, in which step, and where."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+PATIENCE = 8
+"""The `ddp_timeout` of processes of which one hangs."""
+
+RUNS = {
+    "whole": "whole::0:0:60",
+    "raised": "raise:forward:3:1:60",
+    "raised in a save": "raise:written:4:1:60",
+    "killed": "kill:backward:3:0:60",
+    "written": "kill:written:4:1:60",
+    "orphaned": "orphan:gradients:3:1:60",
+    "hung": f"hang:forward:3:1:{PATIENCE}",
+    "hung in an evaluation": f"hang:evaluation:4:0:{PATIENCE}",
+    "restarted": "restart:backward:5:1:60",
+    "told to stop": "signal:forward:7:1:60",
+}
+"""What is done to each pair: how, where, in which step, to which rank, and the `ddp_timeout`."""
+
+pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("faults")
+
+
+@pytest.fixture(scope="module")
+def ends(folder: Path) -> dict[str, Any]:
+    """What became of each pair."""
+    command = [sys.executable, str(HERE / "fault_program.py"), str(folder)]
+    command += [f"{name}={what}" for name, what in RUNS.items()]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return {name: json.loads((folder / f"{name}.json").read_text()) for name in RUNS}
+
+
+def error_of(said: str) -> str:
+    """The last error that a process printed."""
+    errors: list[str] = re.findall(r"(?m)^\[rank\d\]: ([\w.]+: .*)$", said)
+    return errors[-1]
+
+
+def failure_of(said: str) -> str:
+    """The same where it is that of a process which waited for another; it is the only such."""
+    assert said.count("RankFailure:") == 1, said
+    assert "direct cause of the following exception" in said
+    return error_of(said).partition("RankFailure: ")[2]
+
+
+def weights_of(folder: Path, name: str) -> list[float]:
+    return json.loads((folder / f"{name}-weights.json").read_text())
+
+
+def test_a_pair_that_nobody_disturbs_ends_well(ends):
+    assert ends["whole"]["codes"] == [[0, 0]]
+    assert ends["whole"]["status"]["status"] == "done"
+    assert ends["whole"]["status"]["exit_code"] == 0
+
+
+@pytest.mark.parametrize("name", sorted(set(RUNS) - {"whole", "restarted", "told to stop"}))
+def test_what_is_left_can_be_resumed_from_and_the_status_says_so(ends, name):
+    assert ends[name]["folder"] == ["checkpoint-2", "run_status.json"]
+    status = ends[name]["status"]
+    assert status["status"] == "failed"
+    assert status["resume_from"].endswith("checkpoint-2")
+    assert status["exit_code"] == 1
+    assert "heard ['on_exception', 'on_close']" in "".join(ends[name]["said"])
+
+
+def test_the_one_that_raises_keeps_its_error_and_the_other_names_it(ends):
+    raised = ends["raised"]
+    assert raised["codes"] == [[1, 1]]
+    assert "RankFailure" not in raised["said"][1]
+    assert error_of(raised["said"][1]) == "ValueError: boom"
+    assert all("heard ['on_exception', 'on_close']" in said for said in raised["said"])
+    assert failure_of(raised["said"][0]) == (
+        "Rank 1 failed in Somewhere.on_loss after step 2: ValueError: boom. Meanwhile rank 0 was waiting in backward "
+        "of step 3."
+    )
+
+
+def test_one_that_cannot_write_its_part_is_named_by_the_other(ends):
+    raised = ends["raised in a save"]
+    assert raised["codes"] == [[1, 1]]
+    assert error_of(raised["said"][1]) == "ValueError: boom"
+    assert error_of(raised["said"][0]).endswith(
+        "CheckpointError: The checkpoint of step 4 is not written: on rank 1, ValueError: boom"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "dead", "where"),
+    [
+        ("killed", 0, "backward of step 3"),
+        ("written", 1, "a save after step 4"),
+        ("orphaned", 1, "agreeing on what was asked for after step 3"),
+    ],
+)
+def test_one_that_is_killed_is_said_to_be_gone(ends, name, dead, where):
+    killed = ends[name]
+    codes = [1, 1]
+    codes[dead] = -9
+    assert killed["codes"] == [codes]
+    assert failure_of(killed["said"][1 - dead]) == (
+        f"Rank {dead} is gone without a word (killed, for want of memory perhaps, or crashed), while rank "
+        f"{1 - dead} was waiting in {where}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "hangs", "where"),
+    [("hung", 1, "backward of step 3"), ("hung in an evaluation", 0, "an evaluation after step 4")],
+)
+def test_one_that_hangs_is_said_to_hang_when_the_time_is_up(ends, name, hangs, where):
+    hung = ends[name]
+    assert hung["codes"][0][1 - hangs] == 1
+    assert failure_of(hung["said"][1 - hangs]) == (
+        f"Rank {hangs} left no word and lives: it may hang, while rank {1 - hangs} was waiting in {where}, for the "
+        f"{PATIENCE} seconds that `ddp_timeout` allows."
+    )
+    assert hung["told"] >= PATIENCE
+
+
+def test_one_that_starts_again_ends_with_the_weights_of_an_unbroken_run(ends, folder):
+    assert ends["restarted"]["codes"] == [[1, -9], [0, 0]]
+    assert weights_of(folder, "restarted") == weights_of(folder, "whole")
+
+
+def test_a_signal_at_any_moment_ends_both_with_its_code_and_loses_nothing(ends, folder):
+    assert ends["told to stop"]["codes"] == [[143, 143], [0, 0]]
+    assert weights_of(folder, "told to stop") == weights_of(folder, "whole")
+
+
+def test_torchrun_starts_a_run_again_that_lost_a_process(ends, folder, tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--max-restarts=3"]
+    command += [str(HERE / "restart_program.py"), str(tmp_path), "5"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "Rank 1 is gone without a word" in done.stderr
+    assert (tmp_path / "starts-0").read_text().split() == ["started", "started"]
+    assert json.loads((tmp_path / "run_status.json").read_text())["status"] == "done"
+    for rank in range(2):
+        assert json.loads((tmp_path / f"weights-{rank}.json").read_text()) == weights_of(folder, "whole")

@@ -1,0 +1,163 @@
+"""Pairs of processes that are disturbed at many places, again and again: nothing is lost, and nobody waits for long."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+INTEGRATIONS = Path(__file__).parent.parent / "integrations"
+AT_ONCE = 3
+"""So many pairs train at the same time."""
+REPEATED = int(os.environ.get("TRAINBUS_TORTURE", "30"))
+"""How often each fault is caused."""
+PATIENCE = 6
+PLACES = ("forward", "backward", "gradients", "step end", "evaluation", "save")
+
+pytestmark = [pytest.mark.slow, pytest.mark.world_size(2), pytest.mark.timeout(3600)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+
+
+def disturbed(folder: Path, runs: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Disturb pairs, a few at once, and give what became of each."""
+    names = list(runs)
+    for first in range(0, len(names), AT_ONCE):
+        some = names[first : first + AT_ONCE]
+        command = [sys.executable, str(INTEGRATIONS / "fault_program.py"), str(folder)]
+        command += [f"{name}={runs[name]}" for name in some]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        for name in some:
+            end = json.loads((folder / f"{name}.json").read_text())
+            weights = folder / f"{name}-weights.json"
+            yield {**end, "name": name, "weights": json.loads(weights.read_text()) if weights.exists() else None}
+
+
+def chosen(seed: int) -> tuple[str, int]:
+    """A place, and a step in which it is come by."""
+    chance = random.Random(seed)
+    place = chance.choice(PLACES)
+    return place, chance.choice({"evaluation": [4, 8, 12], "save": [4, 6, 8, 10]}.get(place, range(3, 14)))
+
+
+def failure_of(said: str) -> str:
+    assert said.count("RankFailure:") == 1, said
+    return said.partition("RankFailure: ")[2].partition("\n")[0]
+
+
+def summary(kind: str, seconds: list[float]) -> None:
+    """Print how long the other process took to say so."""
+    seconds = sorted(seconds)
+    print(f"\n{kind}: {len(seconds)} of {len(seconds)}, median {seconds[len(seconds) // 2]:.2f} s, {seconds[-1]:.2f} s")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The weights of a run that nobody disturbs."""
+    [end] = disturbed(tmp_path_factory.mktemp("whole"), {"whole": "whole::0:0:60"})
+    assert end["weights"]
+    return end["weights"]
+
+
+def test_a_process_that_is_killed_in_a_save_leaves_no_half_checkpoint(tmp_path: Path) -> None:
+    seconds = []
+    runs = {f"r2-{n}": f"kill:written:{random.Random(n).choice([4, 6, 8])}:{n % 2}:60" for n in range(REPEATED)}
+    for end in disturbed(tmp_path, runs):
+        dead = int(end["name"].partition("-")[2]) % 2
+        step = int(runs[end["name"]].split(":")[2])
+        codes = [1, 1]
+        codes[dead] = -9
+        assert end["codes"] == [codes]
+        saved = [f"checkpoint-{before}" for before in range(2, step, 2)]
+        assert sorted(name for name in end["folder"] if name.startswith("checkpoint-")) == sorted(saved)
+        assert f"Rank {dead} is gone" in failure_of(end["said"][1 - dead])
+        assert end["status"]["resume_from"].endswith(saved[-1])
+        seconds.append(end["told"])
+    summary("killed in a save", seconds)
+
+
+def test_a_signal_to_one_stops_both_and_loses_nothing(tmp_path: Path, whole: list[float]) -> None:
+    places = {n: chosen(n) for n in range(REPEATED)}
+    runs = {f"r9-{n}": f"signal:{place}:{step}:{n % 2}:60" for n, (place, step) in places.items()}
+    count = 0
+    for end in disturbed(tmp_path, runs):
+        assert end["codes"] == [[143, 143], [0, 0]], end["said"]
+        assert end["weights"] == whole
+        count += 1
+    print(f"\na signal to one: {count} of {count}")
+
+
+def test_a_process_that_is_killed_is_missed_at_once_and_the_run_starts_again(
+    tmp_path: Path, whole: list[float]
+) -> None:
+    places = {n: chosen(100 + n) for n in range(REPEATED)}
+    runs = {f"r17-{n}": f"restart:{place}:{step}:{n % 2}:60" for n, (place, step) in places.items()}
+    starts = []
+    for end in disturbed(tmp_path, runs):
+        dead = int(end["name"].partition("-")[2]) % 2
+        codes = [1, 1]
+        codes[dead] = -9
+        assert end["codes"][0] == codes
+        assert end["codes"][-1] == [0, 0]
+        assert f"Rank {dead} is gone" in failure_of(end["said"][1 - dead])
+        assert end["weights"] == whole
+        starts.append(len(end["codes"]))
+    print(f"\nstarted again: {starts.count(2)} of {len(starts)} at the first attempt")
+    assert set(starts) == {2}
+
+
+def test_a_process_that_is_killed_is_missed_at_once(tmp_path: Path) -> None:
+    places = {n: chosen(200 + n) for n in range(REPEATED)}
+    runs = {f"r17b-{n}": f"kill:{place}:{step}:{n % 2}:60" for n, (place, step) in places.items()}
+    seconds = []
+    for end in disturbed(tmp_path, runs):
+        dead = int(end["name"].partition("-")[2]) % 2
+        assert end["codes"][0][1 - dead] == 1
+        assert f"Rank {dead} is gone" in failure_of(end["said"][1 - dead])
+        seconds.append(end["told"])
+    summary("killed", seconds)
+
+
+def test_a_process_that_hangs_is_given_up_when_the_time_is_up(tmp_path: Path) -> None:
+    places = {n: chosen(300 + n) for n in range(REPEATED)}
+    runs = {f"r18-{n}": f"hang:{place}:{step}:{n % 2}:{PATIENCE}" for n, (place, step) in places.items()}
+    seconds = []
+    for end in disturbed(tmp_path, runs):
+        hangs = int(end["name"].partition("-")[2]) % 2
+        assert end["codes"][0][1 - hangs] == 1
+        assert f"Rank {hangs} left no word and lives: it may hang" in failure_of(end["said"][1 - hangs])
+        assert end["told"] >= PATIENCE
+        seconds.append(end["told"])
+    summary(f"hung, with a ddp_timeout of {PATIENCE} s", seconds)
+
+
+@pytest.mark.parametrize("restarts", [0, 3])
+def test_torchrun(restarts: int, tmp_path: Path, whole: list[float]) -> None:
+    """Under torchrun itself: a failure without restarts, and with some a run that ends as if nothing had happened."""
+    for number in range(max(REPEATED * 2 // 3, 1) if restarts else 1):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+        command += [
+            f"--max-restarts={restarts}",
+            str(INTEGRATIONS / "restart_program.py"),
+            str(folder),
+            str(3 + number),
+        ]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+        assert done.returncode == int(restarts == 0), done.stderr[-4000:]
+        assert (folder / "killed").exists()
+        if restarts:
+            assert [json.loads((folder / f"weights-{rank}.json").read_text()) for rank in range(2)] == [whole, whole]
+        assert "Rank 1 is gone without a word" in done.stderr
+        assert (folder / "starts-0").read_text().split() == ["started"] * (2 if restarts else 1)
