@@ -78,7 +78,7 @@ wheel: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/step_overhead.py
 	$(BIN)/python benchmarks/import_cost.py
-	$(BIN)/python benchmarks/checkpoint_stall.py --limit 0.25
+	$(BIN)/python benchmarks/checkpoint_stall.py --limit 0.25 --resume-limit 1
 	$(BIN)/python benchmarks/sharded_memory.py --limit 0.9
 
 docs: $(READY)

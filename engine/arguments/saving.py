@@ -34,6 +34,11 @@ class SavingArguments(Group):
     max_shard_size: str | int = arg(
         "50GB", "How large a file of weights may get, in bytes or as '5GB'; larger models come in several files."
     )
+    resume_partial: bool = arg(
+        False,
+        "Whether a run also goes on from a checkpoint without optimizer, schedule, loss scaler or random states, as "
+        "`save_only_model` writes it: what is missing begins anew, which one warning says.",
+    )
     restore_callback_states_from_checkpoint: bool = arg(
         True, "Whether a resumed run gives callbacks back the states they had, rather than starting them anew."
     )

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
 
 from ...events.errors import CheckpointError
+from .contents import Contents
+from .sharded import as_tensor, stored_in, tells_of_split
 
 _TENSOR, _ARRAY, _TUPLE, _ITEMS = "__tensor__", "__array__", "__tuple__", "__items__"
 _SKELETON = "trainbus_skeleton"
@@ -33,17 +34,25 @@ def encode(values: Any, name: str) -> tuple[dict[str, torch.Tensor], dict[str, s
     return tensors, {_SKELETON: json.dumps(skeleton)}
 
 
-def load_values(path: Path) -> Any:
+def load_values(path: Path, *, whole: bool = True, contents: Contents | None = None) -> Any:
     """Read what `encode` made of values; tensors come back on the host.
+
+    Args:
+        path: the file; what was split over processes is in others beside it.
+        whole: read all tensors now; else they come as `sharded.Stored`, of which any part can be read.
+        contents: where what is in the file is taken from, if it is kept there; it is read whole then.
 
     Raises:
         CheckpointError: if the file is damaged, or is of another kind.
     """
+    tensors: dict[str, Any]
+    kept = Contents() if contents is None else contents
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            # Copies, for in the file they begin anywhere, and products may round otherwise by where a tensor begins.
-            tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118 - it is no dict
+        if path in kept or (whole and not tells_of_split(path)):
+            tensors, metadata = kept.take(path)
+        else:
+            stored, metadata = stored_in(path)
+            tensors = {key: as_tensor(value) for key, value in stored.items()} if whole else dict(stored)
         return _decode(json.loads(metadata[_SKELETON]), tensors)
     except FileNotFoundError:
         raise
@@ -80,7 +89,7 @@ def _encode(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Any:
     )
 
 
-def _decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+def _decode(value: Any, tensors: dict[str, Any]) -> Any:
     if isinstance(value, list):
         return [_decode(item, tensors) for item in value]
     if not isinstance(value, dict):
@@ -88,7 +97,7 @@ def _decode(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if _TENSOR in value:
         return tensors[value[_TENSOR]]
     if _ARRAY in value:
-        return tensors[value[_ARRAY]].numpy().astype(value["dtype"])
+        return as_tensor(tensors[value[_ARRAY]]).numpy().astype(value["dtype"])
     if _TUPLE in value:
         return tuple(_decode(item, tensors) for item in value[_TUPLE])
     if _ITEMS in value:

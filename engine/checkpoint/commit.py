@@ -2,7 +2,7 @@
 
 The order of what is done, so that a process may be killed, or the machine lose its power, at any point of it:
 
-1. Every file is written and synchronised, and its size and hash are noted.
+1. Every file is written and synchronised, and its size and hash are noted: of one while the next is written.
 2. The manifest, which lists them, is written and synchronised, and so are the folders.
 3. The folder is renamed to its name, and the folder it is in is synchronised.
 
@@ -11,23 +11,19 @@ Nothing is deleted under its own name: a folder is renamed away first, so that n
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from .files import MANIFEST, Checkpoint, Hidden, folder_name, hidden_name, parse_hidden
-from .verify import Digest, damage, digest_of
-
-_AT_ONCE = 8
-
-T = TypeVar("T")
+from .hashing import AT_ONCE, Digest, Hashing, at_once, digest_of
+from .verify import damage
 
 
 class HashedFile:
@@ -36,22 +32,16 @@ class HashedFile:
     def __init__(self, file: BinaryIO, thread: Executor) -> None:
         """Write into `file`, and hash on `thread`, which must be a single one."""
         self._file = file
-        self._thread = thread
-        self._hash = hashlib.sha256()
-        self._hashing: list[Future[None]] = []
-        self._size = 0
+        self._hashing = Hashing(thread)
 
     def write(self, data: bytes | memoryview) -> None:
         """Write bytes, which must stay as they are until the digest is taken."""
-        self._hashing.append(self._thread.submit(self._hash.update, data))
+        self._hashing.add(data)
         self._file.write(data)
-        self._size += len(data)
 
     def digest(self) -> Digest:
         """Return what was written until now."""
-        for update in self._hashing:
-            update.result()
-        return Digest(self._size, self._hash.hexdigest())
+        return self._hashing.digest()
 
 
 class Staging:
@@ -63,6 +53,9 @@ class Staging:
         self.name = name
         self.path = target.with_name(str(name))
         self.digests: dict[str, Digest] = {}
+        self._beside = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="staging")
+        self._reading: dict[str, Future[Digest]] = {}
+        self._synchronising: list[Future[None]] = []
 
     def create(self) -> None:
         """Make the folder, and remove what was left of others of its run."""
@@ -77,9 +70,11 @@ class Staging:
         Args:
             name: its name in the folder.
         """
-        with open(self.path / name, "xb") as file, ThreadPoolExecutor(1) as thread:
-            hashed = HashedFile(file, thread)
-            yield hashed
+        with ThreadPoolExecutor(1) as thread:
+            with open(self.path / name, "xb") as file:
+                hashed = HashedFile(file, thread)
+                yield hashed
+            self._synchronise(self.path / name)
             self.digests[name] = hashed.digest()
 
     def write_text(self, name: str, text: str) -> None:
@@ -87,9 +82,29 @@ class Staging:
         with self.open(name) as file:
             file.write(text.encode())
 
+    def take_note(self) -> None:
+        """Begin to read and synchronise the files that others put into the folder, and that are complete."""
+        allowed = self.path.stat().st_mode & 0o666  # safetensors lets nobody but the owner read
+        for path in sorted(self.path.rglob("*")):
+            name = path.relative_to(self.path).as_posix()
+            if path.is_file() and name not in self.digests and name not in self._reading:
+                path.chmod(allowed)
+                self._reading[name] = self._beside.submit(digest_of, path)
+                self._synchronise(path)
+
     def flush(self) -> None:
-        """Wait until the files that were opened here are on the disk."""
-        synchronise(self.path / name for name in self.digests)
+        """Wait until the files that are known here are on the disk."""
+        self._wait()
+
+    def _synchronise(self, path: Path) -> None:
+        self._synchronising.append(self._beside.submit(_synchronise, path))
+
+    def _wait(self) -> None:
+        waiting, self._synchronising = self._synchronising, []
+        for file in waiting:
+            file.result()
+        self.digests |= {name: reading.result() for name, reading in self._reading.items()}
+        self._reading = {}
 
     def commit(self, facts: Mapping[str, Any], digests: Mapping[str, Digest]) -> None:
         """Write the manifest and give the folder its name. If that fails, everything is as it was before.
@@ -100,18 +115,15 @@ class Staging:
             facts: what the manifest says beside the list of files.
             digests: the files that are known, and on the disk; those that others put into the folder are read here.
         """
-        allowed = self.path.stat().st_mode & 0o666  # safetensors lets nobody but the owner read
-        found = sorted(self.path.rglob("*"))
-        names = [path.relative_to(self.path).as_posix() for path in found if path.is_file()]
-        names = [name for name in names if name not in digests]
-        foreign = [self.path / name for name in names]
-        for path in foreign:
-            path.chmod(allowed)
-        known = {**digests, **dict(zip(names, _at_once(digest_of, foreign)))}
-        listed = {name: asdict(known[name]) for name in sorted(known)}
+        self.digests |= digests
+        self.take_note()
+        self._wait()
+        listed = {name: asdict(self.digests[name]) for name in sorted(self.digests)}
         self.write_text(MANIFEST, json.dumps({**facts, "files": listed}, indent=2) + "\n")
-        folders = [path for path in found if path.is_dir()]
-        synchronise([*foreign, self.path / MANIFEST, *folders, self.path])
+        for folder in (self.path, *filter(Path.is_dir, self.path.rglob("*"))):
+            self._synchronise(folder)
+        self._wait()
+        self._beside.shutdown()
         aside = self.path.with_name(f"{self.name}-replaced")
         try:
             if self.target.exists():
@@ -128,17 +140,13 @@ class Staging:
 
     def discard(self) -> None:
         """Remove the folder."""
+        self._beside.shutdown(cancel_futures=True)
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def synchronise(paths: Iterable[Path]) -> None:
     """Wait until files, or the names in folders, are on the disk: all at once, which a disk does in the time of one."""
-    _at_once(_synchronise, paths)
-
-
-def _at_once(work: Callable[[Path], T], paths: Iterable[Path]) -> list[T]:
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(work, paths))
+    at_once(_synchronise, paths)
 
 
 def _synchronise(path: Path) -> None:

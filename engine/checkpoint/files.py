@@ -27,6 +27,12 @@ keeps of a run's state stood in it at the top, where transformers did not read i
 TO_RESUME = (STATE, ARGUMENTS, MANIFEST, RANDOM.format(rank="*"), "optimizer*", "scheduler*", "scaler*", "callbacks*")
 """Patterns of the files in a checkpoint that only resuming needs."""
 
+LACKING = (
+    "so the run cannot go on from it as it was. It may have been written with `save_only_model`; "
+    "`resume_partial=True` goes on with what is there, and begins the rest anew."
+)
+"""What is said of a checkpoint that lacks a file, after which it is."""
+
 _NAME = re.compile(rf"{PREFIX}-(\d+)")
 _HIDDEN = re.compile(rf"\.tmp-{PREFIX}-(?P<step>\d+)-(?P<run>[0-9A-Za-z]*)-(?P<pid>\d+)(?P<aside>-replaced|-removed)?")
 

@@ -18,7 +18,7 @@ import torch
 
 from ...events.errors import CheckpointError
 from ..run import Run
-from .files import MANIFEST
+from .files import LACKING, MANIFEST
 from .groups import load_optimizer
 
 logger = logging.getLogger(__name__)
@@ -98,10 +98,9 @@ def restore_optimizer(run: Run, folder: Path) -> None:
         if target is None:
             continue
         if not path.is_file():
-            raise CheckpointError(
-                f"{folder} has no {name}, so the run cannot go on from it as it was. It may have been written with "
-                "`save_only_model`; to begin anew with its weights, load them into the model before training."
-            )
+            if run.args.resume_partial:
+                continue
+            raise CheckpointError(f"{folder} has no {name}, {LACKING}")
         state = load_plain(path)
         try:
             if name == OPTIMIZER:
@@ -137,10 +136,9 @@ def read_own(run: Run, folder: Path) -> dict[str, Any]:
     if path.is_file():
         return _random_states(load_plain(path, _arrays()), path)
     if not [*folder.glob("rng_state*.pth")]:
-        raise CheckpointError(
-            f"{folder} has no {path.name}, so the run cannot go on from it as it was. To begin anew with its weights, "
-            "load them into the model before training."
-        )
+        if run.args.resume_partial:
+            return {}
+        raise CheckpointError(f"{folder} has no {path.name}, {LACKING}")
     logger.warning(
         "%s was written by another number of processes than %d: it has no %s, and random draws go on from the seed.",
         *(folder, world_size, path.name),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.optim import Optimizer
 from ...events.errors import ArgumentError, CheckpointError
 from ..optim import parameter_groups
 from ..run import Run
+from .sharded import as_tensor, fitted
 
 SHAPED = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 """Parts of a parameter's state that have its shape, in torch's own optimizers; others may keep less of them."""
@@ -32,11 +34,32 @@ def load_optimizer(run: Run, state: dict[str, Any], path: Path) -> None:
         CheckpointError: if it is the state of another optimizer, or of one of other parameters.
     """
     optimizer = run.optimizer
-    if not run.seams.filled_by("make_optimizer") and isinstance(optimizer, Optimizer):
+    plain = not run.seams.filled_by("make_optimizer") and isinstance(optimizer, Optimizer)
+    if plain:
         saved = _groups_of(state, path)
         _divide(optimizer, run.model, [len(group["params"]) for group in saved], path)
         _check(optimizer, state, saved, path)
-    run.seams.load_optimizer(optimizer, state)
+    run.seams.load_optimizer(optimizer, _as_held(optimizer, state, plain))
+
+
+def _as_held(optimizer: Any, state: Any, plain: bool) -> Any:
+    """Return a state whose tensors are read, and split over processes where their parameters are."""
+    if not isinstance(state, Mapping) or not isinstance(state.get("state"), Mapping):
+        return state
+    held: dict[Any, Any] = {}
+    for group, was in zip(optimizer.param_groups, state["param_groups"]) if plain else ():
+        held.update(zip(was["params"], group["params"]))
+    parts = {number: _each(part, partial(fitted, like=held.get(number))) for number, part in state["state"].items()}
+    return {**_each({key: value for key, value in state.items() if key != "state"}, as_tensor), "state": parts}
+
+
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return nested dicts, lists and tuples with every other value in them changed."""
+    if isinstance(value, Mapping):
+        return {key: _each(inner, change) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_each(inner, change) for inner in value)
+    return change(value)
 
 
 def _groups_of(state: Any, path: Path) -> list[dict[str, Any]]:

@@ -25,7 +25,8 @@ def adapted(own: dict[str, Any], run: Run, folder: Path) -> dict[str, Any]:
         run: the run; called on every process.
         folder: the checkpoint.
     """
-    before = files.read_manifest(folder).get("world_size", run.ranks.world_size)
+    listed = (folder / files.MANIFEST).is_file()  # earlier checkpoints have none
+    before = files.read_manifest(folder).get("world_size", run.ranks.world_size) if listed else run.ranks.world_size
     if before == run.ranks.world_size:
         return own
     paths = [folder / files.RANDOM.format(rank=rank) for rank in range(before)]

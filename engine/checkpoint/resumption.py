@@ -20,6 +20,8 @@ from ..run import Run
 from . import foreign, store
 from .files import Checkpoint
 from .listing import choose
+from .other_ranks import adapted
+from .partial import begin_the_rest_anew, check_for
 
 
 def folder_to_resume(run: Run, wanted: str | Path | bool | None) -> Path | None:
@@ -27,16 +29,18 @@ def folder_to_resume(run: Run, wanted: str | Path | bool | None) -> Path | None:
 
     Args:
         run: the run; called on every process, of which the first looks.
-        wanted: the folder of a checkpoint, True for the newest good one in the output folder, or nothing.
+        wanted: the folder of a checkpoint, True for the newest good one in the output folder, "auto" for the same where
+            there is any checkpoint, or nothing.
 
     Raises:
         CheckpointError: if the folder is not good, or there is no good one, saying what is wrong with each.
     """
     folder: Path | None = None
     complaint = ""
+    run.contents.clear()
     if wanted and run.ranks.rank == 0:
         try:
-            folder = choose(run.args.output_dir, wanted)
+            folder = choose(run.args.output_dir, wanted, check_for(run))
         except CheckpointError as error:
             complaint = str(error)
     folder, complaint = run.ranks.gather_objects((folder, complaint))[0]
@@ -94,7 +98,10 @@ class Resumption(NoResumption):
         self.rows_done = 0
         """Rows of the epoch that were done in batches of another size, which are then passed over one by one."""
         self.saved: dict[str, Any] = store.read_state(folder)
-        store.load_weights(run.model, folder)
+        # A model that has no values yet is loaded when it is split and each process has its part of it.
+        self.loads_later = any(weight.is_meta for weight in run.model.parameters())
+        if not self.loads_later:
+            store.load_weights(run.model, folder)
         self.foreign = foreign.is_foreign(folder)
         if self.foreign:
             foreign.say_what_is_left_out(self.saved, folder)
@@ -132,6 +139,8 @@ class Resumption(NoResumption):
 
     def restore(self, feed: Feed) -> None:
         run = self.run
+        if self.loads_later:
+            store.load_weights(run.model, self.folder, run.seams.load_model)
         reads = foreign if self.foreign else store
         reads.restore_optimizer(run, self.folder)
         if run.args.restore_callback_states_from_checkpoint:
@@ -139,12 +148,18 @@ class Resumption(NoResumption):
         if run.args.ignore_data_skip and run.position is not None:
             run.position.batches = 0
         own = reads.read_own(run, self.folder)
+        begin_the_rest_anew(run, self.folder)
+        if not self.foreign:
+            own = adapted(own, run, self.folder)
         run.losses.load_state_dict(own.get("losses", {}))
         last = own.get("last_step", {})
         run.grad_norm, run.learning_rate = last.get("grad_norm"), last.get("learning_rate")
-        place = {} if self.rows_done else own.get("place", {})
+        place = own.get("place", {})
+        if self.rows_done:
+            place = {"order": place.get("order")}
         run.randomness = own
         feed.resume(place, lambda: _go_on_drawing(run), self.foreign, self.rows_done)
+        run.contents.clear()
         run.checkpoint = Checkpoint(self.folder, run.state.global_step)
         run.announce("on_load")
 

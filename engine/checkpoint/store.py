@@ -23,10 +23,12 @@ from .codec import encode, load_values
 from .commit import Staging
 from .files import Checkpoint, Hidden
 from .groups import load_optimizer
+from .hashing import Digest
 from .host_copies import HostCopies
+from .sharded import divide, fitted, is_split, stored_in
 from .space import bytes_needed, check_space, explained
 from .tensor_file import write_tensors
-from .verify import Digest, index_of, leads_out, weight_files
+from .verify import index_of, leads_out, weight_files
 
 T = TypeVar("T")
 
@@ -68,13 +70,13 @@ def take(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any], copies: Ho
     if copies is not None:
         copies.begin()
         write_model = run.services.freeze_model(copies.copy)
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {}  # that this process writes alone
+    common: dict[str, Any] = {}  # that all have, and of which each writes what is split over them
     texts: dict[str, str] = {}
     saves = run.args.should_save
     if not run.args.save_only_model:
-        optimizer = run.seams.optimizer_state(run.optimizer)
+        common[files.OPTIMIZER] = run.seams.optimizer_state(run.optimizer)
         if saves:
-            values[files.OPTIMIZER] = optimizer
             values[files.SCHEDULER] = _plain_state(run.lr_scheduler)
             if run.seams.scaler is not None:
                 values[files.SCALER] = run.seams.scaler.state_dict()
@@ -85,11 +87,14 @@ def take(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any], copies: Ho
             "last_step": _last_step(run),
         }
         values[files.RANDOM.format(rank=run.ranks.rank)] = states
+    common[files.CALLBACKS] = {"callbacks": callbacks, "extra": checkpoint.extra}
     if saves:
         texts[files.STATE] = json.dumps(_state(run), indent=2, sort_keys=True) + "\n"
         texts[files.ARGUMENTS] = run.args.to_json_string()
-        values[files.CALLBACKS] = {"callbacks": callbacks, "extra": checkpoint.extra}
     encoded = {name: encode(value, name) for name, value in values.items()}
+    for name, value in common.items():
+        parts = divide(name, *encode(value, name), run.ranks.rank, run.ranks.world_size)
+        encoded |= {part: content for part, content in parts.items() if saves or part != name}
     if copies is not None and write_model is not None:
         encoded = {
             name: ({key: copies.copy(f"{name}/{key}", tensor) for key, tensor in tensors.items()}, metadata)
@@ -128,7 +133,7 @@ def write(run: Run, snapshot: Snapshot) -> None:
     with explained(checkpoint.step, snapshot.needed, checkpoint.path.parent):
         try:
             together(run, lambda: _prepare(run, staging, snapshot.needed))
-            written = together(run, lambda: _write(snapshot, staging))
+            written = together(run, lambda: _write(snapshot, staging, run.ranks.alone))
             together(run, lambda: _commit(run, snapshot, staging, written))
         except BaseException:
             if run.args.should_save:
@@ -158,9 +163,11 @@ def _prepare(run: Run, staging: Staging, needed: int) -> None:
         staging.create()
 
 
-def _write(snapshot: Snapshot, staging: Staging) -> dict[str, Digest]:
+def _write(snapshot: Snapshot, staging: Staging, alone: bool) -> dict[str, Digest]:
     """Write this process's files, and return what is known of them."""
     snapshot.write_model(str(staging.path))
+    if alone:  # another process may be in the middle of a file
+        staging.take_note()
     for name, (tensors, metadata) in snapshot.values.items():
         with staging.open(name) as file:
             write_tensors(file, tensors, metadata)
@@ -239,19 +246,29 @@ def load_weights(model: nn.Module, folder: Path, load: LoadModel = load_model) -
     Raises:
         CheckpointError: if there are none, or they do not fit, naming the keys.
     """
-    state: dict[str, torch.Tensor] = {}
+    state: dict[str, Any] = {}
     aliases: dict[str, str] = {}
+    # Of a model that is split over processes, each reads its own part.
+    held = model.state_dict() if load is load_model else {}
+    splits = any(map(is_split, held.values()))
     for path in _weights_of(folder):
         if path.suffix == ".bin":
             state.update(foreign.load_weights(path))
             continue
         try:
+            if splits:
+                stored, metadata = stored_in(path)
+                state.update(stored)
+                aliases.update(metadata)
+                continue
             with safe_open(path, framework="pt") as file:
                 state.update({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - it is no dict
                 aliases.update(file.metadata() or {})
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path} cannot be read: {error}") from error
     state.update({name: state[first] for name, first in aliases.items() if first in state})
+    if splits:
+        state = {name: fitted(value, held.get(name)) for name, value in state.items()}
     problem = _load(model, state, load)
     if problem:
         raise CheckpointError(f"The weights in {folder} do not fit {type(model).__name__}: {problem}")
@@ -324,21 +341,19 @@ def restore_optimizer(run: Run, folder: Path) -> None:
     for name, target in wanted:
         if target is not None:
             if not (folder / name).is_file():
-                raise CheckpointError(
-                    f"{folder} has no {name}, so the run cannot go on from it as it was. It may have been written with "
-                    "`save_only_model`; to begin anew with its weights, load them into the model before training."
-                )
-            state = load_values(folder / name)
+                if run.args.resume_partial:
+                    continue
+                raise CheckpointError(f"{folder} has no {name}, {files.LACKING}")
             if name == files.OPTIMIZER:
-                load_optimizer(run, state, folder / name)
+                load_optimizer(run, load_values(folder / name, whole=False, contents=run.contents), folder / name)
             else:
-                target.load_state_dict(state)
+                target.load_state_dict(load_values(folder / name, contents=run.contents))
 
 
 def read_own(run: Run, folder: Path) -> dict[str, Any]:
     """Return what this process alone saved: random states, its place in the data, its sums of losses; {} if nothing."""
     path = folder / files.RANDOM.format(rank=run.ranks.rank)
-    return dict(load_values(path)) if path.is_file() else {}
+    return dict(load_values(path, contents=run.contents)) if path.is_file() else {}
 
 
 def callback_states(folder: Path) -> dict[str, Any]:

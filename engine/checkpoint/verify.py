@@ -2,45 +2,43 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from safetensors import safe_open
 
 from .files import MANIFEST, MODEL, PREFIX, STATE, VERSION, read_manifest
+from .hashing import Digest, at_once, digest_of
 
 INDEX = f"{MODEL}.index.json"
 PICKLED = "pytorch_model.bin"
 """What transformers' weights are in where they are not in safetensors: tensors, pickled."""
-_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Digest:
-    """What a file was when it was written."""
+class Check:
+    """How a checkpoint is checked."""
 
-    size: int
-    """In bytes."""
-    sha256: str
-    """The hash of its contents, in hexadecimal digits."""
+    read: Callable[[Path], Digest] = digest_of
+    """Reads a file, on one of several threads, and returns its size and hash."""
+    may_lack: tuple[str, ...] = ()
+    """Patterns of the files that need not be there."""
 
-
-def digest_of(path: Path) -> Digest:
-    """Read a file and return its size and hash."""
-    found = hashlib.sha256()
-    size = 0
-    with open(path, "rb") as file:
-        while part := file.read(_AT_ONCE):
-            found.update(part)
-            size += len(part)
-    return Digest(size, found.hexdigest())
+    def spares(self, name: str) -> bool:
+        """Say whether a file need not be there."""
+        return any(fnmatch(name, pattern) for pattern in self.may_lack)
 
 
-def problems(folder: Path, *, full: bool) -> list[str]:
+STRICT = Check()
+"""Everything that was written is there."""
+
+
+def problems(folder: Path, *, full: bool, check: Check = STRICT) -> list[str]:
     """Return what is wrong with a checkpoint, a sentence each; nothing if it is good.
 
     A checkpoint without a list of its files, as other libraries and earlier versions write them, is good if the files
@@ -49,11 +47,14 @@ def problems(folder: Path, *, full: bool) -> list[str]:
     Args:
         folder: the checkpoint.
         full: whether the contents of the files are compared too, which reads them all; else their sizes only.
+        check: how else it is checked.
     """
-    return ["it was never finished"] if folder.name.startswith(f".tmp-{PREFIX}") else damage(folder, full=full)
+    if folder.name.startswith(f".tmp-{PREFIX}"):
+        return ["it was never finished"]
+    return damage(folder, full=full, check=check)
 
 
-def damage(folder: Path, *, full: bool) -> list[str]:
+def damage(folder: Path, *, full: bool, check: Check = STRICT) -> list[str]:
     """Return what is wrong with the contents of a folder, whatever its name; see `problems`."""
     if not folder.is_dir():
         return ["there is no such folder"]
@@ -71,7 +72,11 @@ def damage(folder: Path, *, full: bool) -> list[str]:
         return [f"it is of format {version}, and this version reads formats up to {VERSION}"]
     if version == 1:
         return _missing(folder) or (_unreadable(folder) if full else [])
-    return [problem for name, digest in listed.items() for problem in _compare(folder, name, digest, full)]
+    found = {name: _misfit(folder, name, digest, check) for name, digest in listed.items()}
+    if full:
+        whole = [name for name, problem in found.items() if not problem]
+        found.update(zip(whole, at_once(lambda name: _changed(folder, name, listed[name], check), whole)))
+    return [problem for problem in found.values() if problem]
 
 
 def _listed(entry: Any) -> Digest:
@@ -105,21 +110,31 @@ def _links_out(folder: Path) -> list[str]:
     return found
 
 
-def _compare(folder: Path, name: str, written: Digest, full: bool) -> list[str]:
+def _misfit(folder: Path, name: str, written: Digest, check: Check) -> str:
+    """Return what is wrong with a file that is seen without reading it; an empty string if nothing is."""
     if not inside(name):
-        return [f"{MANIFEST} names {name!r}, which is outside of the folder"]
+        return f"{MANIFEST} names {name!r}, which is outside of the folder"
     path = folder / name
     try:
         if not path.is_file():
-            return [f"{name} is missing"]
+            return "" if check.spares(name) and not path.exists() else f"{name} is missing"
         size = path.stat().st_size
-        if size != written.size:
-            return [f"{name} has {size} bytes, and {written.size} were written"]
-        if full and (found := digest_of(path).sha256) != written.sha256:
-            return [f"{name} is not what was written: its SHA-256 is {found[:12]}..., not {written.sha256[:12]}..."]
     except OSError as error:
-        return [f"{name} cannot be read: {error}"]
-    return []
+        return f"{name} cannot be read: {error}"
+    return "" if size == written.size else f"{name} has {size} bytes, and {written.size} were written"
+
+
+def _changed(folder: Path, name: str, written: Digest, check: Check) -> str:
+    """Read a file, and return in what it is not what was written; an empty string if it is."""
+    try:
+        found = check.read(folder / name)
+    except FileNotFoundError:
+        return "" if check.spares(name) else f"{name} is missing"
+    except OSError as error:
+        return f"{name} cannot be read: {error}"
+    if found.sha256 == written.sha256:
+        return ""
+    return f"{name} is not what was written: its SHA-256 is {found.sha256[:12]}..., not {written.sha256[:12]}..."
 
 
 def _missing(folder: Path) -> list[str]:

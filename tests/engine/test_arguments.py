@@ -8,14 +8,18 @@ import inspect
 import json
 import logging
 import pickle
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from torch import nn
 
+from trainbus import Trainer
 from trainbus.engine.arguments import ALIASES, OPTIMIZERS, SCHEDULES, IntervalStrategy, SaveStrategy, TrainingArguments
 from trainbus.engine.arguments._base import Group, default_of
 from trainbus.engine.arguments._names import OptimizerNames, SchedulerType
+from trainbus.engine.arguments.left_out import ARGUMENTS, VALUES
 from trainbus.events.errors import ArgumentError
 
 FIELDS = {field.name: field for field in dataclasses.fields(TrainingArguments)}
@@ -28,7 +32,7 @@ OURS_ALONE = {
 }
 """Fields that Transformers 5.23 does not have: those it once had, those of PaddleNLP, and those of nobody else."""
 
-THEIRS_ALONE = {"parallelism_config"}
+THEIRS_ALONE = set(ARGUMENTS)
 """Fields of Transformers that are unknown here, under any name."""
 
 OTHER_DEFAULTS = {
@@ -315,6 +319,19 @@ def test_values_of_other_names_are_checked(name, value, takes):
     assert f"`{name}` is {value!r}; {takes}." in refused(**{name: value})
 
 
+@pytest.mark.parametrize(("name", "value"), VALUES, ids=str)
+def test_a_value_that_is_left_out_is_refused_with_what_to_do_instead(name, value, tmp_path):
+    remedy = re.escape(VALUES[name, value])
+    with pytest.raises(ArgumentError, match=rf"{name}.*{value}.*{remedy}"):
+        Trainer(nn.Linear(2, 2), TrainingArguments(str(tmp_path), use_cpu=True, **{name: value}))
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_an_argument_that_is_left_out_is_refused_with_what_to_do_instead(name):
+    assert ARGUMENTS[name] in refused(**{name: object()})
+    assert TrainingArguments(**{name: None}) == TrainingArguments()
+
+
 def test_a_contradiction_shows_what_was_written():
     message = refused(adafactor=True, optim="sgd", device="gpu", use_cpu=True)
     assert "`adafactor` is True, but `optim` is 'sgd'; give `optim` only." in message
@@ -475,6 +492,7 @@ def test_a_file_is_read_where_one_may_stand(tmp_path):
             accelerator_config=str(path)
         )
     assert TrainingArguments(deepspeed=str(file)).deepspeed == str(file)
+    file.write_text('{"version": 2}')
     assert TrainingArguments(fsdp=True, fsdp_config=str(file)).fsdp_config == str(file)
 
 
@@ -543,6 +561,7 @@ def test_all_problems_are_reported_at_once():
         {"sharded_ddp": "simple"},
         *({"sharding": value} for value in ("", "stage1", "stage2 offload", "offload stage3")),
         {"sharding": "stage1", "sharding_degree": 2},
+        {"sharded_ddp": ["zero_dp_2", "offload"]},
         {"fsdp": True, "fsdp_config": {"version": 2}},
         {"fsdp": "full_shard auto_wrap"},
         {"deepspeed": {"zero_optimization": {"stage": 2}}},

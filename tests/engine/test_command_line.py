@@ -67,7 +67,7 @@ def test_lists_what_each_is(tmp_path, said):
         "pins",
         "state",
     ]
-    assert "eval_loss=1," in row(lines, 2)[3]
+    assert row(lines, 2)[3] == "eval_loss=1"  # and not how fast it was measured
     assert row(lines, 2)[-2:] == ["best", "good"]
     assert row(lines, 3)[-2:] == ["newest", "good"]
     assert row(lines, 1)[-1].startswith("damaged: manifest.json cannot be read")
@@ -75,6 +75,23 @@ def test_lists_what_each_is(tmp_path, said):
     size = sum(path.stat().st_size for path in (tmp_path / "checkpoint-3").iterdir())
     assert row(lines, 3)[2] == f"{size / 1000:.4g} kB"
     assert said("list", tmp_path) == (status, lines)
+
+
+def test_a_single_checkpoint_is_listed_too(tmp_path, said):
+    measured(tmp_path)
+    status, lines = said(tmp_path / "checkpoint-2")
+    assert status == 0
+    assert row(lines, 2)[3:] == ["eval_loss=1", "newest", "good"]
+    assert len(lines) == 2
+
+
+def test_whoever_reads_no_further_is_no_error(tmp_path):
+    measured(tmp_path)
+    words = [sys.executable, "-m", "trainbus.engine.command_line", "checkpoints", str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        program.stdout.close()
+        assert program.stderr.read() == ""
+    assert program.returncode == 0
 
 
 def test_an_empty_folder_and_a_wrong_one(tmp_path, said, capsys):

@@ -16,8 +16,9 @@ from checkpoint_toys import GONE, commit, flip, names_in, rewrite, saving
 from engine_toys import Regression, points, same_weights, weights
 
 from trainbus.engine.checkpoint.files import VERSION, Hidden
+from trainbus.engine.checkpoint.hashing import digest_of
 from trainbus.engine.checkpoint.listing import choose, list_checkpoints, survey
-from trainbus.engine.checkpoint.verify import digest_of, problems
+from trainbus.engine.checkpoint.verify import problems
 from trainbus.events import CheckpointError
 
 # One checkpoint.

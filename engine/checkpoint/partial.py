@@ -1,0 +1,56 @@
+"""Going on from a checkpoint that lacks a part, where the user allows it: what is not there begins anew."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from ..run import Run
+from . import files, foreign
+from .hashing import digest_of
+from .verify import Check
+
+logger = logging.getLogger(__name__)
+
+_OPTIMIZER, _SCHEDULE, _SCALER = "the optimizer", "the schedule", "the loss scaler"
+_PARTS = (
+    (_OPTIMIZER, files.OPTIMIZER, foreign.OPTIMIZER),
+    (_SCHEDULE, files.SCHEDULER, foreign.SCHEDULER),
+    (_SCALER, files.SCALER, foreign.SCALER),
+)
+_MAY_LACK = (files.OPTIMIZER, files.SCHEDULER, files.SCALER, files.RANDOM.format(rank="*"))
+
+
+def check_for(run: Run) -> Check:
+    """Return how a checkpoint is checked that a run is to go on from."""
+    return Check(
+        # Of several processes the others would wait while this one reads what each of them loads for itself.
+        read=run.contents.digest_of if run.ranks.alone else digest_of,
+        may_lack=_MAY_LACK if run.args.resume_partial else (),
+    )
+
+
+def begin_the_rest_anew(run: Run, folder: Path) -> None:
+    """Warn, once, of what the checkpoint lacks that a run goes on from, and have what is there fit what is not."""
+    if not run.args.resume_partial:
+        return
+    needed = (run.optimizer, run.lr_scheduler, run.seams.scaler)
+    anew = [
+        what
+        for (what, *names), part in zip(_PARTS, needed)
+        if part is not None and not any((folder / name).is_file() for name in names)
+    ]
+    if (_OPTIMIZER in anew) != (_SCHEDULE in anew):
+        _take_rates(run)
+    if not any(folder.glob("rng_state*")):
+        anew.append("random draws")
+    if anew:
+        logger.warning(
+            "%s lacks a part of its run. `resume_partial` allows it, and these begin anew: %s.", folder, ", ".join(anew)
+        )
+
+
+def _take_rates(run: Run) -> None:
+    """Give the optimizer the learning rates of the schedule, where only one of the two is from the checkpoint."""
+    for group, rate in zip(run.optimizer.param_groups, run.lr_scheduler.get_last_lr()):
+        group["lr"] = rate

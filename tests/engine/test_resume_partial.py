@@ -1,0 +1,180 @@
+"""Going on from a checkpoint that lacks a part of its run: an error, unless `resume_partial` allows it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoint_toys import flip, rewrite, saving
+from engine_toys import same_weights, weights
+from safetensors.torch import load_file
+
+from trainbus import Callback
+from trainbus.engine.checkpoint.contents import Contents
+from trainbus.engine.checkpoint.files import OPTIMIZER, SCALER, SCHEDULER
+from trainbus.events import CheckpointError
+
+RANDOM = "rng_state_0.safetensors"
+RATES = (0.05, 0.0375, 0.025, 0.0125)
+"""Of the steps of an unbroken run."""
+SAID = "`resume_partial` allows it, and these begin anew: "
+
+
+class Scaling(Callback):
+    """Scales the loss on the CPU."""
+
+    def on_setup(self, run: Any) -> None:
+        run.seams.fill("Scaling", scaler=torch.amp.GradScaler("cpu", init_scale=1024.0))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four steps with a loss scaler, all saved."""
+    folder = tmp_path_factory.mktemp("saved")
+    saving(folder, 4, Scaling(), lr_scheduler_type="linear").train()
+    return folder
+
+
+@pytest.fixture
+def checkpoint(saved: Path, tmp_path: Path) -> Path:
+    """Its last checkpoint but one, to damage."""
+    return Path(shutil.copytree(saved / "checkpoint-3", tmp_path / "checkpoint-3"))
+
+
+def going_on(folder: Path, wanted: Any, *, partial: bool = True, **args: Any) -> Any:
+    """A run that went on from a checkpoint, to step 4."""
+    run = saving(folder, 4, Scaling(), seed=1, resume_partial=partial, lr_scheduler_type="linear", **args)
+    run.train(resume_from_checkpoint=wanted)
+    return run
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was said to begin anew, warning by warning."""
+    return [record.getMessage().split(SAID)[1] for record in caplog.records if SAID in record.getMessage()]
+
+
+LACKING: dict[str, tuple[tuple[str, ...], str]] = {
+    "the optimizer": ((OPTIMIZER,), "the optimizer."),
+    "the schedule": ((SCHEDULER,), "the schedule."),
+    "the scaler": ((SCALER,), "the loss scaler."),
+    "random states": ((RANDOM,), "random draws."),
+    "all of them": (
+        (OPTIMIZER, SCHEDULER, SCALER, RANDOM),
+        "the optimizer, the schedule, the loss scaler, random draws.",
+    ),
+}
+
+
+@pytest.mark.parametrize("lacking", LACKING)
+@pytest.mark.parametrize("newest", [True, False])
+def test_what_is_missing_begins_anew_and_one_warning_says_so(
+    lacking: str, newest: bool, checkpoint: Path, saved: Path, caplog: pytest.LogCaptureFixture
+):
+    names, said = LACKING[lacking]
+    for name in names:
+        (checkpoint / name).unlink()
+    wanted = True if newest else str(checkpoint)
+    with pytest.raises(CheckpointError, match=re.escape(f"{names[0]} is missing")):
+        going_on(checkpoint.parent, wanted, partial=False)
+    with caplog.at_level(logging.WARNING):
+        run = going_on(checkpoint.parent, wanted)
+    assert warned(caplog) == [said]
+    assert run.state.global_step == 4
+    steps = {int(state["step"]) for state in run.optimizer.state_dict()["state"].values()}
+    assert steps == ({1} if OPTIMIZER in names else {4})
+    assert run.lr_scheduler.last_epoch == (1 if SCHEDULER in names else 4)
+    assert run.run.learning_rate == RATES[0 if SCHEDULER in names else 3]
+
+
+def test_what_was_saved_without_it_goes_on_from_its_weights(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    saving(tmp_path, 2, save_only_model=True).train()
+    with pytest.raises(CheckpointError, match=r"`resume_partial=True` goes on with what is there"):
+        going_on(tmp_path, True, partial=False)
+    seen: list[Any] = []
+    run = saving(tmp_path, 3, seed=1, resume_partial=True, logging_steps=1, logging_strategy="steps")
+    run.on("on_load", lambda model: seen.append(weights(model)))
+    with caplog.at_level(logging.WARNING):
+        run.train(resume_from_checkpoint=True)
+    assert warned(caplog) == ["the optimizer, the schedule, random draws."]
+    assert same_weights(seen[0], load_file(tmp_path / "checkpoint-2" / "model.safetensors"))
+    assert [entry["step"] for entry in run.state.log_history if "loss" in entry] == [3]
+
+
+def test_nothing_is_said_of_a_checkpoint_that_has_all(checkpoint: Path, saved: Path, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.WARNING):
+        going_on(checkpoint.parent, True)
+    assert warned(caplog) == []
+
+
+def test_weights_and_what_is_damaged_are_never_spared(checkpoint: Path):
+    flip(checkpoint / OPTIMIZER)
+    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors is not what was written"):
+        going_on(checkpoint.parent, str(checkpoint))
+    (checkpoint / OPTIMIZER).unlink()
+    (checkpoint / "callbacks.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"callbacks\.safetensors is missing"):
+        going_on(checkpoint.parent, True)
+    (checkpoint / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is missing"):
+        going_on(checkpoint.parent, str(checkpoint))
+
+
+# What is loaded is what was compared.
+
+
+def test_what_was_compared_is_what_is_loaded_though_the_file_is_another_by_then(saved: Path, tmp_path: Path):
+    folder = Path(shutil.copytree(saved / "checkpoint-3", tmp_path / "checkpoint-3"))
+    unbroken = saving(tmp_path / "unbroken", 4, Scaling(), lr_scheduler_type="linear")
+    unbroken.train()
+    run = saving(tmp_path, 4, Scaling(), seed=1, lr_scheduler_type="linear")
+    run.on("on_setup", lambda: [flip(folder / name, -9) for name in (OPTIMIZER, RANDOM, SCALER)])
+    run.train(resume_from_checkpoint=str(folder))
+    assert same_weights(weights(run.model), weights(unbroken.model))
+
+
+def test_contents_of_one_checkpoint_are_kept_and_taken_once(saved: Path):
+    contents = Contents()
+    first, second = (saved / f"checkpoint-{step}" / OPTIMIZER for step in (1, 2))
+    entry = json.loads((first.parent / "manifest.json").read_text())["files"][OPTIMIZER]
+    digest = contents.digest_of(first)
+    assert (digest.size, digest.sha256) == (entry["size"], entry["sha256"])
+    assert first in contents
+    contents.digest_of(second)
+    assert first not in contents
+    tensors, metadata = contents.take(second)
+    assert second not in contents
+    again, same = contents.take(second)
+    assert metadata == same
+    assert tensors.keys() == again.keys()
+    for name, tensor in tensors.items():
+        assert tensor.equal(again[name])
+        assert tensor is not again[name]
+        assert tensor.data_ptr() % 64 == 0
+    contents.digest_of(saved / "checkpoint-1" / "model.safetensors")
+    assert saved / "checkpoint-1" / "model.safetensors" not in contents
+    contents.digest_of(first)
+    contents.clear()
+    assert first not in contents
+
+
+def test_nothing_that_was_compared_stays_in_memory_after_it_is_loaded(checkpoint: Path):
+    run = going_on(checkpoint.parent, True, restore_callback_states_from_checkpoint=False)
+    assert not [path for path in checkpoint.iterdir() if path in run.run.contents]
+
+
+def test_what_cannot_be_read_as_tensors_is_still_compared(checkpoint: Path):
+    (checkpoint / OPTIMIZER).write_bytes(b"no tensors")
+    contents = Contents()
+    digest = contents.digest_of(checkpoint / OPTIMIZER)
+    assert digest.size == len(b"no tensors")
+    entry = {"size": digest.size, "sha256": digest.sha256}
+    files = json.loads((checkpoint / "manifest.json").read_text())["files"]
+    rewrite(checkpoint, files={**files, OPTIMIZER: entry})
+    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors cannot be read"):
+        going_on(checkpoint.parent, str(checkpoint))
