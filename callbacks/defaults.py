@@ -10,9 +10,11 @@ from .compile_model import Compile
 from .control_file import ControlFile
 from .count_flops import CountFlops
 from .count_tokens import CountTokens
+from .data_parallel import DataParallel
 from .ddp import DDP
 from .empty_cache import EmptyCache
 from .evaluate import Evaluate
+from .fsdp import FSDP
 from .gradient_checkpointing import GradientCheckpointing
 from .half_evaluation import HalfEvaluation
 from .half_weights import HalfWeights
@@ -24,6 +26,8 @@ from .mixed_precision import MixedPrecision
 from .neftune import NEFTune
 from .progress import Progress
 from .schedule_free import ScheduleFree
+from .sharded_optimizer import ShardedOptimizer
+from .status_file import StatusFile
 from .stop_at_max_steps import StopAtMaxSteps
 from .stop_at_time import StopAtTime
 from .stop_on_signal import StopOnSignal
@@ -32,7 +36,10 @@ from .watch_numbers import WatchNumbers
 
 DEFAULTS: tuple[type[Callback], ...] = (
     AlignTokens,
+    DataParallel,
     DDP,
+    ShardedOptimizer,
+    FSDP,
     TF32,
     MixedPrecision,
     HalfWeights,
@@ -56,6 +63,7 @@ DEFAULTS: tuple[type[Callback], ...] = (
     Evaluate,
     KeepBest,
     Checkpoint,
+    StatusFile,
     Progress,
 )
 """Each is built by its `from_arguments`, which returns None where the arguments do not ask for it.

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..engine.checkpoint.sharded import fitted
 from ..engine.run import Run
 from ..events.callback import Callback
 from ..events.errors import ArgumentError
@@ -92,7 +93,10 @@ class EMA(Callback):
     @order(Stage.PREPARE)
     def on_load(self, model: nn.Module) -> None:
         weights = dict(_floating(model))
-        self._average = {name: average.to(weights[name].device) for name, average in self._average.items()}
+        self._average, self._trained = (
+            {name: fitted(value, weights[name]).to(weights[name].device) for name, value in values.items()}
+            for values in (self._average, self._trained)
+        )
         self._swap_out(model)
 
     @torch.no_grad()

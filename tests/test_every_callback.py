@@ -57,10 +57,12 @@ SETTINGS: dict[str, Setting] = {
     "CarryPast": Setting(arguments={"model_init": Remembering}),
     "Checkpoint": Setting(lambda folder: {"trigger": every(2), "keep": Keep(last=2)}),
     "DDP": Setting(alone="torchrun --nproc_per_node"),
+    "DataParallel": Setting(lambda folder: {"devices": 1}),
     "EMA": Setting(lambda folder: {"decay": 0.5}),
     "EarlyStopping": Setting(lambda folder: {"patience": 2}),
     "EarlyStoppingCallback": Setting(arguments={"metric_for_best_model": "loss"}),
     "Evaluate": Setting(lambda folder: {"trigger": every(2), "on_start": True}),
+    "FSDP": Setting(alone="torchrun --nproc_per_node"),
     "GradientCheckpointing": Setting(lambda folder: {"blocks": (Block,)}),
     "Log": Setting(lambda folder: {"trigger": every(2)}),
     "MetricSchedule": Setting(
@@ -75,6 +77,7 @@ SETTINGS: dict[str, Setting] = {
     # Nobody listens there: what it does is told in a warning, and the training goes on.
     "PushToHub": Setting(lambda folder: {"strategy": "end", "endpoint": "http://127.0.0.1:9"}),
     "ShardedDDP": Setting(alone="torchrun --nproc_per_node"),
+    "ShardedOptimizer": Setting(alone="torchrun --nproc_per_node"),
     "TF32": Setting(lambda folder: {"enabled": False}),  # what a CPU can do too
     "Wandb": Setting(lambda folder: {"mode": "offline", "options": {"dir": str(folder)}}),
 }

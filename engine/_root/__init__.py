@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trainbus.callbacks.control_file import ControlFile as ControlFile
     from trainbus.callbacks.count_flops import CountFlops as CountFlops
     from trainbus.callbacks.count_tokens import CountTokens as CountTokens
+    from trainbus.callbacks.data_parallel import DataParallel as DataParallel
     from trainbus.callbacks.ddp import DDP as DDP
     from trainbus.callbacks.early_stopping import EarlyStopping as EarlyStopping
     from trainbus.callbacks.ema import EMA as EMA
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from trainbus.callbacks.evaluate import Evaluate as Evaluate
     from trainbus.callbacks.find_learning_rate import FindLearningRate as FindLearningRate
     from trainbus.callbacks.freeze import Freeze as Freeze
+    from trainbus.callbacks.fsdp import FSDP as FSDP
     from trainbus.callbacks.gradient_checkpointing import GradientCheckpointing as GradientCheckpointing
     from trainbus.callbacks.half_evaluation import HalfEvaluation as HalfEvaluation
     from trainbus.callbacks.half_weights import HalfWeights as HalfWeights
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from trainbus.callbacks.progress import Progress as Progress
     from trainbus.callbacks.report_to_trial import ReportToTrial as ReportToTrial
     from trainbus.callbacks.schedule_free import ScheduleFree as ScheduleFree
+    from trainbus.callbacks.sharded_optimizer import ShardedOptimizer as ShardedOptimizer
+    from trainbus.callbacks.status_file import StatusFile as StatusFile
     from trainbus.callbacks.stop_at_max_steps import StopAtMaxSteps as StopAtMaxSteps
     from trainbus.callbacks.stop_at_time import StopAtTime as StopAtTime
     from trainbus.callbacks.stop_on_signal import StopOnSignal as StopOnSignal
@@ -111,6 +115,7 @@ if TYPE_CHECKING:
     from trainbus.events.triggers import every as every
     from trainbus.events.triggers import log_spaced as log_spaced
     from trainbus.events.triggers import never as never
+    from trainbus.integrations.deepspeed import DeepSpeed as DeepSpeed
     from trainbus.integrations.fairscale import ShardedDDP as ShardedDDP
     from trainbus.integrations.hub import PushToHub as PushToHub
     from trainbus.integrations.liger import Liger as Liger
@@ -127,6 +132,7 @@ _PLACES = {
     "callbacks.control_file": ("ControlFile",),
     "callbacks.count_flops": ("CountFlops",),
     "callbacks.count_tokens": ("CountTokens",),
+    "callbacks.data_parallel": ("DataParallel",),
     "callbacks.ddp": ("DDP",),
     "callbacks.early_stopping": ("EarlyStopping",),
     "callbacks.ema": ("EMA",),
@@ -134,6 +140,7 @@ _PLACES = {
     "callbacks.evaluate": ("Evaluate",),
     "callbacks.find_learning_rate": ("FindLearningRate",),
     "callbacks.freeze": ("Freeze",),
+    "callbacks.fsdp": ("FSDP",),
     "callbacks.gradient_checkpointing": ("GradientCheckpointing",),
     "callbacks.half_evaluation": ("HalfEvaluation",),
     "callbacks.half_weights": ("HalfWeights",),
@@ -150,6 +157,8 @@ _PLACES = {
     "callbacks.progress": ("Progress",),
     "callbacks.report_to_trial": ("ReportToTrial",),
     "callbacks.schedule_free": ("ScheduleFree",),
+    "callbacks.sharded_optimizer": ("ShardedOptimizer",),
+    "callbacks.status_file": ("StatusFile",),
     "callbacks.stop_at_max_steps": ("StopAtMaxSteps",),
     "callbacks.stop_at_time": ("StopAtTime",),
     "callbacks.stop_on_signal": ("StopOnSignal",),
@@ -199,8 +208,8 @@ _PLACES = {
 """Where each public name lives: importing trainbus imports none of it, using a name imports its module."""
 
 _EXTRAS = {
-    "Liger": "liger", "MLflow": "mlflow", "PushToHub": "hub", "ShardedDDP": "sharded_ddp", "TensorBoard": "tensorboard",
-    "Trackio": "trackio", "Wandb": "wandb",
+    "DeepSpeed": "deepspeed", "Liger": "liger", "MLflow": "mlflow", "PushToHub": "hub", "ShardedDDP": "sharded_ddp",
+    "TensorBoard": "tensorboard", "Trackio": "trackio", "Wandb": "wandb",
 }  # fmt: skip
 """Public names of integrations, which `integrations.load` imports or explains how to install."""
 

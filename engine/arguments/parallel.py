@@ -7,11 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...events.errors import nearest
 from ._base import Group, arg, must
-
-STAGES = ("stage1", "stage2", "stage3")
-"""The stages of `sharding`: optimizer states, gradients with them, weights with both."""
+from ._splitting import Splitting, read_splitting, sharded_ddp_words
 
 
 @dataclass(kw_only=True)
@@ -23,7 +20,9 @@ class ParallelArguments(Group):
     )
     ddp_timeout: int = arg(1800, "Seconds after which a process that waits for the others gives up.")
     ddp_find_unused_parameters: bool | None = arg(
-        None, "Whether DDP looks for weights that got no gradient in a step, at some cost; None decides by the model."
+        None,
+        "Whether DDP looks for weights that got no gradient in a step, at some cost; None does, unless activations are "
+        "recomputed.",
     )
     ddp_bucket_cap_mb: int | None = arg(None, "MiB of gradients sent at once; None leaves it to PyTorch.")
     ddp_broadcast_buffers: bool | None = arg(
@@ -32,20 +31,27 @@ class ParallelArguments(Group):
     ddp_static_graph: bool | None = arg(
         None, "Whether each step uses the same weights, which DDP then need not find out; None leaves it to PyTorch."
     )
-    sharded_ddp: str | bool = arg(
+    sharded_ddp: str | bool | list[str] = arg(
         "",
-        "How fairscale spreads optimizer states over processes: 'simple' (or true) gives each its share, '' does not.",
-        choices=("", "simple", True, False),
+        "How the work is spread over processes: 'simple' (or true) gives each its share of the optimizer states, by "
+        "fairscale; 'zero_dp_2' and 'zero_dp_3' split the weights too, as `sharding` stage2 and stage3 do, both also "
+        "with ' offload' and ' auto_wrap'; '' does neither.",
     )
 
     sharding: str = arg(
-        "", "The same in PaddleNLP's words: 'stage1', 'stage2' or 'stage3', the last two also with ' offload'."
+        "",
+        "What is split over processes: 'stage1' the optimizer states, 'stage2' the weights too, except from forward to "
+        "backward, 'stage3' also there; the last two also with ' offload' to the host's memory.",
     )
     sharding_degree: int = arg(
-        -1, "Processes that share one copy of what `sharding` splits; -1 for all. It divides their number."
+        -1,
+        "Processes that share one copy of what is split, as those of a machine; -1 for all, 1 to split nothing. It "
+        "divides their number.",
     )
     fsdp: str | bool | list[str] | None = arg(
-        None, "Whether the weights too are split over the processes, by PyTorch's `fully_shard`."
+        None,
+        "Whether the weights too are split over the processes, by PyTorch's `fully_shard`; true, or words as "
+        "'full_shard', 'shard_grad_op', 'hybrid_shard', 'offload'.",
     )
     fsdp_config: dict[str, Any] | str | None = arg(None, "Options for `fsdp`, as a dict or a JSON file.", json=True)
     deepspeed: dict[str, Any] | str | None = arg(
@@ -61,37 +67,52 @@ class ParallelArguments(Group):
     @property
     def way_to_shard(self) -> str:
         """What splits the work: 'fairscale', 'optimizer' (its state only), 'fsdp', 'deepspeed', or '' for nothing."""
-        if self.sharded_ddp_option:
-            return "fairscale" if self.sharded_ddp_option == "simple" else "fsdp"
-        if self.sharding_option[0]:
-            return "optimizer" if self.sharding_option[0] == "stage1" else "fsdp"
-        return "fsdp" if self.fsdp else "deepspeed" if self.deepspeed not in (None, "") else ""
+        if self.deepspeed not in (None, ""):
+            return "deepspeed"
+        if self.sharded_ddp_option == "simple":
+            return "fairscale"
+        if self.sharding_degree == 1:
+            return ""
+        if self.sharding_option[0] == "stage1":
+            return "optimizer"
+        return "fsdp" if self.sharded_ddp_option or self.sharding_option[0] or self.fsdp else ""
 
     @property
     def sharded_ddp_option(self) -> str:
-        """`sharded_ddp` as its name: 'simple', or '' for none."""
-        return "simple" if self.sharded_ddp is True else self.sharded_ddp or ""
+        """`sharded_ddp` as its name: 'simple', 'zero_dp_2', 'zero_dp_3', or '' for none."""
+        words = sharded_ddp_words(self.sharded_ddp)
+        return next((word for word in words if word not in ("offload", "auto_wrap")), "")
+
+    @property
+    def splitting(self) -> Splitting:
+        """How the weights are split where `way_to_shard` is 'fsdp'."""
+        return read_splitting(self.sharded_ddp, self.sharding, self.fsdp, self.fsdp_config)
 
     def problems(self) -> Iterator[str]:
         yield from must(self, lambda seconds: seconds > 0, "give at least 1 second.", "ddp_timeout")
         yield from must(self, lambda size: size > 0, "give at least 1 MiB, or None.", "ddp_bucket_cap_mb")
         yield from must(self, lambda degree: degree == -1 or degree >= 1, "give -1, or 1 or more.", "sharding_degree")
-        words = self.sharding.split()
-        stages = [word for word in words if word != "offload"]
-        for word in stages:
-            if word not in STAGES:
-                yield f"`sharding` is {self.sharding!r}{nearest(word, STAGES)} Known: {', '.join(STAGES)}, offload."
-        if len(stages) > 1:
-            yield f"`sharding` is {self.sharding!r}; it has one stage."
-        if "offload" in words and (not stages or stages == ["stage1"]):
-            yield f"`sharding` is {self.sharding!r}; offload goes with stage2 or stage3, as in 'stage2 offload'."
-        for name in ("fsdp_config", "deepspeed"):
-            value = getattr(self, name)
-            if isinstance(value, str) and value and not os.path.isfile(os.path.expanduser(value)):
-                yield f"`{name}` is {value!r}, which is neither JSON nor a file; give a dict, or a JSON file's path."
+        absent = [*self._absent_files()]
+        yield from absent or self.splitting.problems
         if self.fsdp_config and not self.fsdp:
             yield "`fsdp_config` is given, and `fsdp` is not; give `fsdp=True`."
         ways = [name for name in ("sharded_ddp", "sharding", "fsdp", "deepspeed") if getattr(self, name)]
         if len(ways) > 1:
             given = " and ".join(f"`{name}={getattr(self, name)!r}`" for name in ways)
             yield f"{given} are different ways to split the same things; give one of them."
+        if self.sharding_degree >= 1 and ways in ([], ["deepspeed"]):
+            yield (
+                f"`sharding_degree` is {self.sharding_degree!r}: over so many processes `sharding` or `fsdp` splits, "
+                "and neither is given; give one of them."
+            )
+        if self.sharding_degree >= 1 and self.sharded_ddp_option == "simple":
+            yield (
+                f"`sharding_degree` is {self.sharding_degree!r}, and `sharded_ddp='simple'` splits over all processes; "
+                "give `sharding='stage1'`, which splits the same."
+            )
+
+    def _absent_files(self) -> Iterator[str]:
+        for name in ("fsdp_config", "deepspeed"):
+            value = getattr(self, name)
+            if isinstance(value, str) and value and not os.path.isfile(os.path.expanduser(value)):
+                yield f"`{name}` is {value!r}, which is neither JSON nor a file; give a dict, or a JSON file's path."

@@ -101,7 +101,7 @@ class Recording(Surface):
         """Return what writes the model as it is now into a folder, later and on any thread; None if nothing can.
 
         Nothing can where `save_model` or `_save` is overridden, or a `save_pretrained` takes no `state_dict`: what they
-        write is the model itself.
+        write is the model itself. Nor where a callback gathers the weights.
 
         Args:
             copy: copies a weight, given its name.
@@ -109,7 +109,7 @@ class Recording(Surface):
         library = __name__.partition(".")[0]
         writers = (type(self).save_model, type(self)._save)
         overridden = any(writer.__module__.partition(".")[0] != library for writer in writers)
-        if overridden or not can_be_written_later(self.run.model):
+        if overridden or self.run.seams.filled_by("model_state") or not can_be_written_later(self.run.model):
             return None
         if not self.args.should_save:
             return lambda folder: None

@@ -1,0 +1,220 @@
+"""Split weights, gradients and optimizer states over processes: PyTorch's FSDP2."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ..engine.arguments import TrainingArguments
+from ..engine.run import Run
+from ..events.callback import Callback
+from ..events.errors import ArgumentError, ModelError
+from ..events.stages import Stage, order
+from .blocks import blocks_of
+from .ddp import DDP
+from .forwards import replace_forward
+from .half_evaluation import HalfEvaluation
+from .mixed_precision import DTYPES
+from .split_weights import clip_parts, gathered_state, gathered_weights
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class FSDP(Callback):
+    """Splits the weights over the processes, with their gradients and optimizer states (ZeRO stages 2 and 3).
+
+    A block of the model is gathered when it computes. The model stays split after the run, and is evaluated, saved and
+    trained on as such; it is saved whole. In each step all processes must use the same weights. Start with
+    `torchrun --nproc_per_node=N`.
+
+    `bf16` and `fp16` mean what they mean without it: float32 weights, and autocast.
+    """
+
+    stage = Stage.PREPARE
+    arguments = ("fsdp", "fsdp_config", "sharded_ddp", "sharding", "sharding_degree")
+    instead_of = (DDP,)
+    places_model: ClassVar[bool] = True
+
+    wrap: tuple[str, ...] | int | None = None
+    """What is gathered at once: modules of these classes, or of at least so many weights; by default what a model of
+    transformers says (`_no_split_modules`), else the members of `nn.ModuleList`s. `()` gathers the whole model."""
+    reshard_after_forward: bool = True
+    """Let go of gathered weights between forward and backward: less memory, one more gathering (stage 3, not 2)."""
+    offload: bool = False
+    """Keep weights, gradients and optimizer states in the host's memory, and update the weights there."""
+    degree: int | None = None
+    """How many processes share one copy of the weights, as those of one machine; None for all."""
+    mixed_precision: Literal["bf16", "fp16"] | None = None
+    """Gather the weights and compute in half precision, beyond what autocast does; gradients add up in float32."""
+    activation_checkpointing: bool = False
+    """Compute the activations of each block again in the backward pass instead of keeping them."""
+    whole_optimizer: bool = False
+    """Gather the optimizer's state when it is saved, into one file, instead of writing one for each process."""
+    _trained: list[bool] | None = field(default=None, init=False, repr=False, compare=False)
+    _was_empty: bool = field(default=False, init=False, repr=False, compare=False)
+    _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.degree is not None and self.degree < 2:
+            raise ArgumentError(f"FSDP(degree={self.degree}): at least 2 processes share the weights, or None for all.")
+        if self.mixed_precision is not None and self.mixed_precision not in DTYPES:
+            raise ArgumentError(f"FSDP(mixed_precision={self.mixed_precision!r}): it is 'bf16', 'fp16' or None.")
+        if self.wrap is not None and not isinstance(self.wrap, int):
+            self.wrap = tuple(self.wrap)
+        # Imported while there is no process group: some of torch's functions would hold that as a default.
+        assert self._torchs
+
+    @property
+    def _torchs(self) -> Any:
+        """What does the work: it takes a second to import, which only those who split wait for."""
+        from . import fully_shard
+
+        return fully_shard
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> FSDP | None:
+        if args.way_to_shard != "fsdp" or args.world_size == 1:
+            if args.sharding_degree == 1 and args.world_size > 1:
+                logger.warning("`sharding_degree=1` splits nothing: each process holds all, as with DDP.")
+            return None
+        wanted = args.splitting
+        if wanted.ignored:
+            logger.warning("fsdp_config: %s change nothing with FSDP2.", ", ".join(wanted.ignored))
+        degree = args.sharding_degree
+        if wanted.within_node and degree == -1:
+            degree = int(os.environ.get("LOCAL_WORLD_SIZE", args.world_size))
+        return cls(
+            wrap=wanted.wrap,
+            reshard_after_forward=wanted.reshard_after_forward,
+            offload=wanted.offload,
+            degree=None if degree in (-1, args.world_size) else degree,
+            mixed_precision=wanted.mixed_precision,  # type: ignore[arg-type]
+            activation_checkpointing=wanted.activation_checkpointing,
+            whole_optimizer=wanted.whole_optimizer,
+        )
+
+    def on_setup(self, run: Run) -> None:
+        self._check(run)
+        work, device, saves = self._torchs, run.args.device, run.args.should_save
+        run.seams.fill("FSDP", model_state=gathered_weights(device, saves))
+        if run.mode != "train":
+            self._split(run, run.model)
+            work.share_buffers(run.model)
+            return
+        run.seams.fill(
+            "FSDP",
+            prepare_model=partial(self._split, run),
+            synchronise=self._synchronise,
+            clip=clip_parts(run.ranks, device),
+        )
+        if self.whole_optimizer:
+            run.seams.fill("FSDP", optimizer_state=gathered_state(device, saves))
+
+    def _check(self, run: Run) -> None:
+        args, world = run.args, run.ranks.world_size
+        if run.ranks.alone:
+            raise ArgumentError(
+                "FSDP splits the weights among processes, and this is a single one: start it with torchrun "
+                "--nproc_per_node=N."
+            )
+        if self.degree is not None and world % self.degree:
+            raise ArgumentError(f"FSDP(degree={self.degree}) does not divide the {world} processes of this run.")
+        if run.optimizer is not None and run.mode == "train" and not self._is_of_parts(run):
+            raise ArgumentError(
+                "`optimizers` has an optimizer of the whole weights, which FSDP splits: give its class and options, as "
+                "`optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-4})`, and it is made of the parts."
+            )
+        if any(isinstance(callback, HalfEvaluation) for callback in run.bus.subscribers.values()):
+            raise ArgumentError(
+                "`bf16_full_eval` and `fp16_full_eval` turn whole weights to half precision, and FSDP splits them: "
+                "leave them out; `fsdp_config={'mixed_precision': 'bf16'}` computes in half precision throughout."
+            )
+        if args.auto_find_batch_size:
+            raise ArgumentError(
+                "`auto_find_batch_size` begins anew with the whole weights, which FSDP splits: set "
+                "`per_device_train_batch_size`."
+            )
+        if self.mixed_precision == "fp16" and not args.fp16:
+            raise ArgumentError(
+                "FSDP(mixed_precision='fp16') needs a scaled loss, or gradients vanish: give `fp16=True`, or 'bf16'."
+            )
+
+    def _is_of_parts(self, run: Run) -> bool:
+        own = {*run.model.parameters()}
+        return self._torchs.is_split_model(run.model) and all(
+            weight in own for group in run.optimizer.param_groups for weight in group["params"]
+        )
+
+    def _split(self, run: Run, model: nn.Module) -> nn.Module:
+        work, device = self._torchs, run.args.device
+        blocks = blocks_of(model, self.wrap)
+        if self.activation_checkpointing and run.mode == "train":
+            for block in blocks:
+                recomputed = partial(checkpoint, block.forward, use_reentrant=False)
+                self._undo.append(replace_forward(block, recomputed))
+        if not work.is_split_model(model):
+            half = None if self.mixed_precision is None else DTYPES[self.mixed_precision]
+            mesh = work.mesh_of(device, run.ranks.world_size, self.degree)
+            self._was_empty = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+            work.split(model, blocks, work.Way(device, mesh, self.reshard_after_forward, self.offload, half), run.ranks)
+            self._trained = work.trainable(model)
+        return model
+
+    def _synchronise(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+        self._torchs.synchronise(model, last)
+        return nullcontext()
+
+    @order(Stage.PREPARE)
+    def on_train_begin(self, run: Run, model: nn.Module) -> None:
+        if not any(run.ranks.gather_objects(self._was_empty)):
+            return
+        self._was_empty = False
+        lacking = sorted(
+            {name for names in run.ranks.gather_objects(self._torchs.never_filled(model)) for name in names}
+        )
+        if lacking:
+            raise ModelError(
+                f"The model was made on the meta device, and nothing gave values to {', '.join(lacking[:20])}: give "
+                "their modules a `reset_parameters`, resume from a checkpoint, or make the model elsewhere."
+            )
+
+    @order(Stage.PREPARE)
+    def on_step_begin(self, model: nn.Module) -> None:
+        trained = self._torchs.trainable(model)
+        if trained != self._trained:
+            self._torchs.follow_trainable(model)
+            self._trained = trained
+
+    @order(Stage.PREPARE)
+    def on_evaluate_begin(self, model: nn.Module) -> None:
+        self._torchs.share_buffers(model)
+
+    @order(Stage.PREPARE)
+    def on_evaluate_end(self, model: nn.Module) -> None:
+        self._torchs.together_again(model)
+
+    @order(Stage.PREPARE)
+    def on_train_end(self, model: nn.Module) -> None:
+        self._torchs.share_buffers(model)
+
+    @order(Stage.PREPARE)
+    def on_exception(self, model: nn.Module) -> None:
+        self._torchs.together_again(model, failed=True)
+
+    def on_close(self, model: nn.Module) -> None:
+        undo, self._undo = self._undo, []
+        for step in undo:
+            step()
+        self._torchs.together_again(model)
+
+    def on_end(self) -> None:
+        self._torchs.release()

@@ -1,0 +1,125 @@
+"""Split the optimizer's state over processes, beside DDP: torch's ZeroRedundancyOptimizer, which is ZeRO stage 1."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch.distributed as dist
+from torch.optim import Optimizer
+
+from ..engine.arguments import TrainingArguments
+from ..engine.run import Run
+from ..events.callback import Callback
+from ..events.errors import ArgumentError
+from ..events.stages import Stage
+
+
+@dataclass
+class ShardedOptimizer(Callback):
+    """Has each process keep the optimizer's state of its share of the weights only, and update those for all.
+
+    The weights come out as those of DDP, beside which it works. Start with `torchrun --nproc_per_node=N`.
+    """
+
+    stage = Stage.PREPARE
+    arguments = ("sharding", "sharding_degree")
+
+    degree: int | None = None
+    """How many processes share one copy of the state, as those of one machine; None for all."""
+
+    def __post_init__(self) -> None:
+        if self.degree is not None and self.degree < 2:
+            raise ArgumentError(
+                f"ShardedOptimizer(degree={self.degree}): at least 2 processes share the state, or None for all."
+            )
+        # Imported while there is no process group: some of its functions would hold that as a default.
+        _sharding_class()
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> ShardedOptimizer | None:
+        if args.world_size == 1 or args.way_to_shard != "optimizer":
+            return None
+        return cls(None if args.sharding_degree in (-1, args.world_size) else args.sharding_degree)
+
+    def on_setup(self, run: Run) -> None:
+        world = run.ranks.world_size
+        if run.ranks.alone:
+            raise ArgumentError(
+                "ShardedOptimizer splits the state among processes, and this is a single one: start it with torchrun "
+                "--nproc_per_node=N."
+            )
+        if self.degree is not None and world % self.degree:
+            raise ArgumentError(
+                f"ShardedOptimizer(degree={self.degree}) does not divide the {world} processes of this run."
+            )
+        if run.mode == "train":
+            refuse_optimizer(run, _sharding_class(), "ShardedOptimizer")
+            run.seams.fill(
+                "ShardedOptimizer",
+                make_optimizer=partial(_split, self.degree, run.ranks.rank, world),
+                optimizer_state=_whole_state(run.args.should_save),
+                load_optimizer=_load_share,
+            )
+
+
+def refuse_optimizer(run: Run, kind: type[Optimizer], name: str) -> None:
+    """Refuse an optimizer that was made outside, of which only a class and its options can be split.
+
+    Raises:
+        ArgumentError: if there is one, and it is none of the kind that splits.
+    """
+    if run.optimizer is not None and not isinstance(run.optimizer, kind):
+        raise ArgumentError(
+            f"`optimizers` has a {type(run.optimizer).__name__}, and {name} makes one of its own on each process: give "
+            "its class and options, as `optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-4})`."
+        )
+
+
+def options_of(optimizer: Optimizer) -> dict[str, Any]:
+    """Return the options that an optimizer's class takes, as this one has them."""
+    taken = inspect.signature(type(optimizer)).parameters
+    return {name: value for name, value in optimizer.defaults.items() if name in taken}
+
+
+def _sharding_class() -> Any:
+    with warnings.catch_warnings():
+        # The package has other optimizers too, which are compiled when it is imported.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    return ZeroRedundancyOptimizer
+
+
+def _split(degree: int | None, rank: int, world: int, make: Callable[[], Optimizer]) -> Any:
+    """Return the optimizer's work, shared out: the same class and options on each process's part of the weights."""
+    optimizer, sharding = make(), _sharding_class()
+    if isinstance(optimizer, sharding):  # a trainer that trains once more
+        return optimizer
+    group = None
+    if degree is not None:
+        # Every process makes all groups, in the same order.
+        groups = [dist.new_group(list(range(first, first + degree))) for first in range(0, world, degree)]
+        group = groups[rank // degree]
+    return sharding(
+        optimizer.param_groups, optimizer_class=type(optimizer), process_group=group, **options_of(optimizer)
+    )
+
+
+def _whole_state(saves: bool) -> Callable[[Any], dict[str, Any]]:
+    def whole_state(optimizer: Any) -> dict[str, Any]:
+        optimizer.consolidate_state_dict(0)  # on all processes: it gathers, to the first of each group
+        state: dict[str, Any] = optimizer.state_dict() if saves and optimizer.rank == 0 else {}
+        optimizer._all_state_dicts.clear()  # it would keep all that it gathered until it gathers again
+        return state
+
+    return whole_state
+
+
+def _load_share(optimizer: Any, state: dict[str, Any]) -> None:
+    optimizer.load_state_dict(state)
+    optimizer.state.clear()  # what is used is in the optimizer inside; this is a second copy of the share

@@ -1,0 +1,363 @@
+"""Splitting optimizer states, gradients and weights over two processes, in every spelling, against DDP."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from sharding_toys import WAYS, Net, Words, build, data, language_model
+
+from trainbus import FSDP, ShardedOptimizer, TrainingArguments
+from trainbus.callbacks.compose import compose
+from trainbus.engine.checkpoint.codec import load_values
+from trainbus.engine.command_line import main
+from trainbus.events.errors import ArgumentError, CheckpointError, MissingExtra
+from trainbus.integrations import load
+
+PROGRAM = Path(__file__).with_name("sharding_program.py")
+SPLIT = [name for name in WAYS if name != "ddp"]
+RESUMED = ["ddp", "simple", "stage1", "stage2", "stage3", "stage3-offload", "zero_dp_3-offload"]
+BITS = ["simple", "stage1"]
+"""The ways whose gradients are whole somewhere, so that their norm is added up as DDP's is."""
+
+two_processes = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """All runs of the program, and what it resumes: a run of one process, and one of transformers."""
+    import transformers
+
+    top = tmp_path_factory.mktemp("runs")
+    build(top / "alone").train()
+    arguments = {"max_steps": 4, "save_steps": 4, "per_device_train_batch_size": 4, "learning_rate": 1e-2}
+    quiet = {"report_to": "none", "use_cpu": True, "disable_tqdm": True}
+    theirs = transformers.TrainingArguments(str(top / "theirs"), weight_decay=0.01, **arguments, **quiet)
+    transformers.Trainer(language_model(), theirs, train_dataset=Words()).train()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(PROGRAM)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([*command, str(top)], env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return top
+
+
+@pytest.fixture(scope="module")
+def end(runs):
+    """What a run ended with, by its name."""
+    return lambda name: torch.load(runs / name / "end.pt")
+
+
+@pytest.fixture(scope="module")
+def weights(runs):
+    """The weights that a run ended with, by its name."""
+    return lambda name: load_file(runs / name / "final" / "model.safetensors")
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def farthest(one, other):
+    assert one.keys() == other.keys()
+    return max((one[name] - other[name]).abs().max().item() for name in one)
+
+
+class TestTwoProcesses:
+    pytestmark = two_processes
+
+    @pytest.mark.parametrize("suffix", ["", "-2"], ids=["whole", "accumulated"])
+    @pytest.mark.parametrize("way", SPLIT)
+    def test_every_way_ends_with_the_weights_of_ddp(self, end, weights, way, suffix):
+        mine, theirs = weights(way + suffix), weights("ddp" + suffix)
+        assert farthest(mine, theirs) <= 2e-5
+        if way in BITS:
+            assert same(mine, theirs)
+        assert end(way + suffix)["norms"] == pytest.approx(end("ddp" + suffix)["norms"], rel=1e-6)
+        assert max(end("ddp")["norms"]) > 0.5  # clipping is at work
+
+    def test_split_weights_have_ddp_s_bits_where_nothing_is_clipped(self, weights):
+        assert same(weights("fsdp-unclipped"), weights("ddp-unclipped"))
+
+    @pytest.mark.parametrize("way", SPLIT)
+    def test_every_way_holds_less_than_ddp(self, end, way):
+        (mine,), (theirs,) = end(way)["memory"], end("ddp")["memory"]
+        assert mine < theirs * (0.9 if way in BITS else 0.6)
+
+    @pytest.mark.parametrize("way", SPLIT)
+    def test_each_row_is_evaluated_once_and_in_order(self, end, way):
+        assert end(way)["labels"] == [data().labels] * 2
+        assert end(way)["eval_losses"] == pytest.approx(end("ddp")["eval_losses"], rel=1e-5)
+
+    @pytest.mark.parametrize("way", RESUMED)
+    def test_a_resumed_run_ends_like_an_unbroken_one(self, end, weights, way):
+        assert same(weights(f"{way}-resumed"), weights(way))
+        assert end(f"{way}-resumed")["losses"] == end(way)["losses"]
+
+    @pytest.mark.parametrize("runs_on", ["ddp-to-stage3", "stage3-to-ddp", "stage3-to-stage1", "simple-to-stage2"])
+    def test_what_one_way_wrote_another_resumes(self, weights, runs_on):
+        assert farthest(weights(runs_on), weights("ddp")) <= 2e-5
+
+    @pytest.mark.parametrize("way", ["stage1", "stage3"])
+    def test_what_one_process_wrote_two_resume(self, runs, end, weights, way):
+        checkpoint = runs / "alone" / "checkpoint-8"
+        assert same(weights(f"alone-to-{way}"), load_file(checkpoint / "model.safetensors"))
+        assert _same_state(
+            end(f"alone-to-{way}")["optimizer"], load_values(checkpoint / "optimizer.safetensors")["state"]
+        )
+
+    @pytest.mark.parametrize("way", ["stage1", "stage3"])
+    def test_what_two_processes_wrote_one_resumes(self, runs, end, weights, way, tmp_path):
+        trainer = build(tmp_path)
+        trainer.train(resume_from_checkpoint=str(runs / way / "checkpoint-8"))
+        assert same(trainer.model.state_dict(), weights(way))
+        assert _same_state(trainer.optimizer.state_dict()["state"], end(way)["optimizer"])
+
+    @pytest.mark.parametrize("way", SPLIT)
+    def test_the_model_is_saved_whole_in_one_file(self, runs, way):
+        saved = load_file(runs / way / "checkpoint-8" / "model.safetensors")
+        Net().load_state_dict(saved, strict=True)
+
+    def test_each_process_writes_its_part_of_the_optimizer(self, runs, end):
+        folder = runs / "stage3" / "checkpoint-8"
+        files = sorted(folder.glob("optimizer-*.safetensors"))
+        assert [file.name for file in files] == [f"optimizer-0000{rank}-of-00002.safetensors" for rank in (0, 1)]
+        sizes = [sum(tensor.numel() for tensor in load_file(file).values()) for file in files]
+        state = end("stage3")["optimizer"].values()
+        assert sum(sizes) == sum(part[name].numel() for part in state for name in ("exp_avg", "exp_avg_sq"))
+        assert min(sizes) > 0.9 * max(sizes)
+        with safe_open(folder / "optimizer.safetensors", "pt") as file:
+            assert all(file.get_slice(key).get_shape() == [] for key in file.keys())  # noqa: SIM118 - it is no dict
+
+    def test_the_optimizer_is_written_whole_where_that_is_asked_for(self, runs):
+        assert [path.name for path in (runs / "many" / "checkpoint-4").glob("optimizer*")] == ["optimizer.safetensors"]
+
+    def test_a_missing_part_is_found(self, runs, tmp_path, capsys):
+        folder = shutil.copytree(runs / "stage3" / "checkpoint-8", tmp_path / "checkpoint-8")
+        assert main(["checkpoints", "verify", str(tmp_path)]) == 0
+        (folder / "optimizer-00001-of-00002.safetensors").unlink()
+        assert main(["checkpoints", "verify", str(tmp_path)]) == 1
+        assert "optimizer-00001-of-00002.safetensors is missing" in capsys.readouterr().out
+        with pytest.raises(CheckpointError, match="files beside it is missing"):
+            load_values(folder / "optimizer.safetensors")
+
+    def test_what_is_exported_is_the_model_alone(self, runs, tmp_path):
+        assert main(["checkpoints", "export", str(runs / "stage3" / "checkpoint-8"), str(tmp_path / "out")]) == 0
+        assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.safetensors"]
+
+    def test_an_average_the_best_model_and_recomputation_go_with_split_weights(self, end, weights):
+        assert farthest(weights("many"), weights("many-ddp")) <= 2e-5
+        for name in ("again", "eval_losses"):
+            assert end("many")[name] == pytest.approx(end("many-ddp")[name], rel=1e-5)
+        assert torch.allclose(end("many")["predicted"], end("many-ddp")["predicted"], atol=1e-5)
+        assert end("many")["again"] == pytest.approx(min(end("many")["eval_losses"]), rel=1e-6)
+
+    def test_a_split_model_is_trained_on(self, end, weights):
+        assert farthest(weights("many-twice"), weights("many-ddp-twice")) <= 2e-5
+        assert end("many-twice")["losses"] == pytest.approx(end("many-ddp-twice")["losses"], rel=1e-4)
+
+    def test_a_run_with_an_average_resumes_exactly(self, end, weights):
+        # The second training wrote its checkpoints over those of the first.
+        assert same(weights("many-resumed"), weights("many-twice"))
+        assert end("many-resumed")["losses"] == end("many-twice")["losses"]
+
+    def test_frozen_blocks_are_thawed(self, weights):
+        assert farthest(weights("fsdp-thawed"), weights("ddp-thawed")) < 1e-3
+        assert farthest(weights("ddp-thawed"), weights("ddp")) > 1e-2
+
+    def test_a_model_of_transformers_is_split_by_its_own_blocks(self, runs, weights):
+        assert farthest(weights("words-fsdp"), weights("words-ddp")) <= 2e-5
+        loaded = type(language_model()).from_pretrained(runs / "words-fsdp" / "final")
+        assert loaded.lm_head.weight is loaded.transformer.wte.weight
+        assert '"GPT2LMHeadModel"' in (runs / "words-fsdp" / "final" / "config.json").read_text()
+
+    def test_a_split_model_generates(self, end):
+        assert torch.equal(end("words-fsdp")["said"], end("words-ddp")["said"])
+
+    def test_half_precision_is_in_between_only(self, end, weights):
+        assert {weight.dtype for weight in weights("half").values()} == {torch.float32, torch.int64}
+        assert {part["exp_avg"].dtype for part in end("half")["optimizer"].values()} == {torch.float32}
+        assert 1e-6 < farthest(weights("half"), weights("fsdp")) < 0.1
+
+    def test_a_checkpoint_of_transformers_is_resumed_by_parts(self, runs, end, weights):
+        theirs = runs / "theirs" / "checkpoint-4"
+        assert same(weights("words-resumed"), load_file(theirs / "model.safetensors"))
+        assert _same_state(end("words-resumed")["optimizer"], torch.load(theirs / "optimizer.pt")["state"])
+
+    def test_a_model_without_values_is_given_some(self, weights):
+        made = weights("made")
+        assert all(torch.isfinite(weight).all() for weight in made.values())
+        wide = made["blocks.0.body.1.weight"]
+        assert not torch.equal(wide[:33], wide[33:]), "both processes drew the same"
+
+    def test_a_model_without_values_is_loaded_from_a_checkpoint(self, weights):
+        assert same(weights("filled"), weights("fsdp"))
+
+    def test_a_model_with_values_on_the_first_process_only_is_sent(self, weights):
+        assert same(weights("sent"), weights("fsdp"))
+
+    @pytest.mark.parametrize(
+        ("what", "said"),
+        [
+            ("simple optimizer", "`optimizers` has a SGD, and ShardedDDP makes one of its own"),
+            ("stage1 optimizer", "`optimizer_cls_and_kwargs="),
+            ("fsdp optimizer", "`optimizers` has an optimizer of the whole weights"),
+            ("half", "`bf16_full_eval`"),
+            ("batch size", "`auto_find_batch_size`"),
+            ("degree", "FSDP(degree=3) does not divide the 2 processes"),
+            ("stage1 degree", "ShardedOptimizer(degree=3) does not divide the 2 processes"),
+            ("scaler", "give `fp16=True`"),
+            ("class", "did you mean 'Block'?"),
+            ("empty", "With `fsdp=True` they are made"),
+            ("never filled", "nothing gave values to weight"),
+            ("too few", "leave `sharded_ddp` out"),
+            ("lost gradients", "zero_grad(set_to_none=False)"),
+        ],
+    )
+    def test_what_cannot_work_is_refused(self, runs, what, said):
+        assert said in torch.load(runs / "errors.pt")[what]
+
+
+def _same_state(one, other):
+    return one.keys() == other.keys() and all(same(one[number], other[number]) for number in one)
+
+
+# How it is spelt.
+
+
+@pytest.fixture
+def several(monkeypatch):
+    """Be one of four processes, on two machines."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+
+
+def built(**options):
+    """Return what the arguments build that splits."""
+    found = compose(TrainingArguments(use_cpu=True, **options), [])
+    return [callback for callback in found if type(callback).__name__ in ("DDP", "FSDP", "ShardedOptimizer")]
+
+
+@pytest.mark.usefixtures("several")
+@pytest.mark.parametrize(
+    ("given", "fields"),
+    [
+        ({"sharding": "stage2"}, {"reshard_after_forward": False}),
+        ({"sharding": "stage3 offload"}, {"offload": True}),
+        ({"sharding": "stage3", "sharding_degree": 2}, {"degree": 2}),
+        ({"sharding": "stage3", "sharding_degree": 4}, {}),
+        ({"sharded_ddp": "zero_dp_2 offload"}, {"reshard_after_forward": False, "offload": True}),
+        ({"sharded_ddp": ["zero_dp_3", "auto_wrap"]}, {}),
+        ({"fsdp": True}, {}),
+        ({"fsdp": ""}, None),
+        ({"fsdp": "shard_grad_op offload"}, {"reshard_after_forward": False, "offload": True}),
+        ({"fsdp": ["full_shard", "auto_wrap"]}, {}),
+        ({"fsdp": "hybrid_shard"}, {"degree": 2}),
+        ({"fsdp": "hybrid_shard_zero2"}, {"degree": 2, "reshard_after_forward": False}),
+        ({"fsdp": True, "fsdp_config": {"fsdp_transformer_layer_cls_to_wrap": "A,B"}}, {"wrap": ("A", "B")}),
+        ({"fsdp": True, "fsdp_config": {"min_num_params": 2000}}, {"wrap": 2000}),
+        ({"fsdp": True, "fsdp_config": {"auto_wrap_policy": "NO_WRAP"}}, {"wrap": ()}),
+        ({"fsdp": True, "fsdp_config": {"reshard_after_forward": "false"}}, {"reshard_after_forward": False}),
+        ({"fsdp": True, "fsdp_config": {"sharding_strategy": "SHARD_GRAD_OP"}}, {"reshard_after_forward": False}),
+        ({"fsdp": True, "fsdp_config": {"offload_params": True, "version": 2}}, {"offload": True}),
+        ({"fsdp": True, "fsdp_config": {"mixed_precision": "bf16"}}, {"mixed_precision": "bf16"}),
+        ({"fsdp": True, "fsdp_config": {"activation_checkpointing": True}}, {"activation_checkpointing": True}),
+        ({"fsdp": True, "fsdp_config": {"state_dict_type": "FULL_STATE_DICT"}}, {"whole_optimizer": True}),
+        ({"fsdp": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT", "xla": False}}, {}),
+        ({"fsdp": True, "fsdp_config": {"sync_module_states": "true", "cpu_ram_efficient_loading": True}}, {}),
+    ],
+    ids=str,
+)
+def test_words_become_fields(given, fields):
+    found = built(**given)
+    if fields is None:
+        assert [type(callback).__name__ for callback in found] == ["DDP"]
+    else:
+        assert found == [FSDP(**fields)]
+
+
+@pytest.mark.usefixtures("several")
+def test_stage_1_stands_beside_ddp():
+    found = built(sharding="stage1", sharding_degree=2)
+    assert [type(callback).__name__ for callback in found] == ["DDP", "ShardedOptimizer"]
+    assert found[1] == ShardedOptimizer(degree=2)
+
+
+@pytest.mark.usefixtures("several")
+@pytest.mark.parametrize("sharding", ["stage1", "stage3"])
+def test_one_process_alone_holds_all_and_that_is_told(sharding, caplog):
+    assert [type(callback).__name__ for callback in built(sharding=sharding, sharding_degree=1)] == ["DDP"]
+    assert "`sharding_degree=1` splits nothing" in caplog.text
+
+
+@pytest.mark.usefixtures("several")
+def test_keys_of_the_first_fsdp_are_told_to_change_nothing(caplog):
+    built(fsdp=True, fsdp_config={"use_orig_params": True, "backward_prefetch": "BACKWARD_PRE"})
+    assert "use_orig_params, backward_prefetch change nothing" in caplog.text
+
+
+def test_a_file_is_as_good_as_a_dict(tmp_path):
+    path = tmp_path / "fsdp.json"
+    path.write_text('{"fsdp_min_num_params": 7}')
+    assert TrainingArguments(fsdp=True, fsdp_config=str(path)).splitting.wrap == 7
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"sharded_ddp": "offload"}, "offload and auto_wrap go with zero_dp_2 or zero_dp_3"),
+        ({"sharded_ddp": "simple offload"}, "'simple' goes with nothing else"),
+        ({"sharded_ddp": "zero_dp_2 zero_dp_3"}, "give one of 'zero_dp_2' and 'zero_dp_3'"),
+        ({"sharded_ddp": "zero_dp3"}, "did you mean 'zero_dp_3'?"),
+        ({"sharded_ddp": "simple", "bf16": True}, "not supported with bf16; give `sharding='stage1'`"),
+        ({"sharded_ddp": "simple", "sharding_degree": 2}, "splits over all processes"),
+        ({"sharded_ddp": "simple", "deepspeed": {"a": 1}}, "are different ways"),
+        ({"sharded_ddp": "zero_dp_2", "fsdp": True}, "are different ways"),
+        ({"sharding_degree": 2}, "neither is given"),
+        ({"fsdp": "offload"}, "as in 'full_shard offload'"),
+        ({"fsdp": "full_shard shard_grad_op"}, "give one of 'full_shard' and 'shard_grad_op'"),
+        ({"fsdp": "full_shrad"}, "did you mean 'full_shard'?"),
+        ({"fsdp": "no_shard"}, "leave `fsdp` out, and DDP trains"),
+        ({"fsdp": True, "fsdp_config": {"reshard_after_foward": True}}, "did you mean 'reshard_after_forward'?"),
+        ({"fsdp": True, "fsdp_config": {"version": 1}}, "leave it out"),
+        ({"fsdp": True, "fsdp_config": {"xla": True}}, "there is no XLA here"),
+        ({"fsdp": True, "fsdp_config": {"cpu_offload": "yes"}}, "give true or false"),
+        ({"fsdp": True, "fsdp_config": {"min_num_params": -1}}, "give a number of weights"),
+        ({"fsdp": True, "fsdp_config": {"sync_module_states": False}}, "the weights of the first"),
+        ({"fsdp": True, "fsdp_config": {"state_dict_type": "LOCAL_STATE_DICT"}}, "SHARDED_STATE_DICT"),
+        ({"fsdp": True, "fsdp_config": {"mixed_precision": "bf32"}}, "Known: bf16, fp16, no."),
+        ({"fsdp": True, "fsdp_config": {"auto_wrap_policy": "SIZE_BASED_WRAP"}}, "no 'min_num_params'"),
+        (
+            {"fsdp": True, "fsdp_config": {"min_num_params": 1, "transformer_layer_cls_to_wrap": "A"}},
+            "two ways to say what is gathered at once",
+        ),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_meant_is_refused(given, said):
+    with pytest.raises(ArgumentError) as error:
+        TrainingArguments(use_cpu=True, **given)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("given", [*WAYS.values()][1:], ids=str)
+def test_a_single_process_splits_nothing(given, tmp_path):
+    with pytest.raises(ArgumentError, match="single one: start the program with torchrun"):
+        build(tmp_path, **given)
+
+
+def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fairscale", None)
+    monkeypatch.delitem(sys.modules, "trainbus.integrations.fairscale", raising=False)
+    with pytest.raises(MissingExtra, match=r"needs fairscale: pip install 'trainbus\[sharded\]'"):
+        load("sharded_ddp")
+
+
+@pytest.mark.parametrize("kind", [FSDP, ShardedOptimizer])
+def test_a_degree_of_one_is_no_degree(kind):
+    with pytest.raises(ArgumentError, match="at least 2 processes"):
+        kind(degree=1)
