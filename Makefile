@@ -26,13 +26,13 @@ help:
 	@echo "make docs     rewrite the generated parts of README.md and docs/"
 	@echo "make clean    remove what the other targets made"
 
-# fairscale is built from source, by the torch, numpy, setuptools and wheel that are there before it. GaLore and APOLLO
-# also ask for bitsandbytes, which only their 8-bit forms use.
+# fairscale and DeepSpeed are built from source, by the torch, numpy, setuptools and wheel that are there before them.
+# GaLore and APOLLO also ask for bitsandbytes, which only their 8-bit forms use.
 $(READY): setup.cfg pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) --upgrade pip
 	$(INSTALL) torch numpy setuptools wheel
-	$(INSTALL) --no-build-isolation fairscale
+	$(INSTALL) --no-build-isolation fairscale deepspeed
 	$(INSTALL) --no-build-isolation --editable ".[dev]"
 	$(INSTALL) --no-deps galore-torch apollo-torch
 	touch $@

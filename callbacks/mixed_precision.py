@@ -53,6 +53,8 @@ class MixedPrecision(Callback):
         """Build it if the arguments ask for half precision at this level."""
         if not (args.bf16 or args.fp16) or args.fp16_opt_level != level:
             return None
+        if args.way_to_shard == "deepspeed":  # whose own half precision these arguments then ask for
+            return None
         return cls("bf16" if args.bf16 else "fp16", 65536.0 if args.scale_loss is None else args.scale_loss)
 
     def on_setup(self, run: Run) -> None:

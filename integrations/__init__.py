@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any
 
+from ..engine.arguments.left_out import instead
 from ..events.callback import Callback
 from ..events.errors import ArgumentError, MissingExtra, TrainbusError, nearest
 
@@ -103,11 +104,11 @@ def way_to_shard(args: Any) -> str:
     """Return the entry that splits the work as the arguments ask for; empty if they do not, or torch alone does it.
 
     Raises:
-        ArgumentError: in a single process, naming what to do.
+        ArgumentError: in a single process, naming what to do. DeepSpeed also works there, to offload.
     """
     way: str = args.way_to_shard
-    if way and args.world_size == 1:
-        names = ("sharded_ddp", "sharding", "fsdp", "deepspeed")
+    if way not in ("", "deepspeed") and args.world_size == 1:
+        names = ("sharded_ddp", "sharding", "fsdp")
         name = next(name for name in names if getattr(args, name) not in (None, "", False))
         raise ArgumentError(
             f"`{name}={getattr(args, name)!r}` splits the work among processes, and this is a single one: start the "
@@ -123,9 +124,8 @@ def _trackers(args: Any) -> Iterator[str]:
         elif name in TRACKERS:
             yield name
         else:
-            raise ArgumentError(
-                f"report_to={name!r} is unknown{nearest(name, TRACKERS)} Known: {', '.join(TRACKERS)}, all, none."
-            )
+            known = f"Known: {', '.join(TRACKERS)}, all, none.{instead('report_to', name)}"
+            raise ArgumentError(f"report_to={name!r} is unknown{nearest(name, TRACKERS)} {known}")
 
 
 def _enabled(plugins: Any) -> list[EntryPoint]:

@@ -21,8 +21,6 @@ class Familiar(Surface):
     data_collator: Collator
     _signature_columns: list[str] | None = None
     """The columns that are kept, once they are known; set it to keep others."""
-    is_deepspeed_enabled = False
-    """Whether DeepSpeed trains the model: no callback has it do so."""
     is_fsdp_enabled = False
     """Whether torch's FSDP does: no callback has it do so."""
 
@@ -30,6 +28,11 @@ class Familiar(Surface):
     def accelerator(self) -> Accelerator:
         """What steps of one's own call `backward`, `gather` and the like on."""
         return Accelerator(self.run, vars(self).get("_stepper"))
+
+    @property
+    def is_deepspeed_enabled(self) -> bool:
+        """Whether DeepSpeed trains the model."""
+        return any(type(callback).__name__ == "DeepSpeed" for callback in self.bus.subscribers.values())
 
     @property
     def is_in_train(self) -> bool:

@@ -189,11 +189,17 @@ def test_pickled_weights_are_read(saved: Any, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors"])
-def test_a_missing_file_is_an_error(name: str, saved: Any, tmp_path: Path):
+def test_a_missing_file_is_an_error_unless_it_may_begin_anew(
+    name: str, saved: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     folder = copy(saved, tmp_path)
     (folder / name).unlink()
     with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
         resumed(tmp_path / "ours", folder, weight_decay=0.1, max_steps=4)
+    if name != "model.safetensors":
+        ours = resumed(tmp_path / "ours", folder, weight_decay=0.1, max_steps=4, resume_partial=True)
+        assert ours.state.global_step == 4
+        assert caplog.text.count("begin anew: ") == 1
 
 
 def test_random_states_of_another_number_of_processes_are_done_without(

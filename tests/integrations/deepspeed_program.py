@@ -1,0 +1,152 @@
+"""Trainings by DeepSpeed, on the processes that the launcher made: whole, resumed, by other means, and steered."""
+
+import atexit
+import json
+import sys
+from pathlib import Path
+
+import deepspeed  # noqa: F401 - before any trainer joins the group, which its functions would hold
+import torch
+from ddp_program import Net, no_thread_of_gloo_is_left
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from trainbus import Trainer, TrainingArguments
+
+ADAM = {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto", "torch_adam": True}
+WARMUP = {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": 3, "total_num_steps": "auto"}
+OPTIMIZER = {"optimizer": {"type": "AdamW", "params": ADAM}}
+SCHEDULER = {"scheduler": {"type": "WarmupDecayLR", "params": WARMUP}}
+OFFLOAD = {"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
+
+
+class Tied(Net):
+    """With a weight that has two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return super().forward(x + self.second(self.first(x)))
+
+
+def zero(stage, *sections, **options):
+    """Return a configuration; small weights are split too."""
+    if stage == 3:
+        options["stage3_param_persistence_threshold"] = 0
+    config = {"zero_optimization": {"stage": stage, **options}}
+    for section in sections:
+        config.update(section)
+    return config
+
+
+CONFIGS = {
+    "ddp": None,
+    **{f"z{stage}": zero(stage) for stage in (0, 1, 2, 3)},
+    **{f"z{stage}-optimizer": zero(stage, OPTIMIZER) for stage in (1, 2)},
+    **{f"z{stage}-scheduler": zero(stage, SCHEDULER) for stage in (1, 2)},
+    **{f"z{stage}-both": zero(stage, OPTIMIZER, SCHEDULER) for stage in (1, 2)},
+    "z2-offload": zero(2, offload_optimizer={"device": "cpu"}),
+    "z3-bf16": zero(3, {"bf16": {"enabled": True}}, **OFFLOAD),
+}
+
+
+def build(output, config, **options):
+    """Return a trainer of 8 steps, of which every seventh has one batch instead of two."""
+    torch.manual_seed(0)
+    x = torch.randn(101, 6)
+    y = (x.sum(1) > 0).long() + (x[:, 0] > 1).long()
+    steered = "eval_steps" in options
+    args = TrainingArguments(
+        output,
+        **{
+            "per_device_train_batch_size": 4,
+            "gradient_accumulation_steps": 2,
+            "max_steps": 8,
+            "learning_rate": 1e-2,
+            "max_grad_norm": 0.5,
+            "weight_decay": 0.01,
+            "save_steps": 4,
+            "logging_steps": 1,
+            "deepspeed": config,
+            "ddp_timeout": 60,
+            "disable_tqdm": True,
+            "use_cpu": True,
+            **options,
+        },
+    )
+    return Trainer(
+        Tied() if steered else Net(),
+        args,
+        train_dataset=TensorDataset(x, y),
+        eval_dataset=TensorDataset(x[:33], -y[:33] % 3 if steered else y[:33]),  # the wrong labels: early is best
+        criterion=nn.CrossEntropyLoss(),
+        compute_metrics=lambda prediction: {"labels": prediction.label_ids.tolist()},
+    )
+
+
+def note(trainer, **facts):
+    """Save facts of a finished run, from the first process."""
+    state = sum(t.numel() for own in trainer.optimizer.state.values() for t in own.values() if torch.is_tensor(t))
+    facts["state"] = state
+    facts["weights"] = sum(weight.numel() for weight in trainer.model.parameters())
+    facts["skipped"] = trainer.state.steps_skipped
+    facts["joined"] = torch.distributed.is_initialized()
+    facts["schedule"] = type(trainer.lr_scheduler).__name__
+    if trainer.is_world_process_zero():
+        Path(trainer.args.output_dir, "facts.json").write_text(json.dumps(facts))
+
+
+def whole(folder, name, decay="0.01"):
+    """Train as a configuration says."""
+    trainer = build(f"{folder}/{name}", CONFIGS[name], weight_decay=float(decay))
+    trainer.train()
+    note(trainer)
+
+
+def resumed(folder, source, name, decay="0.01"):
+    """Go on from the half of another run, as a configuration says."""
+    trainer = build(f"{folder}/{source}-{name}", CONFIGS[name], weight_decay=float(decay))
+    trainer.train(resume_from_checkpoint=f"{folder}/{source}/checkpoint-4")
+    note(trainer)
+
+
+def steered(folder, name):
+    """Leave two steps out, load the best weights at the end, and evaluate, predict and save after that."""
+    options = {"eval_strategy": "steps", "eval_steps": 2, "save_steps": 2, "load_best_model_at_end": True}
+    trainer = build(f"{folder}/steered-{name}", CONFIGS[name], **options)
+
+    def leave_out(control, state):
+        if state.global_step in (3, 5):
+            control.request("skip_update", "as planned")
+
+    trainer.on("on_pre_optimizer_step", leave_out)
+    trainer.train()
+    loss = trainer.evaluate()
+    predicted = trainer.predict(trainer.eval_dataset)
+    trainer.save_model(f"{trainer.args.output_dir}/saved")
+    best = trainer.state.best_model_checkpoint
+    note(trainer, best=best, eval_loss=loss["eval_loss"], labels=predicted.label_ids.tolist())
+
+
+def twice(folder, name):
+    """Train once more with the same trainer, and with its optimizer."""
+    trainer = build(f"{folder}/twice-{name}", CONFIGS[name])
+    trainer.train()
+    trainer.train()
+    note(trainer)
+
+
+def main():
+    """Make the runs named on the command line, `kind:folder:names...`, one after the other."""
+    atexit.register(no_thread_of_gloo_is_left)  # The first to be registered is the last to run.
+    kinds = {"whole": whole, "resumed": resumed, "steered": steered, "twice": twice}
+    for run in sys.argv[1:]:
+        kind, *rest = run.split(":")
+        kinds[kind](*rest)
+
+
+if __name__ == "__main__":
+    main()

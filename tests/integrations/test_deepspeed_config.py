@@ -1,0 +1,272 @@
+"""How DeepSpeed's configuration is completed from the arguments, against transformers' own class where rules agree."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from trainbus import TrainingArguments
+from trainbus.events import ArgumentError
+from trainbus.integrations.deepspeed_config import (
+    Shape,
+    complete,
+    hidden_size_of,
+    precision_of,
+    read_config,
+    stage_of,
+)
+
+SHAPE = Shape(batch_size=8, world_size=2, total_steps=100)
+
+WARMUP = {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto"}
+OPEN = {
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto",
+    "optimizer": {
+        "type": "AdamW",
+        "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto", "torch_adam": True},
+    },
+    "scheduler": {"type": "WarmupDecayLR", "params": {**WARMUP, "total_num_steps": "auto"}},
+    "bf16": {"enabled": "auto"},
+    "fp16": {"enabled": "auto", "loss_scale": 0},
+    "zero_optimization": {
+        "stage": 3,
+        "reduce_bucket_size": "auto",
+        "stage3_prefetch_bucket_size": "auto",
+        "stage3_param_persistence_threshold": "auto",
+        "overlap_comm": False,
+    },
+    "steps_per_print": 2000,
+}
+"""A configuration that leaves to the arguments all that it can."""
+
+
+def arguments(**options):
+    return TrainingArguments("out", use_cpu=True, **options)
+
+
+def changed(**values):
+    """The open configuration with some values, named by their keys with `__` for dots."""
+    config = read_config(OPEN)
+    for key, value in values.items():
+        *path, name = key.split("__")
+        section = config
+        for part in path:
+            section = section[part]
+        section[name] = value
+    return config
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    """What transformers makes of a configuration: the completed one, and the keys that it finds wrong."""
+    pytest.importorskip("deepspeed")
+    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+
+    def fill(config, args, shape):
+        hf = HfTrainerDeepSpeedConfig(config)
+        same = SimpleNamespace(**{**vars(args), "world_size": shape.world_size})
+        same.get_warmup_steps = args.get_warmup_steps
+        hf.trainer_config_process(same, args.auto_find_batch_size)
+        model = SimpleNamespace(config=SimpleNamespace(hidden_size=shape.hidden_size))
+        try:
+            hf.trainer_config_finalize(same, model, shape.total_steps)
+        except ValueError as error:
+            return hf.config, re.findall(r"^- ds (\S+?)=", str(error), re.MULTILINE)
+        return hf.config, []
+
+    return fill
+
+
+FILLED = [
+    {},
+    {"learning_rate": 3e-5, "adam_beta1": 0.8, "adam_epsilon": 1e-6, "weight_decay": 3e-7},
+    {"gradient_accumulation_steps": 4, "max_grad_norm": 0.3},
+    {"warmup_steps": 7},
+    {"warmup_steps": 0.25},
+    {"bf16": True},
+    {"fp16": True},
+    {"bf16_full_eval": True},
+]
+
+
+@pytest.mark.parametrize("options", FILLED, ids=lambda options: "-".join(options) or "defaults")
+def test_auto_is_filled_as_transformers_fills_it(theirs, options):
+    args, shape = arguments(**options), SHAPE._replace(hidden_size=64)
+    completed, wrong = theirs(OPEN, args, shape)
+    assert wrong == []
+    assert complete(OPEN, args, shape) == completed
+
+
+GIVEN = {
+    "learning_rate": 3e-5,
+    "weight_decay": 0.1,
+    "adam_beta2": 0.98,
+    "adam_epsilon": 1e-6,
+    "max_grad_norm": 0.3,
+    "warmup_steps": 10,
+    "bf16": True,
+}
+"""Arguments that are given, so that other values in the configuration are contradictions here as there."""
+
+WRONG = [
+    {"optimizer__params__lr": 1e-3},
+    {"optimizer__params__betas": [0.8, 0.9], "optimizer__params__eps": 1e-8, "optimizer__params__weight_decay": 0.0},
+    {"gradient_clipping": 1.0, "gradient_accumulation_steps": 2},
+    {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 32},
+    {"scheduler__params__warmup_max_lr": 1e-3, "scheduler__params__total_num_steps": 5},
+    {"scheduler__params__warmup_num_steps": 3, "bf16__enabled": False, "fp16__enabled": True},
+    {"scheduler__params__warmup_min_lr": 1e-6, "zero_optimization__reduce_bucket_size": 5e8},  # neither is an argument
+    {"optimizer__params__lr": 3e-5, "gradient_clipping": 0.3},
+]
+
+
+@pytest.mark.parametrize("values", WRONG, ids=lambda values: "-".join(values))
+def test_what_is_said_twice_must_agree_where_transformers_says_so(theirs, values):
+    config, args, shape = changed(**values), arguments(**GIVEN), SHAPE._replace(hidden_size=64)
+    completed, wrong = theirs(config, args, shape)
+    if not wrong:
+        assert complete(config, args, shape) == completed
+        return
+    with pytest.raises(ArgumentError) as caught:
+        complete(config, args, shape)
+    assert sorted(re.findall(r"^- (\S+) is", str(caught.value), re.MULTILINE)) == sorted(wrong)
+
+
+def test_a_contradiction_names_both_values_and_the_argument():
+    config = changed(optimizer__params__lr=1e-3, train_batch_size=64)
+    with pytest.raises(ArgumentError) as caught:
+        complete(config, arguments(learning_rate=3e-5), SHAPE._replace(hidden_size=64))
+    said = str(caught.value)
+    assert "- optimizer.params.lr is 0.001, and the arguments say 3e-05 (learning_rate=3e-05)" in said
+    assert "- train_batch_size is 64, and the arguments say 16 (2 processes, per_device_train_batch_size=8, " in said
+    assert "Write 'auto'" in said
+
+
+def test_an_argument_that_is_not_given_leaves_the_configuration_its_value():
+    config = {
+        "gradient_clipping": 0.5,
+        "optimizer": {"type": "Adam", "params": {"lr": 1e-3, "betas": [0.8, 0.9]}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-3, "warmup_num_steps": 500}},
+        "bf16": {"enabled": True},
+    }
+    completed = complete(config, arguments(), SHAPE)
+    assert {name: completed[name] for name in config} == config
+
+
+def test_what_is_absent_is_filled_in():
+    completed = complete({"zero_optimization": {"stage": 2}}, arguments(max_grad_norm=0.7, bf16=True), SHAPE)
+    assert completed == {
+        "zero_optimization": {"stage": 2},
+        "train_batch_size": 16,
+        "train_micro_batch_size_per_gpu": 8,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": 0.7,
+        "bf16": {"enabled": True},
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+
+
+@pytest.mark.parametrize("section", [{"fp16": {"enabled": True, "hysteresis": 3}}, {"amp": {"enabled": True}}])
+def test_a_section_that_is_there_stays_as_it_is(section):
+    completed = complete(section, arguments(fp16=True), SHAPE)
+    assert {name: completed[name] for name in section} == section
+    assert {"fp16", "amp"} & completed.keys() == section.keys()
+
+
+def test_the_first_scale_of_the_loss_is_the_argument_s():
+    completed = complete({}, arguments(fp16=True, scale_loss=32768.0), SHAPE)
+    assert completed["fp16"] == {"enabled": True, "initial_scale_power": 15}
+
+
+def test_both_precisions_are_a_contradiction():
+    with pytest.raises(ArgumentError, match=r"bf16\.enabled is True, and the arguments say False"):
+        complete({"bf16": {"enabled": True}}, arguments(fp16=True), SHAPE)
+
+
+def test_a_schedule_that_has_an_end_is_told_it():
+    config = {"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 5}}}
+    assert complete(config, arguments(), SHAPE)["scheduler"]["params"]["total_num_steps"] == 100
+
+
+def test_sizes_that_are_found_by_trying_are_those_of_the_attempt():
+    args = arguments(auto_find_batch_size=True)
+    completed = complete({"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto"}, args, SHAPE)
+    assert (completed["train_batch_size"], completed["train_micro_batch_size_per_gpu"]) == (16, 8)
+
+
+def test_auto_that_nothing_fills_is_named():
+    config = changed(optimizer__params__momentum="auto")
+    with pytest.raises(ArgumentError) as caught:
+        complete(config, arguments(), SHAPE)
+    keys = re.findall(r"^- (\S+) is 'auto'", str(caught.value), re.MULTILINE)
+    assert keys == [
+        "optimizer.params.momentum",
+        "zero_optimization.reduce_bucket_size",
+        "zero_optimization.stage3_prefetch_bucket_size",
+        "zero_optimization.stage3_param_persistence_threshold",
+    ]
+
+
+def test_the_configuration_given_is_left_alone():
+    config = read_config(OPEN)
+    complete(config, arguments(), SHAPE._replace(hidden_size=64))
+    assert config == OPEN
+    read_config(config)["zero_optimization"]["stage"] = 1
+    assert config == OPEN
+
+
+def test_a_configuration_is_read_from_a_file(tmp_path):
+    path = tmp_path / "ds_config.json"
+    path.write_text(json.dumps(OPEN))
+    assert read_config(str(path)) == read_config(path) == OPEN
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{\n  "fp16": {"enabled": true,},\n}', r"ds\.json, line 2, column \d+ is no JSON"),
+        ("[1]", "ds.json holds a list; it is a JSON object"),
+        ('{"fp16": {"a": 1, "a": 2}}', "has 'a' twice in one section"),
+    ],
+    ids=["no JSON", "no object", "twice"],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path, text, said):
+    path = tmp_path / "ds.json"
+    path.write_text(text)
+    with pytest.raises(ArgumentError, match=said):
+        read_config(path)
+
+
+@pytest.mark.parametrize(("given", "said"), [(3, "is a int; give a dict"), ("nowhere.json", "nowhere.json cannot be")])
+def test_what_is_no_configuration_is_refused(given, said):
+    with pytest.raises(ArgumentError, match=said):
+        read_config(given)
+
+
+@pytest.mark.parametrize(
+    ("config", "width"),
+    [
+        ({"hidden_size": 64}, 64),
+        ({"hidden_sizes": [16, 32]}, 32),
+        ({"text_config": SimpleNamespace(hidden_size=48)}, 48),
+        ({"text_config": SimpleNamespace(hidden_sizes=[8, 4])}, 8),
+        ({}, None),
+    ],
+)
+def test_the_width_of_a_model_is_what_its_config_says(config, width):
+    assert hidden_size_of(SimpleNamespace(config=SimpleNamespace(**config))) == width
+
+
+def test_a_model_without_a_config_has_no_width():
+    assert hidden_size_of(object()) is None
+
+
+def test_stage_and_precision_are_read_from_the_configuration():
+    assert (stage_of({}), stage_of({"zero_optimization": {"stage": 2}})) == (0, 2)
+    assert [precision_of({name: {"enabled": True}}) for name in ("bf16", "fp16")] == ["bf16", "fp16"]
+    assert precision_of({"fp16": {"enabled": False}}) == ""
