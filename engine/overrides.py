@@ -241,7 +241,7 @@ MISSING: dict[str, str] = {
     "can_return_loss": "it is `trainer.objective.returns_loss`.",
     "current_flos": "the operations so far are `state.total_flos`.",
     "current_gradient_accumulation_steps": "they are `args.gradient_accumulation_steps`.",
-    "deepspeed": "there is no DeepSpeed here.",
+    "deepspeed": "DeepSpeed's engine is `trainer.model_wrapped`, where it trains the model.",
     "gather_function": "call `accelerator.gather_for_metrics`.",
     "hp_name": "it is an argument of `hyperparameter_search`.",
     "hp_search_backend": "it is an argument of `hyperparameter_search`.",

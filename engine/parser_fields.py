@@ -111,6 +111,8 @@ class Argument:
         """Return what the `words` after its flag mean, or raise `Unreadable`."""
         if [self.default] == [*words]:
             return self.default  # 'none', where it is a name
+        if not words and bool in members_of(self.hint):
+            return True  # a bare flag
         return self._checked(read(words, self.hint))
 
     def adapt(self, value: Any) -> Any:

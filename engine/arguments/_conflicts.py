@@ -26,8 +26,8 @@ def conflicts(args: TrainingArguments) -> Iterator[str]:
         yield "`eval_strategy` is 'steps', and `eval_steps` and `logging_steps` are both 0; give `eval_steps`."
     if args.fp16_opt_level == "O2" and (args.bf16 or args.fp16) and args.way_to_shard:
         yield (
-            "`fp16_opt_level='O2'` keeps whole float32 copies of the weights on every process, and so goes with nothing "
-            "that splits the work; give `fsdp=True, fsdp_config={'mixed_precision': 'bf16'}`, which computes in half "
+            "`fp16_opt_level='O2'` keeps whole float32 copies of the weights on every process, and goes with nothing "
+            "that splits them; give `fsdp=True, fsdp_config={'mixed_precision': 'bf16'}`, which computes in half "
             "precision from split float32 weights."
         )
     if args.bf16 and args.sharded_ddp_option == "simple":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ._base import Group, arg, must
 
@@ -37,7 +38,8 @@ class BatchArguments(Group):
 
     @property
     def _devices(self) -> int:
-        return max(1, getattr(self, "n_gpu"))  # noqa: B009 - a property of another group
+        whole: Any = self  # of which another group knows the devices
+        return max(1, int(whole.n_gpu))
 
     def problems(self) -> Iterator[str]:
         sizes = ("per_device_train_batch_size", "per_device_eval_batch_size")

@@ -74,8 +74,8 @@ class DataArguments(Group):
 
     accelerator_config: dict[str, Any] | str | None = arg(
         None,
-        "What Transformers hands to accelerate, as a dict or a JSON file; here `non_blocking` copies while computing, and "
-        "`dispatch_batches=False` has each process read shards of its own of a stream.",
+        "What Transformers hands to accelerate, as a dict or a JSON file; here `non_blocking` copies while computing, "
+        "and `dispatch_batches=False` has each process read shards of its own of a stream.",
         json=True,
     )
 

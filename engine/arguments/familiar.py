@@ -43,7 +43,8 @@ class Familiar:
     @property
     def ddp_timeout_delta(self) -> timedelta:
         """`ddp_timeout` as a duration."""
-        seconds: int = getattr(self, "ddp_timeout")  # noqa: B009 - a field of another group
+        whole: Any = self  # of which another group has the field
+        seconds: int = whole.ddp_timeout
         return timedelta(seconds=seconds)
 
     @contextmanager

@@ -39,7 +39,7 @@ def adapted(own: dict[str, Any], run: Run, folder: Path) -> dict[str, Any]:
     states["place"] = {"order": of_all[0]["place"].get("order")}
     if run.ranks.rank == 0:
         logger.warning(
-            "%s was written by %d processes, and these are %d: the rows that are left of its epoch are shared out anew. "
+            "%s was written by %d processes, and these are %d: the rows left of its epoch are shared out anew. "
             "Processes that there were go on with their random states, new ones with those of the first.",
             *(folder, before, run.ranks.world_size),
         )

@@ -21,8 +21,6 @@ class Familiar(Surface):
     data_collator: Collator
     _signature_columns: list[str] | None = None
     """The columns that are kept, once they are known; set it to keep others."""
-    is_fsdp_enabled = False
-    """Whether torch's FSDP does: no callback has it do so."""
 
     @property
     def accelerator(self) -> Accelerator:
@@ -33,6 +31,11 @@ class Familiar(Surface):
     def is_deepspeed_enabled(self) -> bool:
         """Whether DeepSpeed trains the model."""
         return any(type(callback).__name__ == "DeepSpeed" for callback in self.bus.subscribers.values())
+
+    @property
+    def is_fsdp_enabled(self) -> bool:
+        """Whether torch's FSDP splits the model."""
+        return any(type(callback).__name__ == "FSDP" for callback in self.bus.subscribers.values())
 
     @property
     def is_in_train(self) -> bool:

@@ -28,7 +28,7 @@ GROUPS = [base for base in TrainingArguments.__bases__ if issubclass(base, Group
 OURS_ALONE = {
     *("logging_dir", "sharded_ddp", "warmup_ratio", "overwrite_output_dir", "past_index", "fp16_opt_level"),
     *("do_export", "minimum_eval_times", "scale_loss", "sharding", "sharding_degree"),
-    *("max_time", "on_save_error", "async_save", "max_shard_size"),
+    *("max_time", "on_save_error", "async_save", "max_shard_size", "resume_partial"),
 }
 """Fields that Transformers 5.23 does not have: those it once had, those of PaddleNLP, and those of nobody else."""
 

@@ -747,3 +747,12 @@ def test_a_dataclass_may_name_its_section():
         beams: int = 1
 
     assert sections(helped(Titled))["Inference"] == ["--beams"]
+
+
+@pytest.mark.parametrize(("name", "words"), [("sharded_ddp", "zero_dp_3"), ("fsdp", "full_shard offload")])
+def test_a_flag_that_takes_true_or_words_may_stand_alone(name, words):
+    parser = ArgumentParser(TrainingArguments)
+    (args,) = parser.parse_args_into_dataclasses([f"--{name}", "--output_dir", "out"])
+    assert getattr(args, name) is True
+    (args,) = parser.parse_args_into_dataclasses([f"--{name}", words, "--output_dir", "out"])
+    assert args.way_to_shard == "fsdp"

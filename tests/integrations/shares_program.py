@@ -1,6 +1,7 @@
 """What two processes do with data, arguments and gradients: each writes down what it saw."""
 
 import atexit
+import faulthandler
 import json
 import logging
 import os
@@ -142,6 +143,7 @@ def main(folder):
     atexit.register(no_thread_of_gloo_is_left)  # The first to be registered is the last to run.
     found = {}
     for part in (streams, gradients, roles, numbers):
+        faulthandler.dump_traceback_later(100)  # before the other process is waited for in vain
         own = Path(folder) / part.__name__
         own.mkdir(exist_ok=True)
         found[part.__name__] = part(own)
