@@ -59,6 +59,9 @@ class FSDP(Callback):
     """Compute the activations of each block again in the backward pass instead of keeping them."""
     whole_optimizer: bool = False
     """Gather the optimizer's state when it is saved, into one file, instead of writing one for each process."""
+    exact_norm: bool = False
+    """Measure the norm of the gradients as DDP does, to the last bit, for which they are gathered once more; by default
+    it is added up from the parts."""
     _trained: list[bool] | None = field(default=None, init=False, repr=False, compare=False)
     _was_empty: bool = field(default=False, init=False, repr=False, compare=False)
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -114,7 +117,7 @@ class FSDP(Callback):
             "FSDP",
             prepare_model=partial(self._split, run),
             synchronise=self._synchronise,
-            clip=clip_parts(run.ranks, device),
+            clip=clip_parts(run.ranks, device, self.exact_norm),
         )
         if self.whole_optimizer:
             run.seams.fill("FSDP", optimizer_state=gathered_state(device, saves))

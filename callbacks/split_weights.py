@@ -13,32 +13,38 @@ from ..engine.ranks import Ranks
 from ..engine.seams import Clip
 
 
-def clip_parts(ranks: Ranks, device: torch.device) -> Clip:
+def clip_parts(ranks: Ranks, device: torch.device, exact: bool) -> Clip:
     """Return clipping for gradients of which each process has a part.
-
-    The squares of each gradient are added up in float64, and from there on it goes as with torch's clipping: the norm
-    of the norms, in float32.
 
     Args:
         ranks: the processes.
         device: where a tensor is that is sent to the others.
+        exact: gather each gradient and measure it whole, as torch does where nothing is split. Otherwise its squares
+            are added up part by part, in float64, which may differ in the last digit.
     """
+
+    def norms_of_parts(gradients: list[Any]) -> torch.Tensor:
+        squares = [
+            torch.linalg.vector_norm(local_part(whole), dtype=torch.float64).square()
+            * (not is_split(whole) or is_first_copy(whole))
+            for whole in gradients
+        ]
+        summed = ranks.sum(torch.stack([square.to(device) for square in squares]))
+        return summed.sqrt().to(gradients[0].dtype)
+
+    def norms_of_wholes(gradients: list[Any]) -> torch.Tensor:
+        return torch.stack([torch.linalg.vector_norm(whole_on(gradient, device)) for gradient in gradients])
 
     @torch.no_grad()
     def clip(optimizer: Any, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
         gradients = [weight.grad for weight in parameters if weight.grad is not None]
-        parts = [local_part(gradient) for gradient in gradients]
-        squares = [
-            torch.linalg.vector_norm(part, dtype=torch.float64).square() * (not is_split(whole) or is_first_copy(whole))
-            for whole, part in zip(gradients, parts)
-        ]
-        if not squares:
+        if not gradients:
             return torch.zeros((), device=device)
-        summed = ranks.sum(torch.stack([square.to(device) for square in squares]))
-        total: torch.Tensor = torch.linalg.vector_norm(summed.sqrt().to(gradients[0].dtype))
+        norms = norms_of_wholes(gradients) if exact else norms_of_parts(gradients)
+        total: torch.Tensor = torch.linalg.vector_norm(norms)
         if max_norm > 0:
             scale = torch.clamp(max_norm / (total + 1e-6), max=1.0)
-            for part in parts:
+            for part in map(local_part, gradients):
                 part.mul_(scale.to(part.device))
         return total
 
@@ -54,7 +60,16 @@ def gathered(tensor: Any, device: torch.device, keep: bool) -> torch.Tensor | No
     """Return a split tensor whole, in the host's memory; called on every process, and None where it is not kept."""
     if not is_split(tensor):
         return tensor.detach().to("cpu", copy=True) if keep else None
+    whole = whole_on(tensor, device)
+    return whole.to("cpu") if keep else None
+
+
+def whole_on(tensor: Any, device: torch.device) -> torch.Tensor:
+    """Return all of a tensor, split or not, on the device where it is gathered; called on every process."""
     placed = tensor.detach()
+    if not is_split(placed):
+        moved: torch.Tensor = placed.to(device)
+        return moved
     if placed.to_local().device != device:
         placed = type(placed).from_local(
             *(placed.to_local().to(device), placed.device_mesh, placed.placements),
@@ -62,8 +77,8 @@ def gathered(tensor: Any, device: torch.device, keep: bool) -> torch.Tensor | No
             shape=placed.shape,
             stride=placed.stride(),
         )
-    whole = placed.full_tensor()
-    return whole.to("cpu") if keep else None
+    whole: torch.Tensor = placed.full_tensor()
+    return whole
 
 
 def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], dict[str, torch.Tensor]]:

@@ -80,8 +80,10 @@ class TestTwoProcesses:
         assert end(way + suffix)["norms"] == pytest.approx(end("ddp" + suffix)["norms"], rel=1e-6)
         assert max(end("ddp")["norms"]) > 0.5  # clipping is at work
 
-    def test_split_weights_have_ddp_s_bits_where_nothing_is_clipped(self, weights):
-        assert same(weights("fsdp-unclipped"), weights("ddp-unclipped"))
+    @pytest.mark.parametrize("accumulate", [1, 2])
+    def test_split_weights_have_ddp_s_bits_where_the_norm_is_measured_as_there(self, end, weights, accumulate):
+        assert same(weights(f"fsdp-exact-{accumulate}"), weights(f"ddp-exact-{accumulate}"))
+        assert end(f"fsdp-exact-{accumulate}")["norms"] == end(f"ddp-exact-{accumulate}")["norms"]
 
     @pytest.mark.parametrize("way", SPLIT)
     def test_every_way_holds_less_than_ddp(self, end, way):
