@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ from .length_sampler import LengthGroupedSampler
 from .samplers import BatchedSampler, GivenSampler
 from .shares import EvenEnds, Filled, SharedStream
 from .stream_state import keeps_state, restore_dataset
-from .worker_signals import outlive_signals
+from .worker_signals import outlive_signals, starting_workers
 
 _END = object()
 
@@ -189,7 +190,8 @@ class Loader(DataLoader[Any]):
         # Rows that are indexed are found again by their numbers, and those of workers by their number of batches.
         indexed = isinstance(self.batch_sampler, BatchedSampler)
         passage.keeps_state = not self.num_workers and not indexed and keeps_state(self.dataset)
-        batches: Iterator[Any] = super().__iter__()
+        with starting_workers() if self.num_workers else nullcontext():
+            batches: Iterator[Any] = super().__iter__()
         if self.persistent_workers and batches is not self._iterating:
             # A trainer is part of a cycle. Workers that are collected with it have lost their queues by then, so that
             # each is waited for in vain, for seconds; let go of here, they are told to end.

@@ -9,6 +9,24 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def starting_workers() -> Iterator[None]:
+    """Enclose the start of workers, which begin deaf to SIGTERM: so are then all threads that come up in them.
+
+    Some packages, as OpenTelemetry, which wandb brings along, start threads of theirs again in each forked process.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def outlive_signals(worker: int) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 from kill_program import forked
 
-from trainbus.engine.data.worker_signals import outlive_signals
+from trainbus.engine.data.worker_signals import outlive_signals, starting_workers
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="the system does not say who sends a signal")
 
@@ -25,7 +26,8 @@ def worker() -> Iterator[int]:
         os.write(says, b".")
         time.sleep(60)
 
-    child = forked(wait)
+    with starting_workers():
+        child = forked(wait)
     os.read(hears, 1)
     yield child
     try:
@@ -61,3 +63,32 @@ def test_it_ends_at_once_when_its_parent_says_so(worker: int):
         assert time.monotonic() < until, "it goes on"
         time.sleep(0.005)
     assert os.waitstatus_to_exitcode(status[1]) == 0
+
+
+def test_threads_that_other_packages_start_in_a_worker_are_deaf_too():
+    """One that is not would be who the signal is delivered to, and end the worker."""
+    wanted = True
+
+    def start_a_thread() -> None:
+        if wanted:
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+
+    os.register_at_fork(after_in_child=start_a_thread)
+    hears, says = os.pipe()
+
+    def wait() -> None:
+        outlive_signals(0)
+        os.write(says, b".")
+        time.sleep(60)
+
+    with starting_workers():
+        child = forked(wait)
+    wanted = False
+    os.read(hears, 1)
+    for _ in range(3):
+        send_from_another(child, signal.SIGTERM)
+        time.sleep(0.02)
+    alive = not ended(child)
+    os.kill(child, signal.SIGKILL)
+    assert alive
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

@@ -353,6 +353,8 @@ def test_a_single_process_splits_nothing(given, tmp_path):
 
 
 def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("fairscale.")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fairscale", None)
     monkeypatch.delitem(sys.modules, "trainbus.integrations.fairscale", raising=False)
     with pytest.raises(MissingExtra, match=r"needs fairscale: pip install 'trainbus\[sharded\]'"):

@@ -15,6 +15,13 @@ wandb = pytest.importorskip("wandb")
 from wandb.proto import wandb_internal_pb2  # noqa: E402
 
 
+@pytest.fixture(scope="module", autouse=True)
+def service():
+    """What wandb leaves in a process ends with these tests: a service, threads, and a variable for its children."""
+    yield
+    wandb.teardown()
+
+
 @pytest.fixture
 def data():
     torch.manual_seed(0)
