@@ -143,7 +143,7 @@ def main(folder):
     atexit.register(no_thread_of_gloo_is_left)  # The first to be registered is the last to run.
     found = {}
     for part in (streams, gradients, roles, numbers):
-        faulthandler.dump_traceback_later(100)  # before the other process is waited for in vain
+        faulthandler.dump_traceback_later(45)  # what it waits for, before the other process gives up
         own = Path(folder) / part.__name__
         own.mkdir(exist_ok=True)
         found[part.__name__] = part(own)
