@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 from kill_program import forked
@@ -16,9 +17,9 @@ from trainbus.engine.data.worker_signals import outlive_signals, starting_worker
 pytestmark = pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="the system does not say who sends a signal")
 
 
-@pytest.fixture
-def worker() -> Iterator[int]:
-    """A process that does nothing for a minute, as a worker that waits for its next batch."""
+@contextmanager
+def waiting() -> Iterator[int]:
+    """Fork a process that does nothing for a minute, as a worker that waits for its next batch."""
     hears, says = os.pipe()
 
     def wait() -> None:
@@ -29,12 +30,18 @@ def worker() -> Iterator[int]:
     with starting_workers():
         child = forked(wait)
     os.read(hears, 1)
-    yield child
     try:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    except (ProcessLookupError, ChildProcessError):
-        pass
+        yield child
+    finally:
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+@pytest.fixture
+def worker() -> Iterator[int]:
+    with waiting() as child:
+        yield child
 
 
 def ended(child: int) -> bool:
@@ -74,21 +81,7 @@ def test_threads_that_other_packages_start_in_a_worker_are_deaf_too():
             threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 
     os.register_at_fork(after_in_child=start_a_thread)
-    hears, says = os.pipe()
-
-    def wait() -> None:
-        outlive_signals(0)
-        os.write(says, b".")
-        time.sleep(60)
-
-    with starting_workers():
-        child = forked(wait)
-    wanted = False
-    os.read(hears, 1)
-    for _ in range(3):
-        send_from_another(child, signal.SIGTERM)
-        time.sleep(0.02)
-    alive = not ended(child)
-    os.kill(child, signal.SIGKILL)
-    assert alive
+    with waiting() as child:
+        wanted = False
+        test_it_goes_on_when_others_tell_it_to_stop("SIGTERM", child)
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
