@@ -53,7 +53,8 @@ def clip_parts(ranks: Ranks, device: torch.device, exact: bool) -> Clip:
 
 def local_part(tensor: Any) -> torch.Tensor:
     """Return this process's part of a tensor; all of it, if it is not split."""
-    return tensor.to_local() if is_split(tensor) else tensor  # type: ignore[no-any-return]
+    local: torch.Tensor = tensor.to_local() if is_split(tensor) else tensor
+    return local
 
 
 def gathered(tensor: Any, device: torch.device, keep: bool) -> torch.Tensor | None:

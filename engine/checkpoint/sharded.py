@@ -207,7 +207,8 @@ def _kind_of(file: Any, key: str) -> torch.dtype:
     piece = file.get_slice(key)
     shape = piece.get_shape()
     some = piece[tuple(slice(0, 1) for _ in shape)] if prod(shape) and shape else file.get_tensor(key)
-    return some.dtype  # type: ignore[no-any-return]
+    dtype: torch.dtype = some.dtype
+    return dtype
 
 
 def as_tensor(value: Any) -> Any:
