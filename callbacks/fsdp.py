@@ -23,6 +23,7 @@ from .ddp import DDP
 from .forwards import replace_forward
 from .half_evaluation import HalfEvaluation
 from .mixed_precision import DTYPES
+from .round_as_wholes import round_as_wholes
 from .split_weights import clip_parts, gathered_state, gathered_weights
 
 logger = logging.getLogger(__name__)
@@ -59,9 +60,9 @@ class FSDP(Callback):
     """Compute the activations of each block again in the backward pass instead of keeping them."""
     whole_optimizer: bool = False
     """Gather the optimizer's state when it is saved, into one file, instead of writing one for each process."""
-    exact_norm: bool = False
-    """Measure the norm of the gradients as DDP does, to the last bit, for which they are gathered once more; by default
-    it is added up from the parts."""
+    exact: bool | None = None
+    """Reach DDP's weights to the last bit: gradients are gathered once more to measure their norm, and fused updates
+    round as those of whole weights. None does so on the CPU only, where bits are compared and speed is not sought."""
     _trained: list[bool] | None = field(default=None, init=False, repr=False, compare=False)
     _was_empty: bool = field(default=False, init=False, repr=False, compare=False)
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -117,7 +118,7 @@ class FSDP(Callback):
             "FSDP",
             prepare_model=partial(self._split, run),
             synchronise=self._synchronise,
-            clip=clip_parts(run.ranks, device, self.exact_norm),
+            clip=clip_parts(run.ranks, device, self._is_exact(run)),
         )
         if self.whole_optimizer:
             run.seams.fill("FSDP", optimizer_state=gathered_state(device, saves))
@@ -151,6 +152,9 @@ class FSDP(Callback):
                 "FSDP(mixed_precision='fp16') needs a scaled loss, or gradients vanish: give `fp16=True`, or 'bf16'."
             )
 
+    def _is_exact(self, run: Run) -> bool:
+        return run.args.device.type == "cpu" if self.exact is None else self.exact
+
     def _is_of_parts(self, run: Run) -> bool:
         own = {*run.model.parameters()}
         return self._torchs.is_split_model(run.model) and all(
@@ -178,6 +182,8 @@ class FSDP(Callback):
 
     @order(Stage.PREPARE)
     def on_train_begin(self, run: Run, model: nn.Module) -> None:
+        if self._is_exact(run):
+            self._undo.append(round_as_wholes(run.optimizer))
         if not any(run.ranks.gather_objects(self._was_empty)):
             return
         self._was_empty = False

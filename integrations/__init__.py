@@ -111,8 +111,8 @@ def way_to_shard(args: Any) -> str:
         names = ("sharded_ddp", "sharding", "fsdp")
         name = next(name for name in names if getattr(args, name) not in (None, "", False))
         raise ArgumentError(
-            f"`{name}={getattr(args, name)!r}` splits the work among processes, and this is a single one: start the "
-            "program with torchrun --nproc_per_node=N."
+            f"`{name}={getattr(args, name)!r}` only works in distributed training, and this process is a single one: "
+            "start the program with torchrun --nproc_per_node=N."
         )
     return {"fairscale": "sharded_ddp", "deepspeed": "deepspeed"}.get(way, "")
 

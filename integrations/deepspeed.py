@@ -37,7 +37,7 @@ from ..engine.seams import clip_gradients
 from ..events.callback import Callback
 from ..events.stages import Stage
 from .deepspeed_config import Shape, complete, hidden_size_of, precision_of, read_config, stage_of
-from .deepspeed_process import ALIVE, check, join_alone, leave
+from .deepspeed_process import ALIVE, check, join_alone, leave, spare_compiling
 from .deepspeed_state import (
     OptimizerState,
     count_empty_groups,
@@ -120,6 +120,7 @@ class DeepSpeed(Callback):
             remembered = [{**group, "params": [*group["params"]]} for group in groups]
             before = {owner: {*vars(owner)} for owner in (*run.model.modules(), *run.model.parameters())}
             join_alone(run)
+            spare_compiling()
             self._engine, *_ = deepspeed.initialize(
                 model=run.model,
                 optimizer=optimizer,

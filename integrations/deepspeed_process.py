@@ -56,6 +56,14 @@ def check(config: dict[str, Any], run: Run) -> None:
         )
 
 
+def spare_compiling() -> None:
+    """Have DeepSpeed not compile how it adds tensors up in inference on CPUs, before it is asked to train.
+
+    That would take a minute, need a compiler, and wait for ever where a process was killed that compiled.
+    """
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
 def join_alone(run: Run) -> None:
     """Give DeepSpeed, in a single process, what it looks for: a process group, and the launcher's variable."""
     if run.ranks.alone and not dist.is_initialized():

@@ -116,11 +116,14 @@ def read_splitting(sharded_ddp: Any, sharding: str, fsdp: Any, fsdp_config: Any)
 def _wrong_sharded_ddp(said: str, words: list[str]) -> Iterator[str]:
     yield from _unknown(said, words, OPTIONS)
     if "simple" in words and len(words) > 1:
-        yield f"{said}; 'simple' goes with nothing else."
+        yield f"{said}; `--sharded_ddp simple` is not compatible with any other option."
     elif {"zero_dp_2", "zero_dp_3"} <= {*words}:
-        yield f"{said}; give one of 'zero_dp_2' and 'zero_dp_3'."
-    elif {"offload", "auto_wrap"} & {*words} and not {"zero_dp_2", "zero_dp_3"} & {*words}:
-        yield f"{said}; offload and auto_wrap go with zero_dp_2 or zero_dp_3, as in 'zero_dp_2 offload'."
+        yield f"{said}; `--sharded_ddp zero_dp_2` is not compatible with `--sharded_ddp zero_dp_3`."
+    elif words and {*words} <= {"offload", "auto_wrap"}:
+        yield (
+            f"{said}; `--sharded_ddp {' '.join(words)}` can't work on its own: it goes with zero_dp_2 or zero_dp_3, as "
+            "in 'zero_dp_2 offload'."
+        )
 
 
 def _wrong_sharding(said: str, words: list[str]) -> Iterator[str]:
@@ -129,7 +132,10 @@ def _wrong_sharding(said: str, words: list[str]) -> Iterator[str]:
     if len(stages) > 1:
         yield f"{said}; it has one stage."
     if "offload" in words and (not stages or stages == ["stage1"]):
-        yield f"{said}; offload goes with stage2 or stage3, as in 'stage2 offload'."
+        yield (
+            f"{said}; `--sharding offload` can't work on its own, nor with stage1: it goes with stage2 or stage3, "
+            "as in 'stage2 offload'."
+        )
 
 
 def _wrong_words(said: str, words: list[str]) -> Iterator[str]:

@@ -141,10 +141,38 @@ def test_a_process_that_hangs_is_given_up_when_the_time_is_up(tmp_path: Path) ->
     summary(f"hung, with a ddp_timeout of {PATIENCE} s", seconds)
 
 
+def test_a_process_that_raises_is_named_by_the_other(tmp_path: Path) -> None:
+    places = {n: chosen(400 + n) for n in range(REPEATED)}
+    runs = {f"r15-{n}": f"raise:{place}:{step}:{n % 2}:60" for n, (place, step) in places.items()}
+    seconds = []
+    for end in disturbed(tmp_path, runs):
+        raises = int(end["name"].partition("-")[2]) % 2
+        assert end["codes"] == [[1, 1]]
+        assert "ValueError: boom" in end["said"][raises]
+        assert "RankFailure" not in end["said"][raises]
+        assert f"Rank {raises} failed in " in failure_of(end["said"][1 - raises])
+        assert all("heard ['on_exception', 'on_close']" in said for said in end["said"])
+        assert not [name for name in end["folder"] if name.startswith(".")]
+        seconds.append(end["told"])
+    summary("raised", seconds)
+
+
+@pytest.mark.parametrize("rows", ["consensus", "shares_of_two"])
+def test_again_and_again(rows: str) -> None:
+    """NaN on one, other orders and hashes (R14, R16), another number of processes (R12): their tests, many times."""
+    for number in range(REPEATED):
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-W", "ignore"]
+        command += [str(INTEGRATIONS / f"test_{rows}.py")]
+        settings = {**environment(), "PYTHONHASHSEED": str(number)}
+        done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=400)
+        assert done.returncode == 0, f"repetition {number}: {done.stdout[-6000:]}"
+    print(f"\n{rows}: {REPEATED} of {REPEATED}")
+
+
 @pytest.mark.parametrize("restarts", [0, 3])
 def test_torchrun(restarts: int, tmp_path: Path, whole: list[float]) -> None:
     """Under torchrun itself: a failure without restarts, and with some a run that ends as if nothing had happened."""
-    for number in range(max(REPEATED * 2 // 3, 1) if restarts else 1):
+    for number in range(REPEATED if restarts else 1):
         folder = tmp_path / str(number)
         folder.mkdir()
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
