@@ -15,17 +15,20 @@ CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 WHOLE = (nn.MultiheadAttention,)
 """What uses the weights of its parts without calling them."""
 
+Kinds = tuple[str | type[nn.Module], ...]
+"""Classes of modules, or names of such."""
 
-def blocks_of(model: nn.Module, wanted: tuple[str, ...] | int | None = None) -> list[nn.Module]:
+
+def blocks_of(model: nn.Module, wanted: Kinds | int | None = None) -> list[nn.Module]:
     """Return parts of a model that it calls one by one, inner ones before those around them.
 
     A part that shares a weight with what is outside of it is none.
 
     Args:
         model: the model, which is no block itself.
-        wanted: names of classes; or a number of weights, and a block is what has so many that are in no block inside of
-            it. By default what the model calls `_no_split_modules`, as those of transformers do, and where it does not,
-            what stands in its `nn.ModuleList`s, the outermost.
+        wanted: classes, or names of such; or a number of weights, and a block is what has so many that are in no block
+            inside of it. By default what the model calls `_no_split_modules`, as those of transformers do, and where it
+            does not, what stands in its `nn.ModuleList`s, the outermost.
 
     Raises:
         ModelError: if there is no module of a class that was named.
@@ -33,28 +36,46 @@ def blocks_of(model: nn.Module, wanted: tuple[str, ...] | int | None = None) -> 
     if isinstance(wanted, int):
         found = [module for module, _ in _of_size(model, wanted)]
     elif wanted is not None:
-        found = _of_classes(model, wanted)
+        found = modules_of(model, wanted)[::-1]
     else:
         named = [name for name in getattr(model, "_no_split_modules", None) or () if name in _classes(model)]
-        found = _of_classes(model, tuple(named)) if named else [*_listed(model)]
+        found = modules_of(model, tuple(named))[::-1] if named else [*_listed(model)]
     weighty = [module for module in found if module is not model and next(module.parameters(), None) is not None]
     return _apart(model, list(dict.fromkeys(weighty)))
 
 
-def _of_classes(model: nn.Module, names: tuple[str, ...]) -> list[nn.Module]:
-    known = _classes(model)
-    for name in names:
-        if name not in known:
+def modules_of(model: nn.Module, kinds: Kinds) -> list[nn.Module]:
+    """Return the modules of some classes, outer ones before those inside of them.
+
+    Args:
+        model: the model, itself included.
+        kinds: classes, or names of such.
+
+    Raises:
+        ModelError: for a class of which it has none, with the nearest name.
+    """
+    for kind in kinds:
+        if not any(_is(module, kind) for module in model.modules()):
+            name, known = kind if isinstance(kind, str) else kind.__name__, _classes(model)
             raise ModelError(
-                f"{type(model).__name__} has no module of the class {name!r}{nearest(name, known)} It is made of: "
+                f"{_class_of(model).__name__} has no module of the class {name!r}{nearest(name, known)} It is made of: "
                 f"{', '.join(known)}."
             )
-    # Modules come with the outer before the inner.
-    return [module for module in model.modules() if type(module).__name__ in names][::-1]
+    return [module for module in model.modules() if any(_is(module, kind) for kind in kinds)]
+
+
+def _is(module: nn.Module, kind: str | type[nn.Module]) -> bool:
+    return _class_of(module).__name__ == kind if isinstance(kind, str) else isinstance(module, kind)
+
+
+def _class_of(module: nn.Module) -> type:
+    """Return the class that a module was written as; one that is split has a class made of that and FSDPModule."""
+    kind, *bases = type(module).__mro__
+    return bases[1] if bases[0].__name__ == "FSDPModule" else kind
 
 
 def _classes(model: nn.Module) -> list[str]:
-    return sorted({type(module).__name__ for module in model.modules() if module is not model})
+    return sorted({_class_of(module).__name__ for module in model.modules() if module is not model})
 
 
 def _listed(module: nn.Module) -> Iterator[nn.Module]:

@@ -18,7 +18,7 @@ from ..engine.run import Run
 from ..events.callback import Callback
 from ..events.errors import ArgumentError, ModelError
 from ..events.stages import Stage, order
-from .blocks import blocks_of
+from .blocks import Kinds, blocks_of
 from .ddp import DDP
 from .forwards import replace_forward
 from .half_evaluation import HalfEvaluation
@@ -45,9 +45,10 @@ class FSDP(Callback):
     instead_of = (DDP,)
     places_model: ClassVar[bool] = True
 
-    wrap: tuple[str, ...] | int | None = None
-    """What is gathered at once: modules of these classes, or of at least so many weights; by default what a model of
-    transformers says (`_no_split_modules`), else the members of `nn.ModuleList`s. `()` gathers the whole model."""
+    wrap: Kinds | int | None = None
+    """What is gathered at once: modules of these classes, or so named, or of at least so many weights; by default what
+    a model of transformers says (`_no_split_modules`), else the members of `nn.ModuleList`s. `()` gathers the whole
+    model."""
     reshard_after_forward: bool = True
     """Let go of gathered weights between forward and backward: less memory, one more gathering (stage 3, not 2)."""
     offload: bool = False

@@ -15,6 +15,7 @@ from ..engine.run import Run
 from ..events.callback import Callback
 from ..events.errors import ModelError
 from ..events.stages import Stage
+from .blocks import Kinds, modules_of
 from .forwards import replace_forward
 
 
@@ -31,8 +32,9 @@ class GradientCheckpointing(Callback):
 
     options: dict[str, Any] = field(default_factory=dict)
     """Passed to `torch.utils.checkpoint.checkpoint`, or to the model's own method."""
-    blocks: tuple[type[nn.Module], ...] = ()
-    """The classes of the modules to recompute, each as a whole, for a model without a method of its own."""
+    blocks: Kinds = ()
+    """The modules to recompute, each as a whole, for a model without a method of its own: their classes, or names of
+    such."""
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @classmethod
@@ -63,11 +65,7 @@ class GradientCheckpointing(Callback):
             )
 
     def _wrap_blocks(self, model: nn.Module) -> None:
-        wrapped = [module for module in model.modules() if isinstance(module, self.blocks)]
-        if not wrapped:
-            names = ", ".join(block.__name__ for block in self.blocks)
-            raise ModelError(f"{type(model).__name__} has no module of the classes to recompute: {names}.")
-        for module in wrapped:
+        for module in modules_of(model, self.blocks):
             options = {"use_reentrant": False, **self.options}
             self._undo.append(replace_forward(module, partial(checkpoint, module.forward, **options)))
 

@@ -48,6 +48,11 @@ def test_inner_ones_come_before_those_around_them():
     assert "end" in found
 
 
+def test_classes_are_as_good_as_their_names():
+    model = Model()
+    assert blocks_of(model, (Part,)) == blocks_of(model, ("Part",)) == [*model.stack["parts"]][::-1]
+
+
 def test_by_size_what_is_counted_once_does_not_count_again():
     model = Model()
     # 80 weights in an attention, 20 in the linear layer beside it, 40 in the embedding, 50 at the end.
@@ -83,6 +88,8 @@ def test_one_block_used_twice_is_one():
 def test_a_class_that_is_not_there_is_told():
     with pytest.raises(ModelError, match="no module of the class 'Prat'; did you mean 'Part'"):
         blocks_of(Model(), ("Prat",))
+    with pytest.raises(ModelError, match="no module of the class 'GRU'"):
+        blocks_of(Model(), (nn.GRU,))
 
 
 def test_a_module_belongs_to_the_block_around_it():

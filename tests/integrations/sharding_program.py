@@ -112,7 +112,10 @@ def features(top):
     """Train with what else holds or changes weights, and go on with a model that is split."""
     options = {
         **{"load_best_model_at_end": True, "metric_for_best_model": "loss", "fsdp": "full_shard"},
-        "fsdp_config": {"state_dict_type": "FULL_STATE_DICT", "activation_checkpointing": True},
+        "fsdp_config": {
+            **{"state_dict_type": "FULL_STATE_DICT", "activation_checkpointing": True},
+            **{"transformer_layer_cls_to_wrap": ["Block"]},
+        },
     }
     plain = {**options, "fsdp": None, "fsdp_config": None}
     for name, given in (("many", options), ("many-ddp", plain)):
