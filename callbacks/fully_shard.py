@@ -23,6 +23,7 @@ from torch.distributed.fsdp import (
 
 from ..engine.checkpoint.sharded import is_split
 from ..engine.ranks import Ranks
+from ..events.errors import ModelError
 from .blocks import own_modules
 from .split_weights import local_part
 
@@ -96,12 +97,45 @@ def split(model: nn.Module, blocks: list[nn.Module], way: Way, ranks: Ranks) -> 
         fill(modules)
         # The model's own weights are wanted again as soon as backward begins.
         reshard = way.reshard and (block is not model or not blocks)
+        weights = [
+            (module, name, weight) for module in modules for name, weight in module.named_parameters(recurse=False)
+        ]
+        refuse_weights(model, [weight for _, _, weight in weights])
         fully_shard(block, reshard_after_forward=reshard, **way.options(block, block is model))
+        for module, name, weight in weights:
+            vars(module._parameters[name]).update(vars(weight))  # what the user noted on it
     if hasattr(model, "generate"):
         register_fsdp_forward_method(model, "generate")  # which uses the model's own weights, beside calling it
     _holding.append(weakref.ref(model))
     atexit.unregister(release)
     atexit.register(release)  # last, and so before the process group is left
+
+
+def refuse_weights(model: nn.Module, together: list[nn.Parameter]) -> None:
+    """Refuse weights that cannot be gathered together, or cannot be split.
+
+    Raises:
+        ModelError: naming one of them, and the remedy.
+    """
+    names = {weight: name for name, weight in model.named_parameters()}
+    for weight in together:
+        if weight.dim() == 0:
+            raise ModelError(
+                f"{names[weight]} is a single number, without a dimension along which FSDP could split it: give it the "
+                "shape (1,), or train with `sharding='stage1'`, which keeps weights whole."
+            )
+        if weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None):
+            raise ModelError(
+                f"{names[weight]} has a hook on its gradient, which FSDP would not call: do its work in a callback's "
+                "`on_gradients`, or train with `sharding='stage1'`, which keeps weights whole."
+            )
+    kinds = {weight.dtype: names[weight] for weight in together}
+    if len(kinds) > 1:
+        told = " and ".join(f"{kind} ({name})" for kind, name in kinds.items())
+        raise ModelError(
+            f"FSDP gathers weights of one type at once, and these have {told}: convert the model, or have `wrap` name "
+            "blocks of which each has one type."
+        )
 
 
 @dataclass
@@ -127,7 +161,7 @@ class _Filling:
 
     def _place(self, module: nn.Module, name: str, tensor: torch.Tensor) -> None:
         if not tensor.is_meta:
-            tensor.data = tensor.data.to(self.device)
+            tensor.data = tensor.data.to(self.device).contiguous()
             return
         if tensor not in self._placed:
             empty = torch.zeros_like(tensor, device=self.device)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ...events.errors import RankFailure
 from ..checkpoint import files
 from ..checkpoint.model_files import Weights, can_be_written_later, copies_of, write_model
 from .base import Surface
@@ -82,11 +83,25 @@ class Recording(Surface):
 
         Args:
             output_dir: where to; by default the output folder.
+
+        Raises:
+            RankFailure: if not every process calls it, where each has a part of the weights.
         """
-        weights = self.run.seams.model_state(self.run.model)  # on every process, where it is gathered from them
+        weights = self._gathered_weights()
         if self.args.should_save:
             given = {} if weights is None else {"state_dict": weights}
             self._save(str(self.args.output_dir if output_dir is None else output_dir), **given)
+
+    def _gathered_weights(self) -> Weights | None:
+        try:
+            return self.run.seams.model_state(self.run.model)
+        except RuntimeError as error:
+            if self.run.mode or self.run.ranks.alone:  # in a run, all processes save at the same step
+                raise
+            raise RankFailure(
+                "`save_model` gathers the weights from all processes, and another one is elsewhere or gone: call it on "
+                "all of them, without an `if is_world_process_zero()` around it. One of them writes."
+            ) from error
 
     def _save(self, output_dir: str | None = None, state_dict: Weights | None = None) -> None:
         """Write what `save_model` writes, on the process that writes. Override it to write more, or otherwise.

@@ -153,6 +153,18 @@ def language(top):
     tell(f"{top}/words-resumed", *train(f"{top}/words-resumed", **resumed, **WAYS["fsdp"]))
 
 
+def notes(top):
+    """Train weights that are laid out unusually, and carry notes of the user."""
+    for way in ("ddp", "fsdp"):
+        torch.manual_seed(0)
+        model = Net()
+        model.end.weight = nn.Parameter(torch.randn(33, 3).t())
+        model.end.weight.slow = True
+        trainer, _ = train(f"{top}/notes-{way}", model=model, **WAYS[way])
+        noted = [name for name, weight in trainer.model.named_parameters() if hasattr(weight, "slow")]
+        tell(f"{top}/notes-{way}", trainer, noted=noted)
+
+
 def empty_models(top, rank):
     """Train models that were made without values: on all processes, and on all but the first."""
     with torch.device("meta"):
@@ -175,6 +187,16 @@ def errors(top, rank):
 
         def forward(self, x):
             return x @ self.weight
+
+    class Odd(Bare):
+        def __init__(self, scale):
+            super().__init__()
+            self.scale = scale
+
+    def hooked():
+        model = Bare()
+        model.weight.register_hook(lambda gradient: gradient / 2)
+        return model
 
     def fails(name, *callbacks, before=None, **options):
         with torch.device(options.pop("device", "cpu")):
@@ -200,6 +222,9 @@ def errors(top, rank):
     fails("class", FSDP(wrap=("Blok",)))
     fails("empty", device="meta")
     fails("never filled", make=Bare, device="meta", **WAYS["fsdp"])
+    fails("number", make=lambda: Odd(nn.Parameter(torch.tensor(1.0))), **WAYS["fsdp"])
+    fails("types", make=lambda: Odd(nn.Parameter(torch.ones(3, dtype=torch.float64))), **WAYS["fsdp"])
+    fails("hook", make=hooked, **WAYS["fsdp"])
     fails("too few", make=Bare, **WAYS["simple"])
     fails(
         "lost gradients",
@@ -220,6 +245,7 @@ def main():
     features(top)
     inexact(top)
     language(top)
+    notes(top)
     empty_models(top, rank)
     errors(top, rank)
     last.append(train(f"{top}/last", **WAYS["fsdp"]))

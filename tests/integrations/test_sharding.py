@@ -16,7 +16,8 @@ from trainbus import FSDP, ShardedOptimizer, TrainingArguments
 from trainbus.callbacks.compose import compose
 from trainbus.engine.checkpoint.codec import load_values
 from trainbus.engine.command_line import main
-from trainbus.events.errors import ArgumentError, CheckpointError, MissingExtra
+from trainbus.engine.ranks import Ranks
+from trainbus.events.errors import ArgumentError, CheckpointError, MissingExtra, RankFailure
 from trainbus.integrations import load
 
 PROGRAM = Path(__file__).with_name("sharding_program.py")
@@ -77,6 +78,10 @@ class TestTwoProcesses:
         assert same(mine, theirs)
         assert end(way + suffix)["norms"] == end("ddp" + suffix)["norms"]
         assert max(end("ddp")["norms"]) > 0.5  # clipping is at work
+
+    def test_notes_on_weights_and_how_they_are_laid_out_change_nothing(self, end, weights):
+        assert end("notes-fsdp")["noted"] == end("notes-ddp")["noted"] == ["end.weight"]
+        assert farthest(weights("notes-fsdp"), weights("notes-ddp")) <= 2e-5  # products add up in the order of layout
 
     def test_a_norm_added_up_from_parts_is_near(self, end, weights):
         assert 0 < farthest(weights("inexact"), weights("ddp")) <= 2e-5
@@ -213,6 +218,9 @@ class TestTwoProcesses:
             ("class", "did you mean 'Block'?"),
             ("empty", "With `fsdp=True` they are made"),
             ("never filled", "nothing gave values to weight"),
+            ("number", "scale is a single number"),
+            ("types", "torch.float32 (weight) and torch.float64 (scale): convert the model"),
+            ("hook", "weight has a hook on its gradient"),
             ("too few", "leave `sharded_ddp` out"),
             ("lost gradients", "zero_grad(set_to_none=False)"),
         ],
@@ -365,3 +373,15 @@ def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch):
 def test_a_degree_of_one_is_no_degree(kind):
     with pytest.raises(ArgumentError, match="at least 2 processes"):
         kind(degree=1)
+
+
+def test_one_that_saves_alone_is_told_to_have_all_save(tmp_path):
+    trainer = build(tmp_path)
+
+    def gather(model):
+        raise RuntimeError("[pair.cc:553] Connection closed by peer")
+
+    trainer.run.seams.model_state = gather
+    trainer.run.ranks = Ranks(0, 2)
+    with pytest.raises(RankFailure, match="call it on all of them, without an `if is_world_process_zero"):
+        trainer.save_model(str(tmp_path / "model"))
