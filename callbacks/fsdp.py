@@ -92,8 +92,8 @@ class FSDP(Callback):
                 logger.warning("`sharding_degree=1` splits nothing: each process holds all, as with DDP.")
             return None
         wanted = args.splitting
-        if wanted.ignored:
-            logger.warning("fsdp_config: %s change nothing with FSDP2.", ", ".join(wanted.ignored))
+        if wanted.ignored and args.should_log:
+            logger.warning("fsdp_config: %s: of no effect with FSDP2; leave it out.", ", ".join(wanted.ignored))
         degree = args.sharding_degree
         if wanted.within_node and degree == -1:
             degree = int(os.environ.get("LOCAL_WORLD_SIZE", args.world_size))

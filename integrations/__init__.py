@@ -112,7 +112,8 @@ def way_to_shard(args: Any) -> str:
         name = next(name for name in names if getattr(args, name) not in (None, "", False))
         raise ArgumentError(
             f"`{name}={getattr(args, name)!r}` only works in distributed training, and this process is a single one: "
-            "start the program with torchrun --nproc_per_node=N."
+            f"start the program with torchrun --nproc_per_node=N, N of 2 or more, or leave `{name}` out. "
+            "Checkpoints of several processes go on with one."
         )
     return {"fairscale": "sharded_ddp", "deepspeed": "deepspeed"}.get(way, "")
 

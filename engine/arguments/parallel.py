@@ -13,7 +13,7 @@ from ._splitting import Splitting, read_splitting, sharded_ddp_words
 
 @dataclass(kw_only=True)
 class ParallelArguments(Group):
-    """How several processes train one model; unused where there is one."""
+    """How several processes train one model."""
 
     ddp_backend: str | None = arg(
         None, "What processes talk through, such as 'nccl' or 'gloo'; None takes nccl on GPUs and gloo on CPUs."
