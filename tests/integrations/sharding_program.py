@@ -8,7 +8,7 @@ import sys
 import torch
 import torch.distributed.optim
 from ddp_program import no_thread_of_gloo_is_left
-from sharding_toys import WAYS, Net, build, data
+from sharding_toys import ON_CPU, WAYS, Net, build, data
 from torch import nn
 
 import trainbus.callbacks.fully_shard
@@ -241,6 +241,8 @@ def main():
     top, rank = sys.argv[1], int(os.environ["RANK"])
     sys.modules.setdefault("deepspeed", None)  # which transformers would import, later
     all_ways(top)
+    if not ON_CPU:
+        return
     other_ways(top)
     features(top)
     inexact(top)

@@ -1,5 +1,6 @@
 """What the trainings that split their work are made of."""
 
+import os
 from types import SimpleNamespace
 
 import torch
@@ -7,6 +8,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from trainbus import Trainer, TrainingArguments
+
+ON_CPU = os.environ.get("TRAINBUS_TESTS_ON") != "gpus"
+"""Where the trainings compute."""
 
 WAYS = {
     "ddp": {},
@@ -89,7 +93,7 @@ def build(folder, *callbacks, model=None, rows=None, **options):
     arguments = {
         **{"per_device_train_batch_size": 4, "max_steps": 8, "learning_rate": 1e-2, "max_grad_norm": 0.5},
         **{"weight_decay": 0.01, "save_steps": 4, "logging_steps": 2, "eval_strategy": "steps", "eval_steps": 4},
-        **{"ddp_timeout": 60, "disable_tqdm": True, "use_cpu": True, "report_to": "none", **options},
+        **{"ddp_timeout": 60, "disable_tqdm": True, "use_cpu": ON_CPU, "report_to": "none", **options},
     }
     if words:
         model = language_model() if model is None else model
