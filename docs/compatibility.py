@@ -40,7 +40,7 @@ DIFFERS = {
     "sharding": "PaddleNLP's; `stage1` is PyTorch's ZeroRedundancyOptimizer, the others are its FSDP2.",
     "sharding_degree": "PaddleNLP's.",
     "train_sampling_strategy": "`batch_rebalance` is [left out](#values-that-are-left-out).",
-    "sharded_ddp": "Transformers 4's; `simple` is fairscale's, the others are PyTorch's FSDP2.",
+    "sharded_ddp": "Transformers 4's; `simple` is fairscale's, the others PyTorch's FSDP2, with `fairscale` its own.",
     "torch_empty_cache_steps": "At the end of a step rather than inside it.",
     "warmup_ratio": "Transformers 4's; 5 spells it as `warmup_steps` below 1.",
 }

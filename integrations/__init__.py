@@ -25,6 +25,7 @@ TABLE: dict[str, tuple[str, str, str]] = {
     "hub": ("hub:PushToHub", "huggingface_hub", "hub"),
     "deepspeed": ("deepspeed:DeepSpeed", "deepspeed", "deepspeed"),
     "sharded_ddp": ("fairscale:ShardedDDP", "fairscale", "sharded"),
+    "fairscale_fsdp": ("fairscale_fsdp:FairscaleFSDP", "fairscale", "sharded"),
     "optuna_search": ("optuna:OptunaSearch", "optuna", "optuna"),
     "ray_search": ("ray:RaySearch", "ray", "ray"),
     "wandb_search": ("wandb_sweep:WandbSweep", "wandb", "wandb"),
@@ -115,7 +116,8 @@ def way_to_shard(args: Any) -> str:
             f"start the program with torchrun --nproc_per_node=N, N of 2 or more, or leave `{name}` out. "
             "Checkpoints of several processes go on with one."
         )
-    return {"fairscale": "sharded_ddp", "deepspeed": "deepspeed"}.get(way, "")
+    entries = {"fairscale": "sharded_ddp", "fairscale_fsdp": "fairscale_fsdp", "deepspeed": "deepspeed"}
+    return entries.get(way, "")
 
 
 def _trackers(args: Any) -> Iterator[str]:

@@ -114,7 +114,7 @@ def inside(names: set[str]) -> set[str]:
 
 def integration_of(module: str) -> str:
     """Return the integration that a module is, or is a part of, as `deepspeed_config` is of `deepspeed`."""
-    return module if module in INTEGRATIONS or module.partition("_")[0] not in INTEGRATIONS else module.split("_")[0]
+    return max((known for known in INTEGRATIONS if f"{module}_".startswith(f"{known}_")), key=len, default=module)
 
 
 def outside(names: set[str]) -> set[str]:

@@ -63,6 +63,7 @@ SETTINGS: dict[str, Setting] = {
     "EarlyStoppingCallback": Setting(arguments={"metric_for_best_model": "loss"}),
     "Evaluate": Setting(lambda folder: {"trigger": every(2), "on_start": True}),
     "FSDP": Setting(alone="torchrun --nproc_per_node"),
+    "FairscaleFSDP": Setting(alone="torchrun --nproc_per_node"),
     "GradientCheckpointing": Setting(lambda folder: {"blocks": (Block,)}),
     "Log": Setting(lambda folder: {"trigger": every(2)}),
     "MetricSchedule": Setting(

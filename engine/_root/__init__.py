@@ -117,6 +117,7 @@ if TYPE_CHECKING:
     from trainbus.events.triggers import never as never
     from trainbus.integrations.deepspeed import DeepSpeed as DeepSpeed
     from trainbus.integrations.fairscale import ShardedDDP as ShardedDDP
+    from trainbus.integrations.fairscale_fsdp import FairscaleFSDP as FairscaleFSDP
     from trainbus.integrations.hub import PushToHub as PushToHub
     from trainbus.integrations.liger import Liger as Liger
     from trainbus.integrations.mlflow import MLflow as MLflow
@@ -208,8 +209,9 @@ _PLACES = {
 """Where each public name lives: importing trainbus imports none of it, using a name imports its module."""
 
 _EXTRAS = {
-    "DeepSpeed": "deepspeed", "Liger": "liger", "MLflow": "mlflow", "PushToHub": "hub", "ShardedDDP": "sharded_ddp",
-    "TensorBoard": "tensorboard", "Trackio": "trackio", "Wandb": "wandb",
+    "DeepSpeed": "deepspeed", "FairscaleFSDP": "fairscale_fsdp", "Liger": "liger", "MLflow": "mlflow",
+    "PushToHub": "hub", "ShardedDDP": "sharded_ddp", "TensorBoard": "tensorboard", "Trackio": "trackio",
+    "Wandb": "wandb",
 }  # fmt: skip
 """Public names of integrations, which `integrations.load` imports or explains how to install."""
 

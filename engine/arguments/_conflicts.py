@@ -32,3 +32,8 @@ def conflicts(args: TrainingArguments) -> Iterator[str]:
         )
     if args.bf16 and args.sharded_ddp_option == "simple":
         yield "`sharded_ddp='simple'` is not supported with bf16; give `sharding='stage1'`, which splits the same."
+    if args.bf16 and args.way_to_shard == "fairscale_fsdp":
+        yield (
+            f"`sharded_ddp={args.sharded_ddp!r}` is not supported with bf16; leave the word 'fairscale' out, and "
+            "PyTorch's FSDP2 splits the same."
+        )

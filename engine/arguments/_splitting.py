@@ -13,7 +13,7 @@ from ...events.errors import nearest
 STAGES = ("stage1", "stage2", "stage3")
 """The stages of `sharding`: optimizer states, gradients with them, weights with both."""
 
-OPTIONS = ("simple", "zero_dp_2", "zero_dp_3", "offload", "auto_wrap")
+OPTIONS = ("simple", "zero_dp_2", "zero_dp_3", "offload", "auto_wrap", "fairscale")
 """The words of `sharded_ddp`."""
 
 STRATEGIES = ("full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2")
@@ -119,10 +119,11 @@ def _wrong_sharded_ddp(said: str, words: list[str]) -> Iterator[str]:
         yield f"{said}; `--sharded_ddp simple` is not compatible with any other option."
     elif {"zero_dp_2", "zero_dp_3"} <= {*words}:
         yield f"{said}; `--sharded_ddp zero_dp_2` is not compatible with `--sharded_ddp zero_dp_3`."
-    elif words and {*words} <= {"offload", "auto_wrap"}:
+    elif words and {*words} <= {"offload", "auto_wrap", "fairscale"}:
+        given = " ".join(words)
         yield (
-            f"{said}; `--sharded_ddp {' '.join(words)}` can't work on its own: it goes with zero_dp_2 or zero_dp_3, as "
-            "in 'zero_dp_2 offload'."
+            f"{said}; `--sharded_ddp {given}` can't work on its own: it goes with zero_dp_2 or zero_dp_3, as in "
+            f"'zero_dp_2 {given}'."
         )
 
 

@@ -35,7 +35,8 @@ class ParallelArguments(Group):
         "",
         "How the work is spread over processes: 'simple' (or true) gives each its share of the optimizer states, by "
         "fairscale; 'zero_dp_2' and 'zero_dp_3' split the weights too, as `sharding` stage2 and stage3 do, both also "
-        "with ' offload' and ' auto_wrap'; '' does neither.",
+        "with ' offload' and ' auto_wrap', and with ' fairscale', on CUDA, by fairscale's FullyShardedDataParallel, of "
+        "the model as a whole, or with ' auto_wrap' of its blocks; '' does neither.",
     )
 
     sharding: str = arg(
@@ -66,11 +67,16 @@ class ParallelArguments(Group):
 
     @property
     def way_to_shard(self) -> str:
-        """What splits the work: 'fairscale', 'optimizer' (its state only), 'fsdp', 'deepspeed', or '' for nothing."""
+        """What splits the work; '' for nothing.
+
+        'fairscale' and 'fairscale_fsdp' (its two ways), 'optimizer' (its state only), 'fsdp' or 'deepspeed'.
+        """
         if self.deepspeed not in (None, ""):
             return "deepspeed"
         if self.sharded_ddp_option == "simple":
             return "fairscale"
+        if "fairscale" in self.sharded_ddp_words:
+            return "fairscale_fsdp"
         if self.sharding_degree == 1:
             return ""
         if self.sharding_option[0] == "stage1":
@@ -78,10 +84,14 @@ class ParallelArguments(Group):
         return "fsdp" if self.sharded_ddp_option or self.sharding_option[0] or self.fsdp else ""
 
     @property
+    def sharded_ddp_words(self) -> list[str]:
+        """`sharded_ddp` as its words."""
+        return sharded_ddp_words(self.sharded_ddp)
+
+    @property
     def sharded_ddp_option(self) -> str:
         """`sharded_ddp` as its name: 'simple', 'zero_dp_2', 'zero_dp_3', or '' for none."""
-        words = sharded_ddp_words(self.sharded_ddp)
-        return next((word for word in words if word not in ("offload", "auto_wrap")), "")
+        return next((word for word in self.sharded_ddp_words if word not in ("offload", "auto_wrap", "fairscale")), "")
 
     @property
     def splitting(self) -> Splitting:
@@ -109,6 +119,11 @@ class ParallelArguments(Group):
             yield (
                 f"`sharding_degree` is {self.sharding_degree!r}, and `sharded_ddp='simple'` splits over all processes; "
                 "give `sharding='stage1'`, which splits the same."
+            )
+        if self.sharding_degree >= 1 and "fairscale" in self.sharded_ddp_words:
+            yield (
+                f"`sharding_degree` is {self.sharding_degree!r}, and `sharded_ddp={self.sharded_ddp!r}` splits over "
+                "all processes; leave the word 'fairscale' out."
             )
 
     def _absent_files(self) -> Iterator[str]:

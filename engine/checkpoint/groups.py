@@ -109,10 +109,11 @@ def _check(optimizer: Optimizer, state: dict[str, Any], saved: list[dict[str, An
             parts = state["state"].get(number, {})
             if not isinstance(parts, Mapping):
                 raise CheckpointError(f"{path} holds no state of an optimizer.")
+            whole = getattr(parameter, "_orig_size", parameter.shape)  # fairscale's name for it, where it split one
             for name in SHAPED:
-                shape = getattr(parts.get(name), "shape", parameter.shape)
-                if shape != parameter.shape:
+                shape = getattr(parts.get(name), "shape", whole)
+                if shape != whole:
                     raise CheckpointError(
-                        f"{path} has a {name!r} of shape {[*shape]} for a parameter of shape {[*parameter.shape]}: "
+                        f"{path} has a {name!r} of shape {[*shape]} for a parameter of shape {[*whole]}: "
                         "the model is not what it was."
                     )
