@@ -1,0 +1,251 @@
+"""fairscale's FullyShardedDataParallel on two processes against DDP, with pretended streams where there is no GPU."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from sharding_toys import Net, data, language_model
+
+from trainbus import TrainingArguments
+from trainbus.callbacks.compose import compose
+from trainbus.engine.checkpoint.codec import load_values
+from trainbus.events.errors import ArgumentError, MissingExtra
+from trainbus.integrations import found_callbacks, load
+
+fairscale_fsdp = pytest.importorskip("trainbus.integrations.fairscale_fsdp", reason="needs fairscale")
+FairscaleFSDP = fairscale_fsdp.FairscaleFSDP
+
+PROGRAM = Path(__file__).with_name("fairscale_fsdp_program.py")
+WAYS = ["2", "3", "3-offload", "root"]
+
+two_processes = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
+
+
+def start(top, *words):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(PROGRAM)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([*command, str(top), *words], env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return top
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """All runs of the program."""
+    return start(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def end(runs):
+    """What a run ended with, by its name."""
+    return lambda name: torch.load(runs / name / "end.pt")
+
+
+@pytest.fixture(scope="module")
+def weights(runs):
+    """The weights that a run ended with, by its name."""
+    return lambda name: load_file(runs / name / "final" / "model.safetensors")
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def farthest(one, other):
+    assert one.keys() == other.keys()
+    return max((one[name] - other[name]).abs().max().item() for name in one)
+
+
+class TestTwoProcesses:
+    pytestmark = two_processes
+
+    @pytest.mark.parametrize("suffix", ["", "-2"], ids=["whole", "accumulated"])
+    @pytest.mark.parametrize("way", WAYS)
+    def test_every_way_ends_with_the_weights_of_ddp(self, end, weights, way, suffix):
+        assert farthest(weights(way + suffix), weights("ddp" + suffix)) <= 2e-5
+        assert end(way + suffix)["norms"] == pytest.approx(end("ddp" + suffix)["norms"], rel=1e-6)
+        assert end(way + suffix)["losses"] == pytest.approx(end("ddp" + suffix)["losses"], rel=1e-5)
+        assert max(end("ddp")["norms"]) > 0.5  # clipping is at work
+
+    def test_it_holds_half_of_what_ddp_holds(self, end):
+        (mine,), (theirs,) = end("lean")["memory"], end("ddp")["memory"]
+        assert mine < 0.6 * theirs
+
+    @pytest.mark.parametrize("way", [*WAYS, "lean"])
+    def test_each_row_is_evaluated_once_and_in_order(self, end, way):
+        assert end(way)["labels"] == [data().labels] * 2
+        assert end(way)["eval_losses"] == pytest.approx(end("ddp")["eval_losses"], rel=1e-5)
+
+    @pytest.mark.parametrize("way", ["3", "3-offload"])
+    def test_a_resumed_run_ends_like_an_unbroken_one(self, end, weights, way):
+        assert same(weights(f"{way}-resumed"), weights(way))
+        assert end(f"{way}-resumed")["losses"] == end(way)["losses"]
+
+    @pytest.mark.parametrize("runs_on", ["ddp-to-3", "3-to-ddp", "3-to-stage3"])
+    def test_what_one_way_wrote_another_resumes(self, weights, runs_on):
+        assert farthest(weights(runs_on), weights("ddp")) <= 2e-5
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_model_and_optimizer_are_saved_whole(self, runs, way):
+        folder = runs / way / "checkpoint-8"
+        assert [path.name for path in folder.glob("*odel*")] == ["model.safetensors"]
+        Net().load_state_dict(load_file(folder / "model.safetensors"), strict=True)
+        mine, theirs = (load_values(runs / name / "checkpoint-8" / "optimizer.safetensors") for name in (way, "ddp"))
+        groups = [[group["params"] for group in state["param_groups"]] for state in (mine, theirs)]
+        assert groups[0] == groups[1]
+        assert mine["state"].keys() == theirs["state"].keys()
+        assert all(farthest(mine["state"][number], theirs["state"][number]) <= 2e-5 for number in mine["state"])
+
+    def test_weights_keep_their_names_while_they_are_split(self, runs):
+        found = torch.load(runs / "names.pt")
+        assert found["names"] == [name for name, _ in Net().named_parameters()]
+        assert found["keys"] == [*Net().state_dict()]
+        assert found["blocks"] == 2
+
+    def test_fairscale_hears_of_each_gradient_once_a_step(self, runs):
+        found = torch.load(runs / "names.pt")
+        assert found["heard"] == 8 * len(found["names"])
+
+    def test_a_split_model_is_evaluated_before_and_after_training_and_trained_on(self, end, weights):
+        mine, theirs = end("3-offload-long"), end("ddp-long")
+        for name in ("before", "after"):
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-5)
+        assert torch.allclose(mine["predicted"], theirs["predicted"], atol=1e-5)
+        assert mine["after"] == pytest.approx(mine["best"], rel=1e-6)
+        assert farthest(weights("3-offload-long"), weights("ddp-long")) <= 2e-5
+
+    @pytest.mark.parametrize("what", ["scaled", "failed"])
+    def test_a_scaled_loss_and_an_error_in_backward_change_nothing(self, end, weights, what):
+        assert farthest(weights(f"3-{what}"), weights(f"ddp-{what}")) <= 2e-5
+        assert end(f"3-{what}")["norms"] == pytest.approx(end(f"ddp-{what}")["norms"], rel=1e-5)
+
+    def test_frozen_blocks_are_thawed(self, weights):
+        assert farthest(weights("3-thawed"), weights("ddp-thawed")) < 1e-3
+        assert farthest(weights("ddp-thawed"), weights("ddp")) > 1e-2
+
+    def test_a_model_of_transformers_is_split_by_its_own_blocks_and_recomputed(self, runs, weights):
+        assert farthest(weights("words-3"), weights("words-ddp")) <= 2e-5
+        loaded = type(language_model()).from_pretrained(runs / "words-3" / "final")
+        assert loaded.lm_head.weight is loaded.transformer.wte.weight
+
+    @pytest.mark.parametrize(
+        ("what", "said"),
+        [
+            ("optimizer", "`optimizers` has an optimizer of the whole weights"),
+            ("adafactor", "Adafactor looks at the shape of a weight"),
+            ("average", "EMA does not go with FairscaleFSDP"),
+            ("half evaluation", "HalfEvaluation does not go with FairscaleFSDP"),
+            ("bf16", "not supported with bf16; leave the word 'fairscale' out"),
+            ("compile", "Compile does not go with FairscaleFSDP"),
+            ("batch size", "`auto_find_batch_size`"),
+            ("generate", "`predict_with_generate` uses weights outside of forward"),
+            ("half weights", "start.weight is torch.bfloat16"),
+            ("no values", "on meta"),
+            ("split already", "Net was split by another trainer's FairscaleFSDP"),
+            ("state of sgd", "of another optimizer than AdamW"),
+            ("words without cuda", "works on CUDA only, and this run is on cpu: leave the word 'fairscale' out"),
+            ("callback without cuda", "works on CUDA only, and this run is on cpu: leave the word 'fairscale' out"),
+        ],
+    )
+    def test_what_cannot_work_is_refused(self, runs, what, said):
+        assert said in torch.load(runs / "errors.pt")[what]
+
+
+@pytest.mark.gpu
+@pytest.mark.world_size(2)
+@pytest.mark.timeout(300)
+def test_on_gpus_it_ends_with_the_weights_of_ddp(tmp_path):
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there are no two GPUs")
+    start(tmp_path, "cuda")
+
+    def final(name):
+        return load_file(tmp_path / name / "final" / "model.safetensors")
+
+    for suffix in ("", "-2"):
+        for way in WAYS:
+            assert farthest(final(way + suffix), final("ddp" + suffix)) <= 1e-4
+    for way in ("3", "3-offload"):
+        assert farthest(final(f"{way}-resumed"), final(way)) <= 1e-4
+    (mine,), (theirs,) = (torch.load(tmp_path / name / "end.pt")["memory"] for name in ("lean", "ddp"))
+    assert mine < 0.6 * theirs
+    assert 0 < farthest(final("half"), final("3")) < 0.1
+
+
+# How it is spelt.
+
+
+@pytest.fixture
+def several(monkeypatch):
+    """Be one of two processes."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("several")
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        ("zero_dp_3 fairscale", {"wrap": ()}),
+        ("fairscale zero_dp_2", {"wrap": (), "reshard_after_forward": False}),
+        (["zero_dp_3", "fairscale", "auto_wrap"], {}),
+        ("zero_dp_3 fairscale offload auto_wrap", {"offload": True}),
+    ],
+    ids=str,
+)
+def test_words_become_fields(monkeypatch, words, fields):
+    monkeypatch.setattr(fairscale_fsdp, "has_cuda", lambda device: True)
+    args = TrainingArguments(use_cpu=True, sharded_ddp=words)
+    assert args.way_to_shard == "fairscale_fsdp"
+    built = compose(args, [], found_callbacks(args))
+    ways = [callback for callback in built if type(callback).__name__ in ("DDP", "FSDP", "FairscaleFSDP")]
+    assert ways == [FairscaleFSDP(**fields)]
+
+
+@pytest.mark.usefixtures("several")
+def test_without_cuda_the_words_are_refused_before_anything_is_built():
+    with pytest.raises(ArgumentError, match=r"works on CUDA only.* PyTorch's FSDP2 does the same"):
+        found_callbacks(TrainingArguments(use_cpu=True, sharded_ddp="zero_dp_3 fairscale"))
+
+
+def test_one_process_splits_nothing():
+    with pytest.raises(ArgumentError, match="a single one: start the program with torchrun"):
+        found_callbacks(TrainingArguments(use_cpu=True, sharded_ddp="zero_dp_3 fairscale"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"sharded_ddp": "fairscale"},
+            "can't work on its own: it goes with zero_dp_2 or zero_dp_3, as in 'zero_dp_2 fairscale'",
+        ),
+        ({"sharded_ddp": "simple fairscale"}, "is not compatible with any other option"),
+        ({"sharded_ddp": "zero_dp_3 fairscle"}, "did you mean 'fairscale'?"),
+        (
+            {"sharded_ddp": "zero_dp_3 fairscale", "bf16": True},
+            "not supported with bf16; leave the word 'fairscale' out",
+        ),
+        ({"sharded_ddp": "zero_dp_3 fairscale", "sharding_degree": 2}, "leave the word 'fairscale' out"),
+        ({"sharded_ddp": "zero_dp_3 fairscale", "fsdp": True}, "are different ways"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_meant_is_refused(given, said):
+    with pytest.raises(ArgumentError) as error:
+        TrainingArguments(use_cpu=True, **given)
+    assert said in str(error.value)
+
+
+def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("fairscale.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "fairscale", None)
+    for name in ("fairscale_fsdp", "fairscale_fsdp_units"):
+        monkeypatch.delitem(sys.modules, f"trainbus.integrations.{name}", raising=False)
+    with pytest.raises(MissingExtra, match=r"FairscaleFSDP needs fairscale: pip install 'trainbus\[sharded\]'"):
+        load("fairscale_fsdp")
