@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.optim import Optimizer
 
-from ..callbacks.blocks import blocks_of
+from ..callbacks.blocks import Kinds, blocks_of
 from ..callbacks.compile_model import Compile
 from ..callbacks.ddp import DDP, synchronise_last
 from ..callbacks.ema import EMA
@@ -66,9 +66,10 @@ class FairscaleFSDP(Callback):
     instead_of = (DDP,)
     places_model: ClassVar[bool] = True
 
-    wrap: tuple[str, ...] | int | None = None
-    """What is gathered at once: modules of these classes, or of at least so many weights; by default what a model of
-    transformers says (`_no_split_modules`), else the members of `nn.ModuleList`s. `()` gathers the whole model."""
+    wrap: Kinds | int | None = None
+    """What is gathered at once: modules of these classes, or so named, or of at least so many weights; by default what
+    a model of transformers says (`_no_split_modules`), else the members of `nn.ModuleList`s. `()` gathers the whole
+    model."""
     reshard_after_forward: bool = True
     """Let go of gathered weights between forward and backward: less memory, one more gathering (stage 3, not 2)."""
     offload: bool = False
