@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 from ..engine.arguments import TrainingArguments
 from ..engine.run import Run
 from ..events.callback import Callback
-from ..events.errors import ArgumentError, nearest
-from ..events.stages import Stage
+from ..events.errors import ArgumentError, ModelError, nearest
+from ..events.stages import Stage, order
 from .gradient_checkpointing import GradientCheckpointing
+from .wrapping import Wrapping
 
 HOOKS: dict[str, Callable[..., Any]] = {
     "fp16": default_hooks.fp16_compress_hook,
@@ -47,7 +48,9 @@ class DDP(Callback):
     """How gradients travel: `fp16`, `bf16`, `powersgd`, `batched_powersgd`, or a hook as `register_comm_hook` takes it,
     whose state is None. By default as they are."""
     comm_options: dict[str, Any] = field(default_factory=dict)
-    """Options of torch's `PowerSGDState`, as `matrix_approximation_rank`. A resumed run begins without its memory."""
+    """Options of torch's `PowerSGDState`, as `matrix_approximation_rank`. Its memory begins anew in a resumed run, and
+    where weights are frozen or thawed."""
+    _wrapping: Wrapping | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.comm_hook, str):
@@ -89,7 +92,13 @@ class DDP(Callback):
                     f"DDP(comm_hook='bf16') needs the backend nccl, and this is {dist.get_backend()}, which does not "
                     "add up bfloat16: take 'fp16'."
                 )
-            run.seams.fill("DDP", wrap_model=lambda model, _: self._wrap(run, model), synchronise=synchronise_last)
+            self._wrapping = Wrapping(run, lambda model, _: self._wrap(run, model))
+            run.seams.fill("DDP", wrap_model=self._wrapping.wrap, synchronise=self._synchronise)
+
+    @order(Stage.RELEASE)
+    def on_step_begin(self) -> None:
+        if self._wrapping is not None:
+            self._wrapping.follow()  # after all who may freeze or thaw weights
 
     def _wrap(self, run: Run, model: nn.Module) -> nn.Module:
         unused = self.find_unused_parameters
@@ -120,11 +129,39 @@ class DDP(Callback):
     def _low_rank(self) -> bool:
         return isinstance(self.comm_hook, str) and "powersgd" in self.comm_hook
 
+    @contextmanager
+    def _synchronise(self, model: Any, last: bool) -> Iterator[None]:
+        """Leave gradients on their process until the last batch of a step."""
+        if self.static_graph and not last:
+            raise ArgumentError(
+                "DDP(static_graph=True) goes with steps of one batch: leave it out, or set "
+                "`gradient_accumulation_steps=1`."
+            )
+        assert self._wrapping is not None
+        try:
+            with self._wrapping.watched(nullcontext() if last else model.no_sync(), last):
+                yield
+        except RuntimeError as error:
+            if self._low_rank and "finished reduction in the prior iteration" in str(error):
+                raise ModelError(
+                    f"The last step did not use all weights, and DDP(comm_hook={self.comm_hook!r}) waits for the "
+                    "gradients of all. Leave `comm_hook` out, or take 'fp16', which both go with looking for the "
+                    "unused ones; if it is the same weights in every step, freeze them, as Freeze() does."
+                ) from error
+            raise
+
     def on_train_end(self, run: Run) -> None:
         if self.broadcast_buffers is not False:
-            # As before each forward: what is measured from here on is the model that is saved.
-            for buffer in run.model.buffers():
-                dist.broadcast(buffer.detach(), 0)
+            send_buffers(run.model)
+
+
+def send_buffers(model: nn.Module) -> None:
+    """Send the first process's buffers to the others.
+
+    It is done before each forward of a step, too: what is measured after the last one is then the model that is saved.
+    """
+    for buffer in model.buffers():
+        dist.broadcast(buffer.detach(), 0)
 
 
 def recomputes(run: Run) -> bool:
@@ -132,9 +169,3 @@ def recomputes(run: Run) -> bool:
     return any(isinstance(callback, GradientCheckpointing) for callback in run.bus.subscribers.values()) or any(
         getattr(module, "gradient_checkpointing", False) is True for module in run.model.modules()
     )
-
-
-def synchronise_last(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-    """Leave gradients on their process until the last batch of a step."""
-    no_sync: AbstractContextManager[Any] = nullcontext() if last else model.no_sync()  # type: ignore[operator]
-    return no_sync

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import nn
 
 from ..engine.run import Run
 from ..events.callback import Callback
-from ..events.errors import ArgumentError, ModelError, nearest
+from ..events.errors import ModelError, nearest
 from ..events.stages import Stage, order
 from ..events.triggers import Trigger, never
 
@@ -69,12 +68,6 @@ class Freeze(Callback):
     @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
         if not self.thawed:
-            wrapped: Any = run.model_wrapped
-            if getattr(wrapped, "find_unused_parameters", True) is False or getattr(wrapped, "static_graph", False):
-                raise ArgumentError(
-                    f"Freeze({', '.join(map(repr, self.patterns))}): DDP waits for gradients that frozen weights do "
-                    "not get. Set `ddp_find_unused_parameters=True`, and leave out `ddp_static_graph`."
-                )
             for weight in matching(run.model, self.patterns).values():
                 if weight.requires_grad:
                     weight.requires_grad_(False)

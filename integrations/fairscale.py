@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -14,15 +15,15 @@ from torch import nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.optim import Optimizer
 
-from ..callbacks.ddp import DDP, synchronise_last
+from ..callbacks.ddp import DDP, send_buffers
 from ..callbacks.sharded_optimizer import options_of, refuse_optimizer
+from ..callbacks.wrapping import Wrapping
 from ..engine.arguments import TrainingArguments
 from ..engine.ranks import Ranks
 from ..engine.run import Run
-from ..engine.seams import Clip
 from ..events.callback import Callback
-from ..events.errors import ArgumentError, ModelError, SubscriptionError
-from ..events.stages import Stage
+from ..events.errors import ArgumentError, ModelError
+from ..events.stages import Stage, order
 
 
 @dataclass
@@ -36,6 +37,8 @@ class ShardedDDP(Callback):
     arguments = ("sharded_ddp",)
     instead_of = (DDP,)
 
+    _wrapping: Wrapping | None = field(default=None, init=False, repr=False, compare=False)
+
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> ShardedDDP | None:
         return cls() if args.way_to_shard == "fairscale" else None
@@ -48,24 +51,30 @@ class ShardedDDP(Callback):
                 "Using sharded DDP only works in distributed training: start it with torchrun --nproc_per_node=N."
             )
         refuse_optimizer(run, OSS, "ShardedDDP")
+        self._wrapping = Wrapping(run, partial(_wrap, run))
+        gradients = _Gradients(run, self._wrapping)
         run.seams.fill(
             "ShardedDDP",
             make_optimizer=_shard,
-            wrap_model=partial(_wrap, run),
-            synchronise=synchronise_last,
-            clip=_clip_shares(run),
-            zero_grad=_zero_in_place,
+            wrap_model=self._wrapping.wrap,
+            synchronise=gradients.synchronise,
+            clip=gradients.clip,
             optimizer_state=_whole_state(run.ranks),
         )
 
+    @order(Stage.RELEASE)
+    def on_step_begin(self, run: Run) -> None:
+        if self._wrapping is not None:
+            self._wrapping.follow()  # after all who may freeze or thaw weights
+            # It would do so in each forward but those that only accumulate, which all do here.
+            wrapped: Any = run.model_wrapped
+            wrapped.sync_buffers(blocking=True)
+
+    def on_train_end(self, run: Run) -> None:
+        send_buffers(run.model)
+
     def on_close(self, run: Run) -> None:
-        wrapped: Any = run.model_wrapped
-        if isinstance(wrapped, ShardedDataParallel):
-            # Its hooks stay on the weights otherwise, and would reduce gradients beside those of the next training.
-            for hook in wrapped._grad_hooks:
-                hook.remove()
-            for kept in (wrapped._grad_hooks, wrapped._grad_accs, wrapped._manual_reduce):
-                kept.clear()
+        _unhook(run.model_wrapped)
 
 
 def _shard(make: Callable[[], Optimizer]) -> OSS:
@@ -86,61 +95,89 @@ def _wrap(run: Run, model: nn.Module, optimizer: Any) -> nn.Module:
             "leave `sharded_ddp` out."
         )
     scaler = run.seams.scaler
-    if isinstance(scaler, torch.amp.GradScaler):
+    if isinstance(scaler, torch.amp.GradScaler) and not isinstance(scaler, ShardedGradScaler):
         # Each process sees overflows in its own share only, and all must leave out the same steps.
         device, group = run.args.device.type, optimizer.group
         run.seams.scaler = ShardedGradScaler(device, init_scale=scaler.get_scale(), process_group=group)
-    # It sets itself up anew after each evaluation, which is no news.
-    wrapped: nn.Module = ShardedDataParallel(model, optimizer, warn_on_trainable_params_changed=False)
+    _unhook(run.model_wrapped)
+    # Without buffers a gradient is its weight's own, and may be None as under DDP. What is trained is followed here.
+    wrapped: nn.Module = ShardedDataParallel(model, optimizer, reduce_buffer_size=0, auto_refresh_trainable=False)
     return wrapped
 
 
-def _clip_shares(run: Run) -> Clip:
-    """Return clipping for gradients of which each process has only its own share reduced.
+def _unhook(wrapped: Any) -> None:
+    """Take the hooks off the weights, which would reduce gradients beside those of the next one that wraps them."""
+    if isinstance(wrapped, ShardedDataParallel):
+        for hook in wrapped._grad_hooks:
+            hook.remove()
+        for kept in (wrapped._grad_hooks, wrapped._grad_accs, wrapped._manual_reduce):
+            kept.clear()
 
-    The norms of the single gradients are exchanged, not their sum, so that the whole norm is added up as torch adds it,
-    and comes out with the same bits.
+
+class _Gradients:
+    """Averages the gradients of a step when all of them are there, each for the process that updates its weight.
+
+    fairscale would send each as soon as it is there. Processes that do not use the same weights would then send
+    different ones, or in another order, and mix them up or wait for each other.
     """
 
-    ranks = run.ranks
+    def __init__(self, run: Run, wrapping: Wrapping) -> None:
+        self.run, self.ranks, self.wrapping = run, run.ranks, wrapping
+        self.used: list[nn.Parameter] = []
+        """The weights that some process used in this step, in the model's order."""
+        self.measured: set[int] = set()
+        """The ids of those whose gradient this process measures."""
 
-    def clip(optimizer: Any, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
-        _refuse_lost_gradients(run.model_wrapped)
-        own = {id(parameter) for group in optimizer.partition_parameters()[ranks.rank] for parameter in group["params"]}
-        trained = [parameter for parameter in parameters if parameter.grad is not None]
+    @contextmanager
+    def synchronise(self, wrapped: Any, last: bool) -> Iterator[None]:
+        """Keep gradients on their process until the last batch of a step is done, and average them then."""
+        with self.wrapping.watched(wrapped.no_sync(), last):
+            yield
+        if last:
+            self._average(wrapped)
+
+    @torch.no_grad()
+    def _average(self, wrapped: Any) -> None:
+        """Give each process the averages of its share, and None for the others; a weight that nobody used keeps None.
+
+        A weight that the optimizer does not have is nobody's, and averaged for all: it counts for the norm.
+        """
+        weights = [weight for weight in self.wrapping.weights if weight.requires_grad]
+        here = torch.tensor([float(weight.grad is not None) for weight in weights], device=self.run.device)
+        anywhere = self.ranks.sum(here).tolist()
+        self.used = [weight for weight, processes in zip(weights, anywhere) if processes]
+        reduce = dict(zip(wrapped._trainable_params, wrapped._manual_reduce))
+        owner = wrapped._trainable_param_to_rank
+        self.measured = {id(weight) for weight in self.used if owner.get(weight, 0) == self.ranks.rank}
+        wrapped._bucket_flush_callback_set = True  # it is done with below
+        for weight in self.used:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            if weight in reduce:
+                reduce[weight]()
+            else:
+                weight.grad.copy_(self.ranks.sum(weight.grad.div_(self.ranks.world_size)))
+        wrapped._consume_work_handles()
+        wrapped._grad_to_be_reduced = [False] * len(wrapped._trainable_params)
+
+    def clip(self, optimizer: Any, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
+        """Clip gradients of which each process has its own share.
+
+        The norms of the single gradients are exchanged, not their sum, so that the whole norm is added up as torch adds
+        it, and comes out with the same bits.
+        """
+        if not self.used:
+            return torch.zeros((), device=self.run.device)
         norms = [
-            torch.linalg.vector_norm(parameter.grad) if id(parameter) in own else parameter.new_zeros(())
-            for parameter in trained
+            parameter.new_zeros(())
+            if parameter.grad is None or id(parameter) not in self.measured
+            else torch.linalg.vector_norm(parameter.grad)
+            for parameter in self.used
         ]
-        total: torch.Tensor = torch.linalg.vector_norm(ranks.sum(torch.stack(norms)))
+        total: torch.Tensor = torch.linalg.vector_norm(self.ranks.sum(torch.stack(norms)))
         if max_norm > 0:
-            nn.utils.clip_grads_with_norm_([p for p in trained if id(p) in own], max_norm, total)
+            nn.utils.clip_grads_with_norm_([p for p in self.used if p.grad is not None], max_norm, total)
         return total
-
-    return clip
-
-
-def _refuse_lost_gradients(wrapped: Any) -> None:
-    """Refuse gradients that are no longer where fairscale averages them: each process would go on with its own.
-
-    Raises:
-        SubscriptionError: if there are such, naming what sets gradients to None, which is torch's default.
-    """
-    places = {bucket.buffer.untyped_storage().data_ptr() for bucket in wrapped._bucket_list}
-    for weight, shared in zip(wrapped._trainable_params, wrapped._should_bucket_grad):
-        if shared and (weight.grad is None or weight.grad.untyped_storage().data_ptr() not in places):
-            raise SubscriptionError(
-                "Gradients were set to None, and fairscale no longer averages them over the processes: the weights "
-                "would come out wrong. Leave it to the trainer, or clear them with `zero_grad(set_to_none=False)`."
-            )
-
-
-def _zero_in_place(parameters: list[nn.Parameter]) -> None:
-    # Gradients are views into the buckets that are reduced. Setting them to None, torch's default, would cut them off,
-    # and the processes would go on with gradients that nobody averaged.
-    for parameter in parameters:
-        if parameter.grad is not None:
-            parameter.grad.detach_().zero_()
 
 
 def _whole_state(ranks: Ranks) -> Callable[[Any], dict[str, Any]]:
