@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,7 +130,7 @@ class DDP(Callback):
         return isinstance(self.comm_hook, str) and "powersgd" in self.comm_hook
 
     @contextmanager
-    def _synchronise(self, model: Any, last: bool) -> Iterator[None]:
+    def _synchronise(self, model: nn.Module, last: bool) -> Iterator[None]:
         """Leave gradients on their process until the last batch of a step."""
         if self.static_graph and not last:
             raise ArgumentError(
@@ -139,7 +139,7 @@ class DDP(Callback):
             )
         assert self._wrapping is not None
         try:
-            with self._wrapping.watched(nullcontext() if last else model.no_sync(), last):
+            with self._wrapping.watched(synchronise_last(model, last), last):
                 yield
         except RuntimeError as error:
             if self._low_rank and "finished reduction in the prior iteration" in str(error):
@@ -169,3 +169,9 @@ def recomputes(run: Run) -> bool:
     return any(isinstance(callback, GradientCheckpointing) for callback in run.bus.subscribers.values()) or any(
         getattr(module, "gradient_checkpointing", False) is True for module in run.model.modules()
     )
+
+
+def synchronise_last(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+    """Leave gradients on their process until the last batch of a step."""
+    no_sync: AbstractContextManager[Any] = nullcontext() if last else model.no_sync()  # type: ignore[operator]
+    return no_sync

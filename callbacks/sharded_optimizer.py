@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,10 +14,12 @@ import torch.distributed as dist
 from torch.optim import Optimizer
 
 from ..engine.arguments import TrainingArguments
+from ..engine.optim import made_with
 from ..engine.run import Run
 from ..events.callback import Callback
-from ..events.errors import ArgumentError
+from ..events.errors import ArgumentError, ModelError
 from ..events.stages import Stage
+from .schedule_free import has_two_modes
 
 
 @dataclass
@@ -80,10 +83,52 @@ def refuse_optimizer(run: Run, kind: type[Optimizer], name: str) -> None:
         )
 
 
+def options_to_share(optimizer: Optimizer, name: str) -> dict[str, Any]:
+    """Return the options with which each process makes an optimizer of the same class for its share of the weights.
+
+    Args:
+        optimizer: one for all weights.
+        name: who shares it out, for the errors.
+
+    Raises:
+        ArgumentError: if its options are not known, or it keeps two sets of weights.
+        ModelError: if its weights are of several types.
+    """
+    kind = type(optimizer).__name__
+    if has_two_modes(optimizer):
+        raise ArgumentError(
+            f"{kind} trains other weights than it evaluates, and with {name} each process has its own share of them "
+            "only: leave that out, or split the weights too, with `sharding='stage2'`."
+        )
+    types = Counter(str(weight.dtype) for group in optimizer.param_groups for weight in group["params"])
+    if len(types) > 1:
+        counts = " and ".join(f"{count} of {dtype.removeprefix('torch.')}" for dtype, count in types.items())
+        raise ModelError(
+            f"{name} sends weights that are updated in one piece, which takes one type, and there are {counts}: give "
+            "all the same, as by `model.float()`, or leave it out, as DDP takes any."
+        )
+    unknown = sorted(_taken(optimizer) - optimizer.defaults.keys())
+    if unknown and made_with(optimizer) is None:
+        raise ArgumentError(
+            f"{name} has each process make a {kind} of its own, and of the one that `create_optimizer` made it cannot "
+            f"read back {', '.join(unknown)}: give class and options, as "
+            f"`optimizer_cls_and_kwargs=({kind}, {{'lr': 1e-4}})`."
+        )
+    return options_of(optimizer)
+
+
 def options_of(optimizer: Optimizer) -> dict[str, Any]:
-    """Return the options that an optimizer's class takes, as this one has them."""
-    taken = inspect.signature(type(optimizer)).parameters
-    return {name: value for name, value in optimizer.defaults.items() if name in taken}
+    """Return the options that an optimizer was made with; where that is not known, those of its class that it shows."""
+    given = made_with(optimizer)
+    if given is not None:
+        return given
+    return {name: value for name, value in optimizer.defaults.items() if name in _taken(optimizer)}
+
+
+def _taken(optimizer: Optimizer) -> set[str]:
+    """Return the names of the options that an optimizer's class takes, beside the weights."""
+    _, *taken = inspect.signature(type(optimizer)).parameters.values()
+    return {each.name for each in taken if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
 
 
 def _sharding_class() -> Any:
@@ -105,9 +150,8 @@ def _split(degree: int | None, rank: int, world: int, make: Callable[[], Optimiz
         # Every process makes all groups, in the same order.
         groups = [dist.new_group(list(range(first, first + degree))) for first in range(0, world, degree)]
         group = groups[rank // degree]
-    return sharding(
-        optimizer.param_groups, optimizer_class=type(optimizer), process_group=group, **options_of(optimizer)
-    )
+    options = options_to_share(optimizer, "ShardedOptimizer")
+    return sharding(optimizer.param_groups, optimizer_class=type(optimizer), process_group=group, **options)
 
 
 def _whole_state(saves: bool) -> Callable[[Any], dict[str, Any]]:

@@ -17,9 +17,6 @@ DDP_BUCKETS = FULL
 """Gradients a second time, in the buffers that DDP sends."""
 USABLE = 0.9
 """Share of a GPU's memory that may be planned with; CUDA, its libraries and fragments take the rest."""
-
-FAIRSCALE_BUCKET = 2**23
-"""Gradients that fairscale keeps in one buffer for each process; the others are dropped after use."""
 ASSUMED_LAYERS = 32
 """Layers of a model of which they are not given: of those that are put together layer by layer, two are there."""
 DEEPSPEED_LIVE = 1e9
@@ -121,17 +118,9 @@ def _zero1(way: Way, training: Training) -> Need:
 
 def _fairscale(way: Way, training: Training) -> Need:
     found = _one_process(way, training)
-    gpus = training.gpus
-    kept = min(1.0, gpus * FAIRSCALE_BUCKET / training.params)
-    return replace(
-        found,
-        states=found.states / gpus,
-        buckets=FULL * kept,
-        gradients=FULL * (1 - kept) / gpus,
-        accumulated=found.accumulated * (1 - kept),
-        # Gradients are reduced to the process that updates their weights, which sends those to the others.
-        sent=2.0,
-    )
+    # Gradients are reduced to the process that updates their weights, which sends those to the others. It is done when
+    # all of them are there.
+    return replace(found, states=found.states / training.gpus, sent=2.0)
 
 
 def _fsdp2(way: Way, training: Training) -> Need:

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import nn
 from torch.optim import Optimizer
@@ -24,6 +25,13 @@ logger = logging.getLogger(__name__)
 # A bias and the scale of a normalization have no direction to shrink; the last four find, by their names, the
 # normalizations that are no nn.LayerNorm.
 NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
+
+_MADE_WITH: WeakKeyDictionary[Optimizer, dict[str, Any]] = WeakKeyDictionary()
+
+
+def made_with(optimizer: Optimizer) -> dict[str, Any] | None:
+    """Return the options that an optimizer was made with here; None for one that was made elsewhere."""
+    return _MADE_WITH.get(optimizer)
 
 
 def decay_parameter_names(model: nn.Module) -> set[str]:
@@ -166,10 +174,12 @@ def build_optimizer(
             logger.warning("optim=%r leaves weight_decay=%s out, here as in transformers.", name, weight_decay)
         optimizer: Optimizer = optimizer_class(low_rank_groups(model, target_modules, settings), **kwargs)
         keep_projectors(optimizer, lambda group: _resolve(name, recipe, recipe.projectors[group.get("proj", "")]))
+        _MADE_WITH[optimizer] = kwargs
         return optimizer
     if recipe.package == "bitsandbytes" and kwargs["optim_bits"] == 8 and model is None:
         raise ArgumentError(f"optim={name!r} needs model=: it leaves the embeddings in 32 bits")
     optimizer = optimizer_class(groups, **kwargs)
+    _MADE_WITH[optimizer] = kwargs
     if recipe.package == "bitsandbytes" and kwargs["optim_bits"] == 8 and model is not None:
         _keep_embeddings_in_32_bits(model)
     return optimizer
@@ -186,7 +196,10 @@ def build_given(
     if isinstance(optimizer_class, type) and not issubclass(optimizer_class, Optimizer):
         factory: Any = optimizer_class()
         return factory(model, **options)
-    return optimizer_class(groups, **options)
+    optimizer = optimizer_class(groups, **options)
+    if isinstance(optimizer, Optimizer):
+        _MADE_WITH[optimizer] = dict(options)
+    return optimizer
 
 
 def class_and_options(
@@ -248,17 +261,17 @@ def _read_options(name: str, options: Mapping[str, Reader], texts: Mapping[str, 
 
 
 def _resolve(name: str, recipe: Recipe, target: str) -> Callable[..., Any]:
-    """Import a class of a recipe's package; only a package that is not there, or too old, is a missing extra."""
+    """Import a class of a recipe's package, which may not be there, or too old, or lack a package of its own."""
     module_name, _, class_name = target.partition(":")
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module_name), class_name)
     except (ModuleNotFoundError, AttributeError) as error:
-        absent = error.name if isinstance(error, ModuleNotFoundError) else module_name
-        if (absent or "").partition(".")[0] != module_name.partition(".")[0]:
-            raise
-        raise MissingExtra(
-            f"optim={name!r} needs {recipe.package}: pip install {shlex.quote(recipe.package)}"
-        ) from error
+        absent = (error.name if isinstance(error, ModuleNotFoundError) else module_name) or module_name
+        if absent.partition(".")[0] == module_name.partition(".")[0]:
+            said = f"{recipe.package}: pip install {shlex.quote(recipe.package)}"
+        else:
+            said = f"{absent}, which {recipe.package} imports: pip install {absent.partition('.')[0]}"
+        raise MissingExtra(f"optim={name!r} needs {said}") from error
     return found
 
 

@@ -44,9 +44,15 @@ def _synchronise(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
 def clip_gradients(optimizer: Optimizer, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
     """Clip to `max_norm` and return the norm before; 0 only measures."""
+    total = nn.utils.get_total_norm([_dense(weight.grad) for weight in parameters if weight.grad is not None])
     if max_norm > 0:
-        return nn.utils.clip_grad_norm_(parameters, max_norm)
-    return nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+        nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
+    return total
+
+
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    # Of a sparse one, its values at each place added up: all that is not zero.
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def _zero_grad(parameters: list[nn.Parameter]) -> None:

@@ -16,7 +16,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.optim import Optimizer
 
 from ..callbacks.ddp import DDP, send_buffers
-from ..callbacks.sharded_optimizer import options_of, refuse_optimizer
+from ..callbacks.sharded_optimizer import options_to_share, refuse_optimizer
 from ..callbacks.wrapping import Wrapping
 from ..engine.arguments import TrainingArguments
 from ..engine.ranks import Ranks
@@ -82,7 +82,7 @@ def _shard(make: Callable[[], Optimizer]) -> OSS:
     optimizer = make()
     if isinstance(optimizer, OSS):  # a trainer that trains once more
         return optimizer
-    return OSS(optimizer.param_groups, optim=type(optimizer), **options_of(optimizer))
+    return OSS(optimizer.param_groups, optim=type(optimizer), **options_to_share(optimizer, "ShardedDDP"))
 
 
 def _wrap(run: Run, model: nn.Module, optimizer: Any) -> nn.Module:
@@ -153,6 +153,11 @@ class _Gradients:
         for weight in self.used:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
+            if weight.grad.is_sparse:
+                raise ModelError(
+                    "ShardedDDP averages dense gradients only: make embeddings with `sparse=False`, or leave out "
+                    "`sharded_ddp`."
+                )
             if weight in reduce:
                 reduce[weight]()
             else:

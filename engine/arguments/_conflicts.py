@@ -37,3 +37,8 @@ def conflicts(args: TrainingArguments) -> Iterator[str]:
             f"`sharded_ddp={args.sharded_ddp!r}` is not supported with bf16; leave the word 'fairscale' out, and "
             "PyTorch's FSDP2 splits the same."
         )
+    if args.ddp_static_graph and args.gradient_accumulation_steps > 1:
+        yield (
+            f"`ddp_static_graph=True` goes with steps of one batch, and `gradient_accumulation_steps` is "
+            f"{args.gradient_accumulation_steps}; leave out one of the two."
+        )

@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+import averaging_cases
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -76,9 +77,15 @@ def no_thread_of_gloo_is_left():
 
 
 def main():
-    """Make the runs named on the command line, `folder:mode:accumulate:stop_at:resume`, one after the other."""
+    """Make the runs named on the command line, `folder:mode:accumulate:stop_at:resume`, one after the other.
+
+    One without colons is a folder, in which the cases of averaging are tried.
+    """
     atexit.register(no_thread_of_gloo_is_left)  # The first to be registered is the last to run.
     for run in sys.argv[1:]:
+        if ":" not in run:
+            averaging_cases.main(run)
+            continue
         output, mode, accumulate, stop_at, resume = run.split(":")
         trainer = train(output, mode, int(accumulate), int(stop_at), bool(resume))
     if not resume:

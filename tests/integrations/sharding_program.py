@@ -226,11 +226,6 @@ def errors(top, rank):
     fails("types", make=lambda: Odd(nn.Parameter(torch.ones(3, dtype=torch.float64))), **WAYS["fsdp"])
     fails("hook", make=hooked, **WAYS["fsdp"])
     fails("too few", make=Bare, **WAYS["simple"])
-    fails(
-        "lost gradients",
-        before=lambda trainer: trainer.on("on_step_end", lambda optimizer: optimizer.zero_grad()),
-        **WAYS["simple"],
-    )
     if rank == 0:
         torch.save(said, f"{top}/errors.pt")
 

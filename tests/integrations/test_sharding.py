@@ -222,7 +222,6 @@ class TestTwoProcesses:
             ("types", "torch.float32 (weight) and torch.float64 (scale): convert the model"),
             ("hook", "weight has a hook on its gradient"),
             ("too few", "leave `sharded_ddp` out"),
-            ("lost gradients", "zero_grad(set_to_none=False)"),
         ],
     )
     def test_what_cannot_work_is_refused(self, runs, what, said):
