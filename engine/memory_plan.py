@@ -112,8 +112,8 @@ def _ddp(way: Way, training: Training) -> Need:
 
 def _zero1(way: Way, training: Training) -> Need:
     found = _ddp(way, training)
-    # Then the updated weights are sent to the others.
-    return replace(found, states=found.states / training.gpus, sent=3.0)
+    # There DDP's gradients are views of its buffers. Then the updated weights are sent to the others.
+    return replace(found, gradients=0.0, states=found.states / training.gpus, sent=3.0)
 
 
 def _fairscale(way: Way, training: Training) -> Need:

@@ -45,6 +45,12 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any], said: str):
         DDP(**options)
 
 
+@pytest.mark.usefixtures("one_of_two")
+def test_a_static_graph_goes_with_whole_steps_only(tmp_path: Path):
+    with pytest.raises(ArgumentError, match="`ddp_static_graph=True` goes with steps of one batch"):
+        TrainingArguments(str(tmp_path), use_cpu=True, ddp_static_graph=True, gradient_accumulation_steps=2)
+
+
 def test_recomputing_is_noticed_whoever_asks_for_it():
     def run(*callbacks: Any, model: nn.Module | None = None) -> Any:
         bus = SimpleNamespace(subscribers=dict(enumerate(callbacks)))

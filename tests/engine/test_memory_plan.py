@@ -90,7 +90,8 @@ def test_recomputed_layers_keep_their_input():
     ("name", "kept", "peak"),
     [
         ("DDP", 16, 20),
-        ("stage 1", 4 + 4 + 8 / 8, 4 + 4 + 1 + 4),
+        ("stage 1", 4 + 4 + 8 / 8, 4 + 4 + 1),
+        ("fairscale", 4 + 8 / 8, 4 + 4 + 1),
         ("stage 2", 12 / 8, 12 / 8 + 4 + 8 / 32),  # all weights, and a layer's gradients
         ("stage 3", 12 / 8, 12 / 8 + 4 / 8 + 8 / 32 + 4 / 32),  # two layers' weights, one layer's gradients
         ("stage 3 offload", 0, 8 / 32 + 8 / 32),

@@ -440,11 +440,21 @@ def test_a_package_that_is_too_old_is_named(stand_ins):
         build_optimizer("schedule_free_radam", parameter_groups(tagger(), 0.0), lr=0.1)
 
 
-def test_a_package_that_breaks_on_import_says_so_itself(monkeypatch, tmp_path):
-    (tmp_path / "grokadamw.py").write_text("import no_such_module_at_all\n")
+def test_a_package_that_lacks_another_names_that(monkeypatch, tmp_path):
+    (tmp_path / "grokadamw.py").write_text("import no_such_module_at_all.inside\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "grokadamw", raising=False)
-    with pytest.raises(ModuleNotFoundError, match="no_such_module_at_all") as caught:
+    with pytest.raises(MissingExtra) as caught:
+        build_optimizer("grokadamw", parameter_groups(tagger(), 0.0), lr=0.1)
+    said = "needs no_such_module_at_all, which grokadamw imports: pip install no_such_module_at_all"
+    assert said in str(caught.value)
+
+
+def test_a_package_that_breaks_on_import_says_so_itself(monkeypatch, tmp_path):
+    (tmp_path / "grokadamw.py").write_text("from sys import no_such_name\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "grokadamw", raising=False)
+    with pytest.raises(ImportError, match="no_such_name") as caught:
         build_optimizer("grokadamw", parameter_groups(tagger(), 0.0), lr=0.1)
     assert not isinstance(caught.value, MissingExtra)
 

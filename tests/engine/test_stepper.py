@@ -13,7 +13,7 @@ import torch
 from engine_toys import Regression, history, points, same_weights, trainer, weights
 from torch import nn
 
-from trainbus.engine.seams import Seams
+from trainbus.engine.seams import Seams, clip_gradients
 from trainbus.events import Callback, Stage, SubscriptionError
 from trainbus.events.stages import order
 
@@ -291,6 +291,23 @@ def test_gradients_are_clipped_to_the_norm_and_the_norm_before_is_logged(tmp_pat
     norms, logged = train(0.0)
     assert norms[::2] == norms[1::2]  # nothing is clipped, and the norm is told all the same
     assert logged == pytest.approx(norms[::2])
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.1])
+def test_sparse_gradients_are_measured_and_clipped_as_dense_ones(limit: float):
+    def clipped(sparse: bool) -> tuple[float, list[list[float]]]:
+        torch.manual_seed(0)
+        embedding, head = nn.EmbeddingBag(5, 3, sparse=sparse), nn.Linear(3, 2)
+        head(embedding(torch.tensor([[1, 2, 1], [1, 4, 4]]))).square().sum().backward()
+        parameters = [*embedding.parameters(), *head.parameters()]
+        norm = clip_gradients(torch.optim.SGD(parameters), parameters, limit)
+        gradient = embedding.weight.grad
+        assert gradient is not None
+        return norm.item(), (gradient.to_dense() if sparse else gradient).tolist()
+
+    sparse, dense = clipped(True), clipped(False)
+    assert sparse[0] == pytest.approx(dense[0])
+    assert torch.tensor(sparse[1]) == pytest.approx(torch.tensor(dense[1]))
 
 
 def test_the_clip_seam_replaces_the_clipping(tmp_path: Path):
