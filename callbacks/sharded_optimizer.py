@@ -65,7 +65,7 @@ class ShardedOptimizer(Callback):
             run.seams.fill(
                 "ShardedOptimizer",
                 make_optimizer=partial(_split, self.degree, run.ranks.rank, world),
-                optimizer_state=_whole_state(run.args.should_save),
+                optimizer_state=_whole_state(run, self.degree or world),
                 load_optimizer=_load_share,
             )
 
@@ -154,11 +154,19 @@ def _split(degree: int | None, rank: int, world: int, make: Callable[[], Optimiz
     return sharding(optimizer.param_groups, optimizer_class=type(optimizer), process_group=group, **options)
 
 
-def _whole_state(saves: bool) -> Callable[[Any], dict[str, Any]]:
+def _whole_state(run: Run, degree: int) -> Callable[[Any], dict[str, Any]]:
+    saves = run.args.should_save
+    saving = [rank for rank, (each,) in enumerate(run.ranks.gather_numbers(int(saves))) if each]
+    # Processes are numbered within their group; in all groups the same ones gather, so that none waits.
+    homes = sorted({rank % degree for rank in saving})
+
     def whole_state(optimizer: Any) -> dict[str, Any]:
-        optimizer.consolidate_state_dict(0)  # on all processes: it gathers, to the first of each group
-        state: dict[str, Any] = optimizer.state_dict() if saves and optimizer.rank == 0 else {}
-        optimizer._all_state_dicts.clear()  # it would keep all that it gathered until it gathers again
+        state: dict[str, Any] = {}
+        for home in homes:
+            optimizer.consolidate_state_dict(home)  # on all processes
+            if saves and optimizer.rank == home:
+                state = optimizer.state_dict()
+            optimizer._all_state_dicts.clear()  # it would keep all that it gathered until it gathers again
         return state
 
     return whole_state

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..engine.checkpoint.sharded import is_first_copy, is_split
+from ..engine.checkpoint.sharded import gathered, is_first_copy, is_split, whole_on
 from ..engine.ranks import Ranks
 from ..engine.seams import Clip
 
@@ -55,31 +55,6 @@ def local_part(tensor: Any) -> torch.Tensor:
     """Return this process's part of a tensor; all of it, if it is not split."""
     local: torch.Tensor = tensor.to_local() if is_split(tensor) else tensor
     return local
-
-
-def gathered(tensor: Any, device: torch.device, keep: bool) -> torch.Tensor | None:
-    """Return a split tensor whole, in the host's memory; called on every process, and None where it is not kept."""
-    if not is_split(tensor):
-        return tensor.detach().to("cpu", copy=True) if keep else None
-    whole = whole_on(tensor, device)
-    return whole.to("cpu") if keep else None
-
-
-def whole_on(tensor: Any, device: torch.device) -> torch.Tensor:
-    """Return all of a tensor, split or not, on the device where it is gathered; called on every process."""
-    placed = tensor.detach()
-    if not is_split(placed):
-        moved: torch.Tensor = placed.to(device)
-        return moved
-    if placed.to_local().device != device:
-        placed = type(placed).from_local(
-            *(placed.to_local().to(device), placed.device_mesh, placed.placements),
-            run_check=False,
-            shape=placed.shape,
-            stride=placed.stride(),
-        )
-    whole: torch.Tensor = placed.full_tensor()
-    return whole
 
 
 def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], dict[str, torch.Tensor]]:

@@ -18,7 +18,8 @@ from ..events.state import TrainerState
 from ..integrations import found_callbacks, load, search_backend
 from .arguments import TrainingArguments
 from .batch_size import with_smaller_batches
-from .checkpoint.resumption import NoResumption, Resumption, folder_to_resume
+from .checkpoint.choosing import folder_to_resume
+from .checkpoint.resumption import NoResumption, Resumption
 from .consensus import agreement
 from .data.collate import Collator
 from .data.feed import Feed

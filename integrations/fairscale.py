@@ -19,7 +19,6 @@ from ..callbacks.ddp import DDP, send_buffers
 from ..callbacks.sharded_optimizer import options_to_share, refuse_optimizer
 from ..callbacks.wrapping import Wrapping
 from ..engine.arguments import TrainingArguments
-from ..engine.ranks import Ranks
 from ..engine.run import Run
 from ..events.callback import Callback
 from ..events.errors import ArgumentError, ModelError
@@ -59,7 +58,7 @@ class ShardedDDP(Callback):
             wrap_model=self._wrapping.wrap,
             synchronise=gradients.synchronise,
             clip=gradients.clip,
-            optimizer_state=_whole_state(run.ranks),
+            optimizer_state=_whole_state(run.args),
         )
 
     @order(Stage.RELEASE)
@@ -185,10 +184,10 @@ class _Gradients:
         return total
 
 
-def _whole_state(ranks: Ranks) -> Callable[[Any], dict[str, Any]]:
+def _whole_state(args: TrainingArguments) -> Callable[[Any], dict[str, Any]]:
     def whole_state(optimizer: Any) -> dict[str, Any]:
-        optimizer.consolidate_state_dict()  # on all processes: it gathers
-        state: dict[str, Any] = optimizer.state_dict() if ranks.rank == 0 else {}
+        optimizer.consolidate_state_dict(-1 if args.save_on_each_node else 0)  # to all, or to the first
+        state: dict[str, Any] = optimizer.state_dict() if args.should_save else {}
         optimizer._all_states.clear()  # it would keep all that it gathered until it gathers again
         return state
 

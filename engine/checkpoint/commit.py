@@ -58,7 +58,7 @@ class Staging:
         self._synchronising: list[Future[None]] = []
 
     def create(self) -> None:
-        """Make the folder, and remove what was left of others of its run."""
+        """Make the folder, and remove what was left of others."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         sweep(self.path.parent, self.name.run_id)
         self.path.mkdir()
@@ -170,7 +170,9 @@ def remove(checkpoint: Checkpoint) -> None:
 
 
 def sweep(output_dir: Path, run_id: str) -> None:
-    """Remove what killed sessions of a run left unfinished; folders of other runs are not touched.
+    """Remove what killed sessions left unfinished: that of this run, and of others whose process is known to be gone.
+
+    What another run writes on another machine is not touched: nobody here knows whether it is alive.
 
     Args:
         output_dir: where its checkpoints are.
@@ -178,7 +180,7 @@ def sweep(output_dir: Path, run_id: str) -> None:
     """
     put_back(output_dir)
     for path, hidden in _abandoned(output_dir):
-        if hidden.run_id == run_id:
+        if hidden.run_id == run_id or hidden.orphaned:
             shutil.rmtree(path, ignore_errors=True)
 
 

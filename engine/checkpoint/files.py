@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import re
+import socket
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,17 @@ LACKING = (
 )
 """What is said of a checkpoint that lacks a file, after which it is."""
 
+OURS = (
+    *(ARGUMENTS, CALLBACKS, OPTIMIZER, SCHEDULER, SCALER, RANDOM.format(rank="*")),
+    *("optimizer-*-of-*.safetensors", "callbacks-*-of-*.safetensors"),
+)
+"""Patterns of the files that no other library writes, and always with a manifest."""
+
 _NAME = re.compile(rf"{PREFIX}-(\d+)")
-_HIDDEN = re.compile(rf"\.tmp-{PREFIX}-(?P<step>\d+)-(?P<run>[0-9A-Za-z]*)-(?P<pid>\d+)(?P<aside>-replaced|-removed)?")
+_HIDDEN = re.compile(
+    rf"\.tmp-{PREFIX}-(?P<step>\d+)-(?P<run>[0-9A-Za-z]*)-((?P<host>[0-9a-f]{{8}})-)?(?P<pid>\d+)"
+    r"(?P<aside>-replaced|-removed)?"
+)
 
 
 @dataclass
@@ -82,58 +93,59 @@ class Hidden:
     """The process that named it."""
     aside: str = ""
     """Why it was put aside: `-replaced` by a new checkpoint of its step, or `-removed`; empty while being written."""
+    host: str = ""
+    """Where that process is, as `this_host` says it; empty where an earlier version did not say."""
 
     def __str__(self) -> str:
-        return f".tmp-{PREFIX}-{self.step}-{self.run_id}-{self.pid}{self.aside}"
+        process = f"{self.host}-{self.pid}" if self.host else str(self.pid)
+        return f".tmp-{PREFIX}-{self.step}-{self.run_id}-{process}{self.aside}"
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody works on it any more: its process is this one, which does one thing at a time, or is gone."""
-        if self.pid == os.getpid():
-            return True
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except OSError:
-            return False  # it is another user's
-        return False
+        """Whether nobody here works on it: its process is this one, which does one thing at a time, is gone, or is of
+        another machine, from which a run comes here when it is over there.
+        """
+        return self.host not in ("", this_host()) or self.pid == os.getpid() or _is_gone(self.pid)
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the process that named it is known to be gone, whichever run it was of."""
+        return self.host == this_host() and _is_gone(self.pid)
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False  # it is another user's, or no number of a process
+    return False
+
+
+@cache
+def this_host() -> str:
+    """Return what tells the place where numbers of processes mean the same from all others, as eight digits.
+
+    On Linux that is a boot of a machine and a container of it, in which processes are numbered anew; names of machines
+    would not do, as two containers may have the same. Elsewhere it is the machine's name.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        place = f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        place = socket.gethostname()
+    return hashlib.sha256(place.encode()).hexdigest()[:8]
 
 
 def hidden_name(step: int, run_id: str, aside: str = "") -> Hidden:
     """Return the name under which this process writes a checkpoint, or puts one aside."""
-    return Hidden(step, re.sub(r"[^0-9A-Za-z]", "", run_id), os.getpid(), aside)
+    return Hidden(step, re.sub(r"[^0-9A-Za-z]", "", run_id), os.getpid(), aside, this_host())
 
 
 def parse_hidden(path: Path) -> Hidden | None:
     """Return what a hidden folder's name says; None if it is no such folder."""
     match = _HIDDEN.fullmatch(path.name)
-    return Hidden(int(match["step"]), match["run"], int(match["pid"]), match["aside"] or "") if match else None
-
-
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    "format_version": int,
-    "step": int,
-    "run_id": str,
-    "time": (int, float),
-    "seconds": (int, float),
-    "metrics": dict,
-    "files": dict,
-}
-"""What the entries of a manifest are, where they are there."""
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a checkpoint.
-
-    Raises:
-        OSError: if it cannot be read, or is not there.
-        ValueError: if it is not what a manifest is.
-    """
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    if not isinstance(manifest, dict):
-        raise ValueError("it is no object")
-    for name, kind in _KINDS.items():
-        if name in manifest and not isinstance(manifest[name], kind):
-            raise ValueError(f"its {name!r} is a {type(manifest[name]).__name__}")
-    return manifest
+    if match is None:
+        return None
+    return Hidden(int(match["step"]), match["run"], int(match["pid"]), match["aside"] or "", match["host"] or "")

@@ -1,22 +1,16 @@
-"""Which checkpoints a folder holds, and which of them a run goes on from."""
+"""Which checkpoints a folder holds, and which of them is the newest."""
 
 from __future__ import annotations
 
 import json
-import logging
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ...events.errors import CheckpointError
 from .commit import put_back
-from .files import MANIFEST, STATE, Checkpoint, parse_hidden, read_manifest, step_of
+from .files import MANIFEST, STATE, Checkpoint, parse_hidden, step_of
+from .manifest import read_manifest
 from .verify import STRICT, Check, problems
-
-logger = logging.getLogger(__name__)
-
-AUTO = "auto"
-"""What resumes where there is something to resume from, and begins anew where there is nothing."""
 
 
 def survey(output_dir: str | Path, check: Check = STRICT) -> list[Checkpoint]:
@@ -98,53 +92,3 @@ def get_last_checkpoint(folder: str | Path) -> str | None:
         put_back(Path(folder))
     good, _ = newest_good(list_checkpoints(folder))
     return None if good is None else str(good.path)
-
-
-def choose(output_dir: str | Path, wanted: str | Path | bool | None, check: Check = STRICT) -> Path | None:
-    """Return the checkpoint that a run goes on from; None if it is to begin anew.
-
-    Args:
-        output_dir: where the run writes its checkpoints.
-        wanted: the folder of a checkpoint, True for the newest good one in `output_dir`, "auto" for the same where
-            there is any checkpoint, or nothing.
-        check: how it is checked.
-
-    Raises:
-        CheckpointError: if the folder is not good, or there is no good one, saying what is wrong with each.
-    """
-    if not wanted:
-        return None
-    if wanted is True or wanted == AUTO:
-        return _newest(Path(output_dir), check, needed=wanted is True)
-    folder = Path(wanted)
-    found = problems(folder, full=True, check=check)
-    if found:
-        good, _ = newest_good(list_checkpoints(folder.parent))
-        remedy = f"Beside it, {good.path} is good." if good else "There is no good one beside it."
-        raise CheckpointError(f"{folder} cannot be resumed from: {'; '.join(found)}. {remedy}")
-    return folder
-
-
-def _newest(output_dir: Path, check: Check, *, needed: bool) -> Path | None:
-    with suppress(OSError):  # a folder that cannot be written to can still be read
-        put_back(output_dir)
-    everything = survey(output_dir, check)
-    if not everything and not needed:
-        return None
-    good, tried = newest_good([checkpoint for checkpoint in everything if not checkpoint.problems], check)
-    damaged = [checkpoint for checkpoint in everything if checkpoint.problems] + tried
-    said = [f"{checkpoint.path.name}: {'; '.join(checkpoint.problems)}" for checkpoint in newest_first(damaged)]
-    said += [f"{path.name}: {'; '.join(problems(path, full=False))}" for path in unfinished(output_dir)]
-    listed = "".join(f"\n- {line}" for line in said)
-    if good is None:
-        raise CheckpointError(
-            f"There is no checkpoint to resume from in '{output_dir}'"
-            + (
-                f", no good one. What is there:{listed}\nTo begin anew, leave `resume_from_checkpoint` out."
-                if said
-                else "."
-            )
-        )
-    if said:
-        logger.warning("%s is resumed from; what else is there and is not good:%s", good.path, listed)
-    return good.path

@@ -9,6 +9,7 @@ from typing import Any
 from ..run import Run
 from . import files
 from .codec import load_values
+from .manifest import random_files, read_manifest
 
 logger = logging.getLogger(__name__)
 
@@ -25,12 +26,11 @@ def adapted(own: dict[str, Any], run: Run, folder: Path) -> dict[str, Any]:
         run: the run; called on every process.
         folder: the checkpoint.
     """
-    listed = (folder / files.MANIFEST).is_file()  # earlier checkpoints have none
-    before = files.read_manifest(folder).get("world_size", run.ranks.world_size) if listed else run.ranks.world_size
-    if before == run.ranks.world_size:
+    now = run.ranks.world_size
+    before = read_manifest(folder).get("world_size", now) if (folder / files.MANIFEST).is_file() else now
+    if before == now:
         return own
-    paths = [folder / files.RANDOM.format(rank=rank) for rank in range(before)]
-    of_all = [dict(load_values(path)) for path in paths if path.is_file()]  # a machine may lack those of others
+    of_all = [dict(load_values(path)) for path in random_files(folder).values()]  # a machine may lack those of others
     if not of_all:
         return own
     states = dict(own or of_all[0])
@@ -41,6 +41,6 @@ def adapted(own: dict[str, Any], run: Run, folder: Path) -> dict[str, Any]:
         logger.warning(
             "%s was written by %d processes, and these are %d: the rows left of its epoch are shared out anew. "
             "Processes that there were go on with their random states, new ones with those of the first.",
-            *(folder, before, run.ranks.world_size),
+            *(folder, before, now),
         )
     return states

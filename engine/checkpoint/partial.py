@@ -8,6 +8,8 @@ from pathlib import Path
 from ..run import Run
 from . import files, foreign
 from .hashing import digest_of
+from .manifest import random_files
+from .sharded import is_complete
 from .verify import Check
 
 logger = logging.getLogger(__name__)
@@ -18,7 +20,10 @@ _PARTS = (
     (_SCHEDULE, files.SCHEDULER, foreign.SCHEDULER),
     (_SCALER, files.SCALER, foreign.SCALER),
 )
-_MAY_LACK = (files.OPTIMIZER, files.SCHEDULER, files.SCALER, files.RANDOM.format(rank="*"))
+_OF_RUN = (
+    *(files.OPTIMIZER, files.SCHEDULER, files.SCALER, files.RANDOM.format(rank="*")),
+    "optimizer-*-of-*.safetensors",
+)
 
 
 def check_for(run: Run) -> Check:
@@ -26,7 +31,8 @@ def check_for(run: Run) -> Check:
     return Check(
         # Of several processes the others would wait while this one reads what each of them loads for itself.
         read=run.contents.digest_of if run.ranks.alone else digest_of,
-        may_lack=_MAY_LACK if run.args.resume_partial else (),
+        of_run=_OF_RUN,
+        partial=run.args.resume_partial,
     )
 
 
@@ -38,11 +44,11 @@ def begin_the_rest_anew(run: Run, folder: Path) -> None:
     anew = [
         what
         for (what, *names), part in zip(_PARTS, needed)
-        if part is not None and not any((folder / name).is_file() for name in names)
+        if part is not None and not any(is_complete(folder / name) for name in names)
     ]
     if (_OPTIMIZER in anew) != (_SCHEDULE in anew):
         _take_rates(run)
-    if not any(folder.glob("rng_state*")):
+    if not (random_files(folder) or any(folder.glob("rng_state*.pth"))):
         anew.append("random draws")
     if anew:
         logger.warning(

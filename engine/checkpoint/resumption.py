@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ...events.errors import CheckpointError
 from ...events.state import TrainerState
 from ..data.feed import Feed
 from ..loop import Position
@@ -19,34 +18,8 @@ from ..randomness import restore_random_states
 from ..run import Run
 from . import foreign, store
 from .files import Checkpoint
-from .listing import choose
 from .other_ranks import adapted
-from .partial import begin_the_rest_anew, check_for
-
-
-def folder_to_resume(run: Run, wanted: str | Path | bool | None) -> Path | None:
-    """Return the checkpoint to go on from, the same on every process; None to begin anew.
-
-    Args:
-        run: the run; called on every process, of which the first looks.
-        wanted: the folder of a checkpoint, True for the newest good one in the output folder, "auto" for the same where
-            there is any checkpoint, or nothing.
-
-    Raises:
-        CheckpointError: if the folder is not good, or there is no good one, saying what is wrong with each.
-    """
-    folder: Path | None = None
-    complaint = ""
-    run.contents.clear()
-    if wanted and run.ranks.rank == 0:
-        try:
-            folder = choose(run.args.output_dir, wanted, check_for(run))
-        except CheckpointError as error:
-            complaint = str(error)
-    folder, complaint = run.ranks.gather_objects((folder, complaint))[0]
-    if complaint:
-        raise CheckpointError(complaint)
-    return folder
+from .partial import begin_the_rest_anew
 
 
 class NoResumption:

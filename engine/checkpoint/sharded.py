@@ -19,6 +19,7 @@ import torch
 from safetensors import safe_open
 
 from ...events.errors import CheckpointError
+from .manifest import has, matching
 
 Files = dict[str, tuple[dict[str, torch.Tensor], dict[str, str]]]
 
@@ -162,6 +163,41 @@ class Stored:
         return self.read(Region((0,) * len(self.shape), tuple(self.shape)))
 
 
+def gathered(tensor: Any, device: torch.device, keep: bool) -> torch.Tensor | None:
+    """Return a split tensor whole, in the host's memory; called on every process, and None where it is not kept."""
+    if not is_split(tensor):
+        return tensor.detach().to("cpu", copy=True) if keep else None
+    whole = whole_on(tensor, device)
+    return whole.to("cpu") if keep else None
+
+
+def whole_on(tensor: Any, device: torch.device) -> torch.Tensor:
+    """Return all of a tensor, split or not, on the device where it is gathered; called on every process."""
+    placed = tensor.detach()
+    if not is_split(placed):
+        moved: torch.Tensor = placed.to(device)
+        return moved
+    if placed.to_local().device != device:
+        placed = type(placed).from_local(
+            *(placed.to_local().to(device), placed.device_mesh, placed.placements),
+            run_check=False,
+            shape=placed.shape,
+            stride=placed.stride(),
+        )
+    whole: torch.Tensor = placed.full_tensor()
+    return whole
+
+
+def _parts_beside(path: Path) -> list[Path]:
+    """Return the files with the parts of the split tensors of a file of values, also those that are missing."""
+    return matching(path.parent, f"{path.stem}-*-of-*{path.suffix}")
+
+
+def is_complete(path: Path) -> bool:
+    """Say whether a checkpoint has a file of values, with all the files that parts of it are in."""
+    return has(path.parent, path.name) and all(part.is_file() for part in _parts_beside(path))
+
+
 def tells_of_split(path: Path) -> bool:
     """Say whether a file of values has tensors that are split over other files."""
     with safe_open(path, framework="pt") as file:
@@ -182,7 +218,7 @@ def stored_in(path: Path) -> tuple[dict[str, torch.Tensor | Stored], dict[str, s
     told = json.loads(metadata.get(_SPLIT, "{}"))
     if told:
         parts: dict[str, list[Part]] = {key: [] for key in told}
-        for beside in sorted(path.parent.glob(f"{path.stem}-*-of-*{path.suffix}")):
+        for beside in filter(Path.is_file, _parts_beside(path)):
             opened: Any = safe_open(beside, framework="pt")
             for key, part in _parts_of(opened, json.loads((opened.metadata() or {})[_BEGINS])):
                 parts[key].append(part)

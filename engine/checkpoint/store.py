@@ -25,7 +25,8 @@ from .files import Checkpoint, Hidden
 from .groups import load_optimizer
 from .hashing import Digest
 from .host_copies import HostCopies
-from .sharded import divide, fitted, is_split, stored_in
+from .manifest import has
+from .sharded import divide, fitted, gathered, is_complete, is_split, stored_in
 from .space import bytes_needed, check_space, explained
 from .tensor_file import write_tensors
 from .verify import index_of, leads_out, weight_files
@@ -93,7 +94,10 @@ def take(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any], copies: Ho
         texts[files.ARGUMENTS] = run.args.to_json_string()
     encoded = {name: encode(value, name) for name, value in values.items()}
     for name, value in common.items():
-        parts = divide(name, *encode(value, name), run.ranks.rank, run.ranks.world_size)
+        tensors, metadata = encode(value, name)
+        if run.args.save_on_each_node:  # where each machine is to have all
+            tensors = {key: _whole(run, tensor) if is_split(tensor) else tensor for key, tensor in tensors.items()}
+        parts = divide(name, tensors, metadata, run.ranks.rank, run.ranks.world_size)
         encoded |= {part: content for part, content in parts.items() if saves or part != name}
     if copies is not None and write_model is not None:
         encoded = {
@@ -119,6 +123,11 @@ def take(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any], copies: Ho
     )
 
 
+def _whole(run: Run, tensor: torch.Tensor) -> torch.Tensor:
+    whole = gathered(tensor, run.args.device, keep=run.args.should_save)
+    return torch.empty(0) if whole is None else whole
+
+
 def write(run: Run, snapshot: Snapshot) -> None:
     """Write a checkpoint: all of it is there afterwards, or everything is as it was before.
 
@@ -128,7 +137,9 @@ def write(run: Run, snapshot: Snapshot) -> None:
         CheckpointError: if the disk has no room or fails.
     """
     checkpoint = snapshot.checkpoint
-    name: Hidden = run.ranks.gather_objects(files.hidden_name(checkpoint.step, run.run_id))[0]
+    named = run.ranks.gather_objects((run.args.should_save, files.hidden_name(checkpoint.step, run.run_id)))
+    # That of the process that makes the folder: the first, or where machines share no disk, the first of this one.
+    name: Hidden = [name for saves, name in named[: run.ranks.rank + 1] if saves][-1]
     staging = Staging(checkpoint.path, name)
     with explained(checkpoint.step, snapshot.needed, checkpoint.path.parent):
         try:
@@ -165,6 +176,11 @@ def _prepare(run: Run, staging: Staging, needed: int) -> None:
 
 def _write(snapshot: Snapshot, staging: Staging, alone: bool) -> dict[str, Digest]:
     """Write this process's files, and return what is known of them."""
+    if not staging.path.is_dir():
+        raise CheckpointError(
+            f"{staging.path.parent} is not the folder that the first process writes into: all must have the same "
+            "`output_dir`, on a disk that all see. Where machines share none, set `save_on_each_node`."
+        )
     snapshot.write_model(str(staging.path))
     if alone:  # another process may be in the middle of a file
         staging.take_note()
@@ -276,13 +292,17 @@ def load_weights(model: nn.Module, folder: Path, load: LoadModel = load_model) -
 
 def _weights_of(folder: Path) -> list[Path]:
     try:
+        index = index_of(folder)
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder} is not read: {error}") from error
+    try:
         paths = [folder / name for name in weight_files(folder)]
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{index_of(folder)} cannot be read: {error}") from error
+        raise CheckpointError(f"{index} cannot be read: {error}") from error
     for path in paths:
         if where := leads_out(folder, path.name):
             raise CheckpointError(f"{path} is a link to {where}, outside of the checkpoint, and is not read.")
-        if not path.is_file():
+        if not has(folder, path.relative_to(folder).as_posix()):
             raise CheckpointError(f"{folder} holds no weights: there is no {path.name} in it.")
     return paths
 
@@ -340,7 +360,7 @@ def restore_optimizer(run: Run, folder: Path) -> None:
     wanted = [(files.OPTIMIZER, run.optimizer), (files.SCHEDULER, run.lr_scheduler), (files.SCALER, run.seams.scaler)]
     for name, target in wanted:
         if target is not None:
-            if not (folder / name).is_file():
+            if not is_complete(folder / name):
                 if run.args.resume_partial:
                     continue
                 raise CheckpointError(f"{folder} has no {name}, {files.LACKING}")
@@ -353,10 +373,10 @@ def restore_optimizer(run: Run, folder: Path) -> None:
 def read_own(run: Run, folder: Path) -> dict[str, Any]:
     """Return what this process alone saved: random states, its place in the data, its sums of losses; {} if nothing."""
     path = folder / files.RANDOM.format(rank=run.ranks.rank)
-    return dict(load_values(path, contents=run.contents)) if path.is_file() else {}
+    return dict(load_values(path, contents=run.contents)) if has(folder, path.name) else {}
 
 
 def callback_states(folder: Path) -> dict[str, Any]:
     """Return the states of the callbacks by id."""
     path = folder / files.CALLBACKS
-    return dict(load_values(path)["callbacks"]) if path.is_file() else {}
+    return dict(load_values(path)["callbacks"]) if has(folder, path.name) else {}

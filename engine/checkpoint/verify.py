@@ -7,13 +7,14 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
 
 from safetensors import safe_open
 
-from .files import MANIFEST, MODEL, PREFIX, STATE, VERSION, read_manifest
+from ...events.errors import CheckpointError
+from .files import MANIFEST, MODEL, OURS, PREFIX, STATE
 from .hashing import Digest, at_once, digest_of
+from .manifest import has, inside, read_manifest
 
 INDEX = f"{MODEL}.index.json"
 PICKLED = "pytorch_model.bin"
@@ -26,12 +27,17 @@ class Check:
 
     read: Callable[[Path], Digest] = digest_of
     """Reads a file, on one of several threads, and returns its size and hash."""
-    may_lack: tuple[str, ...] = ()
-    """Patterns of the files that need not be there."""
+    of_run: tuple[str, ...] = ()
+    """Patterns of the files without which a run can go on if `resume_partial` allows it."""
+    partial: bool = False
+    """Whether it does, and those need not be there."""
 
-    def spares(self, name: str) -> bool:
-        """Say whether a file need not be there."""
-        return any(fnmatch(name, pattern) for pattern in self.may_lack)
+    def lacks(self, name: str) -> str:
+        """Return what to say of a file that is not there; an empty string where it need not be."""
+        begins_anew = any(fnmatch(name, pattern) for pattern in self.of_run)
+        if not begins_anew:
+            return f"{name} is missing"
+        return "" if self.partial else f"{name} is missing (`resume_partial=True` begins anew what was in it)"
 
 
 STRICT = Check()
@@ -41,8 +47,8 @@ STRICT = Check()
 def problems(folder: Path, *, full: bool, check: Check = STRICT) -> list[str]:
     """Return what is wrong with a checkpoint, a sentence each; nothing if it is good.
 
-    A checkpoint without a list of its files, as other libraries and earlier versions write them, is good if the files
-    are there that any checkpoint must have, and those that can be checked without such a list are whole.
+    A checkpoint without a list of its files, as other libraries and the first version of this one write them, is good
+    if the files are there that any checkpoint must have, and those that can be checked without such a list are whole.
 
     Args:
         folder: the checkpoint.
@@ -60,18 +66,15 @@ def damage(folder: Path, *, full: bool, check: Check = STRICT) -> list[str]:
         return ["there is no such folder"]
     if links := _links_out(folder):
         return links
-    if not (folder / MANIFEST).exists():
-        return _missing(folder) or (_unreadable(folder) if full else [])
+    if not (folder / MANIFEST).exists() and (own := _of_ours(folder)):
+        return [f"{MANIFEST} is missing, though {own} is there: nothing says what was written"]
     try:
-        manifest = read_manifest(folder)
-        version = manifest.get("format_version", 1)
-        listed = {name: _listed(entry) for name, entry in manifest.get("files", {}).items()}
-    except (OSError, ValueError, RecursionError) as error:
-        return [f"{MANIFEST} cannot be read: {error}"]
-    if version > VERSION:
-        return [f"it is of format {version}, and this version reads formats up to {VERSION}"]
-    if version == 1:
+        files = read_manifest(folder).get("files") if (folder / MANIFEST).exists() else None
+    except CheckpointError as error:
+        return [str(error)]
+    if files is None:
         return _missing(folder) or (_unreadable(folder) if full else [])
+    listed = {name: Digest(entry["size"], entry["sha256"]) for name, entry in files.items()}
     found = {name: _misfit(folder, name, digest, check) for name, digest in listed.items()}
     if full:
         whole = [name for name, problem in found.items() if not problem]
@@ -79,17 +82,10 @@ def damage(folder: Path, *, full: bool, check: Check = STRICT) -> list[str]:
     return [problem for problem in found.values() if problem]
 
 
-def _listed(entry: Any) -> Digest:
-    try:
-        return Digest(int(entry["size"]), str(entry["sha256"]))
-    except (TypeError, KeyError, ValueError) as error:
-        raise ValueError(f"{entry!r} is no size and hash of a file") from error
-
-
-def inside(name: str) -> bool:
-    """Say whether the name of a file, as another file gives it, stays within the folder it is given in."""
-    path = PurePosixPath(name)
-    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+def _of_ours(folder: Path) -> str:
+    """Return the name of a file in a folder that only this library writes; an empty string if there is none."""
+    names = sorted(path.name for path in folder.iterdir())
+    return next((name for name in names if any(fnmatch(name, pattern) for pattern in OURS)), "")
 
 
 def leads_out(folder: Path, name: str) -> str:
@@ -112,12 +108,10 @@ def _links_out(folder: Path) -> list[str]:
 
 def _misfit(folder: Path, name: str, written: Digest, check: Check) -> str:
     """Return what is wrong with a file that is seen without reading it; an empty string if nothing is."""
-    if not inside(name):
-        return f"{MANIFEST} names {name!r}, which is outside of the folder"
     path = folder / name
     try:
         if not path.is_file():
-            return "" if check.spares(name) and not path.exists() else f"{name} is missing"
+            return f"{name} is no file" if path.exists() else check.lacks(name)
         size = path.stat().st_size
     except OSError as error:
         return f"{name} cannot be read: {error}"
@@ -129,7 +123,7 @@ def _changed(folder: Path, name: str, written: Digest, check: Check) -> str:
     try:
         found = check.read(folder / name)
     except FileNotFoundError:
-        return "" if check.spares(name) else f"{name} is missing"
+        return check.lacks(name)
     except OSError as error:
         return f"{name} cannot be read: {error}"
     if found.sha256 == written.sha256:
@@ -185,9 +179,9 @@ def _read_through(path: Path) -> None:
 
 def index_of(folder: Path) -> Path:
     """Return where the index of a checkpoint's weights is if they are in several files."""
-    pickled = folder / f"{PICKLED}.index.json"
-    others = any((folder / name).is_file() for name in (INDEX, MODEL, PICKLED))
-    return pickled if pickled.is_file() and not others else folder / INDEX
+    pickled = f"{PICKLED}.index.json"
+    others = any(has(folder, name) for name in (INDEX, MODEL, PICKLED))
+    return folder / (pickled if has(folder, pickled) and not others else INDEX)
 
 
 def weight_files(folder: Path) -> list[str]:
@@ -198,8 +192,8 @@ def weight_files(folder: Path) -> list[str]:
         ValueError: if it is no index, or names a file outside of the folder.
     """
     path = index_of(folder)
-    if not path.is_file():
-        return [PICKLED] if (folder / PICKLED).is_file() and not (folder / MODEL).is_file() else [MODEL]
+    if not has(folder, path.name):
+        return [PICKLED] if has(folder, PICKLED) and not has(folder, MODEL) else [MODEL]
     index = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
         raise ValueError("it has no 'weight_map'")

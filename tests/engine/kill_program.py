@@ -26,9 +26,10 @@ from typing import Any
 from checkpoint_toys import names_in, saving
 from engine_toys import same_weights, weights
 
+from trainbus.engine.checkpoint.choosing import choose
 from trainbus.engine.checkpoint.commit import HashedFile
 from trainbus.engine.checkpoint.files import parse_hidden
-from trainbus.engine.checkpoint.listing import choose, survey
+from trainbus.engine.checkpoint.listing import survey
 from trainbus.engine.checkpoint.verify import problems
 
 BETWEEN = 3

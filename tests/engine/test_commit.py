@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import torch
 from checkpoint_toys import GONE, commit, names_in, saving, stage
+from kill_program import forked
 from safetensors.torch import load_file
 
 from trainbus.engine.checkpoint import commit as committing
 from trainbus.engine.checkpoint.commit import HashedFile, put_back, remove, sweep
-from trainbus.engine.checkpoint.files import VERSION, Checkpoint, Hidden, hidden_name, parse_hidden
+from trainbus.engine.checkpoint.files import VERSION, Checkpoint, Hidden, hidden_name, parse_hidden, this_host
 from trainbus.engine.checkpoint.store import together
 from trainbus.engine.checkpoint.tensor_file import write_tensors
 from trainbus.engine.checkpoint.verify import problems
@@ -121,23 +122,47 @@ def test_a_checkpoint_is_removed_under_another_name(tmp_path: Path, monkeypatch)
 
 
 def test_names_of_hidden_folders_are_read_back():
-    for name in (Hidden(3, "ab12", 77), Hidden(3, "", 77, "-removed"), hidden_name(9, "../../a-b", "-replaced")):
+    for name in (
+        *(Hidden(3, "ab12", 77), Hidden(3, "", 77, "-removed"), Hidden(3, "12345678", 77, "", "87654321")),
+        *(Hidden(3, "", 12345678, "-replaced", "00000000"), hidden_name(9, "../../a-b", "-replaced")),
+    ):
         assert parse_hidden(Path(str(name))) == name
     for other in (".tmp-checkpoint-3", ".tmp-model", "checkpoint-3", ".tmp-checkpoint-3-a-1-elsewhere"):
         assert parse_hidden(Path(other)) is None
     assert "/" not in str(hidden_name(9, "../../a-b"))
 
 
-def test_leftovers_of_the_same_run_are_removed_at_its_next_commit(tmp_path: Path):
-    dead, alive = GONE, os.getppid()
-    for name in (
-        *(Hidden(1, "run", dead), Hidden(2, "run", dead, "-removed"), Hidden(3, "run", os.getpid())),
-        *(Hidden(4, "run", alive), Hidden(5, "other", dead), Hidden(6, "other", alive)),
-    ):
+def test_leftovers_of_the_same_run_and_of_dead_processes_are_removed_at_the_next_commit(tmp_path: Path):
+    dead, alive, mine, here, there = GONE, os.getppid(), os.getpid(), this_host(), "0123abcd"
+    gone = (
+        *(Hidden(1, "run", dead), Hidden(2, "run", dead, "-removed"), Hidden(3, "run", mine)),
+        *(Hidden(4, "run", dead, "", here), Hidden(5, "run", mine, "", here), Hidden(6, "run", alive, "", there)),
+        *(Hidden(7, "other", dead, "", here), Hidden(8, "other", dead, "-removed", here)),
+    )
+    stay = (
+        *(Hidden(10, "run", alive), Hidden(11, "run", alive, "", here)),
+        *(Hidden(12, "other", dead), Hidden(13, "other", alive), Hidden(14, "other", alive, "", here)),
+        *(Hidden(15, "other", dead, "", there), Hidden(16, "other", mine, "", here)),  # perhaps on another thread
+    )
+    for name in (*gone, *stay, ".tmp-checkpoint-2", ".tmp-else-3-other-1"):
         (tmp_path / str(name)).mkdir()
-    commit(tmp_path, 7)
-    stay = (Hidden(4, "run", alive), Hidden(5, "other", dead), Hidden(6, "other", alive))
-    assert names_in(tmp_path) == sorted(["checkpoint-7", *map(str, stay)])
+    commit(tmp_path, 20)
+    assert names_in(tmp_path) == sorted(["checkpoint-20", ".tmp-checkpoint-2", ".tmp-else-3-other-1", *map(str, stay)])
+
+
+def test_what_was_being_replaced_on_another_machine_gets_its_name_back(tmp_path: Path):
+    name = str(Hidden(1, "run", os.getppid(), "-replaced", "0123abcd"))
+    commit(tmp_path, 1).rename(tmp_path / name)
+    put_back(tmp_path)
+    assert names_in(tmp_path) == ["checkpoint-1"]
+
+
+def test_a_first_save_that_was_killed_leaves_nothing_to_the_run_that_begins_anew(tmp_path: Path):
+    child = forked(lambda: (stage(tmp_path, 1, "before"), os.kill(os.getpid(), 9)))
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    assert [parse_hidden(path).run_id for path in tmp_path.iterdir()] == ["before"]
+    saving(tmp_path, 2).train(resume_from_checkpoint="auto")
+    assert names_in(tmp_path) == ["checkpoint-1", "checkpoint-2"]
 
 
 def test_one_that_was_about_to_be_replaced_gets_its_name_back(tmp_path: Path):

@@ -22,7 +22,8 @@ from torch import nn
 from trainbus import Checkpoint, KeepBest, Trainer, TrainingArguments
 from trainbus.engine.checkpoint import commit as committing
 from trainbus.engine.checkpoint import model_files, space
-from trainbus.engine.checkpoint.listing import choose, list_checkpoints
+from trainbus.engine.checkpoint.choosing import choose
+from trainbus.engine.checkpoint.listing import list_checkpoints
 from trainbus.engine.checkpoint.verify import problems
 from trainbus.events import ArgumentError, CheckpointError, every
 

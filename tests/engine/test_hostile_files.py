@@ -329,6 +329,29 @@ def test_links_within_the_folder_and_to_the_folder_are_good(checkpoint: Path, tm
     assert resume(tmp_path / "checkpoint-2").state.global_step == 3
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("optimizer-00001-of-00002.safetensors", "callbacks-00000-of-00001.safetensors", "rng_state_7.safetensors"),
+        *("model.safetensors.index.json", "scaler.safetensors", "pytorch_model.bin", "optimizer.pt"),
+    ],
+)
+def test_what_the_manifest_does_not_list_is_not_of_the_checkpoint(name: str, own: Path, tmp_path: Path):
+    (own / name).write_bytes(b"noise")
+    manifest = json.loads((own / "manifest.json").read_text())
+    (own / "manifest.json").write_text(json.dumps({**manifest, "world_size": 9}))  # so that it looks for others' states
+    assert resume(own).state.global_step == 3
+
+
+def test_what_only_lies_beside_it_does_not_stand_in_for_what_was_written(own: Path):
+    manifest = json.loads((own / "manifest.json").read_text())
+    for name in ("optimizer.safetensors", "model.safetensors"):
+        files = {file: entry for file, entry in manifest["files"].items() if file != name}
+        (own / "manifest.json").write_text(json.dumps({**manifest, "files": files}))
+        with pytest.raises(CheckpointError, match=rf"no {name}"):
+            resume(own)
+
+
 def test_a_tensor_that_is_larger_than_its_file_is_refused(own: Path):
     header = json.dumps({"linear.weight": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}).encode()
     (own / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)

@@ -80,7 +80,8 @@ def test_what_is_missing_begins_anew_and_one_warning_says_so(
     for name in names:
         (checkpoint / name).unlink()
     wanted = True if newest else str(checkpoint)
-    with pytest.raises(CheckpointError, match=re.escape(f"{names[0]} is missing")):
+    hint = "(`resume_partial=True` begins anew what was in it)"
+    with pytest.raises(CheckpointError, match=re.escape(f"{names[0]} is missing {hint}")):
         going_on(checkpoint.parent, wanted, partial=False)
     with caplog.at_level(logging.WARNING):
         run = going_on(checkpoint.parent, wanted)

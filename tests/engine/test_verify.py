@@ -15,9 +15,10 @@ import pytest
 from checkpoint_toys import GONE, commit, flip, names_in, rewrite, saving
 from engine_toys import Regression, points, same_weights, weights
 
+from trainbus.engine.checkpoint.choosing import choose
 from trainbus.engine.checkpoint.files import VERSION, Hidden
 from trainbus.engine.checkpoint.hashing import digest_of
-from trainbus.engine.checkpoint.listing import choose, list_checkpoints, survey
+from trainbus.engine.checkpoint.listing import list_checkpoints, survey
 from trainbus.engine.checkpoint.verify import problems
 from trainbus.events import CheckpointError
 
@@ -47,9 +48,12 @@ def test_nothing_is_wrong_with_what_was_committed(folder: Path):
         (lambda f: (f / "manifest.json").write_text("[" * 9999), r"manifest\.json cannot be read: .*"),
         (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe"), r"manifest\.json cannot be read: .*codec.*"),
         (lambda f: (f / "manifest.json").write_text("[]"), r"manifest\.json cannot be read: it is no object"),
-        (lambda f: rewrite(f, metrics=3), r"manifest\.json cannot be read: its 'metrics' is a int"),
-        (lambda f: rewrite(f, files={"a": 3}), r"manifest\.json cannot be read: 3 is no size and hash of a file"),
-        (lambda f: rewrite(f, files={"a": {"size": 3}}), r"manifest\.json cannot be read: .* is no size and hash.*"),
+        (
+            lambda f: rewrite(f, files={"a": 3}),
+            r"manifest\.json cannot be read: of 'a' in its 'files', 3 is no size .*",
+        ),
+        (lambda f: rewrite(f, files={"a": {"size": 3}}), r"manifest\.json cannot be read: .* is no size and SHA-256"),
+        (lambda f: rewrite(f, files={}), r"manifest\.json cannot be read: among its 'files' is no trainer_state\.json"),
         (lambda f: rewrite(f, format_version=9), rf"it is of format 9, and this version reads formats up to {VERSION}"),
         (shutil.rmtree, r"there is no such folder"),
     ],
@@ -58,6 +62,64 @@ def test_what_is_wrong_is_said(folder: Path, damage: Any, expected: str, full: b
     damage(folder)
     [found] = problems(folder, full=full)
     assert re.fullmatch(expected, found), found
+
+
+HASH = "0" * 64
+WRONG: dict[str, list[Any]] = {
+    "format_version": [None, "3", 0, -1, 1.0, True],
+    "step": [None, "1", -1, 2**60, 1.5, True],
+    "world_size": [None, "two", 0, -1, 2**60, 1.0, True, [2]],
+    "time": [None, "now", -1.0, float("nan"), float("inf"), 10**400, True],
+    "seconds": [None, "1", -0.5, float("nan"), float("inf")],
+    "run_id": [None, 3, "a" * 300, ["a"]],
+    "metrics": [None, 3, []],
+    "files": [None, 3, [], *({"a": {"size": size, "sha256": HASH}} for size in (None, "7", -1, 1.5, True))]
+    + [{"a": {"size": 7, "sha256": said}} for said in (None, 3, "", "0", HASH + "0", "g" * 64)],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(name, value) for name, values in WRONG.items() for value in values])
+def test_a_field_of_the_manifest_of_another_type_or_out_of_its_range_is_named(folder: Path, field: str, value: Any):
+    rewrite(folder, **{field: value})
+    for full in (True, False):
+        [found] = problems(folder, full=full)
+        assert found.startswith("manifest.json cannot be read: ")
+        assert f"'{field}'" in found
+        assert len(found) < 300
+    with pytest.raises(CheckpointError, match=f"manifest.json cannot be read: .*'{field}'"):
+        choose(folder.parent, folder)
+
+
+def test_a_field_that_is_not_there_is_missed_where_all_formats_have_it(folder: Path):
+    path = folder / "manifest.json"
+    whole = json.loads(path.read_text())
+    for name, expected in (("format_version", "its 'format_version' is None"), ("files", "it has no 'files'")):
+        path.write_text(json.dumps({key: value for key, value in whole.items() if key != name}))
+        [found] = problems(folder, full=True)
+        assert expected in found
+
+
+def test_the_list_counts_whatever_format_a_manifest_says_it_is_of(folder: Path):
+    """The digits 1 and 3 differ in one bit."""
+    rewrite(folder, format_version=1)
+    flip(folder / "model.json", 3)
+    assert problems(folder, full=True)[0].startswith("model.json is not what was written")
+
+
+def test_more_processes_than_are_said_to_have_been_is_no_manifest(folder: Path):
+    digest = {"size": 1, "sha256": HASH}
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    rewrite(folder, world_size=2, files={**files, "rng_state_2.safetensors": digest})
+    [found] = problems(folder, full=False)
+    assert found.endswith("its 'world_size' is 2, and among its 'files' is rng_state_2.safetensors")
+
+
+def test_a_resumed_run_is_not_held_up_by_a_number_of_processes_that_cannot_be(tmp_path: Path):
+    saving(tmp_path, 1).train()
+    rewrite(tmp_path / "checkpoint-1", world_size=2**53)
+    run = saving(tmp_path, 2)
+    run.train(resume_from_checkpoint=True)
+    assert run.state.global_step == 2
 
 
 def test_a_single_bit_is_found_by_the_full_check_only(folder: Path):
@@ -96,15 +158,10 @@ def of_the_first_format(folder: Path) -> None:
     path.write_text(json.dumps({k: manifest[k] for k in ("step", "run_id", "time", "metrics")} | {"format_version": 1}))
 
 
-def without_manifest(folder: Path) -> None:
-    (folder / "manifest.json").unlink()
-
-
-@pytest.mark.parametrize("older", [of_the_first_format, without_manifest])
 @pytest.mark.parametrize("wanted", [True, "path"])
-def test_those_without_a_list_are_gone_on_from(tmp_path: Path, older: Any, wanted: Any):
+def test_those_without_a_list_are_gone_on_from(tmp_path: Path, wanted: Any):
     saving(tmp_path, 4).train()
-    older(tmp_path / "checkpoint-4")
+    of_the_first_format(tmp_path / "checkpoint-4")
     unbroken = saving(tmp_path / "unbroken", 6)
     unbroken.train()
     for step in (1, 2, 3):
@@ -114,11 +171,10 @@ def test_those_without_a_list_are_gone_on_from(tmp_path: Path, older: Any, wante
     assert same_weights(weights(run.model), weights(unbroken.model))
 
 
-@pytest.mark.parametrize("older", [of_the_first_format, without_manifest])
-def test_files_that_must_be_there_are_missed_without_a_list_too(tmp_path: Path, older: Any):
+def test_files_that_must_be_there_are_missed_without_a_list_too(tmp_path: Path):
     saving(tmp_path, 1).train()
     folder = tmp_path / "checkpoint-1"
-    older(folder)
+    of_the_first_format(folder)
     assert problems(folder, full=True) == []
     (folder / "model.safetensors").write_bytes(b"")
     assert problems(folder, full=False) == ["model.safetensors is empty"]
@@ -152,6 +208,27 @@ def test_a_checkpoint_of_transformers_is_listed(tmp_path: Path):
     assert [(found.step, found.run_id) for found in list_checkpoints(tmp_path)] == [(1, ""), (2, "")]
     (tmp_path / "checkpoint-2" / "model.safetensors").unlink()
     assert [found.step for found in list_checkpoints(tmp_path)] == [1]
+
+
+def test_of_ours_without_a_list_nothing_is_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Whichever of its files are left, beside the weights and the state that other libraries write too."""
+    saving(tmp_path, 3).train()
+    folder = tmp_path / "checkpoint-3"
+    (folder / "manifest.json").unlink()
+    for name in sorted(set(FILES) - {"model.safetensors", "trainer_state.json"}):
+        (folder / name).rename(tmp_path / name)
+    assert problems(folder, full=True) == []
+    for name in sorted(set(FILES) - {"model.safetensors", "trainer_state.json"}):
+        (tmp_path / name).rename(folder / name)
+        wrong = f"manifest.json is missing, though {name} is there: nothing says what was written"
+        assert problems(folder, full=False) == [wrong]
+        with pytest.raises(CheckpointError, match=f"{wrong}. Beside it, .*checkpoint-2 is good"):
+            choose(tmp_path, folder)
+        for wanted in (True, "auto"):
+            caplog.clear()
+            assert choose(tmp_path, wanted) == tmp_path / "checkpoint-2"
+            assert f"- checkpoint-3: {wrong}" in caplog.text
+        (folder / name).rename(tmp_path / name)
 
 
 # Which one is gone on from.
@@ -245,7 +322,6 @@ def test_any_damage_to_any_file_is_found_before_anything_is_changed(tmp_path: Pa
     }
     if name == "manifest.json":
         del damages["one bit"], damages["one byte short"]  # its last byte is the end of a line
-        del damages["absent"]  # then it is a checkpoint of which nothing is known: see above
     for number, damaged in enumerate(damages.values()):
         copy = Path(shutil.copytree(two_steps, tmp_path / str(number)))
         (copy / "checkpoint-2" / name).unlink()

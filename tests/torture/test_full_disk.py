@@ -16,7 +16,8 @@ from checkpoint_toys import names_in, saving
 from engine_toys import same_weights, trainer, weights, points
 from torch import nn
 from trainbus.engine.checkpoint import space
-from trainbus.engine.checkpoint.listing import choose, survey
+from trainbus.engine.checkpoint.choosing import choose
+from trainbus.engine.checkpoint.listing import survey
 from trainbus.engine.checkpoint.verify import problems
 from trainbus.events import CheckpointError
 
