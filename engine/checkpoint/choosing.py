@@ -18,8 +18,7 @@ from . import files
 from .commit import put_back
 from .listing import newest_first, survey, unfinished
 from .manifest import random_files, read_manifest
-from .partial import check_for
-from .sharded import is_complete
+from .partial import check_for, lacking
 from .store import read_state
 from .verify import STRICT, Check, problems
 
@@ -110,9 +109,14 @@ class Look:
         if wrong := [f"{place}{problem}" for place, (found, _) in everyone for problem in found]:
             return wrong
         first = everyone[0][1][1]
-        return [f"{place}it is {told}, and on rank 0 {first}" for place, (_, told) in everyone if told != first]
+        return [
+            f"{place}it is {mine}, and on rank 0 {theirs}"
+            for place, (_, told) in everyone
+            for mine, theirs in zip(told, first)
+            if mine != theirs
+        ]
 
-    def _seen(self, folder: Path) -> tuple[list[str], str]:
+    def _seen(self, folder: Path) -> tuple[list[str], list[str]]:
         """Return what is wrong with a checkpoint for this process, and if nothing is, what it is."""
         hint = "" if self.apart else "; where machines share no disk, set `save_on_each_node`"
         try:
@@ -121,9 +125,9 @@ class Look:
             else:
                 found = [] if folder.is_dir() else [f"there is no such folder{hint}"]
             found = found or self._lacks_own(folder)
-            return found, "" if found else _told_of(folder)
+            return found, [] if found else _told_of(folder)
         except OSError as error:
-            return [str(error)], ""
+            return [str(error)], []
 
     def _lacks_own(self, folder: Path) -> list[str]:
         """Return what is wrong if this process wrote random states and they are not there."""
@@ -135,16 +139,16 @@ class Look:
         return [said] if said else []
 
 
-def _told_of(folder: Path) -> str:
+def _told_of(folder: Path) -> list[str]:
     """Return what a checkpoint is, as far as it must be the same on all processes."""
     if (folder / files.MANIFEST).exists():
         manifest = read_manifest(folder)
         step, run_id = manifest.get("step"), manifest.get("run_id", "")
     else:
         step, run_id = read_state(folder).get("global_step"), ""
-    parts = (files.OPTIMIZER, files.SCHEDULER, files.SCALER)
-    there = ", ".join(name for name in parts if is_complete(folder / name))
-    return f"of step {step}{f' of the run {run_id}' if run_id else ''}{f' with {there}' if there else ''}"
+    whose = f" of the run {run_id}" if run_id else ""
+    parts = lacking(folder)
+    return [f"of step {step}{whose}", f"without {', '.join(parts)}" if parts else "whole"]
 
 
 def choose(output_dir: str | Path, wanted: str | Path | bool | None, look: Look | None = None) -> Path | None:

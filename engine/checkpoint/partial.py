@@ -36,16 +36,18 @@ def check_for(run: Run) -> Check:
     )
 
 
+def lacking(folder: Path) -> list[str]:
+    """Return what of a run a checkpoint lacks, in words; a run that scaled no loss has no scaler."""
+    return [what for what, *names in _PARTS if not any(is_complete(folder / name) for name in names)]
+
+
 def begin_the_rest_anew(run: Run, folder: Path) -> None:
     """Warn, once, of what the checkpoint lacks that a run goes on from, and have what is there fit what is not."""
     if not run.args.resume_partial:
         return
     needed = (run.optimizer, run.lr_scheduler, run.seams.scaler)
-    anew = [
-        what
-        for (what, *names), part in zip(_PARTS, needed)
-        if part is not None and not any(is_complete(folder / name) for name in names)
-    ]
+    lacks = lacking(folder)
+    anew = [what for (what, *_), part in zip(_PARTS, needed) if part is not None and what in lacks]
     if (_OPTIMIZER in anew) != (_SCHEDULE in anew):
         _take_rates(run)
     if not (random_files(folder) or any(folder.glob("rng_state*.pth"))):

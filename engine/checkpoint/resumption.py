@@ -35,7 +35,7 @@ class NoResumption:
 
     def begin(self, plan: Plan) -> tuple[TrainerState, Position]:
         """Return the state and position to begin with."""
-        self.run.run_id = uuid.uuid4().hex
+        self.run.run_id = self.run.ranks.gather_objects(uuid.uuid4().hex)[0]  # by which machines know it is one run
         return self._state(TrainerState(), plan), Position()
 
     def restore(self, feed: Feed) -> None:
@@ -84,7 +84,7 @@ class Resumption(NoResumption):
         return saved if saved is not None else super().data_seed(wanted)
 
     def begin(self, plan: Plan) -> tuple[TrainerState, Position]:
-        self.run.run_id = self.saved.get("run_id") or uuid.uuid4().hex
+        self.run.run_id = self.saved.get("run_id") or self.run.ranks.gather_objects(uuid.uuid4().hex)[0]
         state = self._state(TrainerState.from_dict(self.saved), plan)
         self.run.control.ledger.load_list(self.saved.get("ledger", []))
         where = self.saved.get("position")

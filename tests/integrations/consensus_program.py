@@ -210,6 +210,14 @@ def nobody_to_resume_from() -> dict[str, Any]:
     return outcome("auto", trainer_of(FOLDER / "auto"), resume_from_checkpoint="auto")
 
 
+def into_folders_of_their_own() -> dict[str, Any]:
+    """The folders differ, as where each process makes a name with the time in it."""
+    folder = FOLDER / f"own-{RANK}"
+    unseen = trainer_of(folder, often=NOTHING)  # nothing in its arguments says that it saves
+    unseen.on("on_step_end", lambda control: control.request("save", "to see"), once=2)
+    return {"seen": outcome("own", trainer_of(folder)), "unseen": outcome("own", unseen)}
+
+
 def main() -> None:
     atexit.register(no_thread_of_gloo_is_left)
     ends = {
@@ -244,6 +252,7 @@ def main() -> None:
         ),
         "orders": orders(),
         "auto": nobody_to_resume_from(),
+        "own": into_folders_of_their_own(),
         **{f"nan {action}": not_a_number(action) for action in ("raise", "skip", "stop")},
     }
     write_json(FOLDER / f"end-{RANK}.json", ends)

@@ -108,6 +108,16 @@ def other_ways(top):
         tell(folder, *train(folder, resume=f"{top}/alone/checkpoint-8", **WAYS[other]))
 
 
+def apart(top, rank):
+    """Train on what seem to be two machines that share no disk, of which each saves all, and go on."""
+    os.environ["LOCAL_RANK"] = "0"
+    for name in ("simple", "stage1", "stage3"):
+        own, options = f"{top}/{name}-apart-{rank}", {**WAYS[name], "save_on_each_node": True}
+        train(own, callbacks=[EMA(0.5)], **options)
+        train(f"{own}-resumed", resume=f"{own}/checkpoint-4", callbacks=[EMA(0.5)], **options)
+    os.environ["LOCAL_RANK"] = str(rank)
+
+
 def features(top):
     """Train with what else holds or changes weights, and go on with a model that is split."""
     options = {
@@ -239,6 +249,7 @@ def main():
     if not ON_CPU:
         return
     other_ways(top)
+    apart(top, rank)
     features(top)
     inexact(top)
     language(top)

@@ -15,7 +15,7 @@ from ddp_program import no_thread_of_gloo_is_left
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 import trainbus
-from trainbus.events.errors import ArgumentError
+from trainbus.events.errors import ArgumentError, CheckpointError
 from trainbus.events.triggers import at
 
 RANK = int(os.environ["RANK"])
@@ -107,10 +107,22 @@ def roles(folder):
     for name, wanted in (("one", False), ("each", True)):
         own = folder / name / (str(RANK) if wanted else "")  # machines that share no disk, or one disk
         options = {"save_on_each_node": wanted, "log_on_each_node": wanted, "save_strategy": "steps", "save_steps": 2}
-        trainer, _ = build(own, rows_of(16), max_steps=2, log_level="info", log_level_replica="error", **options)
+        trainer, _ = build(own, rows_of(16), max_steps=4, log_level="info", log_level_replica="error", **options)
         trainer.train()
         level = logging.getLogger("trainbus").getEffectiveLevel()
         found[name] = {"level": level, "saved": sorted(path.name for path in own.glob("checkpoint-2/*"))}
+    found["resumed"] = {}
+    for wanted in (True, str(own / "checkpoint-4")):  # it is damaged on the disk of one
+        file = own / "checkpoint-4" / "optimizer.safetensors"
+        if RANK == 1 and wanted is True:
+            file.write_bytes(file.read_bytes()[:-1] + b"x")
+        trainer, seen = build(own, rows_of(16), max_steps=4, **options)
+        try:
+            trainer.train(resume_from_checkpoint=wanted)
+            found["resumed"]["newest"] = {"steps": len(seen), **end_of(trainer)}
+            file.write_bytes(file.read_bytes()[:-1] + b"x") if RANK == 1 else None
+        except CheckpointError as error:
+            found["resumed"]["path"] = str(error)
     os.environ["LOCAL_RANK"] = str(RANK)
     return found
 

@@ -149,6 +149,38 @@ class TestTwoProcesses:
         with pytest.raises(CheckpointError, match="files beside it is missing"):
             load_values(folder / "optimizer.safetensors")
 
+    def test_without_a_part_the_optimizer_is_not_there_and_may_begin_anew(self, runs, tmp_path, caplog):
+        folder = shutil.copytree(runs / "stage3" / "checkpoint-4", tmp_path / "checkpoint-4")
+        (folder / "optimizer-00001-of-00002.safetensors").unlink()
+        with pytest.raises(CheckpointError, match=r"optimizer-00001-of-00002\.safetensors is missing.*`resume_partial"):
+            build(tmp_path).train(resume_from_checkpoint=str(folder))
+        trainer = build(tmp_path, resume_partial=True, max_steps=5)
+        trainer.train(resume_from_checkpoint=str(folder))
+        assert caplog.text.count("these begin anew: the optimizer.") == 1
+        assert {int(state["step"]) for state in trainer.optimizer.state.values()} == {1}
+
+    def test_a_part_that_nobody_wrote_is_not_read(self, runs, tmp_path):
+        folder = shutil.copytree(runs / "stage3" / "checkpoint-8", tmp_path / "checkpoint-8")
+        before = load_values(folder / "optimizer.safetensors")["state"]
+        shutil.copy(folder / "optimizer-00001-of-00002.safetensors", folder / "optimizer-00002-of-00003.safetensors")
+        (folder / "optimizer-00003-of-00004.safetensors").write_text("noise")
+        assert _same_state(load_values(folder / "optimizer.safetensors")["state"], before)
+
+    def test_of_ours_nothing_is_believed_without_its_manifest(self, runs, tmp_path):
+        folder = shutil.copytree(runs / "stage3" / "checkpoint-8", tmp_path / "checkpoint-8")
+        for name in ("manifest.json", "rng_state_1.safetensors", "callbacks.safetensors"):
+            (folder / name).unlink()
+            with pytest.raises(CheckpointError, match=r"manifest\.json is missing, though"):
+                build(tmp_path).train(resume_from_checkpoint=str(folder))
+
+    @pytest.mark.parametrize("way", ["simple", "stage1", "stage3"])
+    def test_machines_that_share_no_disk_have_all_of_it_each(self, runs, way):
+        for rank in (0, 1):
+            unbroken, resumed = (runs / f"{way}-apart-{rank}{end}" / "checkpoint-8" for end in ("", "-resumed"))
+            assert [path.name for path in unbroken.glob("*-of-*")] == []
+            assert len(load_values(unbroken / "optimizer.safetensors")["state"]) == len([*Net().parameters()])
+            assert same(*(load_file(folder / "model.safetensors") for folder in (unbroken, resumed)))
+
     def test_what_is_exported_is_the_model_alone(self, runs, tmp_path):
         assert main(["checkpoints", "export", str(runs / "stage3" / "checkpoint-8"), str(tmp_path / "out")]) == 0
         assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.safetensors"]

@@ -172,6 +172,20 @@ def test_one_process_saves_and_prints_or_one_of_each_machine(found):
         assert lacking not in of_one["saved"]
 
 
+def test_machines_that_share_no_disk_go_on_from_what_is_good_on_all(found):
+    first, second = (resumed["newest"] for resumed in of_both(found, "roles", "resumed"))
+    assert first["steps"] == second["steps"] == 4
+    assert first["weights"] == second["weights"]
+
+
+def test_what_is_damaged_on_one_machine_is_named_on_all(found):
+    first, second = (resumed["path"] for resumed in of_both(found, "roles", "resumed"))
+    for rank, said in enumerate((first, second)):
+        assert f"each/{rank}/checkpoint-4 cannot be resumed from: on rank 1 (" in said
+        assert "optimizer.safetensors is not what was written" in said
+        assert f"each/{rank}/checkpoint-2 is good" in said
+
+
 # Other numbers of processes.
 
 
