@@ -17,8 +17,8 @@ from ..run import Run
 from . import files
 from .commit import put_back
 from .listing import newest_first, survey, unfinished
-from .manifest import random_files, read_manifest
-from .partial import check_for, lacking
+from .manifest import read_manifest
+from .partial import check_for, lacking, lacks_own
 from .store import read_state
 from .verify import STRICT, Check, problems
 
@@ -131,12 +131,8 @@ class Look:
 
     def _lacks_own(self, folder: Path) -> list[str]:
         """Return what is wrong if this process wrote random states and they are not there."""
-        name = files.RANDOM.format(rank=self.ranks.rank)
-        there = (folder / files.MANIFEST).exists() and random_files(folder)
-        if not there or self.ranks.rank in there or read_manifest(folder).get("world_size") != self.ranks.world_size:
-            return []
-        said = self.check.lacks(name)
-        return [said] if said else []
+        said = self.check.lacks(files.RANDOM.format(rank=self.ranks.rank))
+        return [said] if said and lacks_own(self.ranks, folder) else []
 
 
 def _told_of(folder: Path) -> list[str]:

@@ -20,6 +20,7 @@ CALLBACKS = "callbacks.safetensors"
 RANDOM = "rng_state_{rank}.safetensors"
 STATE = "trainer_state.json"
 ARGUMENTS = "training_args.json"
+FOREIGN_ARGUMENTS = "training_args.bin"
 MANIFEST = "manifest.json"
 
 VERSION = 3

@@ -18,7 +18,7 @@ import torch
 
 from ...events.errors import CheckpointError
 from ..run import Run
-from .files import LACKING, MANIFEST
+from .files import FOREIGN_ARGUMENTS, LACKING, MANIFEST
 from .groups import load_optimizer
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,6 @@ SCHEDULER = "scheduler.pt"
 SCALER = "scaler.pt"
 RANDOM = "rng_state.pth"
 RANDOM_OF_RANK = "rng_state_{rank}.pth"
-ARGUMENTS = "training_args.bin"
 
 _CALLED = re.compile(r"(?:GLOBAL|function) `?(?P<name>[A-Za-z_][\w.]*)")
 
@@ -37,9 +36,8 @@ def is_foreign(folder: Path) -> bool:
     """Say whether a checkpoint is one of transformers' Trainer."""
     if (folder / MANIFEST).exists():
         return False
-    return any(
-        (folder / name).exists() for name in (OPTIMIZER, SCHEDULER, RANDOM, ARGUMENTS, RANDOM_OF_RANK.format(rank=0))
-    )
+    names = (OPTIMIZER, SCHEDULER, RANDOM, FOREIGN_ARGUMENTS, RANDOM_OF_RANK.format(rank=0))
+    return any((folder / name).exists() for name in names)
 
 
 def load_plain(path: Path, allowed: Sequence[Any] = ()) -> Any:

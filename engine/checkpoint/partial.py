@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from ..ranks import Ranks
 from ..run import Run
 from . import files, foreign
 from .hashing import digest_of
-from .manifest import random_files
+from .manifest import random_files, read_manifest
 from .sharded import is_complete
 from .verify import Check
 
@@ -41,6 +42,14 @@ def lacking(folder: Path) -> list[str]:
     return [what for what, *names in _PARTS if not any(is_complete(folder / name) for name in names)]
 
 
+def lacks_own(ranks: Ranks, folder: Path) -> bool:
+    """Say whether a process wrote random states into a checkpoint, and they are not there, but those of others are."""
+    there = random_files(folder) if (folder / files.MANIFEST).exists() else {}
+    if not there or ranks.rank in there:
+        return False
+    return read_manifest(folder).get("world_size") == ranks.world_size
+
+
 def begin_the_rest_anew(run: Run, folder: Path) -> None:
     """Warn, once, of what the checkpoint lacks that a run goes on from, and have what is there fit what is not."""
     if not run.args.resume_partial:
@@ -50,7 +59,8 @@ def begin_the_rest_anew(run: Run, folder: Path) -> None:
     anew = [what for (what, *_), part in zip(_PARTS, needed) if part is not None and what in lacks]
     if (_OPTIMIZER in anew) != (_SCHEDULE in anew):
         _take_rates(run)
-    if not (random_files(folder) or any(folder.glob("rng_state*.pth"))):
+    none = not (random_files(folder) or any(folder.glob("rng_state*.pth")))
+    if none or lacks_own(run.ranks, folder):
         anew.append("random draws")
     if anew:
         logger.warning(

@@ -12,7 +12,7 @@ from pathlib import Path
 from safetensors import safe_open
 
 from ...events.errors import CheckpointError
-from .files import MANIFEST, MODEL, OURS, PREFIX, STATE
+from .files import ARGUMENTS, FOREIGN_ARGUMENTS, MANIFEST, MODEL, OURS, PREFIX, STATE
 from .hashing import Digest, at_once, digest_of
 from .manifest import has, inside, read_manifest
 
@@ -85,7 +85,9 @@ def damage(folder: Path, *, full: bool, check: Check = STRICT) -> list[str]:
 def _of_ours(folder: Path) -> str:
     """Return the name of a file in a folder that only this library writes; an empty string if there is none."""
     names = sorted(path.name for path in folder.iterdir())
-    return next((name for name in names if any(fnmatch(name, pattern) for pattern in OURS)), "")
+    # Some keep the arguments of transformers as JSON beside them.
+    foreign = {ARGUMENTS} if FOREIGN_ARGUMENTS in names else set()
+    return next((name for name in names if name not in foreign and any(fnmatch(name, own) for own in OURS)), "")
 
 
 def leads_out(folder: Path, name: str) -> str:

@@ -310,7 +310,12 @@ def test_weights_of_another_model_are_refused_with_their_names(saved: Any, tmp_p
 
 
 def test_which_checkpoints_are_foreign(saved: Any, tmp_path: Path):
-    assert foreign.is_foreign(copy(saved, tmp_path))
+    theirs = copy(saved, tmp_path)
+    assert foreign.is_foreign(theirs)
+    (theirs / "training_args.json").write_text("{}")  # which somebody wrote beside it
+    assert verify.problems(theirs, full=True) == []
+    (theirs / "optimizer.safetensors").write_text("{}")
+    assert verify.problems(theirs, full=True)[0].startswith("manifest.json is missing, though optimizer.safetensors is")
     run(trainbus, tmp_path, max_steps=1, save_strategy="steps", save_steps=1).train()
     assert not foreign.is_foreign(tmp_path / "checkpoint-1")
 
