@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
 import os
-import sys
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
@@ -20,35 +19,27 @@ if not torch.accelerator.is_available():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed finds that out too, and warns
 
 import deepspeed
-import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
 from ..callbacks.ddp import DDP
 from ..callbacks.forwards import replace_forward
+from ..callbacks.fully_shard import share_buffers
 from ..callbacks.mixed_precision import DTYPES, MixedPrecision, to_float32
 from ..engine.arguments import TrainingArguments
-from ..engine.checkpoint.files import Checkpoint
-from ..engine.checkpoint.store import load_weights as load_checkpoint
 from ..engine.data.batches import map_tensors
 from ..engine.optim import parameter_groups
 from ..engine.run import Run
 from ..engine.seams import clip_gradients
 from ..events.callback import Callback
+from ..events.errors import ArgumentError, TrainbusError
 from ..events.stages import Stage
+from .deepspeed_check import check, check_flags, check_optimizer, flags_of
 from .deepspeed_config import Shape, complete, hidden_size_of, precision_of, read_config, stage_of
-from .deepspeed_process import ALIVE, check, join_alone, leave, spare_compiling
-from .deepspeed_state import (
-    OptimizerState,
-    count_empty_groups,
-    drop_gradients,
-    load_scale,
-    load_weights,
-    make_schedule,
-    scale_state,
-    torch_optimizer,
-    whole_weights,
-)
+from .deepspeed_process import hold, join_alone, leave, spare_compiling, warn_of_compiling
+from .deepspeed_schedule import count_empty_groups, make_schedule
+from .deepspeed_state import OptimizerState, drop_gradients, load_scale, scale_state, torch_optimizer
+from .deepspeed_weights import link_in_order, load_weights, take_up_written, whole_weights
 
 logger = logging.getLogger(__name__)
 
@@ -65,13 +56,14 @@ class DeepSpeed(Callback):
     arguments = ("deepspeed",)
     instead_of = (DDP, MixedPrecision)
 
-    config: dict[str, Any] | str = field(default_factory=dict)
+    config: dict[str, Any] | str | Path = field(default_factory=dict)
     """DeepSpeed's configuration, as a dict, which is copied, or a JSON file's path."""
     _engine: Any = field(default=None, init=False, repr=False, compare=False)
     _complete: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _states: Any = field(default=None, init=False, repr=False, compare=False)
     _restore: Callable[[], None] | None = field(default=None, init=False, repr=False, compare=False)
-    _added: list[tuple[Any, str]] = field(default_factory=list, init=False, repr=False, compare=False)
+    _let_go: weakref.finalize[Any, Any] | None = field(default=None, init=False, repr=False, compare=False)
+    _trained: list[bool] = field(default_factory=list, init=False, repr=False, compare=False)
     _stepped: bool = field(default=False, init=False, repr=False, compare=False)
 
     @classmethod
@@ -108,37 +100,64 @@ class DeepSpeed(Callback):
         shape = Shape(run.train_batch_size, run.ranks.world_size, run.state.max_steps, hidden_size_of(run.model))
         self._complete = config = complete(read_config(self.config), run.args, shape)
         check(config, run)
+        for section, given in {"optimizer": run.optimizer, "scheduler": run.lr_scheduler}.items():
+            if section in config and given is not None and self._engine is None:
+                raise ArgumentError(
+                    f"DeepSpeed's configuration has {section!r}, and a {type(given).__name__} is given as well, in "
+                    "`optimizers`: give one of them."
+                )
         logger.info("DeepSpeed's configuration:\n%s", json.dumps(config, indent=2))
         deepspeed.utils.logger.setLevel(run.args.get_process_log_level())
-        atexit.unregister(self._leave)
-        atexit.register(self._leave)
 
     def _make_optimizer(self, run: Run, make: Callable[[], Optimizer]) -> Optimizer:
         if self._engine is None:
-            optimizer = None if "optimizer" in self._complete else make()
-            groups = _groups(run.model) if optimizer is None else optimizer.param_groups
-            remembered = [{**group, "params": [*group["params"]]} for group in groups]
-            before = {owner: {*vars(owner)} for owner in (*run.model.modules(), *run.model.parameters())}
-            join_alone(run)
-            spare_compiling()
+            self._begin(run, None if "optimizer" in self._complete else make())
+        else:
+            check_flags(run.model, self._trained, self._complete)
+            take_up_written(self._engine)
+        return torch_optimizer(self._engine)
+
+    def _begin(self, run: Run, optimizer: Optimizer | None) -> None:
+        """Have DeepSpeed make its engine, with an optimizer or one of its own."""
+        if optimizer is not None:
+            check_optimizer(optimizer, self._complete)
+        groups = _groups(run.model) if optimizer is None else optimizer.param_groups
+        remembered = [{**group, "params": [*group["params"]]} for group in groups]
+        if stage_of(self._complete) > 0:  # which would have them decay, and takes no group of them alone
+            for group in groups:
+                group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
+        before = {owner: {*vars(owner)} for owner in (*run.model.modules(), *run.model.parameters())}
+        join_alone(run)
+        spare_compiling()
+        if run.ranks.local_rank == 0:
+            warn_of_compiling(self._complete)
+        try:
             self._engine, *_ = deepspeed.initialize(
                 model=run.model,
                 optimizer=optimizer,
                 model_parameters=groups if optimizer is None else None,
                 config=deepcopy({name: part for name, part in self._complete.items() if name != "scheduler"}),
             )
-            self._added = [(owner, name) for owner, names in before.items() for name in {*vars(owner)} - names]
-            self._states = OptimizerState(self._engine, remembered)
-            ALIVE.add(id(self._engine))
-        elif stage_of(self._complete) in (1, 2) and not precision_of(self._complete):
-            self._engine.optimizer.refresh_fp32_params()  # the weights may be others than at the last training's end
-        return torch_optimizer(self._engine)
+        except (TrainbusError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            raise ArgumentError(
+                f"DeepSpeed did not begin, with the configuration that `log_level='info'` shows: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if "log_level" not in self._complete:  # DeepSpeed has set its own meanwhile
+            deepspeed.utils.logger.setLevel(run.args.get_process_log_level())
+        added = [(owner, name) for owner, names in before.items() for name in {*vars(owner)} - names]
+        self._let_go = hold(self, self._engine, added)
+        link_in_order(self._engine)
+        self._states = OptimizerState(self._engine, remembered)
+        self._trained = flags_of(run.model)
 
     def _make_schedule(self, make: Callable[[], Any]) -> Any:
         # The run steps it, as any other; the engine is not told of it, and does not do so a second time.
         section = self._complete.get("scheduler")
         made = make() if section is None else make_schedule(section, torch_optimizer(self._engine))
-        return count_empty_groups(made, self._states.groups)
+        return count_empty_groups(made, self._states.filled(), len(self._states.groups))
 
     def _synchronise(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
         # DeepSpeed passes `eval()` on to the model and keeps its own flag, which whoever trains looks at.
@@ -154,6 +173,7 @@ class DeepSpeed(Callback):
         return clip_gradients(optimizer, parameters, 0) if self._engine.zero_optimization_stage() == 0 else None
 
     def _step(self, run: Run) -> bool:
+        take_up_written(self._engine)
         self._engine.step()
         self._stepped = True
         norm = self._engine.get_global_grad_norm()
@@ -166,9 +186,20 @@ class DeepSpeed(Callback):
             drop_gradients(self._engine, parameters)
         self._stepped = False
 
-    def on_load(self, run: Run, checkpoint: Checkpoint) -> None:
-        if precision_of(self._complete):  # the copies in float32 were made of weights that had been rounded
-            load_checkpoint(run.model, Path(checkpoint.path), run.seams.load_model)
+    def on_step_begin(self, run: Run) -> None:
+        check_flags(run.model, self._trained, self._complete)
+        self._share_buffers(run)
+
+    def on_evaluate_begin(self, run: Run) -> None:
+        self._share_buffers(run)
+
+    def on_train_end(self, run: Run) -> None:
+        self._share_buffers(run)
+
+    def _share_buffers(self, run: Run) -> None:
+        """Give all processes the buffers of the first, when DDP does: before the forwards of a step, and in the end."""
+        if not run.ranks.alone and self._engine is not None and run.args.ddp_broadcast_buffers is not False:
+            share_buffers(run.model)
 
     def state_dict(self) -> dict[str, Any]:
         return scale_state(self._engine) if precision_of(self._complete) == "fp16" else {}
@@ -199,23 +230,16 @@ class DeepSpeed(Callback):
 
     def _leave(self) -> None:
         """Let go of the engine and leave the process group, of which DeepSpeed keeps references and parts."""
-        atexit.unregister(self._leave)
-        # After an error the other processes may be waiting for this one, and leaving would wait for them.
-        if self._engine is not None and not hasattr(sys, "last_type"):
+        if self._engine is not None:
             self._release()
             leave()
 
     def _release(self) -> None:
         """Let go of the engine, and take back what it put on the model."""
-        engine, self._engine, self._states = self._engine, None, None
-        ALIVE.discard(id(engine))
-        if dist.is_initialized():  # another trainer's end may have left it
-            engine.destroy()
-        engine.module_forward_pre_hook.remove()
-        engine.module_forward_post_hook.remove()
-        for owner, name in self._added:
-            vars(owner).pop(name, None)
-        self._added = []
+        let_go, self._let_go = self._let_go, None
+        self._engine = self._states = None
+        if let_go is not None:
+            let_go()
 
 
 def _groups(model: nn.Module) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..engine.arguments import TrainingArguments
 from ..events.errors import ArgumentError
+from .deepspeed_form import check_form, without_nulls
 
 AUTO = "auto"
 """The value that stands for what the arguments say."""
@@ -24,6 +25,13 @@ BY_WIDTH: dict[str, Callable[[int], int]] = {
     "zero_optimization.stage3_param_persistence_threshold": lambda width: 10 * width,
 }
 """Keys that "auto" fills from the width of the model."""
+
+
+ENDING = ("WarmupDecayLR", "WarmupCosineLR")
+"""The schedules of DeepSpeed's that want to know the steps of the run."""
+
+KNOW_AUTO = ("data_types", "autotuning")
+"""The sections in which "auto" is a value of DeepSpeed's own."""
 
 
 class Shape(NamedTuple):
@@ -69,6 +77,8 @@ def read_config(given: Any) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=lambda pairs: _once(pairs, path))
     except OSError as error:
         raise ArgumentError(f"DeepSpeed's configuration {path} cannot be read: {error.strerror}.") from error
+    except ArgumentError:
+        raise
     except ValueError as error:
         where = f", line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         what = error.msg if isinstance(error, json.JSONDecodeError) else error
@@ -88,16 +98,17 @@ def _once(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]:
 def complete(config: dict[str, Any], args: TrainingArguments, shape: Shape) -> dict[str, Any]:
     """Return a configuration with everything in it that the arguments say.
 
-    A key that is "auto" gets the value of the arguments. One that has a value keeps it, and must agree with the
+    A key that is null is as if left out. One that is "auto" gets the value of the arguments. One that has a value keeps it, and must agree with the
     arguments that are given; the sizes of the batches and the length of the run must agree in any case. Absent are
     filled in: the sizes of the batches, `gradient_clipping`, `bf16` or `fp16` where the arguments ask for it, and what
     allows the run's own optimizer where there is no `optimizer`. Every other key is DeepSpeed's business.
 
     Raises:
-        ArgumentError: for all keys at once that say something else than the arguments, or are "auto" and cannot be
-            filled.
+        ArgumentError: for all keys at once that are none; or else for all that say something else than the arguments,
+            or are "auto" and cannot be filled.
     """
-    config = copy.deepcopy(config)
+    config = without_nulls(copy.deepcopy(config))
+    check_form(config)
     _add_absent(config, args)
     problems = []
     for rule in rules(args, shape):
@@ -109,12 +120,14 @@ def complete(config: dict[str, Any], args: TrainingArguments, shape: Shape) -> d
         elif _compared(rule, args) and _plain(section[name]) != _plain(rule.value):
             said = rule.said or ", ".join(f"{name}={getattr(args, name)!r}" for name in rule.arguments)
             problems.append(f"{rule.key} is {section[name]!r}, and the arguments say {rule.value!r} ({said})")
-    problems += [f"{key} is 'auto', and {why}" for key, why in _left_open(config)]
+    lines: list[str] = []
     if problems:
-        raise ArgumentError(
-            "DeepSpeed's configuration and the arguments do not agree:\n- " + "\n- ".join(problems) + "\n"
-            "Write 'auto' in the configuration for what the arguments say."
-        )
+        lines += ["DeepSpeed's configuration and the arguments do not agree:", *(f"- {each}" for each in problems)]
+        lines += ["Write 'auto' in the configuration for what the arguments say."]
+    if still_open := [f"- {key} is 'auto', and {why}" for key, why in _left_open(config)]:
+        lines += ["DeepSpeed's configuration leaves open what nothing here tells:", *still_open]
+    if lines:
+        raise ArgumentError("\n".join(lines))
     return config
 
 
@@ -182,7 +195,7 @@ def _add_absent(config: dict[str, Any], args: TrainingArguments) -> None:
         config.setdefault("zero_allow_untested_optimizer", True)
         config.setdefault("zero_force_ds_cpu_optimizer", False)
     schedule = config.get("scheduler", {})
-    if "Decay" in schedule.get("type", "") or "Cosine" in schedule.get("type", ""):
+    if schedule.get("type") in ENDING:
         schedule.setdefault("params", {}).setdefault("total_num_steps", AUTO)
 
 
@@ -202,12 +215,12 @@ def _plain(value: Any) -> Any:
     return [*value] if isinstance(value, tuple) else value
 
 
-def _left_open(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for section in ("optimizer", "scheduler"):
-        for name, value in config.get(section, {}).get("params", {}).items():
-            if value == AUTO:
-                yield f"{section}.params.{name}", "no argument says it; give a value"
-    for key in BY_WIDTH:
-        found, name = _find(config, key)
-        if found.get(name) == AUTO:
+def _left_open(config: dict[str, Any], place: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in config.items():
+        key = f"{place}{name}"
+        if isinstance(value, dict) and key not in KNOW_AUTO:
+            yield from _left_open(value, f"{key}.")
+        elif value == AUTO and key in BY_WIDTH:
             yield key, "the model's config has no `hidden_size` to tell it from; give a number"
+        elif value == AUTO:
+            yield key, "no argument says it; give a value, or leave it out"

@@ -1,58 +1,89 @@
-"""What DeepSpeed needs around it: a device that it knows, a process group, the launcher's variables."""
+"""What DeepSpeed needs around it: a process group, the launcher's variables, compiled code; and leaving it all."""
 
 from __future__ import annotations
 
+import atexit
 import gc
+import logging
 import os
+import sys
+import warnings
+import weakref
+from pathlib import Path
 from typing import Any
 
 import deepspeed
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.utils.cpp_extension import get_default_build_root
 
 from ..engine.run import Run
-from ..events.errors import ArgumentError
-from .deepspeed_config import precision_of, stage_of
 
-ALIVE: set[int] = set()
-"""The engines of this process, by their ids: who lets go of the last one leaves the process group too."""
+logger = logging.getLogger(__name__)
+
+HELD: list[weakref.finalize[Any, Any]] = []
+"""What lets go of the engines of this process: who lets go of the last one leaves the process group too."""
 
 LENT: set[str] = set()
 """What `join_alone` gave: `group`, `LOCAL_RANK`."""
 
+COMPILED = ("adam", "adamw", "adagrad", "lamb", "lion")
+"""The optimizers for which DeepSpeed compiles, by their names in its configuration."""
 
-def check(config: dict[str, Any], run: Run) -> None:
-    """Refuse a completed configuration that cannot work here.
+OUTDATED = r"`torch\.distributed\.(all_gather_into_tensor|reduce_scatter_tensor)` is deprecated"
+"""How torch warns of names that DeepSpeed uses in each step."""
 
-    Raises:
-        ArgumentError: naming the remedy.
+
+def hold(holder: Any, engine: Any, added: list[tuple[Any, str]]) -> weakref.finalize[Any, Any]:
+    """Return what lets go of an engine, which happens by itself when its holder is gone, and at the program's end.
+
+    Args:
+        holder: who uses the engine.
+        engine: the engine.
+        added: what it put on modules and parameters, as attributes.
     """
-    precision, stage = precision_of(config), stage_of(config)
-    if get_accelerator().device_name() != run.args.device.type:
-        raise ArgumentError(
-            f"DeepSpeed computes on {get_accelerator().device_name()}, and the run is on {run.args.device.type}: set "
-            f"DS_ACCELERATOR={run.args.device.type} in the environment of the program."
+    warnings.filterwarnings("ignore", OUTDATED, FutureWarning)
+    HELD.append(weakref.finalize(holder, _release, engine, added))
+    HELD[-1].atexit = False  # `_end` does it, in good order
+    atexit.unregister(_end)
+    atexit.register(_end)
+    return HELD[-1]
+
+
+def _release(engine: Any, added: list[tuple[Any, str]]) -> None:
+    if dist.is_initialized():  # another trainer's end may have left it
+        engine.destroy()
+    engine.module_forward_pre_hook.remove()
+    engine.module_forward_post_hook.remove()
+    for owner, name in added:
+        vars(owner).pop(name, None)
+
+
+def _end() -> None:
+    # After an error the other processes may be waiting for this one, and leaving would wait for them.
+    if not hasattr(sys, "last_type"):
+        for let_go in HELD:
+            let_go()
+        leave()
+
+
+def warn_of_compiling(config: dict[str, Any]) -> None:
+    """Say that DeepSpeed compiles its own optimizer, if it has not done so, and which lock it would wait on."""
+    section = config.get("optimizer", {})
+    if section.get("type", "").lower() not in COMPILED or section.get("params", {}).get("torch_adam"):
+        return
+    given = os.environ.get("TORCH_EXTENSIONS_DIR")
+    root = Path(given or get_default_build_root())
+    found = [*root.glob("*/*" if given else "*/*/*")]
+    for lock in (path for path in found if path.name == "lock"):
+        logger.warning(
+            "DeepSpeed waits as long as there is the file %s: delete it if no other program is compiling.", lock
         )
-    if precision == "fp16" and not get_accelerator().is_fp16_supported():
-        raise ArgumentError(
-            f"DeepSpeed cannot compute in fp16 on this device, {get_accelerator().device_name()}: use bf16, by `bf16` "
-            "in the arguments or in DeepSpeed's configuration, or no half precision."
-        )
-    if stage == 3 and run.args.auto_find_batch_size:
-        raise ArgumentError(
-            "`auto_find_batch_size` begins anew from the first weights, which ZeRO stage 3 has split: find the size "
-            "with stage 2, or give `per_device_train_batch_size`."
-        )
-    if config.get("optimizer", {}).get("type", "").lower() == "muon":
-        raise ArgumentError(
-            "DeepSpeed's Muon forms groups of parameters that no checkpoint here can tell: give another `optimizer` in "
-            "its configuration, or none for that of `optim`."
-        )
-    if precision and stage == 0:
-        raise ArgumentError(
-            f"DeepSpeed's configuration asks for {precision} without ZeRO, whose float32 copies of the weights cannot "
-            'be saved: give {"zero_optimization": {"stage": 1}}.'
+    if not any(path.suffix == ".so" for path in found):
+        logger.warning(
+            'DeepSpeed compiles its %s now, which takes minutes, once, into %s; "torch_adam": true does without.',
+            *(section["type"], root),
         )
 
 
@@ -80,9 +111,11 @@ def leave() -> None:
 
     A group of one process that the program made is the program's to leave.
     """
-    gc.collect()
-    if ALIVE:
+    HELD[:] = [let_go for let_go in HELD if let_go.alive]
+    if HELD:
         return
+    warnings.filters[:] = [each for each in warnings.filters if getattr(each[1], "pattern", None) != OUTDATED]  # type: ignore[index]
+    gc.collect()
     if dist.is_initialized() and ("group" in LENT or dist.get_world_size() > 1):
         deepspeed.comm.destroy_process_group()
     if "LOCAL_RANK" in LENT:

@@ -1,4 +1,4 @@
-"""What DeepSpeed holds in shares, as whole tensors: weights and optimizer state, one parameter at a time; schedules."""
+"""The state of an optimizer that DeepSpeed holds in shares, as whole tensors, one parameter at a time."""
 
 from __future__ import annotations
 
@@ -6,30 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import deepspeed
 import torch
-import torch.distributed as dist
-from deepspeed.runtime import lr_schedules
 from deepspeed.runtime.zero.stage_1_and_2 import INITIAL_MICRO_STEP_ID
-from deepspeed.utils import (
-    lazy_init_hp_params_optimizer_state,
-    safe_get_full_fp32_param,
-    safe_get_full_optimizer_state,
-    safe_set_full_fp32_param,
-    safe_set_full_optimizer_state,
-    safe_set_local_fp32_param,
-    safe_set_local_optimizer_state,
-)
+from deepspeed.utils import lazy_init_hp_params_optimizer_state, safe_get_full_optimizer_state
 from torch import nn
 from torch.optim import Optimizer
 
 from ..engine.optim import parameter_groups
-from ..events.errors import ArgumentError, CheckpointError, nearest
+from ..events.errors import CheckpointError
+from .deepspeed_weights import current_value, give_shares, shape_of
 
 Group = dict[str, Any]
-
-PER_GROUP = {"base_lrs", "_last_lr", "lr_lambdas", "min_lrs"}
-"""What a schedule has for each group of parameters."""
 
 SCALE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 """What a loss scaler of DeepSpeed's remembers."""
@@ -41,46 +28,6 @@ def torch_optimizer(engine: Any) -> Optimizer:
     return inner
 
 
-def whole_weights(model: nn.Module, keep: bool) -> dict[str, torch.Tensor] | None:
-    """Return the weights on the host, whole, those that are trained in the float32 that the optimizer updates.
-
-    Every process takes part; one that does not `keep` them returns None.
-    """
-    whole: dict[int, torch.Tensor] = {}
-    named = model.state_dict(keep_vars=True)
-    # A tensor with several names is gathered once, on every process, whether it keeps it or not.
-    for tensor in {id(tensor): tensor for tensor in named.values()}.values():
-        with _gathered(tensor):
-            found = safe_get_full_fp32_param(tensor) if tensor.requires_grad else None
-            if keep:
-                whole[id(tensor)] = (tensor if found is None else found).detach().to("cpu", copy=True)
-    return {name: whole[id(tensor)] for name, tensor in named.items()} if keep else None
-
-
-def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
-    """Load whole weights, which every process has; return the names that are missing, and those not of the model.
-
-    Raises:
-        RuntimeError: for weights of another shape, by name.
-    """
-    named = model.state_dict(keep_vars=True)
-    for name, tensor in named.items():
-        if name in state:
-            shape = _shape(tensor)
-            if shape != state[name].shape:
-                raise RuntimeError(f"size mismatch for {name}: {[*state[name].shape]}, and the model has {[*shape]}.")
-            with torch.no_grad(), _gathered(tensor, modified=True):
-                tensor.copy_(state[name])
-            if tensor.requires_grad:
-                _set(tensor, state[name].float())
-    return [name for name in named if name not in state], [name for name in state if name not in named]
-
-
-def _gathered(tensor: torch.Tensor, modified: bool = False) -> Any:
-    """Context in which a weight that is split over the processes is whole; it is a copy unless it is `modified`."""
-    return deepspeed.zero.GatheredParameters([tensor], modifier_rank=0 if modified else None)
-
-
 class OptimizerState:
     """The state of an engine's optimizer, as the `state_dict()` of one that nobody split."""
 
@@ -88,30 +35,32 @@ class OptimizerState:
         """Remember the groups that the optimizer had before the engine took it: their parameters and options."""
         self.engine = engine
         self.groups = groups
+        self._split = engine.zero_optimization_stage() > 0
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        self._numbers = {parameter: number for number, parameter in enumerate(parameters)}
+        self._held = {parameter for parameter in parameters if parameter.requires_grad or not self._split}
 
     def whole(self, keep: bool) -> dict[str, Any]:
         """Return the state, on the host and numbered by the parameters; {} on a process that does not `keep` it."""
         inner = torch_optimizer(self.engine)
-        if self.engine.zero_optimization_stage() == 0:
+        if not self._split:
             state = inner.state_dict()["state"]
         else:
             state = {}
-            numbers = iter(range(sum(len(group["params"]) for group in self.groups)))
-            for group, flats in zip(self._filled(), self._flats()):
-                self._link(group, flats[0])
+            for members, flats in zip(self._filled(), self._flats()):
+                self._link(members, flats[0])
                 of_flat = inner.state.get(flats[0], {})
-                for parameter, number in zip(group["params"], numbers):
+                for parameter in members:
                     whole = {key: _whole(parameter, key, value, flats[0]) for key, value in of_flat.items()}
                     if keep and whole:
-                        state[number] = {key: _on_host(value) for key, value in whole.items()}
+                        state[self._numbers[parameter]] = {key: _on_host(value) for key, value in whole.items()}
         return {"state": state, "param_groups": self._options(inner)} if keep else {}
 
     def give_back_weights(self) -> None:
         """Give the model weights of its own, with the float32 values that the optimizer has of them."""
         for group in self.groups:
             for parameter in group["params"]:
-                found = safe_get_full_fp32_param(parameter)
-                parameter.data = parameter.data.clone() if found is None else found
+                parameter.data = current_value(parameter).clone()
 
     def give_back_parameters(self) -> None:
         """Give the optimizer its parameters, after the engine is destroyed; its state is lost."""
@@ -126,7 +75,7 @@ class OptimizerState:
         current = iter(inner.param_groups)
         options, first = [], 0
         for group in self.groups:
-            now = next(current) if group["params"] else group
+            now = next(current) if self._held.intersection(group["params"]) else group
             numbers = [*range(first, first + len(group["params"]))]
             options.append({**{key: value for key, value in now.items() if key != "params"}, "params": numbers})
             first += len(numbers)
@@ -139,35 +88,38 @@ class OptimizerState:
             CheckpointError: if it is the state of another optimizer, or of one of other parameters.
         """
         saved = self._saved(state, model)
-        inner, split = torch_optimizer(self.engine), self.engine.zero_optimization_stage() > 0
+        inner = torch_optimizer(self.engine)
         states: dict[int, dict[str, Any]] = {}
         options, held = [], []
-        for group, flats in zip(self._filled(), self._flats()):
+        for members, flats in zip(self._filled(), self._flats()):
             numbers = [*range(len(states), len(states) + len(flats))]
-            options.append({**saved[group["params"][0]][1], "params": numbers})
+            options.append({**saved[members[0]][1], "params": numbers})
             held.append(flats)
             for number, flat in zip(numbers, flats):
+                if not self._split:
+                    states[number] = saved[flat][0]
+                    continue
                 # What is one tensor for many parameters takes its numbers, as that of the step, from any of them.
-                of = next((saved[each][0] for each in (group["params"] if split else [flat]) if saved[each][0]), {})
+                of = next((saved[each][0] for each in members if saved[each][0]), {})
                 states[number] = {key: _laid_out(value, flat, inner, key) for key, value in of.items()}
         with _holding(inner, held):
             inner.load_state_dict({"state": states, "param_groups": options})
-        if split:
+        if self._split:
             self._spread(saved)
 
     def _spread(self, saved: dict[torch.Tensor, tuple[dict[str, Any], Group]]) -> None:
-        for group, flats in zip(self._filled(), self._flats()):
-            self._link(group, flats[0])
-            for parameter in group["params"]:
+        for members, flats in zip(self._filled(), self._flats()):
+            self._link(members, flats[0])
+            for parameter in members:
                 for key, value in saved[parameter][0].items():
-                    if _is_of_shape(value, _shape(parameter), key):
-                        _set(parameter, value, key)
+                    if _is_of_shape(value, shape_of(parameter)):
+                        give_shares(parameter, value, key)
 
-    def _link(self, group: Group, flat: torch.Tensor) -> None:
+    def _link(self, members: list[nn.Parameter], flat: torch.Tensor) -> None:
         """Have parameters find their part of the state, which DeepSpeed itself does right for the first group only."""
         state = torch_optimizer(self.engine).state
         if self.engine.zero_optimization_stage() < 3 and flat in state:
-            lazy_init_hp_params_optimizer_state(group["params"], flat, state)
+            lazy_init_hp_params_optimizer_state(members, flat, state)
 
     def _saved(self, state: dict[str, Any], model: nn.Module) -> dict[torch.Tensor, tuple[dict[str, Any], Group]]:
         """Return the saved state of each parameter, and the options of the group that it was saved in."""
@@ -189,17 +141,22 @@ class OptimizerState:
                 own = state["state"].get(number, {})
                 for key, value in own.items():
                     shape = getattr(value, "shape", None)
-                    if shape not in (None, torch.Size(), _shape(parameter)):
+                    if self._split and shape not in (None, torch.Size(), shape_of(parameter)):
                         raise CheckpointError(
                             f"The saved optimizer has a {key!r} of shape {[*shape]} for a parameter of shape "
-                            f"{[*_shape(parameter)]}: the model is not what it was."
+                            f"{[*shape_of(parameter)]}: the model is not what it was."
                         )
                 found[parameter] = own, options
         return found
 
-    def _filled(self) -> list[Group]:
-        """Return the groups that have parameters: DeepSpeed drops the others."""
-        return [group for group in self.groups if group["params"]]
+    def filled(self) -> list[int]:
+        """Return the numbers of the groups that have parameters to train: DeepSpeed drops the others."""
+        return [number for number, group in enumerate(self.groups) if self._held.intersection(group["params"])]
+
+    def _filled(self) -> list[list[nn.Parameter]]:
+        """Return the parameters of these groups that are trained."""
+        groups = (self.groups[number]["params"] for number in self.filled())
+        return [[parameter for parameter in group if parameter in self._held] for group in groups]
 
     def _flats(self) -> list[list[torch.Tensor]]:
         """Return what the optimizer updates in place of each group's parameters."""
@@ -210,32 +167,6 @@ class OptimizerState:
         for number, flat in enumerate(optimizer.fp32_partitioned_groups_flat):
             flats[optimizer.sub_group_to_group_id[number]].append(flat)
         return flats
-
-
-class Schedule:
-    """A schedule of DeepSpeed's, with a state that torch's schedules can go on from, and going on from theirs."""
-
-    def __init__(self, inner: Any) -> None:
-        """Stand in for `inner`, which counts its steps from -1."""
-        self.inner = inner
-
-    def step(self) -> None:
-        """Set the learning rates of the next step."""
-        self.inner.step()
-
-    def get_last_lr(self) -> list[float]:
-        """Return the learning rates of the groups."""
-        return [float(rate) for rate in self.inner.get_last_lr()]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return how far it is, in torch's words."""
-        done = self.inner.last_batch_iteration + 1
-        rates = self.get_last_lr()
-        return {"last_epoch": done, "_step_count": done + 1, "_last_lr": rates, "lr_lambdas": [None] * len(rates)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from such a state; the learning rates are those of the optimizer until the next step."""
-        self.inner.load_state_dict({"last_batch_iteration": state["last_epoch"] - 1})
 
 
 def drop_gradients(engine: Any, parameters: list[nn.Parameter]) -> None:
@@ -265,46 +196,6 @@ def load_scale(engine: Any, state: dict[str, Any]) -> None:
     vars(engine.optimizer.loss_scaler).update(state)
 
 
-def make_schedule(section: dict[str, Any], optimizer: Optimizer) -> Any:
-    """Return the schedule that DeepSpeed's configuration names, of DeepSpeed's own or of torch's.
-
-    Raises:
-        ArgumentError: if there is none of that name, with the nearest.
-    """
-    name, known = section.get("type", ""), lr_schedules.VALID_LR_SCHEDULES
-    kind = getattr(lr_schedules if name in known else torch.optim.lr_scheduler, name, None)
-    if kind is None:
-        raise ArgumentError(
-            f"DeepSpeed's configuration names the scheduler {name!r}{nearest(name, known)} Known: {', '.join(known)}, "
-            "and those of torch."
-        )
-    schedule = kind(optimizer, **section.get("params", {}))
-    return Schedule(schedule) if hasattr(schedule, "last_batch_iteration") else schedule
-
-
-def count_empty_groups(schedule: Any, groups: list[Group]) -> Any:
-    """Have a schedule save and load its rates as if DeepSpeed had not dropped the groups without parameters.
-
-    Without weight decay all parameters are in the first of two groups, and the checkpoints of other runs count both.
-    """
-    filled = [number for number, group in enumerate(groups) if group["params"]]
-    save, load = schedule.state_dict, schedule.load_state_dict
-
-    def whole() -> dict[str, Any]:
-        state = {key: value for key, value in save().items() if key not in ("state_dict", "load_state_dict")}
-        for name in PER_GROUP & state.keys():
-            found = dict(zip(filled, state[name]))
-            state[name] = [found.get(number, state[name][0]) for number in range(len(groups))]
-        return state
-
-    def load_whole(state: dict[str, Any]) -> None:
-        load({key: [value[n] for n in filled] if key in PER_GROUP else value for key, value in state.items()})
-
-    if len(filled) < len(groups):
-        schedule.state_dict, schedule.load_state_dict = whole, load_whole
-    return schedule
-
-
 @contextmanager
 def _holding(optimizer: Optimizer, held: list[list[torch.Tensor]]) -> Iterator[None]:
     """Have the groups of an optimizer hold these tensors, which stage 3 only lends them for each update."""
@@ -318,50 +209,27 @@ def _holding(optimizer: Optimizer, held: list[list[torch.Tensor]]) -> Iterator[N
             group["params"] = tensors
 
 
-def _shape(parameter: torch.Tensor) -> torch.Size:
-    """Return the shape of a parameter, also of one that is split over the processes."""
-    return torch.Size(getattr(parameter, "ds_shape", parameter.shape))
-
-
-def _is_of_shape(value: Any, shape: torch.Size, key: str) -> bool:
+def _is_of_shape(value: Any, shape: torch.Size) -> bool:
     """Say whether a part of an optimizer's state has an entry for each of a tensor's, as the count of steps has not."""
-    return isinstance(value, torch.Tensor) and value.shape == shape and key != "step"
+    return isinstance(value, torch.Tensor) and value.shape == shape
 
 
 def _whole(parameter: torch.Tensor, key: str, value: Any, flat: torch.Tensor) -> Any:
-    return safe_get_full_optimizer_state(parameter, key) if _is_of_shape(value, flat.shape, key) else value
+    if getattr(value, "shape", torch.Size()) not in (torch.Size(), flat.shape):
+        raise CheckpointError(
+            f"The optimizer keeps {key!r} of shape {[*value.shape]} for all its parameters together, which the stages "
+            "1 to 3 of DeepSpeed join to one: what of it is whose cannot be told, nor saved. Give another optimizer, "
+            "or stage 0."
+        )
+    return safe_get_full_optimizer_state(parameter, key) if _is_of_shape(value, flat.shape) else value
 
 
 def _laid_out(value: Any, flat: torch.Tensor, optimizer: Optimizer, key: str) -> Any:
     """Return room for a part of the state in the layout of the optimizer, or the number that all share."""
-    if isinstance(value, torch.Tensor) and key != "step":
+    if getattr(value, "shape", ()) != ():  # a number is of all parameters alike: of the steps, or a product of betas
         return value if value.shape == flat.shape else torch.zeros_like(flat)
     # DeepSpeed's own optimizers count in whole numbers, those of torch in tensors.
-    return value if type(optimizer).__module__.startswith("torch.") else int(value)
-
-
-def _set(parameter: Any, value: torch.Tensor, key: str = "") -> None:
-    """Give each process its share of a parameter's float32 values, or of a part of its optimizer state."""
-    value = value.to(parameter.device)
-    if not hasattr(parameter, "ds_tensor"):
-        _set_whole(parameter, value, key)
-        return
-    # Shares are of equal size, and the last one is filled up: DeepSpeed takes whole values only where that is not so.
-    size = parameter.ds_tensor.numel()
-    start = size * dist.get_rank(parameter.ds_process_group)
-    share = value.flatten()[start : start + size]
-    share = nn.functional.pad(share, (0, size - share.numel()))
-    if key:
-        safe_set_local_optimizer_state(parameter, share, key)
-    else:
-        safe_set_local_fp32_param(parameter, share)
-
-
-def _set_whole(parameter: torch.Tensor, value: torch.Tensor, key: str) -> None:
-    if key:
-        safe_set_full_optimizer_state(parameter, value, key)
-    else:
-        safe_set_full_fp32_param(parameter, value)
+    return int(value) if key == "step" and not type(optimizer).__module__.startswith("torch.") else value
 
 
 def _on_host(value: Any) -> Any:

@@ -71,8 +71,8 @@ class Resumption(NoResumption):
         self.rows_done = 0
         """Rows of the epoch that were done in batches of another size, which are then passed over one by one."""
         self.saved: dict[str, Any] = store.read_state(folder)
-        # A model that has no values yet is loaded when it is split and each process has its part of it.
-        self.loads_later = any(weight.is_meta for weight in run.model.parameters())
+        # A model that has no values yet, or was split by an earlier training, is loaded when each process has its part.
+        self.loads_later = any(weight.is_meta or not weight.numel() for weight in run.model.parameters())
         if not self.loads_later:
             store.load_weights(run.model, folder)
         self.foreign = foreign.is_foreign(folder)
@@ -112,7 +112,7 @@ class Resumption(NoResumption):
 
     def restore(self, feed: Feed) -> None:
         run = self.run
-        if self.loads_later:
+        if self.loads_later or run.seams.filled_by("load_model"):
             store.load_weights(run.model, self.folder, run.seams.load_model)
         reads = foreign if self.foreign else store
         reads.restore_optimizer(run, self.folder)
