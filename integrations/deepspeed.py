@@ -36,7 +36,7 @@ from ..events.errors import ArgumentError, TrainbusError
 from ..events.stages import Stage
 from .deepspeed_check import check, check_flags, check_optimizer, flags_of
 from .deepspeed_config import Shape, complete, hidden_size_of, precision_of, read_config, stage_of
-from .deepspeed_process import hold, join_alone, leave, spare_compiling, warn_of_compiling
+from .deepspeed_process import hold, hush, join_alone, leave, spare_compiling, warn_of_compiling
 from .deepspeed_schedule import count_empty_groups, make_schedule
 from .deepspeed_state import OptimizerState, drop_gradients, load_scale, scale_state, torch_optimizer
 from .deepspeed_weights import link_in_order, load_weights, take_up_written, whole_weights
@@ -129,6 +129,7 @@ class DeepSpeed(Callback):
         before = {owner: {*vars(owner)} for owner in (*run.model.modules(), *run.model.parameters())}
         join_alone(run)
         spare_compiling()
+        hush()
         if run.ranks.local_rank == 0:
             warn_of_compiling(self._complete)
         try:
@@ -145,8 +146,6 @@ class DeepSpeed(Callback):
                 f"DeepSpeed did not begin, with the configuration that `log_level='info'` shows: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        if "log_level" not in self._complete:  # DeepSpeed has set its own meanwhile
-            deepspeed.utils.logger.setLevel(run.args.get_process_log_level())
         added = [(owner, name) for owner, names in before.items() for name in {*vars(owner)} - names]
         self._let_go = hold(self, self._engine, added)
         link_in_order(self._engine)
@@ -176,10 +175,11 @@ class DeepSpeed(Callback):
         take_up_written(self._engine)
         self._engine.step()
         self._stepped = True
-        norm = self._engine.get_global_grad_norm()
-        if norm is not None:
+        applied, norm = bool(self._engine.was_step_applied()), self._engine.get_global_grad_norm()
+        # An overflow in float16 is the scaler's to handle, and nothing that anybody need look at.
+        if norm is not None and (applied or precision_of(self._complete) != "fp16"):
             run.grad_norm = torch.as_tensor(norm)
-        return bool(self._engine.was_step_applied())
+        return applied
 
     def _zero_grad(self, parameters: list[nn.Parameter]) -> None:
         if not self._stepped:

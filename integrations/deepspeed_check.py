@@ -122,6 +122,8 @@ def _of_training(config: dict[str, Any], run: Run) -> Iterator[str]:
         )
     elif stage > 0 and (why := _by_tensor(name)):
         yield f"{name} {why}, and stage {stage} joins the weights: give another optimizer, or stage 0."
+    if stage > 0 and name.lower() == "adagrad" and "offload_optimizer" not in config["zero_optimization"]:
+        yield "DeepSpeed makes Adagrad anew, with one group of parameters: give another optimizer, or stage 0."
     if config.get("bf16", {}).get("enabled") and config.get("fp16", {}).get("enabled"):
         yield "bf16.enabled and fp16.enabled are both true: give one of them."
     elif precision and stage == 0:

@@ -98,10 +98,11 @@ def _once(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]:
 def complete(config: dict[str, Any], args: TrainingArguments, shape: Shape) -> dict[str, Any]:
     """Return a configuration with everything in it that the arguments say.
 
-    A key that is null is as if left out. One that is "auto" gets the value of the arguments. One that has a value keeps it, and must agree with the
-    arguments that are given; the sizes of the batches and the length of the run must agree in any case. Absent are
-    filled in: the sizes of the batches, `gradient_clipping`, `bf16` or `fp16` where the arguments ask for it, and what
-    allows the run's own optimizer where there is no `optimizer`. Every other key is DeepSpeed's business.
+    A key that is "auto" gets the value of the arguments, and one that is null is as if left out. One that has a value
+    keeps it, and must agree with the arguments that are given; the sizes of the batches and the length of the run must
+    agree in any case. Absent are filled in: the sizes of the batches, `gradient_clipping`, `bf16` or `fp16` where the
+    arguments ask for it, and what allows the run's own optimizer where there is no `optimizer`. Every other key is
+    DeepSpeed's business.
 
     Raises:
         ArgumentError: for all keys at once that are none; or else for all that say something else than the arguments,

@@ -78,7 +78,7 @@ def check_form(config: dict[str, Any]) -> None:
     """
     problems = [*_of_keys(config), *_of_sections(config)]
     if problems:
-        raise ArgumentError("DeepSpeed's configuration cannot be read:\n- " + "\n- ".join(problems))
+        raise ArgumentError("DeepSpeed's configuration cannot be used:\n- " + "\n- ".join(problems))
 
 
 def without_nulls(config: Any) -> Any:

@@ -28,7 +28,7 @@ HELD: list[weakref.finalize[Any, Any]] = []
 LENT: set[str] = set()
 """What `join_alone` gave: `group`, `LOCAL_RANK`."""
 
-COMPILED = ("adam", "adamw", "adagrad", "lamb", "lion")
+COMPILED = ("adam", "adagrad", "lamb", "lion")
 """The optimizers for which DeepSpeed compiles, by their names in its configuration."""
 
 OUTDATED = r"`torch\.distributed\.(all_gather_into_tensor|reduce_scatter_tensor)` is deprecated"
@@ -43,7 +43,6 @@ def hold(holder: Any, engine: Any, added: list[tuple[Any, str]]) -> weakref.fina
         engine: the engine.
         added: what it put on modules and parameters, as attributes.
     """
-    warnings.filterwarnings("ignore", OUTDATED, FutureWarning)
     HELD.append(weakref.finalize(holder, _release, engine, added))
     HELD[-1].atexit = False  # `_end` does it, in good order
     atexit.unregister(_end)
@@ -71,11 +70,12 @@ def _end() -> None:
 def warn_of_compiling(config: dict[str, Any]) -> None:
     """Say that DeepSpeed compiles its own optimizer, if it has not done so, and which lock it would wait on."""
     section = config.get("optimizer", {})
-    if section.get("type", "").lower() not in COMPILED or section.get("params", {}).get("torch_adam"):
+    kind = section.get("type", "").lower().removesuffix("w")
+    if kind not in COMPILED or section.get("params", {}).get("torch_adam"):
         return
     given = os.environ.get("TORCH_EXTENSIONS_DIR")
     root = Path(given or get_default_build_root())
-    found = [*root.glob("*/*" if given else "*/*/*")]
+    found = [path for path in root.glob("*/*" if given else "*/*/*") if kind in path.parent.name]
     for lock in (path for path in found if path.name == "lock"):
         logger.warning(
             "DeepSpeed waits as long as there is the file %s: delete it if no other program is compiling.", lock
@@ -85,6 +85,11 @@ def warn_of_compiling(config: dict[str, Any]) -> None:
             'DeepSpeed compiles its %s now, which takes minutes, once, into %s; "torch_adam": true does without.',
             *(section["type"], root),
         )
+
+
+def hush() -> None:
+    """Leave out torch's warning of names that DeepSpeed uses many times in each step, until `leave`."""
+    warnings.filterwarnings("ignore", OUTDATED, FutureWarning)
 
 
 def spare_compiling() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from typing import Any
 
 import torch
 from deepspeed.runtime import lr_schedules
+from deepspeed.utils import logger
 from torch.optim import Optimizer
 
 from ..events.errors import ArgumentError, nearest
@@ -62,11 +64,19 @@ def make_schedule(section: dict[str, Any], optimizer: Optimizer) -> Any:
                 f"DeepSpeed's configuration gives the scheduler {name} {option!r}{nearest(option, takes)} It takes: "
                 f"{', '.join(takes)}."
             )
+    logger.addFilter(_tells)
     try:
         schedule = kind(optimizer, **options)
     except (TypeError, ValueError, AssertionError) as error:
         raise ArgumentError(f"DeepSpeed's configuration gives the scheduler {name} {options}: {error}") from error
+    finally:
+        logger.removeFilter(_tells)
     return Schedule(schedule) if hasattr(schedule, "last_batch_iteration") else schedule
+
+
+def _tells(record: logging.LogRecord) -> bool:
+    # As they are made, DeepSpeed's schedules warn that they have not begun yet.
+    return "before it has started" not in record.getMessage()
 
 
 def count_empty_groups(schedule: Any, filled: list[int], groups: int) -> Any:

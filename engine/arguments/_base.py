@@ -17,7 +17,8 @@ def arg(default: T, help: str, **meta: Any) -> T:
     """Declare an argument. `help` is the one text that the reference page and the command line show.
 
     `meta` says how a value may be spelt: `choices` (an Enum or a tuple) are the only values taken, `path=True` expands
-    `~` and takes path objects, `json=True` takes a JSON object as text. A mutable default is copied for each instance.
+    `~` and takes path objects, `json=True` takes a JSON object as text, or a file's path object. A mutable default is
+    copied for each instance.
     """
     metadata = {"help": help, **meta}
     if isinstance(default, (list, dict)):

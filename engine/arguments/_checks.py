@@ -33,6 +33,8 @@ def normalised(field: Field[Any], value: Any) -> Any:
         if value is None:
             return default_of(field)
         return os.path.expanduser(os.fspath(value)) if isinstance(value, (str, os.PathLike)) else value
+    if allowed.get("json") and isinstance(value, os.PathLike):
+        return os.fspath(value)
     if allowed.get("json") and isinstance(value, str):
         with suppress(ValueError):
             return json.loads(value)

@@ -106,7 +106,8 @@ class ParallelArguments(Group):
         yield from absent or self.splitting.problems
         if self.fsdp_config and not self.fsdp:
             yield "`fsdp_config` is given, and `fsdp` is not; give `fsdp=True`."
-        ways = [name for name in ("sharded_ddp", "sharding", "fsdp", "deepspeed") if getattr(self, name)]
+        ways = [name for name in ("sharded_ddp", "sharding", "fsdp") if getattr(self, name)]
+        ways += ["deepspeed"] if self.deepspeed not in (None, "") else []  # one with nothing in it is one too
         if len(ways) > 1:
             given = " and ".join(f"`{name}={getattr(self, name)!r}`" for name in ways)
             yield f"{given} are different ways to split the same things; give one of them."

@@ -11,13 +11,18 @@ from ddp_program import Net, no_thread_of_gloo_is_left
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from trainbus import Trainer, TrainingArguments
+from trainbus import EMA, Trainer, TrainingArguments
 
 ADAM = {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto", "torch_adam": True}
 WARMUP = {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": 3, "total_num_steps": "auto"}
 OPTIMIZER = {"optimizer": {"type": "AdamW", "params": ADAM}}
 SCHEDULER = {"scheduler": {"type": "WarmupDecayLR", "params": WARMUP}}
+NADAM = {"optimizer": {"type": "NAdam", "params": {"lr": "auto"}}, "zero_allow_untested_optimizer": True}
 OFFLOAD = {"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
+
+
+LIMIT = 0.25
+"""What a weight is held to by the runs that write to them."""
 
 
 class Tied(Net):
@@ -30,6 +35,17 @@ class Tied(Net):
 
     def forward(self, x):
         return super().forward(x + self.second(self.first(x)))
+
+
+class Normed(Net):
+    """With running statistics, which every process has of its own rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, x):
+        return super().forward(self.norm(x))
 
 
 def zero(stage, *sections, **options):
@@ -48,12 +64,15 @@ CONFIGS = {
     **{f"z{stage}-optimizer": zero(stage, OPTIMIZER) for stage in (1, 2)},
     **{f"z{stage}-scheduler": zero(stage, SCHEDULER) for stage in (1, 2)},
     **{f"z{stage}-both": zero(stage, OPTIMIZER, SCHEDULER) for stage in (1, 2)},
+    "z1-nadam": zero(1, NADAM),
+    "z2-round": zero(2, round_robin_gradients=True),
     "z2-offload": zero(2, offload_optimizer={"device": "cpu"}),
+    "z1-bf16": zero(1, {"bf16": {"enabled": True}}),
     "z3-bf16": zero(3, {"bf16": {"enabled": True}}, **OFFLOAD),
 }
 
 
-def build(output, config, **options):
+def build(output, config, make_model=None, callbacks=None, **options):
     """Return a trainer of 8 steps, of which every seventh has one batch instead of two."""
     torch.manual_seed(0)
     x = torch.randn(101, 6)
@@ -78,8 +97,9 @@ def build(output, config, **options):
         },
     )
     return Trainer(
-        Tied() if steered else Net(),
+        make_model() if make_model is not None else Tied() if steered else Net(),
         args,
+        callbacks=callbacks,
         train_dataset=TensorDataset(x, y),
         eval_dataset=TensorDataset(x[:33], -y[:33] % 3 if steered else y[:33]),  # the wrong labels: early is best
         criterion=nn.CrossEntropyLoss(),
@@ -139,10 +159,37 @@ def twice(folder, name):
     note(trainer)
 
 
+def again(folder, name):
+    """Train, and with the same trainer go on from the half of that."""
+    trainer = build(f"{folder}/again-{name}", CONFIGS[name])
+    trainer.train()
+    trainer.train(resume_from_checkpoint=f"{trainer.args.output_dir}/checkpoint-4")
+    note(trainer)
+
+
+def written(folder, name, resume=None):
+    """Write to the weights after each step, average them, and have buffers that differ from process to process."""
+    output = f"{folder}/written-{name}{'-resumed' if resume else ''}"
+    options = {"eval_strategy": "steps", "eval_steps": 4, "callbacks": [EMA(0.5)]}
+    model = Net if "bf16" in name else Normed  # torch has no halved one on CPUs
+    trainer = build(output, CONFIGS[name], make_model=model, **options)
+
+    @torch.no_grad()
+    def clamp(model):
+        for weight in model.parameters():
+            weight.clamp_(-LIMIT, LIMIT)
+
+    trainer.on("on_optimizer_step", clamp)
+    trainer.train(resume_from_checkpoint=f"{folder}/written-{name}/checkpoint-4" if resume else None)
+    copies = max(weight.abs().max().item() for group in trainer.optimizer.param_groups for weight in group["params"])
+    note(trainer, eval_loss=trainer.evaluate()["eval_loss"], copies=copies)
+
+
 def main():
     """Make the runs named on the command line, `kind:folder:names...`, one after the other."""
     atexit.register(no_thread_of_gloo_is_left)  # The first to be registered is the last to run.
-    kinds = {"whole": whole, "resumed": resumed, "steered": steered, "twice": twice}
+    kinds = {"whole": whole, "resumed": resumed, "steered": steered, "twice": twice, "again": again}
+    kinds["written"] = written
     for run in sys.argv[1:]:
         kind, *rest = run.split(":")
         kinds[kind](*rest)

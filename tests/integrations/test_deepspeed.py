@@ -22,7 +22,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
 
 STAGES = ("z0", "z1", "z2", "z3")
 COMBINATIONS = [f"z{stage}{made}" for stage in (1, 2) for made in ("", "-optimizer", "-scheduler", "-both")]
-RESUMED = [*COMBINATIONS, "z3", "z3-bf16"]
+RESUMED = [*COMBINATIONS, "z3", "z3-bf16", "z1-nadam"]
 OTHERWISE = [("z2", "ddp"), ("ddp", "z3"), ("z3", "z1"), ("z2-both", "ddp"), ("z3-bf16", "z2-offload")]
 """Runs that go on from the half of another: whose, and as what."""
 
@@ -59,11 +59,14 @@ class Ended:
 def ends(tmp_path_factory):
     """The ends of all runs, by their names."""
     folder = tmp_path_factory.mktemp("runs")
-    runs = [f"whole:{folder}:{name}" for name in ("ddp", "z0", *COMBINATIONS, "z3", "z3-bf16")]
+    runs = [f"whole:{folder}:{name}" for name in ("ddp", "z0", *COMBINATIONS, "z3", "z3-bf16", "z1-nadam")]
     runs += [f"resumed:{folder}:{name}:{name}" for name in RESUMED]
     runs += [f"resumed:{folder}:{source}:{name}" for source, name in OTHERWISE]
     runs += [f"steered:{folder}:{name}" for name in ("ddp", "z1", "z2-offload", "z3")]
     runs += [f"twice:{folder}:{name}" for name in ("ddp", "z3")]
+    runs += [f"whole:{folder}:z2-round", f"again:{folder}:z1", f"again:{folder}:z3"]
+    runs += [f"written:{folder}:{name}" for name in ("ddp", "z1", "z1-bf16", "z2-offload")]
+    runs += [f"written:{folder}:z1:resumed"]
     run_program(*TORCHRUN, str(PROGRAM), *runs)
     alone = folder / "alone"
     # Without decay: of the two groups of parameters one is empty, which DeepSpeed drops.
@@ -86,6 +89,33 @@ def test_every_stage_ends_with_the_weights_losses_and_norms_of_ddp(ends, name):
     assert split.logged("loss") == pytest.approx(plain.logged("loss"), abs=2e-5)
     assert split.logged("grad_norm") == pytest.approx(plain.logged("grad_norm"), rel=1e-4)
     assert split.logged("learning_rate") == plain.logged("learning_rate")
+
+
+def test_gradients_that_go_round_robin_save_each_weight_as_its_own(ends):
+    assert furthest(ends["ddp"], ends["z2-round"]) < 2e-5
+
+
+@pytest.mark.parametrize("name", ["z1", "z3"])
+def test_a_trainer_that_has_trained_goes_on_from_a_checkpoint(ends, name):
+    ours, theirs = ends[f"again-{name}"].weights(), ends[name].weights()
+    assert all(torch.equal(ours[weight], theirs[weight]) for weight in theirs)
+
+
+@pytest.mark.parametrize("name", ["z1", "z2-offload"])
+def test_what_is_written_to_weights_and_averaged_of_them_is_saved_as_with_ddp(ends, name):
+    plain, split = ends["written-ddp"], ends[f"written-{name}"]
+    assert furthest(plain, split) < 2e-5
+    assert split.facts["eval_loss"] == pytest.approx(plain.facts["eval_loss"], abs=2e-5)
+
+
+def test_it_goes_on_from_there_to_the_same_bits(ends):
+    ours, theirs = ends["written-z1-resumed"].weights(), ends["written-z1"].weights()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_what_is_written_to_halved_weights_is_saved_and_trained_on(ends):
+    assert all(weight.abs().max() <= 0.25 for weight in ends["written-z1-bf16"].weights().values())
+    assert ends["written-z1-bf16"].facts["copies"] < 0.3, "a step of 0.01 or so from there"
 
 
 def test_clipping_was_at_work(ends):
@@ -236,14 +266,14 @@ def test_the_arguments_for_half_precision_are_deepspeed_s_with_it(tmp_path):
 
 
 def test_a_schedule_that_nobody_has_is_named():
-    from trainbus.integrations.deepspeed_state import make_schedule
+    from trainbus.integrations.deepspeed_schedule import make_schedule
 
     with pytest.raises(ArgumentError, match="'WarmupDecay'; did you mean 'WarmupDecayLR'"):
         make_schedule({"type": "WarmupDecay"}, torch.optim.SGD([torch.zeros(1)], lr=0.1))
 
 
 def test_a_schedule_of_torch_can_be_had_too():
-    from trainbus.integrations.deepspeed_state import make_schedule
+    from trainbus.integrations.deepspeed_schedule import make_schedule
 
     schedule = make_schedule({"type": "StepLR", "params": {"step_size": 2}}, torch.optim.SGD([torch.zeros(1)], lr=0.1))
     assert isinstance(schedule, torch.optim.lr_scheduler.StepLR)

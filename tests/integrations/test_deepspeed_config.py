@@ -212,6 +212,67 @@ def test_auto_that_nothing_fills_is_named():
     ]
 
 
+def test_what_cannot_be_filled_is_no_contradiction():
+    config = {"zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}, "steps_per_print": "auto"}
+    with pytest.raises(ArgumentError) as caught:
+        complete(config, arguments(), SHAPE)
+    said = str(caught.value)
+    assert "reduce_bucket_size is 'auto', and the model's config has no `hidden_size`" in said
+    assert "steps_per_print is 'auto', and no argument says it" in said
+    assert "do not agree" not in said
+    assert "Write 'auto'" not in said
+
+
+def test_null_is_as_if_left_out():
+    config = {"train_batch_size": None, "optimizer": None, "zero_optimization": {"stage": 1, "overlap_comm": None}}
+    completed = complete(config, arguments(), SHAPE)
+    assert completed == complete({"zero_optimization": {"stage": 1}}, arguments(), SHAPE)
+
+
+def test_only_schedules_of_deepspeed_are_told_the_end_of_the_run():
+    config = {"scheduler": {"type": "CosineAnnealingLR", "params": {"T_max": 5}}}
+    assert complete(config, arguments(), SHAPE)["scheduler"] == config["scheduler"]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"zero_optimisation": {"stage": 2}}, "zero_optimisation is unknown; did you mean 'zero_optimization'?"),
+        ({"moe": {"enabled": True}}, "moe is unknown."),
+        ({"pipeline": {"stages": 2}}, "pipeline does not go with this run: a pipeline wants"),
+        ({"sequence_parallel_size": 2}, "sequence_parallel_size does not go with this run"),
+        ({"zero_optimization": 2}, 'zero_optimization is 2, and is a section, as {"stage": 2}'),
+        ({"bf16": True}, 'bf16 is True, and is a section, as {"enabled": true}'),
+        ({"bf16": {"enabled": "yes"}}, "bf16.enabled is 'yes'; give true, false"),
+        ({"optimizer": "AdamW"}, "optimizer is 'AdamW', and is a section"),
+        ({"optimizer": {"params": {}}}, "optimizer.type is None; give a name"),
+        ({"optimizer": {"type": "Adam", "params": []}}, "optimizer.params is [], and is a section"),
+        ({"optimizer": {"type": "Adam", "parms": {}}}, "optimizer.parms is unknown; did you mean 'params'?"),
+        ({"scheduler": "WarmupLR"}, "scheduler is 'WarmupLR', and is a section"),
+        ({"gradient_clipping": {"value": 1}}, "gradient_clipping is {'value': 1}, and is a single value"),
+        *(
+            ({"zero_optimization": {"stage": stage}}, f"stage is {stage!r}; give 0, 1")
+            for stage in (-1, 4, "auto", True)
+        ),
+    ],
+)
+def test_what_is_no_configuration_of_deepspeed_is_named(config, said):
+    with pytest.raises(ArgumentError) as caught:
+        complete(config, arguments(), SHAPE)
+    assert said in str(caught.value)
+
+
+def test_everything_wrong_with_the_form_is_told_at_once():
+    with pytest.raises(ArgumentError) as caught:
+        complete({"bf16": True, "optimizer": "AdamW", "steps": 3}, arguments(), SHAPE)
+    assert len(re.findall("^- ", str(caught.value), re.MULTILINE)) == 3
+
+
+@pytest.mark.parametrize("config", [{"tensor_parallel": {"autotp_size": 1}}, {"data_efficiency": {"enabled": False}}])
+def test_ways_that_are_off_may_be_there(config):
+    assert config.items() <= complete(config, arguments(), SHAPE).items()
+
+
 def test_the_configuration_given_is_left_alone():
     config = read_config(OPEN)
     complete(config, arguments(), SHAPE._replace(hidden_size=64))
@@ -231,7 +292,7 @@ def test_a_configuration_is_read_from_a_file(tmp_path):
     [
         ('{\n  "fp16": {"enabled": true,},\n}', r"ds\.json, line 2, column \d+ is no JSON"),
         ("[1]", "ds.json holds a list; it is a JSON object"),
-        ('{"fp16": {"a": 1, "a": 2}}', "has 'a' twice in one section"),
+        ('{"fp16": {"a": 1, "a": 2}}', r"^DeepSpeed's configuration \S+ds\.json has 'a' twice in one section\.$"),
     ],
     ids=["no JSON", "no object", "twice"],
 )
