@@ -114,7 +114,8 @@ def test_it_goes_on_from_there_to_the_same_bits(ends):
 
 
 def test_what_is_written_to_halved_weights_is_saved_and_trained_on(ends):
-    assert all(weight.abs().max() <= 0.25 for weight in ends["written-z1-bf16"].weights().values())
+    # Half of the average stays at each of 8 steps, and LayerNorm's weights began as 1.
+    assert all(weight.abs().max() < 0.26 for weight in ends["written-z1-bf16"].weights().values())
     assert ends["written-z1-bf16"].facts["copies"] < 0.3, "a step of 0.01 or so from there"
 
 
