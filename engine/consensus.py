@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
-from itertools import pairwise
 from typing import TypeAlias
 
 from ..events.bus import EventBus
 from ..events.control import FLAGS, OUTSIDE, TrainerControl
-from ..events.errors import RankDivergence, SubscriptionError
+from ..events.errors import RankDivergence
+from .alike import named
 from .ranks import Ranks
 from .run import Run
 
@@ -21,6 +19,12 @@ Wishes: TypeAlias = dict[str, dict[str, str]]
 DEBUG = "rank_divergence"
 """The value of `debug` that has the processes compared."""
 
+BEFORE_UPDATE = (
+    *("on_epoch_begin", "on_step_begin", "on_batch", "on_loss", "on_substep_end"),
+    *("on_gradients", "on_pre_optimizer_step"),
+)
+"""The events between the end of a step and the update of the next."""
+
 
 def agreement(run: Run) -> Agree:
     """Return what makes the processes of a run agree on what is asked for, called once before flags are served.
@@ -29,8 +33,19 @@ def agreement(run: Run) -> Agree:
     """
     if run.ranks.alone:
         return agree_alone
-    agree = Consensus(run.ranks, run.bus) if any_local(run.bus) else agree_alone
+    agree = Consensus(run) if any_local(run.bus) else agree_alone
     return Comparison(run.ranks, run.bus, agree) if DEBUG in run.args.observed else agree
+
+
+def agreement_on_updates(run: Run, agree: Agree) -> Agree:
+    """Return what makes them agree within a step, before its update: `agree`, where it is needed.
+
+    It is where a callback that decides from what only one process knows hears of a step before its update, which it
+    may want left out, or where processes are compared.
+    """
+    local = {*local_authors(run.bus)}
+    hears = any(hearer.owner_id in local for event in BEFORE_UPDATE for hearer in run.bus.plan(event))
+    return agree if hears or DEBUG in run.args.observed else agree_alone
 
 
 def agree_alone(control: TrainerControl) -> None:
@@ -54,21 +69,25 @@ class Consensus:
     a process that did not know of it would leave the others waiting.
     """
 
-    def __init__(self, ranks: Ranks, bus: EventBus) -> None:
-        """Prepare for the callbacks of `bus`; those that are attached until the first step count."""
-        self._ranks = ranks
-        self._bus = bus
-        self._authors: dict[str, int] = {}
-        self._nothing: list[int] = []
+    def __init__(self, run: Run) -> None:
+        """Prepare for a training of `run` that begins, and for the callbacks that are attached by then."""
+        self._ranks = run.ranks
+        self._state = run.state
+        # Whoever writes outside of handlers does so on one process; all who come later share the last place.
+        heard = {hearer.owner_id for event in run.bus for hearer in run.bus.plan(event)}
+        self._places = {name: place for place, name in enumerate([OUTSIDE, *sorted(heard)])}
+        self._nothing = [0] * (2 * len(FLAGS) * (len(self._places) + 1))
 
     def __call__(self, control: TrainerControl) -> None:
-        """Agree: one reduction, and only if processes differ, a second round in which reasons are told."""
-        if not self._nothing:
-            # Whoever writes outside of handlers does so on one process; all others share the last place.
-            names = [*local_authors(self._bus), OUTSIDE]
-            self._authors = {name: place for place, name in enumerate(names)}
-            self._nothing = [0] * (2 * len(FLAGS) * (len(names) + 1))
-        counts = self._ranks.sum_numbers(self._votes(control) if control.pending else self._nothing)
+        """Agree: one reduction, and only if processes differ, a second round in which reasons are told.
+
+        Raises:
+            RankDivergence: on all processes, if some of them left out the update of the step just made.
+        """
+        votes = self._votes(control) if control.pending else self._nothing
+        *counts, skipped = self._ranks.sum_numbers([*votes, self._state.steps_skipped])
+        if skipped % self._ranks.world_size:
+            self._refuse_drift(control)
         if any(0 < count < self._ranks.world_size for count in counts):
             everyone = self._ranks.gather_objects((_requests(control), _vetoes(control)))
             for rank, (requests, vetoes) in enumerate(everyone):
@@ -78,12 +97,24 @@ class Consensus:
 
     def _votes(self, control: TrainerControl) -> list[int]:
         votes = self._nothing.copy()
-        wide, last = 2 * len(FLAGS), len(self._authors)
+        wide, last = 2 * len(FLAGS), len(self._places)
         for offset, wishes in enumerate((_requests(control), _vetoes(control))):
             for place, flag in enumerate(FLAGS):
                 for author in wishes[flag]:
-                    votes[self._authors.get(author, last) * wide + 2 * place + offset] = 1
+                    votes[self._places.get(author, last) * wide + 2 * place + offset] = 1
         return votes
+
+    def _refuse_drift(self, control: TrainerControl) -> None:
+        everyone = self._ranks.gather_objects((self._state.steps_skipped, control.why("skip_update")))
+        most = max(skipped for skipped, _ in everyone)
+        without = [rank for rank, (skipped, _) in enumerate(everyone) if skipped == most]
+        others = [rank for rank in range(self._ranks.world_size) if rank not in without]
+        who = everyone[without[0]][1].partition(" by ")[2] or "no callback"
+        raise RankDivergence(
+            f"The update of step {control.step} was left out on {named(without)} and not on {named(others)}, by {who}: "
+            f"their weights differ now. {_REMEDY}, or declare `local = True` in its class, so that all do what one "
+            "asks for."
+        )
 
 
 def _requests(control: TrainerControl) -> Wishes:
@@ -135,9 +166,7 @@ class Comparison:
         """
         local = {*local_authors(self._bus), OUTSIDE, "run"}
         new = control.ledger.since(self._seen)
-        # Whether an update is left out is decided within the step, before anybody could agree.
-        written = [(entry.author, entry.flag, entry.action) for entry in new]
-        mine = [write for write in written if write[0] not in local or write[1] == "skip_update"]
+        mine = [(entry.author, entry.flag, entry.action) for entry in new if entry.author not in local]
         everyone = self._ranks.gather_objects(mine)
         for author, flag, action in sorted({write for of_rank in everyone for write in of_rank}):
             with_it = [rank for rank, of_rank in enumerate(everyone) if (author, flag, action) in of_rank]
@@ -150,55 +179,11 @@ class Comparison:
 def _difference(step: int, author: str, flag: str, action: str, ranks: list[int], world_size: int) -> str:
     others = [rank for rank in range(world_size) if rank not in ranks]
     what = {"request": "asked for", "veto": "forbade", "withdraw": "took back its request of"}.get(action, action)
-    same = "from what all processes know, as metrics, `grad_norm` or `run.ranks.sum(...)`"
-    remedy = f"Decide {same}"
-    if flag != "skip_update":
-        remedy += ", or declare `local = True` in its class, so that all do what one asks for"
     return (
         f"After step {step}, {author} {what} {flag!r} on {named(ranks)} and not on {named(others)}: it decides from "
-        f"what only its own process knows. {remedy}."
+        f"what only its own process knows. {_REMEDY}, or declare `local = True` in its class, so that all do what one "
+        "asks for."
     )
 
 
-def named(ranks: list[int]) -> str:
-    """Return ranks as words: `rank 1`, `ranks 0 and 2`."""
-    words = [str(rank) for rank in ranks]
-    return f"rank {words[0]}" if len(words) == 1 else f"ranks {', '.join(words[:-1])} and {words[-1]}"
-
-
-# Who hears what.
-
-
-def check_subscribers(run: Run) -> None:
-    """Refuse callbacks that are not the same, in the same order, on all processes; done when a session begins.
-
-    Raises:
-        SubscriptionError: on all processes, naming the first difference.
-    """
-    if run.ranks.alone:
-        return
-    mine = {event: [hearer.owner_id for hearer in run.bus.plan(event)] for event in run.bus}
-    digests = run.ranks.gather_objects(hashlib.sha256(json.dumps(mine).encode()).hexdigest())
-    if len(set(digests)) > 1:
-        raise SubscriptionError(
-            f"The processes do not hear the same: {first_difference(run.ranks.gather_objects(mine))}. What one does "
-            "and another does not may leave them waiting for each other. Attach the same callbacks, in the same order, "
-            "on every process; one for the first only may return where `state.is_world_process_zero` is False."
-        )
-
-
-def first_difference(everyone: list[dict[str, list[str]]]) -> str:
-    """Say in words where the hearers of events, given for each process in order of rank, differ first."""
-    for event in dict.fromkeys(event for plan in everyone for event in plan):
-        heard = [plan.get(event, []) for plan in everyone]
-        for name in dict.fromkeys(name for names in heard for name in names):
-            having = [rank for rank, names in enumerate(heard) if name in names]
-            lacking = [rank for rank, names in enumerate(heard) if name not in names]
-            if lacking:
-                has, have_not = ("has", "have")[len(having) > 1], ("has", "have")[len(lacking) > 1]
-                return f"{named(having)} {has} {name} in {event}, {named(lacking)} {have_not} not"
-        for (rank, names), (other, others) in pairwise(enumerate(heard)):
-            if names != others:
-                first, second = next(pair for pair in zip(names, others) if pair[0] != pair[1])
-                return f"in {event}, rank {rank} calls {first} where rank {other} calls {second}"
-    return "in nothing but the events that there are"
+_REMEDY = "Decide from what all processes know, as metrics, `grad_norm` or `run.ranks.sum(...)`"

@@ -163,6 +163,22 @@ def evaluation_loop(
     return EvalLoopOutput(all_predictions, all_labels, metrics, rows)
 
 
+def metrics_of_first(ranks: Ranks, metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return metrics as the first process has them, so that what is decided from them is decided alike on all.
+
+    Each process computes its own, of which one may have drawn random numbers or rounded otherwise. Numbers and texts
+    are those of the first; what else is among them stays.
+    """
+    if ranks.alone:
+        return metrics
+    decisive = {name: value for name, value in metrics.items() if value is None or isinstance(value, _DECISIVE)}
+    of_first: dict[str, Any] = ranks.of_first(decisive)
+    return {**{name: value for name, value in metrics.items() if name not in decisive}, **of_first}
+
+
+_DECISIVE = (bool, int, float, str)
+
+
 def with_extra(loader: Iterable[Any]) -> Iterator[tuple[Any, int]]:
     """Yield each batch, and how many of its rows, the last ones, only fill it up and are counted elsewhere."""
     for batch in loader:

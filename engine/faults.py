@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from ..events.errors import RankFailure
-from .consensus import check_subscribers, named
+from .alike import check_told, digest, named, told
 from .meeting import Store
 from .ranks import lost_touch
 
@@ -105,8 +105,10 @@ class RanksWatch(Watch):
         self._peers: list[Peer] = []
 
     def begin(self) -> None:
-        self._peers = [Peer(*told) for told in self._run.ranks.gather_objects((Peer.here().machine, os.getpid()))]
-        check_subscribers(self._run)
+        mine, here = told(self._run), Peer.here()
+        everyone = self._run.ranks.gather_objects((here.machine, here.pid, digest(mine)))
+        self._peers = [Peer(machine, pid) for machine, pid, _ in everyone]
+        check_told(self._run, mine, [told_digest for *_, told_digest in everyone])
 
     def explain(self, error: BaseException) -> BaseException:
         """Tell the others of an error; of one that comes of losing touch with them, return what they tell of it."""
@@ -185,7 +187,8 @@ PLACES = {
     ("checkpoint.store", "take"): "a save",
     ("checkpoint.store", "write"): "a save",
     ("consensus", "__call__"): "agreeing on what was asked for",
-    ("faults", "begin"): "comparing callbacks",
+    ("faults", "begin"): "comparing what processes are told",
+    ("alike", "check_built"): "comparing what processes are told",
     ("stepper", "step"): "forward",
     ("stepper", "backward"): "backward",
     ("stepper", "_update"): "the update",

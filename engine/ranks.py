@@ -169,6 +169,14 @@ class Ranks:
         dist.all_gather_object(values, value)
         return values
 
+    def of_first(self, value: Any) -> Any:
+        """Return the plain value of the first process."""
+        if self.alone:
+            return value
+        values = [value if self.rank == 0 else None]
+        dist.broadcast_object_list(values, 0)
+        return values[0]
+
     def barrier(self) -> None:
         """Wait until all processes are here."""
         if not self.alone:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from .consensus import Agree, agree_alone
 from .schedules import needs_metric
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Stepper:
         *,
         max_grad_norm: float,
         filter_nonfinite: bool,
+        agree: Agree = agree_alone,
     ) -> None:
         """Prepare for the run's model and optimizer, which exist.
 
@@ -42,12 +44,14 @@ class Stepper:
             count_items: counts what the losses of a step are averaged over, where the model or loss wants to know.
             max_grad_norm: gradients are clipped to this norm; 0 only measures it.
             filter_nonfinite: keep losses that are not finite out of the logged average.
+            agree: makes the processes agree on whether the update is left out; by default, they cannot but.
         """
         self.run = run
         self.training_step = training_step
         self.count_items = count_items
         self.max_grad_norm = max_grad_norm
         self.filter_nonfinite = filter_nonfinite
+        self.agree = agree
         self.parameters = list(run.unwrapped_model.parameters())
         self.keeps_outputs = run.bus.asked_for("outputs")
         # A schedule that reads a metric moves when there is one, after an evaluation.
@@ -99,6 +103,7 @@ class Stepper:
         announce("on_gradients")
         run.grad_norm = seams.clip(optimizer, self.parameters, self.max_grad_norm)
         announce("on_pre_optimizer_step")
+        self.agree(control)
         applied = not control.take("skip_update") and self._apply(optimizer)
         if applied:
             announce("on_optimizer_step")

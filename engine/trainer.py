@@ -16,11 +16,12 @@ from ..events.control import TrainerControl
 from ..events.errors import ArgumentError, ModelError
 from ..events.state import TrainerState
 from ..integrations import found_callbacks, load, search_backend
+from .alike import check_built
 from .arguments import TrainingArguments
 from .batch_size import with_smaller_batches
 from .checkpoint.choosing import folder_to_resume
 from .checkpoint.resumption import NoResumption, Resumption
-from .consensus import agreement
+from .consensus import agreement, agreement_on_updates
 from .data.collate import Collator
 from .data.feed import Feed
 from .data.loaders import length_of
@@ -184,25 +185,28 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
             run.plan = self._plan(run.train_dataloader)
             run.state, run.position = resumption.begin(run.plan)
             self._assemble(run.plan)
+            check_built(run, self._rows_to_evaluate())
             feed = Feed(
                 *(run.train_dataloader, args.gradient_accumulation_steps, args.device, run.ranks.world_size),
                 non_blocking=args.non_blocking,
             )
             run.begin()
             resumption.restore(feed)
+            agree = agreement(run)
             self._stepper = Stepper(
                 run,
                 self.training_step,
                 self.count_items,
                 max_grad_norm=args.max_grad_norm or 0.0,
                 filter_nonfinite=args.logging_nan_inf_filter,
+                agree=agreement_on_updates(run, agree),
             )
             loop = Loop(
                 *(self.bus, run.state, run.control, feed, self._stepper),
                 epochs=run.plan.epochs,
                 batches_per_epoch=run.plan.batches_per_epoch,
                 position=run.position,
-                agree=agreement(run),
+                agree=agree,
             )
             loop.run()
             summary = run.summary()

@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...events.errors import ArgumentError, DataError, nearest
-from ..evaluation import evaluation_loop, prediction_step
+from ..alike import check_lengths
+from ..arguments import IntervalStrategy
+from ..data.loaders import is_iterable
+from ..evaluation import evaluation_loop, metrics_of_first, prediction_step
 from ..session import session
 from ..utils import EvalLoopOutput, EvalPrediction, PredictionOutput, speed_metrics
 from .loading import Loading
@@ -60,6 +63,7 @@ class Evaluating(Recording, Loading):
                     )
                 run.metrics, run.dataset_name, run.metrics_step = output.metrics, name, run.state.global_step
                 self.bus.announce("on_evaluate_dataset")
+                run.metrics = metrics_of_first(run.ranks, run.metrics)
                 self.log(run.metrics)
                 self.bus.announce("on_evaluate")
                 everything.update(run.metrics)
@@ -176,12 +180,21 @@ class Evaluating(Recording, Loading):
         return self._loader(test_dataset, batch_size=self.args.eval_batch_size, training=False)
 
     def _run_over(self, loader: Any, prefix: str, ignore_keys: list[str] | None, loss_only: bool) -> EvalLoopOutput:
+        check_lengths(self.run, loader)
         began = time.time()
         description = "Prediction" if self.run.mode == "predict" else "Evaluation"
         output = self.evaluation_loop(loader, description, loss_only, ignore_keys, prefix)
         steps = math.ceil(output.num_samples / (self.args.eval_batch_size * self.run.ranks.world_size))
         output.metrics.update(speed_metrics(prefix, began, output.num_samples, steps))
         return output
+
+    def _rows_to_evaluate(self) -> dict[str, Any]:
+        """Return the datasets with a length that training will be evaluated on as they are, by name."""
+        overridden = type(self).get_eval_dataloader is not Evaluating.get_eval_dataloader
+        if self.eval_dataset is None or overridden or self.args.eval_strategy == IntervalStrategy.NO:
+            return {}
+        given = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
+        return {name: dataset for name, dataset in given.items() if not is_iterable(dataset)}
 
     def _datasets(self, wanted: Any) -> dict[str, Any]:
         """Return what to evaluate on by name; a single dataset has an empty name."""

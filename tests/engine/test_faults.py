@@ -13,7 +13,8 @@ import pytest
 from engine_toys import points, trainer
 
 from trainbus.engine import faults
-from trainbus.engine.consensus import agree_alone, agreement, first_difference, named
+from trainbus.engine.alike import first_difference, named
+from trainbus.engine.consensus import agree_alone, agreement
 from trainbus.engine.faults import PLACES, Peer, Report, explanation, watch_over, where, within
 from trainbus.events.control import TrainerControl
 

@@ -35,6 +35,7 @@ def outcome(name: str, trainer: Any, **options: Any) -> dict[str, Any]:
         "weights": weights(trainer.model),
         "numbers": numbers(trainer),
         "why": trainer.control.why("training_stop"),
+        "skipped": trainer.state.steps_skipped,
         "ledger": [f"{entry} (rank {entry.rank})" for entry in trainer.control.ledger],
     }
 
@@ -81,13 +82,19 @@ class Careless(Local):
 
 
 class LeavesOut(Careless):
-    """Leaves out an update, as nobody may on one process."""
+    """Leaves out an update on one process, and does not say so."""
 
     def on_pre_optimizer_step(self, state: Any, control: Any) -> None:
         if (state.global_step + 1, RANK) == (self.step, self.rank):
             self.does(control)
 
     on_step_end = None
+
+
+class LeavesOutAllowed(LeavesOut):
+    """Does the same, and says that it may."""
+
+    local = True
 
 
 def told(step: int, does: Callable[[Any], None], rank: int = 1, kind: type = Local, **options: Any) -> dict[str, Any]:
@@ -182,6 +189,49 @@ def attached_in_another_order() -> dict[str, Any]:
     return outcome("order", trainer)
 
 
+def with_two_who_ask() -> dict[str, Any]:
+    """Of two callbacks that ask for the same at once, and do not say that they may, one does so on one process."""
+    trainer = trainer_of(FOLDER / "both", Checkpoint(at(8)), often={})
+    trainer.on("on_step_end", lambda control: control.request("save", "always"), once=3, id="Always")
+    trainer.on("on_step_end", lambda control: RANK and control.request("save", "here"), once=3, id="Here")
+    return outcome("both", trainer)
+
+
+def with_other_arguments() -> dict[str, Any]:
+    trainer = trainer_of(FOLDER / f"other-{RANK}", often=NOTHING, ddp_timeout=60 + RANK, dataloader_num_workers=0)
+    trainer.args.learning_rate, trainer.args.optim = (0.5, "sgd") if RANK else (0.05, "adamw_torch")
+    return outcome("other", trainer)
+
+
+def with_another_optimizer() -> dict[str, Any]:
+    trainer = trainer_of(FOLDER / "optimizer", often=NOTHING)
+    trainer.optimizer_cls_and_kwargs = (torch.optim.SGD, {"lr": 0.1 + RANK, "momentum": 0.9})
+    return outcome("optimizer", trainer)
+
+
+def with_fewer_rows(which: str) -> dict[str, Any]:
+    trainer = trainer_of(FOLDER / f"fewer-{which}", max_steps=-1, num_train_epochs=1)
+    if RANK:
+        setattr(trainer, which, torch.utils.data.Subset(getattr(trainer, which), range(10)))
+    return outcome("fewer", trainer)
+
+
+def with_fewer_rows_of_its_own() -> dict[str, Any]:
+    trainer = trainer_of(FOLDER / "fewer", often=NOTHING)
+    rows = torch.utils.data.Subset(trainer.eval_dataset, range(24 - 8 * RANK))
+    trainer.on("on_step_end", lambda: trainer.evaluate(rows), once=2, id="Evaluates")
+    return outcome("fewer", trainer)
+
+
+def measured_otherwise(**options: Any) -> dict[str, Any]:
+    """Each process measures another metric, which is best at another step."""
+    often = {"eval_strategy": "steps", "eval_steps": 2, "save_steps": 2, "metric_for_best_model": "eval_x"}
+    trainer = trainer_of(FOLDER / f"measured-{len(options)}", often={**often, "greater_is_better": True, **options})
+    trainer.compute_metrics = lambda _: {"x": -abs(trainer.state.global_step - (6 if RANK else 4)), "rank": [RANK]}
+    ends = outcome("measured", trainer)
+    return {**ends, "best": trainer.state.best_model_checkpoint, "rate": trainer.run.learning_rate}
+
+
 def not_a_number(action: str) -> dict[str, Any]:
     """The loss of one process is not a number in step 3."""
     before: list[list[float]] = []
@@ -245,6 +295,24 @@ def main() -> None:
         "leaves out": told(
             *(3, lambda control: control.request("skip_update", "I want to"), 0, LeavesOut),
             **{"name": "leaves-out", "debug": "rank_divergence", "often": NOTHING},
+        ),
+        "left out": told(
+            *(3, lambda control: control.request("skip_update", "I want to"), 0, LeavesOut),
+            **{"name": "left-out", "often": NOTHING},
+        ),
+        "left out by all": told(
+            *(3, lambda control: control.request("skip_update", "I may"), 1, LeavesOutAllowed),
+            **{"name": "left-out-by-all", "often": {**NOTHING, "logging_steps": 1, "logging_strategy": "steps"}},
+        ),
+        "both": with_two_who_ask(),
+        "other": with_other_arguments(),
+        "optimizer": with_another_optimizer(),
+        "fewer rows": with_fewer_rows("train_dataset"),
+        "fewer eval rows": with_fewer_rows("eval_dataset"),
+        "fewer rows of its own": with_fewer_rows_of_its_own(),
+        "best": measured_otherwise(load_best_model_at_end=True, save_total_limit=1),
+        "plateau": measured_otherwise(
+            lr_scheduler_type="reduce_lr_on_plateau", lr_scheduler_kwargs={"patience": 0}, save_strategy="no"
         ),
         "watched": told(
             *(3, lambda control: control.request("training_stop", "I may"), 1, Local),

@@ -138,10 +138,63 @@ def test_who_decides_alone_without_saying_so_is_named_where_that_is_watched(ends
     assert "`local = True`" in error
 
 
-def test_an_update_left_out_by_one_is_named_before_the_next_step(ends):
+def test_an_update_left_out_by_one_is_named_before_it_is_made_where_that_is_watched(ends):
     error = of_both(ends, "leaves out", "error")
-    assert "After step 3, LeavesOut asked for 'skip_update' on rank 0 and not on rank 1" in error
-    assert "local = True" not in error
+    assert "After step 2, LeavesOut asked for 'skip_update' on rank 0 and not on rank 1" in error
+    assert "`local = True`" in error
+    assert of_both(ends, "leaves out", "step") == 2
+
+
+def test_an_update_left_out_by_one_ends_the_run_before_the_next(ends):
+    error = of_both(ends, "left out", "error")
+    assert "The update of step 3 was left out on rank 0 and not on rank 1, by LeavesOut: I want to" in error
+    assert of_both(ends, "left out", "step") == 3
+
+
+def test_who_says_so_may_leave_out_an_update_and_then_all_do(ends):
+    run = "left out by all"
+    assert of_both(ends, run, "error") == ""
+    assert of_both(ends, run, "skipped") == 1
+    assert of_both(ends, run, "weights") != of_both(ends, "unbroken", "weights")
+    assert any("LeavesOutAllowed request skip_update" in entry for entry in ends[0][run]["ledger"])
+
+
+def test_who_asks_beside_another_is_known_to_all(ends):
+    for of_rank in ends:
+        [entry] = [entry for entry in of_rank["both"]["ledger"] if "Here request save" in entry]
+        assert entry.endswith("(rank 1)")
+    assert of_both(ends, "both", "saved") == [3, 8]
+
+
+def test_arguments_that_differ_are_refused_with_ranks_and_values(ends):
+    error = of_both(ends, "other", "error")
+    assert error.startswith(
+        "RankDivergence: The processes are not told the same: `learning_rate`: 0.05 on rank 0, 0.5 on rank 1; `optim`: "
+        "'adamw_torch' on rank 0, 'sgd' on rank 1. They would"
+    ), "what differs by nature is not named"
+    assert of_both(ends, "other", "step") == 0
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ("optimizer", "`lr` of the optimizer's group 0: 0.1 on rank 0, 1.1 on rank 1"),
+        ("fewer rows", "the rows of the train dataset: 96 on rank 0, 10 on rank 1; the batches of an epoch: 12 on"),
+        ("fewer eval rows", "the rows of the eval dataset: 24 on rank 0, 10 on rank 1"),
+        ("fewer rows of its own", "the rows of the dataset: 24 on rank 0, 16 on rank 1; the batches: 3 on rank 0, 2"),
+    ],
+)
+def test_what_is_built_otherwise_is_refused_with_ranks_and_values(ends, run, said):
+    assert said in of_both(ends, run, "error")
+
+
+def test_what_is_decided_from_metrics_is_decided_from_those_of_the_first(ends):
+    assert of_both(ends, "best", "error") == ""
+    assert of_both(ends, "best", "best").endswith("checkpoint-4")
+    assert of_both(ends, "best", "weights")
+    assert of_both(ends, "plateau", "rate") == pytest.approx(0.05 * 0.1)
+    measured = [entry["eval_rank"] for entry in ends[1]["best"]["numbers"] if "eval_rank" in entry]
+    assert measured == [[1]] * 4, "what nothing is decided from is its own"
 
 
 def test_who_says_so_may_decide_alone_where_that_is_watched(ends):
