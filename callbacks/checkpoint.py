@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from ..engine.arguments import TrainingArguments
 from ..engine.checkpoint import files
@@ -13,7 +14,7 @@ from ..engine.checkpoint.commit import remove
 from ..engine.checkpoint.host_copies import HostCopies
 from ..engine.checkpoint.listing import list_checkpoints
 from ..engine.checkpoint.retention import Keep
-from ..engine.checkpoint.store import Snapshot, take, write
+from ..engine.checkpoint.store import Snapshot, take, together, write
 from ..engine.checkpoint.writer import Writer
 from ..engine.run import Run
 from ..events.control import TrainerControl
@@ -25,6 +26,8 @@ from .cadence import Cadence
 from .log import from_strategy
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SAVE_ERRORS = ("raise", "warn")
 """What a checkpoint that cannot be written may do to the run."""
@@ -88,7 +91,8 @@ class Checkpoint(Cadence):
             run.announce("on_save")
 
     def _save(self, run: Run, later: bool) -> None:
-        snapshot = take(run, run.checkpoint, run.callback_states.collect(), self._copies if later else None)
+        states = on_all(run, run.callback_states.collect)
+        snapshot = on_all(run, lambda: take(run, run.checkpoint, states, self._copies if later else None))
         best = run.state.best_model_checkpoint
         if snapshot.frozen:
             self._writer.submit(lambda: self._write(run, snapshot, best))
@@ -142,6 +146,13 @@ class Checkpoint(Cadence):
                 remove(checkpoint)
             except OSError as error:
                 logger.warning("%s is no longer needed, and cannot be removed: %s", checkpoint.path, error)
+
+
+def on_all(run: Run, work: Callable[[], T]) -> T:
+    """Do something on every process, and return what it gave on this one; if it fails on one, it is an error on all."""
+    results: list[T] = []
+    together(run, lambda: results.append(work()))
+    return results[0]
 
 
 def _chooser(run: Run) -> object:

@@ -186,6 +186,7 @@ PLACES = {
     ("surface.evaluating", "predict"): "a prediction",
     ("checkpoint.store", "take"): "a save",
     ("checkpoint.store", "write"): "a save",
+    ("checkpoint.store", "together"): "a save",
     ("consensus", "__call__"): "agreeing on what was asked for",
     ("faults", "begin"): "comparing what processes are told",
     ("alike", "check_built"): "comparing what processes are told",

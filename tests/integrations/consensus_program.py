@@ -232,6 +232,15 @@ def measured_otherwise(**options: Any) -> dict[str, Any]:
     return {**ends, "best": trainer.state.best_model_checkpoint, "rate": trainer.run.learning_rate}
 
 
+def with_what_one_cannot_save(policy: str) -> dict[str, Any]:
+    class Keeps(Callback):
+        def state_dict(self) -> dict[str, Any]:
+            return {"kept": 1 if RANK or trainer.state.global_step > 4 else object()}
+
+    trainer = trainer_of(FOLDER / f"unsavable-{policy}", Keeps(), on_save_error=policy)
+    return outcome("unsavable", trainer)
+
+
 def not_a_number(action: str) -> dict[str, Any]:
     """The loss of one process is not a number in step 3."""
     before: list[list[float]] = []
@@ -314,6 +323,8 @@ def main() -> None:
         "plateau": measured_otherwise(
             lr_scheduler_type="reduce_lr_on_plateau", lr_scheduler_kwargs={"patience": 0}, save_strategy="no"
         ),
+        "unsavable": with_what_one_cannot_save("warn"),
+        "unsavable, and refused": with_what_one_cannot_save("raise"),
         "watched": told(
             *(3, lambda control: control.request("training_stop", "I may"), 1, Local),
             **{"name": "watched", "debug": "rank_divergence", "often": NOTHING},

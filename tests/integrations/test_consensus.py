@@ -197,6 +197,20 @@ def test_what_is_decided_from_metrics_is_decided_from_those_of_the_first(ends):
     assert measured == [[1]] * 4, "what nothing is decided from is its own"
 
 
+def test_a_state_that_one_cannot_save_is_no_checkpoint_on_all_and_the_next_is_written(ends):
+    assert of_both(ends, "unsavable", "error") == ""
+    assert of_both(ends, "unsavable", "step") == 8
+    assert of_both(ends, "unsavable", "saved") == [8]
+    assert of_both(ends, "unsavable", "weights") == of_both(ends, "unbroken", "weights")
+
+
+def test_a_state_that_one_cannot_save_ends_all_where_that_is_an_error(ends):
+    run = "unsavable, and refused"
+    assert of_both(ends, run, "step") == 4
+    assert "CheckpointError" in ends[0][run]["error"]
+    assert "The checkpoint of step 4 is not written: on rank 0, CheckpointError" in ends[1][run]["error"]
+
+
 def test_who_says_so_may_decide_alone_where_that_is_watched(ends):
     assert of_both(ends, "watched", "error") == ""
     assert of_both(ends, "watched", "step") == 3
