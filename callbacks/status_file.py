@@ -12,8 +12,10 @@ from typing import Any
 
 from ..engine.arguments import TrainingArguments
 from ..engine.checkpoint.listing import list_checkpoints, newest_first
+from ..engine.faults import in_a_line
 from ..engine.run import Run
 from ..events.callback import Callback
+from ..events.errors import RankFailure
 from ..events.stages import Stage, order
 from .stop_on_signal import Stopped
 
@@ -27,7 +29,8 @@ class StatusFile(Callback):
 
     A launcher may hide that: torchrun ends with code 1 whatever its processes end with. The file says `running`,
     `done`, `stopped` (before its planned end, by a callback), `preempted` (by a signal) or `failed`, with the exit code
-    of the process. The first process writes it, and of a failure every one that lives to tell.
+    of the process. The first process writes it, and of a failure every one that lives to tell: one that only reports
+    what became of another leaves alone what that one wrote.
     """
 
     on_error = "warn"
@@ -37,6 +40,7 @@ class StatusFile(Callback):
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     _ended: tuple[Any, ...] | None = field(default=None, init=False, repr=False, compare=False)
+    _since: float = field(default_factory=time.time, init=False, repr=False, compare=False)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> StatusFile | None:
@@ -60,14 +64,24 @@ class StatusFile(Callback):
     def on_exception(self, run: Run, exception: BaseException) -> None:
         if run.mode == "train":
             status = "preempted" if isinstance(exception, Stopped) else "failed"
-            reason = run.control.why("training_stop") if status == "preempted" else _told(exception)
-            self._end(run, status, reason, exit_code(exception))
+            reason = run.control.why("training_stop") if status == "preempted" else in_a_line(exception)
+            if not isinstance(exception, RankFailure) or not self._told_by_another(run):
+                self._end(run, status, reason, exit_code(exception))
 
     @order(Stage.PREPARE)
     def on_close(self, run: Run) -> None:
         if self._ended is not None:
             self._write(run, *self._ended)  # by now a checkpoint is there that a thread was writing
-        self._ended = None
+        self._ended, self._since = None, time.time()
+
+    def _told_by_another(self, run: Run) -> bool:
+        """Say whether another process of this session wrote of an error of its own."""
+        try:
+            there = json.loads((Path(run.args.output_dir) / self.name).read_text(encoding="utf-8"))
+            at_first_hand = there["status"] == "failed" and not there["reason"].startswith(RankFailure.__name__)
+            return bool(at_first_hand and there["time"] >= self._since)
+        except (OSError, ValueError, KeyError):
+            return False
 
     def _end(self, run: Run, *ended: Any) -> None:
         self._ended = ended
@@ -109,7 +123,3 @@ def exit_code(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return 130 if isinstance(error, KeyboardInterrupt) else 1
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".removesuffix(": ")

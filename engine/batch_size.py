@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 from ..events.errors import ArgumentError
-from .checkpoint import store
 from .data.batches import map_tensors
 from .randomness import random_states, restore_random_states
 
@@ -34,21 +33,38 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
 
 
-def with_smaller_batches(run: Run, train: Callable[[], T], folder: Path | None = None) -> T:
+@contextmanager
+def memory_explained(run: Run) -> Iterator[None]:
+    """Have one of several processes that cannot start over say what to do instead, in place of torch's error.
+
+    The others may be waiting for its part in the middle of a step, where nothing calls them back.
+
+    Raises:
+        ArgumentError: if memory does not suffice.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if run.ranks.alone or not run.args.auto_find_batch_size or not is_out_of_memory(error):
+            raise
+        raise ArgumentError(
+            f"Memory of rank {run.ranks.rank} does not hold a batch of {run.train_batch_size} rows, and several "
+            "processes cannot start over with a smaller one: set a lower `per_device_train_batch_size`."
+        ) from error
+
+
+def with_smaller_batches(run: Run, train: Callable[[], T]) -> T:
     """Train, with ever smaller batches until memory holds them; each attempt begins where the first one did.
 
     Args:
-        run: its `train_batch_size` is the first to try, and afterwards the one that fitted.
+        run: of a single process; its `train_batch_size` is the first to try, and afterwards the one that fitted.
         train: what is tried.
-        folder: the checkpoint that it goes on from, if any; the batch size is then the one found back then.
 
     Raises:
         ArgumentError: if not even a batch of one row fits.
     """
     weights = map_tensors(lambda weight: weight.detach().to("cpu", copy=True), dict(run.model.state_dict()))
     randomness = random_states()
-    if folder is not None:
-        run.train_batch_size = store.read_state(folder).get("train_batch_size") or run.train_batch_size
     while True:
         try:
             return train()

@@ -6,21 +6,24 @@ joined by, which works when a collective does not.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import json
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..events.errors import RankFailure
 from .alike import check_told, digest, named, told
 from .meeting import Store
-from .ranks import lost_touch
+from .ranks import Ranks, lost_touch
 
 if TYPE_CHECKING:
     from .run import Run
@@ -34,6 +37,7 @@ _SESSIONS = itertools.count(1)
 """All processes have the same sessions: what was left in an earlier one, and is over, is told apart by its number."""
 
 _PAUSE = 0.05
+_HERE, _FAILED, _ENDED = "trainbus/process/", "trainbus/failed/", "trainbus/ended/"
 
 T = TypeVar("T")
 
@@ -84,6 +88,35 @@ class Peer:
             return True
 
 
+@cache
+def introduce(ranks: Ranks) -> None:
+    """Leave word where this process is, and at its end, of an error of its program that nobody caught.
+
+    Done when it joined the others: what happens to it before its first session is known to them too.
+    """
+    if not ranks.alone:
+        store = ranks.store
+        here = Peer.here()
+        within(LISTENS, lambda: _write(store, f"{_HERE}{ranks.rank}", asdict(here)), None)
+        atexit.register(_leave_last_word, ranks)
+
+
+def _leave_last_word(ranks: Ranks) -> None:
+    error = getattr(sys, "last_value", None)
+    if error is not None and not isinstance(error, RankFailure):
+        report, store = Report(ranks.rank, "its program", in_a_line(error), lost=False), ranks.store
+        within(LISTENS, lambda: _write(store, f"{_ENDED}{ranks.rank}", asdict(report)), None)
+
+
+def _write(store: Store | None, key: str, values: dict[str, Any]) -> None:
+    if store is not None:
+        store.set(key, json.dumps(values))
+
+
+def _read(store: Store | None, key: str) -> dict[str, Any] | None:
+    return json.loads(store.get(key)) if store is not None and store.check([key]) else None
+
+
 class Watch:
     """Watches over one session of a single process: there is nobody to tell, and nobody to wait for."""
 
@@ -102,22 +135,22 @@ class RanksWatch(Watch):
         """Watch over the session of `run` that begins, on every process."""
         self._run = run
         self._session = next(_SESSIONS)
-        self._peers: list[Peer] = []
+        self._peers: dict[int, Peer] = {}
+        self._others = [rank for rank in range(run.ranks.world_size) if rank != run.ranks.rank]
 
     def begin(self) -> None:
         mine, here = told(self._run), Peer.here()
         everyone = self._run.ranks.gather_objects((here.machine, here.pid, digest(mine)))
-        self._peers = [Peer(machine, pid) for machine, pid, _ in everyone]
+        self._peers = {rank: Peer(machine, pid) for rank, (machine, pid, _) in enumerate(everyone)}
         check_told(self._run, mine, [told_digest for *_, told_digest in everyone])
 
     def explain(self, error: BaseException) -> BaseException:
         """Tell the others of an error; of one that comes of losing touch with them, return what they tell of it."""
         run, lost = self._run, lost_touch(error)
-        text = f"{type(error).__name__}: {error}".removesuffix(": ")
-        mine = Report(run.ranks.rank, where(error, run.state.global_step), text[:2000], lost)
+        mine = Report(run.ranks.rank, where(error, run.state.global_step), in_a_line(error)[:2000], lost)
         store = run.ranks.store
         # The store may be gone with its process, and an answer of it be waited for in vain.
-        within(LISTENS, lambda: self._leave(store, mine), None)
+        within(LISTENS, lambda: _write(store, self._key(mine.rank), asdict(mine)), None)
         if not lost:
             return error
         heard: dict[int, Report] = {}
@@ -125,26 +158,26 @@ class RanksWatch(Watch):
         within(2 * LISTENS, lambda: self._listen(store, heard, silent), None)
         reports = dict(heard)  # the thread may not be done
         left = dict(silent) or self._silent(reports)
-        waited = run.args.ddp_timeout if "timed out" in text.lower() or "timeout" in text.lower() else None
+        text = str(error).lower()
+        waited = run.args.ddp_timeout if "timed out" in text or "timeout" in text else None
         said = explanation(mine, reports, left, waited)
         logger.error("%s", said)  # now: a launcher that has noticed too may end this process before it prints its error
         return RankFailure(said)
 
     def _key(self, rank: int) -> str:
-        return f"trainbus/failed/{self._session}/{rank}"
-
-    def _leave(self, store: Store | None, mine: Report) -> None:
-        if store is not None:
-            store.set(self._key(mine.rank), json.dumps(asdict(mine)))
+        return f"{_FAILED}{self._session}/{rank}"
 
     def _listen(self, store: Store | None, heard: dict[int, Report], silent: dict[int, bool | None]) -> None:
         """Wait for the reports of others, until one is of an error of its own, or a process is found to be gone."""
+        for rank in self._others:  # one that never came to this session said earlier where it is
+            if rank not in self._peers and (place := _read(store, f"{_HERE}{rank}")):
+                self._peers[rank] = Peer(**place)
         deadline = time.monotonic() + LISTENS
         while True:
             seen = self._silent({})  # looked at first: who is gone now has left all that it had to say
-            for rank in [rank for rank in seen if rank not in heard] if store is not None else []:
-                if store is not None and store.check([self._key(rank)]):
-                    heard[rank] = Report(**json.loads(store.get(self._key(rank))))
+            for rank in set(self._others) - set(heard):
+                if report := _read(store, self._key(rank)) or _read(store, f"{_ENDED}{rank}"):
+                    heard[rank] = Report(**report)
             left = {rank: alive for rank, alive in seen.items() if rank not in heard}
             known = not left or not all(report.lost for report in heard.values()) or False in left.values()
             if known or time.monotonic() > deadline:
@@ -154,9 +187,8 @@ class RanksWatch(Watch):
 
     def _silent(self, heard: Mapping[int, Report]) -> dict[int, bool | None]:
         """Return whether those that said nothing are alive, by rank."""
-        others = [rank for rank in range(self._run.ranks.world_size) if rank != self._run.ranks.rank]
-        peers = dict(enumerate(self._peers))
-        return {rank: peers[rank].alive() if rank in peers else None for rank in others if rank not in heard}
+        peers = dict(self._peers)
+        return {rank: peers[rank].alive() if rank in peers else None for rank in self._others if rank not in heard}
 
 
 def watch_over(run: Run) -> Watch:
@@ -180,6 +212,12 @@ def within(seconds: float, work: Callable[[], T], otherwise: T) -> T:
     return results[0] if results else otherwise
 
 
+def in_a_line(error: BaseException) -> str:
+    """Return an error as `ValueError: no rows`; of one that carries the traceback of a worker, that worker's error."""
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return text.strip().splitlines()[-1] if "Traceback (most recent call last)" in text else text
+
+
 PLACES = {
     ("evaluation", "evaluation_loop"): "an evaluation",
     ("surface.evaluating", "evaluate"): "an evaluation",
@@ -189,6 +227,7 @@ PLACES = {
     ("checkpoint.store", "together"): "a save",
     ("consensus", "__call__"): "agreeing on what was asked for",
     ("faults", "begin"): "comparing what processes are told",
+    ("checkpoint.resumption", "folder_to_resume"): "choosing what to resume from",
     ("alike", "check_built"): "comparing what processes are told",
     ("stepper", "step"): "forward",
     ("stepper", "backward"): "backward",
@@ -210,6 +249,16 @@ def where(error: BaseException, steps: int) -> str:
         error: an error that was raised.
         steps: the steps that are done.
     """
+    place = ""
+    cause: BaseException | None = error
+    while not place and cause is not None:  # one that explains another was raised elsewhere
+        place, cause = _place(cause), cause.__cause__
+    if not place:
+        return f"its program after step {steps}"
+    return f"{place} of step {steps + 1}" if place in IN_STEP else f"{place} after step {steps}"
+
+
+def _place(error: BaseException) -> str:
     package = __name__.rpartition(".")[0]
     place, traceback = "", error.__traceback__
     while traceback is not None:
@@ -220,9 +269,7 @@ def where(error: BaseException, steps: int) -> str:
         elif module.startswith(f"{package}."):
             place = PLACES.get((module.removeprefix(f"{package}."), function), place)
         traceback = traceback.tb_next
-    if not place:
-        return f"its program after step {steps}"
-    return f"{place} of step {steps + 1}" if place in IN_STEP else f"{place} after step {steps}"
+    return place
 
 
 def explanation(
@@ -246,7 +293,7 @@ def explanation(
     gone = [rank for rank, alive in silent.items() if alive is False]
     if gone:
         are = "is" if len(gone) == 1 else "are"
-        why = "killed, for want of memory perhaps, or crashed"
+        why = "killed, for want of memory perhaps, ended early, or crashed, as where processes send different things"
         return f"{named(gone).capitalize()} {are} gone without a word ({why}), while {here}."
     if silent:
         hangs = all(alive for alive in silent.values())

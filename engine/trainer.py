@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ from ..events.state import TrainerState
 from ..integrations import found_callbacks, load, search_backend
 from .alike import check_built
 from .arguments import TrainingArguments
-from .batch_size import with_smaller_batches
+from .batch_size import memory_explained, with_smaller_batches
+from .checkpoint import store
 from .checkpoint.choosing import folder_to_resume
 from .checkpoint.resumption import NoResumption, Resumption
 from .consensus import agreement, agreement_on_updates
 from .data.collate import Collator
 from .data.feed import Feed
 from .data.loaders import length_of
+from .faults import introduce
 from .given import check_given, collator_for, training_arguments
 from .loop import Loop
 from .objective import Objective
@@ -109,6 +112,7 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
         composed = compose(args, callbacks or [], [*found_callbacks(args), switched])
         ranks = Ranks.from_environment()
         ranks.join(args.device, args.ddp_backend, args.ddp_timeout)
+        introduce(ranks)
         if model is not None and not isinstance(model, nn.Module):
             raise ArgumentError(
                 f"`model` is a {type(model).__name__}; pass a torch.nn.Module, such as `from_pretrained(name)` returns."
@@ -166,16 +170,25 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
             CheckpointError: if there is nothing to resume from, or it is damaged.
             RankFailure: if another process of the run fails, is gone, or does not answer within `ddp_timeout`.
         """
-        folder = folder_to_resume(self.run, resume_from_checkpoint)
         self._ignore_keys = ignore_keys_for_eval
         self.run.train_batch_size = self.args.train_batch_size
-        if self.args.auto_find_batch_size:
-            return with_smaller_batches(self.run, lambda: self._train(folder, trial), folder)
-        return self._train(folder, trial)
+        begin = cache(lambda: self._begin(resume_from_checkpoint))  # once, whatever is tried from there on
+        if self.args.auto_find_batch_size and self.run.ranks.alone:
+            return with_smaller_batches(self.run, lambda: self._train(begin, trial))
+        return self._train(begin, trial)
 
-    def _train(self, folder: Path | None, trial: Any) -> TrainOutput:
+    def _begin(self, resume_from_checkpoint: str | bool | None) -> Path | None:
+        """Return the checkpoint to go on from; a batch size that was found back then is the first to try."""
+        run = self.run
+        folder = folder_to_resume(run, resume_from_checkpoint)
+        if folder is not None and self.args.auto_find_batch_size:
+            run.train_batch_size = store.read_state(folder).get("train_batch_size") or run.train_batch_size
+        return folder
+
+    def _train(self, begin: Callable[[], Path | None], trial: Any) -> TrainOutput:
         run, args = self.run, self.args
-        with session(run, "train"):
+        with session(run, "train"), memory_explained(run):
+            folder = begin()
             if self.model_init is not None:
                 set_seed(args.seed, args.full_determinism)
                 self._adopt(self._placed(self.call_model_init(trial)))

@@ -20,7 +20,9 @@ class BatchArguments(Group):
         "Batches whose gradients add up to one optimizer step, which is what logs, evaluations and saves count.",
     )
     auto_find_batch_size: bool = arg(
-        False, "Whether training starts over with a batch nine tenths the size when memory does not hold one."
+        False,
+        "Whether training starts over with a batch nine tenths the size when memory does not hold one; of several "
+        "processes, the one that ran out says so and the run ends.",
     )
     average_tokens_across_devices: bool = arg(
         True, "Whether a loss averaged over tokens counts those of all processes, rather than each process its own."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from pathlib import Path
@@ -13,6 +14,7 @@ from callback_toys import Boom, stop_at, trainer
 
 from trainbus import Checkpoint, StatusFile, TrainingArguments, at
 from trainbus.callbacks.status_file import exit_code
+from trainbus.events.errors import CheckpointError, RankFailure
 
 
 def status_in(folder: Path) -> dict[str, Any]:
@@ -72,6 +74,43 @@ def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
     status = status_in(tmp_path)
     assert (status["status"], status["exit_code"], status["reason"]) == ("failed", 1, "Boom: no more")
     assert status["resume_from"] == str(tmp_path / "checkpoint-2")
+
+
+def test_a_run_that_finds_only_damaged_checkpoints_failed(tmp_path: Path) -> None:
+    run_of(tmp_path).train()
+    assert status_in(tmp_path)["status"] == "done"
+    for weights in tmp_path.glob("checkpoint-*/model.safetensors"):
+        weights.write_bytes(b"")
+    with pytest.raises(CheckpointError):
+        run_of(tmp_path).train(resume_from_checkpoint="auto")
+    status = status_in(tmp_path)
+    assert (status["status"], status["exit_code"]) == ("failed", 1)
+    assert "no good one" in status["reason"]
+
+
+@pytest.mark.parametrize(
+    ("there", "kept"),
+    [
+        ({"status": "failed", "reason": "ValueError: no rows", "time": math.inf}, True),
+        ({"status": "failed", "reason": "ValueError: an earlier run's", "time": 0.0}, False),
+        ({"status": "failed", "reason": "RankFailure: rank 2 is gone", "time": math.inf}, False),
+        ({"status": "running", "reason": "", "time": math.inf}, False),
+        ({}, False),
+    ],
+)
+def test_who_only_reports_the_failure_of_another_leaves_alone_what_that_one_wrote(
+    there: dict[str, Any], kept: bool, tmp_path: Path
+) -> None:
+    def fail() -> None:
+        (tmp_path / "run_status.json").write_text(json.dumps(there))
+        raise RankFailure("Rank 1 failed")
+
+    built = run_of(tmp_path)
+    built.on("on_gradients", fail, once=3)
+    with pytest.raises(RankFailure):
+        built.train()
+    status = status_in(tmp_path)
+    assert status == there if kept else status["reason"] == "RankFailure: Rank 1 failed"
 
 
 def test_an_evaluation_by_itself_is_no_run(tmp_path: Path) -> None:

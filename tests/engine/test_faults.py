@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from engine_toys import points, trainer
 
 from trainbus.engine import faults
 from trainbus.engine.alike import first_difference, named
 from trainbus.engine.consensus import agree_alone, agreement
-from trainbus.engine.faults import PLACES, Peer, Report, explanation, watch_over, where, within
+from trainbus.engine.faults import PLACES, Peer, Report, explanation, in_a_line, watch_over, where, within
 from trainbus.events.control import TrainerControl
 
 MINE = Report(0, "backward of step 5", "RuntimeError: closed", lost=True)
@@ -115,6 +116,32 @@ def test_the_place_of_an_error_is_the_innermost_that_has_a_name(tmp_path):
         run.evaluate()
     assert where(raised.value, 7) == "an evaluation after step 7"
     assert where(ValueError("never raised"), 2) == "its program after step 2"
+
+
+class Spoilt(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        raise ValueError("no row")
+
+
+def test_an_error_of_a_worker_is_told_in_a_line():
+    with pytest.raises(ValueError, match="Original Traceback") as raised:
+        list(torch.utils.data.DataLoader(Spoilt(), num_workers=1))
+    assert in_a_line(raised.value) == "ValueError: no row"
+    assert in_a_line(ValueError("two\nlines")) == "ValueError: two\nlines"
+    assert in_a_line(ValueError()) == "ValueError"
+
+
+def test_the_place_of_an_error_that_explains_another_is_that_of_the_other(tmp_path):
+    run = trainer(tmp_path)
+    run.model.forward = lambda **batch: 1 / 0
+    with pytest.raises(ZeroDivisionError) as raised:
+        run.train()
+    explained = ValueError("explained")
+    explained.__cause__ = raised.value
+    assert where(explained, 3) == "forward of step 4"
 
 
 def test_a_single_process_watches_nobody_and_agrees_with_nobody(tmp_path, monkeypatch):

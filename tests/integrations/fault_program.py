@@ -5,8 +5,8 @@ As under torchrun, the store that they meet in is kept by a process that outlive
 
 `python fault_program.py FOLDER RUN...` starts each RUN, `name=how:place:step:rank:timeout`, all at once, and writes
 `<name>.json` for each: exit codes, what was printed, and how many seconds after the disturbance its processes ended.
-`how` is `kill`, `orphan` (with the store), `hang`, `raise`; `restart` or `signal` (a little later), then the pair
-is started again; or `whole`, which is not disturbed.
+`how` is `kill`, `orphan` (with the store), `hang`, `raise`, `memory` (runs out of it); `restart` or `signal` (a little
+later), then the pair is started again; or `whole`, which is not disturbed.
 """
 
 from __future__ import annotations
@@ -133,6 +133,8 @@ def session(pair: Pair) -> None:
             hang()
         if pair.how == "raise":
             boom()
+        if pair.how == "memory":
+            raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB.")
         if pair.how == "orphan":
             os.kill(pair.store, signal.SIGKILL)
         if pair.how == "signal":
@@ -142,6 +144,7 @@ def session(pair: Pair) -> None:
 
     somewhere = Somewhere(pair.place, pair.step, does, pair.rank)
     options = {"ddp_timeout": pair.timeout, "max_steps": 24, "save_steps": 2}
+    options["auto_find_batch_size"] = pair.how == "memory"
     trainer = trainer_of(pair.folder / pair.name, somewhere, StatusFile(), **options)
     heard: list[str] = []
     for event in ("on_exception", "on_close"):
@@ -156,6 +159,8 @@ def session(pair: Pair) -> None:
             write(file, data)
 
         HashedFile.write = dies  # type: ignore[method-assign]
+    if pair.place == "before" and os.environ["RANK"] == str(pair.rank):
+        does()
     trainer.train(resume_from_checkpoint="auto")
     if trainer.is_world_process_zero():
         write_json(pair.path("weights.json"), weights(trainer.model))

@@ -25,10 +25,16 @@ RUNS = {
     "orphaned": "orphan:gradients:3:1:60",
     "hung": f"hang:forward:3:1:{PATIENCE}",
     "hung in an evaluation": f"hang:evaluation:4:0:{PATIENCE}",
+    "raised before": "raise:before:0:1:60",
+    "killed before": "kill:before:0:0:60",
+    "short of memory": "memory:forward:3:1:60",
     "restarted": "restart:backward:5:1:60",
     "told to stop": "signal:forward:7:1:60",
 }
 """What is done to each pair: how, where, in which step, to which rank, and the `ddp_timeout`."""
+
+UNLIKE = {"whole", "raised before", "killed before", "restarted", "told to stop"}
+"""Those that end well in the end, or before they began."""
 
 pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
 
@@ -75,7 +81,7 @@ def test_a_pair_that_nobody_disturbs_ends_well(ends):
     assert ends["whole"]["status"]["exit_code"] == 0
 
 
-@pytest.mark.parametrize("name", sorted(set(RUNS) - {"whole", "restarted", "told to stop"}))
+@pytest.mark.parametrize("name", sorted(set(RUNS) - UNLIKE))
 def test_what_is_left_can_be_resumed_from_and_the_status_says_so(ends, name):
     assert ends[name]["folder"] == ["checkpoint-2", "run_status.json"]
     status = ends[name]["status"]
@@ -97,6 +103,42 @@ def test_the_one_that_raises_keeps_its_error_and_the_other_names_it(ends):
     )
 
 
+def test_one_that_fails_before_it_trains_is_named_by_the_one_that_trains(ends):
+    raised = ends["raised before"]
+    assert raised["codes"] == [[1, 1]]
+    assert error_of(raised["said"][1]) == "ValueError: boom"
+    assert failure_of(raised["said"][0]) == (
+        "Rank 1 failed in its program: ValueError: boom. Meanwhile rank 0 was waiting in comparing what processes are "
+        "told after step 0."
+    )
+
+
+@pytest.mark.parametrize("name", ["raised before", "killed before"])
+def test_the_status_tells_of_what_fails_before_it_trains(ends, name):
+    assert ends[name]["folder"] == ["run_status.json"]
+    status = ends[name]["status"]
+    assert (status["status"], status["step"], status["resume_from"]) == ("failed", 0, None)
+
+
+def test_one_that_is_short_of_memory_says_what_did_not_fit_and_nobody_starts_over(ends):
+    short = ends["short of memory"]
+    said = (
+        "Memory of rank 1 does not hold a batch of 4 rows, and several processes cannot start over with a smaller one: "
+        "set a lower `per_device_train_batch_size`."
+    )
+    assert short["codes"] == [[1, 1]]
+    assert error_of(short["said"][1]) == f"trainbus.events.errors.ArgumentError: {said}"
+    assert failure_of(short["said"][0]).startswith(
+        f"Rank 1 failed in Somewhere.on_loss after step 2: ArgumentError: {said[:-1]}"
+    )
+
+
+@pytest.mark.parametrize("name", ["raised", "short of memory"])
+def test_the_status_gives_the_error_of_the_one_that_failed_first(ends, name):
+    assert ends[name]["status"]["rank"] == 1
+    assert not ends[name]["status"]["reason"].startswith("RankFailure")
+
+
 def test_one_that_cannot_write_its_part_is_named_by_the_other(ends):
     raised = ends["raised in a save"]
     assert raised["codes"] == [[1, 1]]
@@ -111,6 +153,7 @@ def test_one_that_cannot_write_its_part_is_named_by_the_other(ends):
     [
         ("killed", 0, "backward of step 3"),
         ("written", 1, "a save after step 4"),
+        ("killed before", 0, "comparing what processes are told after step 0"),
         ("orphaned", 1, "agreeing on what was asked for after step 3"),
     ],
 )
@@ -120,8 +163,8 @@ def test_one_that_is_killed_is_said_to_be_gone(ends, name, dead, where):
     codes[dead] = -9
     assert killed["codes"] == [codes]
     assert failure_of(killed["said"][1 - dead]) == (
-        f"Rank {dead} is gone without a word (killed, for want of memory perhaps, or crashed), while rank "
-        f"{1 - dead} was waiting in {where}."
+        f"Rank {dead} is gone without a word (killed, for want of memory perhaps, ended early, or crashed, as where "
+        f"processes send different things), while rank {1 - dead} was waiting in {where}."
     )
 
 
