@@ -58,13 +58,15 @@ class StatusFile(Callback):
     def on_train_end(self, run: Run) -> None:
         state = run.state
         ended = state.global_step >= state.max_steps or state.epoch >= state.num_train_epochs
-        self._end(run, "done" if ended else "stopped", run.control.why("training_stop"), 0)
+        why = run.control.why
+        self._end(run, "done" if ended else "stopped", why("training_stop") or why("epoch_stop"), 0)
 
     @order(Stage.PREPARE)
     def on_exception(self, run: Run, exception: BaseException) -> None:
         if run.mode == "train":
-            status = "preempted" if isinstance(exception, Stopped) else "failed"
-            reason = run.control.why("training_stop") if status == "preempted" else in_a_line(exception)
+            status, reason = "failed", in_a_line(exception)
+            if isinstance(exception, Stopped):
+                status, reason = "preempted", preempted_by(exception.reason, run.control.why("training_stop"))
             if not isinstance(exception, RankFailure) or not self._told_by_another(run):
                 self._end(run, status, reason, exit_code(exception))
 
@@ -106,6 +108,12 @@ class StatusFile(Callback):
                 "pid": os.getpid(),
             }
             replace(folder / self.name, values)
+
+
+def preempted_by(signal: str, stopped: str) -> str:
+    """Say what ended a run: a signal, and beside it what the control says, where that does not name the signal."""
+    name = signal.partition(",")[0]
+    return stopped if name in stopped else "; ".join(filter(None, (signal, stopped)))
 
 
 def replace(path: Path, values: dict[str, Any]) -> None:

@@ -22,6 +22,14 @@ logger = logging.getLogger(__name__)
 class Stopped(SystemExit):
     """Ends the program after a training that a signal stopped; its code is 128 plus the number of the signal."""
 
+    def __init__(self, number: int, reason: str) -> None:
+        """End it because of a signal, by its number; `reason` says its name, and where or when it came."""
+        super().__init__(128 + number)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
 
 class Interrupted(Stopped, KeyboardInterrupt):
     """The same for Ctrl-C, so that an `except KeyboardInterrupt` sees it."""
@@ -32,9 +40,10 @@ class StopOnSignal(Callback):
     """On SIGTERM, SIGINT (Ctrl-C) or SIGUSR1: finish the step, save, and end the program with 143, 130 or 138.
 
     The handler itself only notes the signal. An evaluation is left after its batch, and made up for on resume. A second
-    Ctrl-C interrupts at once. Outside of training the signals do what they did before. Nothing is saved where the run
-    saves nothing, unless `save` says so. Of several processes, one that gets a signal stops all, after the same step or
-    batch of an evaluation, and all end with its code.
+    Ctrl-C interrupts at once, and so does any signal while the training is still being built. Outside of training the
+    signals do what they did before. Nothing is saved where the run saves nothing, unless `save` says so. Of several
+    processes, one that gets a signal stops all, after the same step or batch of an evaluation, and all end with its
+    code; of several signals, the code is that of the largest number.
     """
 
     local = True
@@ -46,6 +55,8 @@ class StopOnSignal(Callback):
     """Whether to save even where the run has no checkpoints."""
     _noted: int = field(default=0, init=False, repr=False, compare=False)
     _where: str = field(default="", init=False, repr=False, compare=False)
+    _interrupted: bool = field(default=False, init=False, repr=False, compare=False)
+    _trains: bool = field(default=False, init=False, repr=False, compare=False)
     _previous: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -53,18 +64,26 @@ class StopOnSignal(Callback):
         return cls(save=args.enable_jit_checkpoint)
 
     @order(Stage.PREPARE)
+    def on_setup(self, run: Run) -> None:
+        if run.mode == "train":
+            self._noted, self._where, self._interrupted, self._trains = 0, "", False, False
+            if threading.current_thread() is threading.main_thread():  # Python lets no other one set handlers
+                for name in self.signals:
+                    number = getattr(signal, name, None)
+                    if number is not None:  # Windows has fewer of them
+                        self._previous[number] = signal.signal(number, self._note)
+
+    @order(Stage.PREPARE)
     def on_train_begin(self) -> None:
-        self._noted, self._where = 0, ""
-        if threading.current_thread() is threading.main_thread():  # Python lets no other one set handlers
-            for name in self.signals:
-                number = getattr(signal, name, None)
-                if number is not None:  # Windows has fewer of them
-                    self._previous[number] = signal.signal(number, self._note)
+        self._trains = True
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        again, self._noted = self._noted, number
-        if number == signal.SIGINT and again:
+        interrupts = number == signal.SIGINT
+        if interrupts and (self._interrupted or not self._trains):
             raise KeyboardInterrupt
+        if not self._trains:
+            raise Stopped(number, f"{signal.Signals(number).name}, before the first step")
+        self._noted, self._interrupted = self._noted or number, self._interrupted or interrupts
 
     def on_step_end(self, run: Run, control: TrainerControl) -> None:
         if self._noted:
@@ -82,13 +101,13 @@ class StopOnSignal(Callback):
     def _anybody_noted(self, run: Run) -> bool:
         """Note what any process noted, and say whether there is such; asked on all processes at the same moment."""
         noted = [number for (number,) in run.ranks.gather_numbers(self._noted)]
-        if not self._noted and any(noted):
-            self._noted = max(noted)
-            self._where = f", on rank {noted.index(self._noted)}"
-        return any(noted)
+        largest = max(noted)
+        if largest != self._noted:
+            self._noted, self._where = largest, f", on rank {noted.index(largest)}"
+        return largest > 0
 
     def _ask(self, run: Run, control: TrainerControl) -> None:
-        reason = signal.Signals(self._noted).name + self._where
+        reason = self._reason
         if not control.should_training_stop:
             logger.warning("%s: the training ends after this step.", reason)
         control.request("training_stop", reason)
@@ -98,7 +117,11 @@ class StopOnSignal(Callback):
     @order(Stage.RELEASE)
     def on_train_end(self, run: Run) -> None:
         if self._anybody_noted(run):
-            raise (Interrupted if self._noted == signal.SIGINT else Stopped)(128 + self._noted)
+            raise (Interrupted if self._noted == signal.SIGINT else Stopped)(self._noted, self._reason)
+
+    @property
+    def _reason(self) -> str:
+        return signal.Signals(self._noted).name + self._where
 
     def on_close(self) -> None:
         previous, self._previous = self._previous, {}

@@ -63,6 +63,34 @@ def test_a_run_that_a_signal_ends_is_preempted(tmp_path: Path) -> None:
     assert "SIGTERM" in status["reason"]
 
 
+@pytest.mark.parametrize("event", ["on_epoch_end", "on_train_end"])
+def test_a_signal_after_the_last_step_is_named_beside_what_ended_the_run(event: str, tmp_path: Path) -> None:
+    built = run_of(tmp_path)
+    sent: list[int] = []
+
+    def send() -> None:
+        if built.state.global_step == 6:
+            sent.append(1)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    built.on(event, send)
+    with pytest.raises(SystemExit):
+        built.train()
+    status = status_in(tmp_path)
+    assert (status["status"], status["exit_code"], sent) == ("preempted", 143, [1])
+    assert "SIGTERM" in status["reason"]
+    assert "stopped at step 6 by" in status["reason"]
+
+
+def test_a_last_epoch_that_is_left_is_stopped_and_says_by_whom(tmp_path: Path) -> None:
+    built = trainer(tmp_path, StatusFile(), num_train_epochs=1, max_steps=-1)
+    built.on("on_step_end", lambda control: control.request("epoch_stop", "enough"), once=2, id="Enough")
+    built.train()
+    status = status_in(tmp_path)
+    assert (status["status"], status["step"]) == ("stopped", 2)
+    assert status["reason"] == "epoch_stop at step 2 by Enough: enough"
+
+
 def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
     def fail() -> None:
         raise Boom("no more")

@@ -135,6 +135,29 @@ def test_a_second_ctrl_c_interrupts_at_once(tmp_path: Path) -> None:
     assert saved_steps(tmp_path) == []
 
 
+def test_a_first_ctrl_c_after_another_signal_does_not_interrupt(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    trainer.model.at[True, 2] = lambda: (send("SIGTERM")(), send("SIGINT")())
+    with pytest.raises(SystemExit) as ended:
+        trainer.train()
+    assert ended.value.code == 143, "the first one counts"
+    assert saved_steps(tmp_path) == [2]
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_signal_while_the_training_is_built_ends_it_at_once(name: str, tmp_path: Path) -> None:
+    before = signal.getsignal(getattr(signal, name))
+    trainer = trainer_of(tmp_path)
+    trainer.on("on_setup", send(name))
+    heard: list[str] = []
+    trainer.on("on_train_begin", lambda: heard.append("begun"))
+    with pytest.raises(KeyboardInterrupt if name == "SIGINT" else SystemExit) as ended:
+        trainer.train()
+    assert name == "SIGINT" or (ended.value.code, str(ended.value)) == (SIGNALS[name], f"{name}, before the first step")
+    assert heard == []
+    assert signal.getsignal(getattr(signal, name)) == before
+
+
 @pytest.mark.parametrize("ending", ["whole", "signal", "error"])
 def test_handlers_are_what_they_were_before(ending: str, tmp_path: Path) -> None:
     before = {name: signal.getsignal(getattr(signal, name)) for name in SIGNALS}

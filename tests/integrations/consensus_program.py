@@ -56,6 +56,11 @@ def stopped(place: str, step: int, name: str, rank: int) -> dict[str, Any]:
     return {**first, "status": status, "batches": batches, "resumed": again}
 
 
+def by_two_signals() -> dict[str, Any]:
+    does = send("SIGINT" if RANK else "SIGTERM")
+    return outcome("signals", trainer_of(FOLDER / "signals", Somewhere("step end", 3, does, RANK)))
+
+
 def at_the_very_end() -> dict[str, Any]:
     trainer = trainer_of(FOLDER / "end", often=NOTHING)
     trainer.on("on_train_end", lambda: send("SIGTERM")() if RANK else None)
@@ -284,6 +289,7 @@ def main() -> None:
         "step": stopped("step end", 3, "SIGTERM", 1),
         "backward": stopped("backward", 5, "SIGINT", 0),
         "evaluation": stopped("evaluation", 4, "SIGUSR1", 1),
+        "signals": by_two_signals(),
         "end": at_the_very_end(),
         "local stop": told(3, lambda control: control.request("training_stop", "I want to"), name="stop"),
         "local veto": told(4, lambda control: control.veto("save", "not now"), name="veto"),

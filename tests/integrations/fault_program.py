@@ -5,8 +5,8 @@ As under torchrun, the store that they meet in is kept by a process that outlive
 
 `python fault_program.py FOLDER RUN...` starts each RUN, `name=how:place:step:rank:timeout`, all at once, and writes
 `<name>.json` for each: exit codes, what was printed, and how many seconds after the disturbance its processes ended.
-`how` is `kill`, `orphan` (with the store), `hang`, `raise`, `memory` (runs out of it); `restart` or `signal` (a little
-later), then the pair is started again; or `whole`, which is not disturbed.
+`how` is `kill`, `orphan` (with the store), `hang`, `raise`, `memory` (runs out of it), `stop` (is sent SIGTERM);
+`restart` or `signal` (a little later), then the pair is started again; or `whole`, which is not disturbed.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def session(pair: Pair) -> None:
         if pair.how == "signal":
             threading.Timer(random.Random(pair.name).uniform(0, 0.05), send("SIGTERM")).start()
         else:
-            send("SIGKILL")()
+            send("SIGTERM" if pair.how == "stop" else "SIGKILL")()
 
     somewhere = Somewhere(pair.place, pair.step, does, pair.rank)
     options = {"ddp_timeout": pair.timeout, "max_steps": 24, "save_steps": 2}
@@ -161,6 +161,7 @@ def session(pair: Pair) -> None:
         HashedFile.write = dies  # type: ignore[method-assign]
     if pair.place == "before" and os.environ["RANK"] == str(pair.rank):
         does()
+    trainer.on("on_setup", lambda: does() if (pair.place, os.environ["RANK"]) == ("setup", str(pair.rank)) else None)
     trainer.train(resume_from_checkpoint="auto")
     if trainer.is_world_process_zero():
         write_json(pair.path("weights.json"), weights(trainer.model))

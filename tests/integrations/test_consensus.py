@@ -67,6 +67,12 @@ def test_a_stopped_run_goes_on_as_if_nobody_had_stopped_it(ends, place):
         assert of_rank[place]["resumed"]["numbers"] == of_rank["unbroken"]["numbers"]
 
 
+def test_two_signals_have_both_end_with_one_code(ends):
+    assert of_both(ends, "signals", "code") == 143
+    assert of_both(ends, "signals", "saved") == [4]
+    assert [of_rank["signals"]["error"] for of_rank in ends] == ["Stopped: SIGTERM", "Stopped: SIGTERM, on rank 0"]
+
+
 def test_a_signal_at_the_very_end_is_the_exit_code_of_both(ends):
     assert of_both(ends, "end", "code") == 143
 

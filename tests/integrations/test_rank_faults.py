@@ -27,13 +27,14 @@ RUNS = {
     "hung in an evaluation": f"hang:evaluation:4:0:{PATIENCE}",
     "raised before": "raise:before:0:1:60",
     "killed before": "kill:before:0:0:60",
+    "stopped before": "stop:setup:0:1:60",
     "short of memory": "memory:forward:3:1:60",
     "restarted": "restart:backward:5:1:60",
     "told to stop": "signal:forward:7:1:60",
 }
 """What is done to each pair: how, where, in which step, to which rank, and the `ddp_timeout`."""
 
-UNLIKE = {"whole", "raised before", "killed before", "restarted", "told to stop"}
+UNLIKE = {"whole", "raised before", "killed before", "stopped before", "restarted", "told to stop"}
 """Those that end well in the end, or before they began."""
 
 pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
@@ -113,7 +114,13 @@ def test_one_that_fails_before_it_trains_is_named_by_the_one_that_trains(ends):
     )
 
 
-@pytest.mark.parametrize("name", ["raised before", "killed before"])
+def test_one_that_gets_a_signal_before_its_first_step_is_named_by_the_other(ends):
+    stopped = ends["stopped before"]
+    assert stopped["codes"] == [[1, 143]]
+    assert "after step 0: Stopped: SIGTERM, before the first step. Meanwhile rank 0" in failure_of(stopped["said"][0])
+
+
+@pytest.mark.parametrize("name", ["raised before", "killed before", "stopped before"])
 def test_the_status_tells_of_what_fails_before_it_trains(ends, name):
     assert ends[name]["folder"] == ["run_status.json"]
     status = ends[name]["status"]
