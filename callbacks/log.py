@@ -17,6 +17,7 @@ from ..events.errors import ArgumentError
 from ..events.stages import Stage, order
 from ..events.triggers import Trigger, at, at_end, every, never
 from .cadence import Cadence
+from .nan_guard import NaNGuard
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class Log(Cadence):
         if not serves(self, control.speaker, requested_by, run) or step == self._window.since:
             return
         loss = self._window.read(step)
-        self._warn(loss, step)
+        self._warn(run, loss)
         logs: dict[str, Any] = {f"{self.prefix}loss": loss}
         if not self.prefix:
             norm = run.grad_norm
@@ -81,14 +82,17 @@ class Log(Cadence):
         if self is next((other for other in attached if isinstance(other, Log) and not other.prefix), None):
             run.services.log(run.summary())
 
-    def _warn(self, loss: float, step: int) -> None:
+    def _warn(self, run: Run, loss: float) -> None:
         if not math.isfinite(loss) and not self._warned:
             self._warned = True
-            logger.warning(
-                "The training loss is %s at step %d. Add NaNGuard() to the callbacks to raise, skip or stop at the "
-                "first step whose gradients are not finite.",
-                *(loss, step),
+            guarded = any(isinstance(callback, NaNGuard) for callback in run.bus.subscribers.values())
+            remedy = (
+                "NaNGuard looks at the gradients."
+                if guarded
+                else "Add NaNGuard() to the callbacks to raise, skip or stop at the first step whose gradients are not "
+                "finite."
             )
+            logger.warning("The training loss is %s at step %d. %s", *(loss, run.state.global_step, remedy))
 
 
 def serves(callback: Cadence, own_id: str, requested_by: frozenset[str], run: Run) -> bool:

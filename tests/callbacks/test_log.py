@@ -124,7 +124,7 @@ def test_warns_once_of_a_loss_that_is_no_number(tmp_path, caplog):
     warnings = [record.getMessage() for record in caplog.records if "loss is nan" in record.getMessage()]
     assert len(warnings) == 1
     assert "at step 2" in warnings[0]
-    assert "NaNGuard" in warnings[0]
+    assert "Add NaNGuard()" in warnings[0]
     assert math.isnan(logged(built, "loss")[2]), "it is logged as it is"
 
 

@@ -54,9 +54,12 @@ def test_skips_the_update_to_the_last_bit(tmp_path):
     assert rates[4] == rates[3] < rates[2], "the schedule waits with the weights"
 
 
-def test_the_loss_is_logged_as_it_is(tmp_path):
+def test_the_loss_is_logged_as_it_is_and_nobody_advises_what_is_there(tmp_path, caplog):
     built = trainer(tmp_path, NaNGuard("skip"), Poison(3), Log(every(1)))
-    built.train()
+    with caplog.at_level(logging.WARNING, logger="trainbus"):
+        built.train()
+    assert "The training loss is nan at step 3." in caplog.text
+    assert "Add NaNGuard()" not in caplog.text
     assert [step for step, loss in logged(built, "loss").items() if math.isnan(loss)] == [3]
     assert math.isnan(logged(built, "grad_norm")[3])
     assert math.isnan(logged(built, "train_loss")[6])
