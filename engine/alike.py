@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ..events.errors import RankDivergence, SubscriptionError
+from .arguments.own import OWN
 from .data.loader import Loader
 from .data.loaders import is_iterable, length_of
 from .run import Run
@@ -22,18 +23,6 @@ Plans: TypeAlias = dict[str, list[str]]
 """For each event, who hears it, in order."""
 Facts: TypeAlias = dict[str, str]
 """Whatever is compared, by the name that errors give it, as text."""
-
-OWN = frozenset(
-    {
-        *("local_rank", "use_cpu", "ddp_timeout", "log_level", "log_level_replica", "log_on_each_node", "disable_tqdm"),
-        *("output_dir", "resume_from_checkpoint", "logging_dir", "report_to", "run_name", "project"),
-        *("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
-        *("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_revision"),
-        *("hub_always_push", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers"),
-        *("dataloader_prefetch_factor", "dataloader_multiprocessing_context"),
-    }
-)
-"""Arguments that may differ: where a process is, what it prints and reports, where it writes, how it reads its rows."""
 
 _LISTED = 5
 """How many differences an error names."""

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -104,8 +105,9 @@ def introduce(ranks: Ranks) -> None:
 def _leave_last_word(ranks: Ranks) -> None:
     error = getattr(sys, "last_value", None)
     if error is not None and not isinstance(error, RankFailure):
-        report, store = Report(ranks.rank, "its program", in_a_line(error), lost=False), ranks.store
-        within(LISTENS, lambda: _write(store, f"{_ENDED}{ranks.rank}", asdict(report)), None)
+        report = Report(ranks.rank, "its program", in_a_line(error)[:2000], lost=False)
+        with suppress(Exception):  # what a store raises that is gone; and no thread begins in a program that ends
+            _write(ranks.store, f"{_ENDED}{ranks.rank}", asdict(report))
 
 
 def _write(store: Store | None, key: str, values: dict[str, Any]) -> None:
