@@ -229,7 +229,7 @@ PLACES = {
     ("checkpoint.store", "together"): "a save",
     ("consensus", "__call__"): "agreeing on what was asked for",
     ("faults", "begin"): "comparing what processes are told",
-    ("checkpoint.resumption", "folder_to_resume"): "choosing what to resume from",
+    ("checkpoint.choosing", "folder_to_resume"): "choosing what to resume from",
     ("alike", "check_built"): "comparing what processes are told",
     ("stepper", "step"): "forward",
     ("stepper", "backward"): "backward",
