@@ -22,7 +22,8 @@ class CarryPast(Callback):
     """Gives the model one of its outputs back with the next batch, as models with a memory (Transformer-XL) want it.
 
     The memory is empty at the beginning of each epoch and before and after each evaluation, and gradients do not flow
-    through it. Of several processes, each has its own, and a resumed run begins with an empty one; alone, it is saved.
+    through it. Of several processes, each has its own, and a resumed run begins with an empty one; alone, it is saved,
+    for batches of the same size.
     """
 
     stage = Stage.PREPARE
@@ -78,7 +79,8 @@ class CarryPast(Callback):
         return values[index]
 
     def on_epoch_begin(self, run: Run) -> None:
-        if run.position is None or run.position.batches == 0:  # else the epoch is gone on with
+        position = run.position  # in the middle of an epoch that is gone on with, the memory is too
+        if position is None or position.rows(run.sizes.rows_per_batch) == position.first_row:
             self._past = None
 
     def on_evaluate_begin(self) -> None:

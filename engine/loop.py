@@ -7,13 +7,13 @@ and serves what callbacks asked for in the one fixed order: log, evaluate, save.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
 from ..events.bus import EventBus
 from ..events.control import SERVED, TrainerControl
 from ..events.state import TrainerState
+from .position import Position
 
 
 class Phase(Enum):
@@ -69,16 +69,6 @@ class Stepper(Protocol):
 
     def step(self, window: Any) -> None:
         """Make the step."""
-
-
-@dataclass
-class Position:
-    """Where in the data the run is."""
-
-    epoch: int = 0
-    """The epoch being run, from 0."""
-    batches: int = 0
-    """How many batches of it one process has taken."""
 
 
 class Loop:
@@ -172,8 +162,11 @@ class Loop:
         self.announce("on_epoch_end")
         self.agree(self.control)
         # An epoch in which the run is stopped is taken up again where it was left, should the run be resumed.
-        if not self.control.should_training_stop or position.batches in (0, self.batches_per_epoch):
-            position.epoch, position.batches = position.epoch + 1, 0
+        if not self.control.should_training_stop or position.batches in (0, self._length()):
+            position.next_epoch()
+
+    def _length(self) -> int:
+        return self.position.length or self.batches_per_epoch
 
     def _over(self) -> bool:
         return self.control.should_training_stop or self.position.epoch >= self.epochs
@@ -183,7 +176,7 @@ class Loop:
         position.batches += window.batches
         state.global_step += 1
         state.samples_seen += window.rows
-        state.epoch = position.epoch + position.batches / self.batches_per_epoch
+        state.epoch = position.epoch + position.batches / self._length()
         self.control.speaking.step = state.global_step
         self._window = None
 

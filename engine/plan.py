@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..events.errors import ArgumentError, DataError
 
@@ -27,6 +27,29 @@ class Plan:
     """Rows of the dataset, or the number planned where it has no length."""
     num_train_samples: float
     """Rows to train on in the whole run, for the throughput in the summary."""
+    offset: int = 0
+    """Steps by which epochs end later than they would, had the run made all of its steps in this size."""
+
+    @property
+    def endless(self) -> bool:
+        """Whether the data has no length, so that steps and not epochs say when the run is over."""
+        return self.epochs == sys.maxsize
+
+    def moved(self, offset: int, step: int, epoch: int, by_steps: bool) -> Plan:
+        """Return the plan of a run of which a part was made in steps of another size.
+
+        Args:
+            offset: steps by which the present epoch, and so each later one, ends later than this plan says.
+            step: optimizer steps done.
+            epoch: the present epoch, from 0.
+            by_steps: whether the number of steps was asked for, and stays; else that of epochs does.
+        """
+        if self.endless or not offset:
+            return self
+        if by_steps:
+            needed = math.ceil((self.max_steps - offset) / self.steps_per_epoch)
+            return replace(self, offset=offset, epochs=max(epoch + 1, needed))
+        return replace(self, offset=offset, max_steps=max(step, self.max_steps + offset))
 
     def in_steps(self, interval: float) -> float:
         """Return an interval in steps; one below 1 is a share of the run, rounded up."""

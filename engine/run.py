@@ -21,12 +21,12 @@ from .arguments import TrainingArguments
 from .checkpoint.callback_states import CallbackStates
 from .checkpoint.contents import Contents
 from .losses import Losses
+from .position import Position, Sizes
 from .ranks import Ranks
 from .seams import Seams
 from .summary import train_summary
 
 if TYPE_CHECKING:
-    from .loop import Position
     from .plan import Plan
 
 
@@ -178,6 +178,11 @@ class Run:
     def unwrapped_model(self) -> nn.Module:
         """The model without any wrapper."""
         return self.model
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of batches and steps."""
+        return Sizes(self.train_batch_size * self.ranks.world_size, self.args.gradient_accumulation_steps)
 
     @property
     def device(self) -> torch.device:

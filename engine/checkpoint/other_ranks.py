@@ -14,6 +14,17 @@ from .manifest import random_files, read_manifest
 logger = logging.getLogger(__name__)
 
 
+_IN_ROWS = ("began", "order", "rows", "parts")
+
+
+def in_rows(place: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a loader's place holds for batches of any size: which rows are done, and in which order they come.
+
+    What it holds beside is of batches: how many were taken, the one that was fetched ahead, what made them.
+    """
+    return {name: place[name] for name in _IN_ROWS if name in place}
+
+
 def adapted(own: dict[str, Any], run: Run, folder: Path) -> dict[str, Any]:
     """Return what this process goes on from: what it saved itself, or the part that holds for any number of processes.
 
@@ -36,7 +47,7 @@ def adapted(own: dict[str, Any], run: Run, folder: Path) -> dict[str, Any]:
     states = dict(own or of_all[0])
     losses = [of_one["losses"] for of_one in of_all]
     states["losses"] = {**losses[0], "sum": sum(part["sum"] for part in losses) / len(losses)}
-    states["place"] = {"order": of_all[0]["place"].get("order")}
+    states["place"] = in_rows(of_all[0]["place"])
     if run.ranks.rank == 0:
         logger.warning(
             "%s was written by %d processes, and these are %d: the rows left of its epoch are shared out anew. "

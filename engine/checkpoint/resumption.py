@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import uuid
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +10,13 @@ import torch
 
 from ...events.state import TrainerState
 from ..data.feed import Feed
-from ..loop import Position
 from ..plan import Plan
+from ..position import Position, taken_up
 from ..randomness import restore_random_states
 from ..run import Run
 from . import foreign, store
 from .files import Checkpoint
-from .other_ranks import adapted
+from .other_ranks import adapted, in_rows
 from .partial import begin_the_rest_anew
 
 
@@ -68,8 +66,6 @@ class Resumption(NoResumption):
         """
         super().__init__(run)
         self.folder = folder
-        self.rows_done = 0
-        """Rows of the epoch that were done in batches of another size, which are then passed over one by one."""
         self.saved: dict[str, Any] = store.read_state(folder)
         # A model that has no values yet, or was split by an earlier training, is loaded when each process has its part.
         self.loads_later = any(weight.is_meta or not weight.numel() for weight in run.model.parameters())
@@ -85,30 +81,16 @@ class Resumption(NoResumption):
 
     def begin(self, plan: Plan) -> tuple[TrainerState, Position]:
         self.run.run_id = self.saved.get("run_id") or self.run.ranks.gather_objects(uuid.uuid4().hex)[0]
-        state = self._state(TrainerState.from_dict(self.saved), plan)
+        state = TrainerState.from_dict(self.saved)
         self.run.control.ledger.load_list(self.saved.get("ledger", []))
         where = self.saved.get("position")
         if where:
-            position = Position(where["epoch"], where["batches"])
-            size = self.run.train_batch_size * self.run.ranks.world_size
-            was = where.get("rows_per_batch", size)
-            if position.batches and size != was:
-                self.rows_done = min(position.batches * was, plan.num_examples)
-                position.batches = math.ceil(self.rows_done / size)
-                self.run.plan = plan = self._plan_anew(plan, state.global_step, position.epoch)
-                state.max_steps, state.num_train_epochs = plan.max_steps, plan.epochs
-            return state, position
+            step, after = state.global_step, getattr(self.run.train_dataloader, "batches_after", lambda rows: None)
+            position, offset = taken_up(where, plan, self.run.sizes, step, after)
+            self.run.plan = plan = plan.moved(offset, step, position.epoch, self.run.args.max_steps > 0)
+            return self._state(state, plan), position
         epoch, steps = divmod(state.global_step, plan.steps_per_epoch)
-        return state, Position(epoch, steps * self.run.args.gradient_accumulation_steps)
-
-    def _plan_anew(self, plan: Plan, step: int, epoch: int) -> Plan:
-        """Return the plan of a run whose batches have another size from the middle of an epoch on."""
-        in_epoch = steps_left_of_epoch(plan, self.rows_done)
-        if self.run.args.max_steps > 0:
-            further = max(0, plan.max_steps - step - in_epoch)
-            return replace(plan, epochs=epoch + 1 + math.ceil(further / plan.steps_per_epoch))
-        behind = plan.max_steps - (epoch + 1) * plan.steps_per_epoch
-        return replace(plan, max_steps=step + max(0, in_epoch + behind))
+        return self._state(state, plan), Position(epoch, steps * self.run.args.gradient_accumulation_steps)
 
     def restore(self, feed: Feed) -> None:
         run = self.run
@@ -119,7 +101,7 @@ class Resumption(NoResumption):
         if run.args.restore_callback_states_from_checkpoint:
             run.callback_states.restore(store.callback_states(self.folder))
         if run.args.ignore_data_skip and run.position is not None:
-            run.position.batches = 0
+            run.position = Position(run.position.epoch)
         own = reads.read_own(run, self.folder)
         begin_the_rest_anew(run, self.folder)
         if not self.foreign:
@@ -127,21 +109,23 @@ class Resumption(NoResumption):
         run.losses.load_state_dict(own.get("losses", {}))
         last = own.get("last_step", {})
         run.grad_norm, run.learning_rate = last.get("grad_norm"), last.get("learning_rate")
-        place = own.get("place", {})
-        if self.rows_done:
-            place = {"order": place.get("order")}
         run.randomness = own
-        feed.resume(place, lambda: _go_on_drawing(run), self.foreign, self.rows_done)
+        feed.resume(self._place(own.get("place", {})), lambda: _go_on_drawing(run), self.foreign)
         run.contents.clear()
         run.checkpoint = Checkpoint(self.folder, run.state.global_step)
         run.announce("on_load")
+
+    def _place(self, place: dict[str, Any]) -> dict[str, Any]:
+        """Return where the loader goes on: exactly where it was, or in batches of another size at the row it was at."""
+        where, size = self.saved.get("position"), self.run.sizes.rows_per_batch
+        if not where:
+            return place
+        was = where.get("rows_per_batch", size)
+        if was != size:
+            place = in_rows(place)
+        return {**place, "row": where.get("rows", where["batches"] * was)}
 
 
 def _go_on_drawing(run: Run) -> None:
     if run.randomness:
         restore_random_states(run.randomness)
-
-
-def steps_left_of_epoch(plan: Plan, rows_done: int) -> int:
-    """Return the optimizer steps, of the size in the plan, that are left of an epoch of which some rows are done."""
-    return math.ceil((plan.num_examples - rows_done) / plan.total_batch_size)

@@ -15,6 +15,7 @@ from torch import nn
 
 from ...events.errors import CheckpointError
 from ...events.state import flattened
+from ..position import noted
 from ..randomness import random_states
 from ..run import Run
 from ..seams import LoadModel, load_model
@@ -229,12 +230,9 @@ def _state(run: Run) -> dict[str, Any]:
 
 def _position(run: Run) -> dict[str, int]:
     """Return where in the data the run goes on: where it is, or at the end of an epoch that is about to be left."""
-    position, plan = run.position, run.plan
-    if position is None or plan is None:
+    if run.position is None or run.plan is None:
         return {}
-    batches = plan.batches_per_epoch if _leaves_epoch(run) else position.batches
-    # In rows too, over all processes, for a session with batches of another size or another number of processes.
-    return {"epoch": position.epoch, "batches": batches, "rows_per_batch": run.train_batch_size * run.ranks.world_size}
+    return noted(run.position, run.plan, run.sizes, _leaves_epoch(run))
 
 
 def _leaves_epoch(run: Run) -> bool:

@@ -39,14 +39,12 @@ class Feed:
         self._place: dict[str, Any] = {}
         self._restore_randomness: Callable[[], None] = _nothing
         self._restore_later = False
-        self._rows_done = 0
 
     def resume(
         self,
         place: dict[str, Any],
         restore_randomness: Callable[[], None],
         after_a_window: bool = False,
-        rows_done: int = 0,
     ) -> None:
         """Go on, when the first epoch begins, where an earlier session was.
 
@@ -54,10 +52,8 @@ class Feed:
             place: where its loader was, as `place()` returned it; empty if that is not known.
             restore_randomness: puts the random generators to where they were.
             after_a_window: in the middle of an epoch, only when the first window is taken, as transformers does it.
-            rows_done: rows of the epoch to pass over, where its batches were of another size; else 0.
         """
         self._place, self._restore_randomness, self._restore_later = place, restore_randomness, after_a_window
-        self._rows_done = rows_done
 
     def begin(self, epoch: int, batches_done: int) -> None:
         """Go to the given batch of the given epoch: at once where the loader can, else by reading up to it.
@@ -69,17 +65,15 @@ class Feed:
             self.loader.set_epoch(epoch)
         place, self._place = self._place, {}
         if not batches_done:
-            if place:
+            if place and hasattr(self.loader, "take_over"):
                 self.loader.take_over(place)
             self._restore()
             self._batches = iter(self.loader)
             return
-        rows_done, self._rows_done = self._rows_done, 0
         to_read = 0
-        if not (place and self.loader.go_to(place)):
-            name, far = ("skip_rows", rows_done) if rows_done else ("skip", batches_done)
-            skips = getattr(self.loader, name, None)
-            to_read = 0 if skips is not None and skips(far) else batches_done
+        if not (place and hasattr(self.loader, "go_to") and self.loader.go_to(place)):
+            skips = getattr(self.loader, "skip", None)
+            to_read = 0 if skips is not None and skips(batches_done) else batches_done
         self._batches = iter(self.loader)
         for _ in range(to_read):
             next(self._batches, None)

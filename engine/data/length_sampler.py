@@ -35,8 +35,9 @@ class LengthGroupedSampler(Sampler[int]):
         self.group_size = group_size
         self.ranks = ranks
         self.seed = seed
-        self.state: torch.Tensor | None = None
-        """The generator's state from which the last order was drawn; None before the first, and with a seed."""
+        self.state: Any = None
+        """What the last order was made from, the generator's state and the size of the groups; None before the first,
+        and with a seed. Earlier checkpoints hold the former only."""
         self.order: list[int] = []
         """The last order."""
         self._again = False
@@ -44,23 +45,25 @@ class LengthGroupedSampler(Sampler[int]):
     def repeat(self) -> None:
         """Give out once more, the next time, the order that belongs to `state`."""
         self._again = True
+        if isinstance(self.state, torch.Tensor):
+            self.state = {"generator": self.state, "group_size": self.group_size}
         if self.state is None and self.seed is None:
             logger.warning("The checkpoint does not say in which order its epoch was, so another one is drawn.")
 
     def __iter__(self) -> Iterator[int]:
-        self.order = grouped_by_length(self.lengths, self.group_size, self._generator())
-        self._again = False
-        return iter(self.order)
-
-    def _generator(self) -> torch.Generator:
-        generator = torch.Generator()
+        again, self._again = self._again, False
+        generator, group_size = torch.Generator(), self.group_size
         if self.seed is not None:
-            return generator.manual_seed(self.seed)
-        if self.state is None or not self._again:
-            self.state = self.ranks.gather_objects(torch.get_rng_state())[0]
-            torch.randperm(len(self))  # the global generator goes on as if the order came from it
-        generator.set_state(self.state)
-        return generator
+            generator.manual_seed(self.seed)
+        else:
+            if self.state is None or not again:
+                state = self.ranks.gather_objects(torch.get_rng_state())[0]
+                self.state = {"generator": state, "group_size": group_size}
+                torch.randperm(len(self))  # the global generator goes on as if the order came from it
+            generator.set_state(self.state["generator"])
+            group_size = self.state["group_size"]
+        self.order = grouped_by_length(self.lengths, group_size, generator)
+        return iter(self.order)
 
     def __len__(self) -> int:
         return len(self.lengths)

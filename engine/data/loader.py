@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -22,6 +24,8 @@ from .shares import EvenEnds, Filled, SharedStream
 from .stream_state import keeps_state, restore_dataset
 from .worker_signals import outlive_signals, starting_workers
 
+logger = logging.getLogger(__name__)
+
 _END = object()
 
 
@@ -31,6 +35,13 @@ class Passage:
 
     began: dict[str, Any]
     """The random states at its beginning: from them, workers are seeded, and a stream is read anew."""
+    first: dict[int, int] = field(default_factory=dict)
+    """Rows, of all processes, that an earlier session took before the first batch: of each part of a stream, that is
+    of what a worker reads, by its number; else of number 0."""
+    rows: dict[int, int] = field(default_factory=dict)
+    """Rows, of all processes, that are done: those and those of the batches that were given out."""
+    part: int = 0
+    """The part that the last batch was taken of."""
     pulled: int = 0
     """Batches taken from the dataset, that ahead among them."""
     ahead: Any = None
@@ -67,7 +78,30 @@ class Loader(DataLoader[Any]):
             self.dataset.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return self.dataset.batches() if isinstance(self.dataset, SharedStream) else super().__len__()
+        return super().__len__() if self._stream is None else self._stream.batches()
+
+    @property
+    def _stream(self) -> SharedStream | None:
+        return self.dataset if isinstance(self.dataset, SharedStream) else None
+
+    def batches_after(self, rows: int) -> int | None:
+        """Return the batches of this process that come after so many rows, of all processes; None if nobody knows."""
+        if isinstance(self.batch_sampler, BatchedSampler):
+            return self.batch_sampler.batches_after(rows)
+        return None if self._stream is None else self._stream.batches(rows // self.parts[0])
+
+    @property
+    def parts(self) -> list[int]:
+        """In how many parts the rows are read: by processes that have some of their own, and by workers of each."""
+        if self._stream is None:
+            return [1, 1]
+        return [1 if self.ends is None else self.ends.ranks.world_size, max(1, self.num_workers)]
+
+    @property
+    def _stride(self) -> int:
+        """Rows of a batch, over all processes that read the same."""
+        source: Any = self.batch_sampler if self._stream is None else self._stream
+        return int(source.stride)
 
     @property
     def grouping(self) -> LengthGroupedSampler | None:
@@ -95,10 +129,14 @@ class Loader(DataLoader[Any]):
         kept = not over and is_storable(ahead.batch)
         return {
             "began": passage.began,
+            "first": _by_name(passage.first),
+            "rows": _by_name(passage.rows),
+            "parts": self.parts,
+            "part": passage.part,
             "pulled": passage.pulled - (not over and not kept),
             "over": over,
             "ahead": {"batch": as_plain(ahead.batch), "extra": ahead.extra} if kept else None,
-            "workers": {str(worker): states for worker, states in passage.workers.items()},
+            "workers": _by_name(passage.workers),
             "order": None if self._drawn is None else self._drawn.state,
             "dataset": passage.dataset,
         }
@@ -106,19 +144,46 @@ class Loader(DataLoader[Any]):
     def go_to(self, place: dict[str, Any]) -> bool:
         """Begin the next iteration where `place()` was, in the same epoch; False if it does not say.
 
-        Of another number of processes, a place only says in which order the rows come.
+        Where batches were of another size or number of processes, or a stream was read by as many workers as it is not
+        now, it says no more than which rows are done: those are left out, and batches begin anew behind them.
+
+        Args:
+            place: what `place()` returned, or some of it, and as `row` how many rows of the epoch were done in all.
         """
-        if place and "pulled" not in place:
-            if isinstance(self._drawn, GivenSampler):
-                self._drawn.state = place["order"]
+        if not place:
             return False
-        self._goal = place or None
-        return bool(place)
+        if "pulled" in place and place.get("parts", self.parts) == self.parts:
+            self._goal = place
+            return True
+        self._goal = {**place, "pulled": 0, "ahead": None, "over": False, "workers": {}, "dataset": None}
+        if self._stream is None:
+            # What rows that are indexed begin from only seeds workers, which would draw what they drew before again.
+            self._goal["began"] = random_states()
+        if "rows" not in place or place.get("parts") != self.parts:
+            self._goal["rows"] = _by_name(self._dealt_out(place["row"]))
+            self._warn_of(place.get("parts", [1, 1]))
+        self._goal["first"] = self._goal["rows"]
+        return True
+
+    def _dealt_out(self, rows: int) -> dict[int, int]:
+        """Return how many rows are done of each part, if there are so many in all, and about as many of each."""
+        processes, workers = self.parts
+        ends = [rows // processes * part // workers for part in range(workers + 1)]
+        return {part: ends[part + 1] - ends[part] for part in range(workers)}
+
+    def _warn_of(self, before: list[int]) -> None:
+        if self._stream is not None and before != self.parts and (self.ends or self._stream).ranks.rank == 0:
+            logger.warning(
+                "The epoch was begun with its stream read in %d part(s), by processes of their own or by workers, and "
+                "now there are %d: it is not known which rows of each are done, so that some may come twice in this "
+                "epoch, and others not at all. With as many as before, each comes once.",
+                *(math.prod(before), math.prod(self.parts)),
+            )
 
     def take_over(self, place: dict[str, Any]) -> None:
         """Begin the next iteration, of a new epoch, with workers that go on where those of `place()` were."""
         if self.persistent_workers and "workers" in place:
-            self._heirs = _states_in(place)
+            self._heirs = _by_number(place["workers"])
 
     def skip(self, batches: int) -> bool:
         """Begin the next iteration after this many batches, without reading their rows; False where it cannot."""
@@ -128,27 +193,18 @@ class Loader(DataLoader[Any]):
             return True
         return False
 
-    def skip_rows(self, rows: int) -> bool:
-        """Begin the next iteration after this many rows, over all processes; False where it cannot."""
-        if isinstance(self.batch_sampler, BatchedSampler):
-            self.batch_sampler.skip(0)
-            self.batch_sampler.first_row = rows
-            return True
-        if isinstance(self.dataset, SharedStream) and not self.num_workers:
-            self.dataset.first_row = rows
-            return True
-        return False
-
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         goal, self._goal = self._goal, None
-        before, passage = self._passage, Passage(random_states() if goal is None else goal["began"])
+        before, passage = self._passage, Passage((goal or {}).get("began") or random_states())
         self._passage = passage
         if self.persistent_workers and before is not None:
             passage.workers = dict(before.workers)
         if goal is None:
             return self._looking_ahead(self._anew(passage), passage)
+        passage.first = _by_number(goal.get("first", {}))
+        passage.rows = _by_number(goal["rows"]) if "rows" in goal else self._dealt_out(goal.get("row", 0))
         if goal["over"]:
-            passage.pulled, passage.ahead, passage.workers = goal["pulled"], _END, _states_in(goal)
+            passage.pulled, passage.ahead, passage.workers = goal["pulled"], _END, _by_number(goal["workers"])
             self.take_over(goal)
             return iter(())
         return self._looking_ahead(self._from(goal, passage), passage)
@@ -170,18 +226,26 @@ class Loader(DataLoader[Any]):
         """Return the batches of an epoch behind those that were taken when `goal` was noted; note the one ahead."""
         restore_random_states(passage.began)
         if self._drawn is not None:
-            self._drawn.state = goal["order"]
-        to_read = goal["pulled"]
-        held = goal["ahead"] is not None
-        if self.skip(to_read):
+            self._drawn.state = goal.get("order")
+        to_read, ahead = goal["pulled"], goal["ahead"]
+        held = ahead is not None
+        if isinstance(self.batch_sampler, BatchedSampler):
+            self.skip(to_read)
+            self.batch_sampler.first_row = passage.first.get(0, 0)
             passage.pulled, to_read = to_read, 0
-            passage.workers = _states_in(goal)
+            passage.workers = _by_number(goal["workers"])
         elif restore_dataset(self.dataset, goal["dataset"]):
             passage.pulled, to_read = to_read - held, int(held)
+        elif self._stream is not None:
+            self._stream.first_rows = passage.first
         batches = self._begin(passage)
         for _ in range(to_read):
             self._pull(batches, passage)
-        passage.ahead = Filled(goal["ahead"]["batch"], goal["ahead"].get("extra", 0)) if held else None
+        if held:
+            passage.ahead, passage.part = Filled(ahead["batch"], ahead.get("extra", 0)), goal.get("part", 0)
+        elif self._stream is not None and not passage.pulled:
+            # A stream that draws where it begins has to do that from the random states that it began from.
+            passage.ahead = self._pull(batches, passage)
         return batches
 
     def _begin(self, passage: Passage) -> Iterator[Any]:
@@ -192,6 +256,8 @@ class Loader(DataLoader[Any]):
         passage.keeps_state = not self.num_workers and not indexed and keeps_state(self.dataset)
         with starting_workers() if self.num_workers else nullcontext():
             batches: Iterator[Any] = super().__iter__()
+        if self._stream is not None:
+            self._stream.first_rows = {}  # which workers have by now
         if self.persistent_workers and batches is not self._iterating:
             # A trainer is part of a cycle. Workers that are collected with it have lost their queues by then, so that
             # each is waited for in vain, for seconds; let go of here, they are told to end.
@@ -200,10 +266,13 @@ class Loader(DataLoader[Any]):
         return batches
 
     def _looking_ahead(self, batches: Iterator[Any], passage: Passage) -> Iterator[Any]:
+        stride = self._stride
         if passage.ahead is None:
             passage.ahead = self._pull(batches, passage)
         while passage.ahead is not _END:
-            batch, passage.ahead = _parted(passage.ahead), self._pull(batches, passage)
+            batch, part = _parted(passage.ahead), passage.part
+            passage.ahead = self._pull(batches, passage)
+            passage.rows[part] = passage.rows.get(part, 0) + stride
             self.extra = batch.extra
             yield batch.batch
 
@@ -215,6 +284,7 @@ class Loader(DataLoader[Any]):
             batch = next(batches, _END)
         if isinstance(batch, Labelled):
             passage.workers[batch.worker] = batch.states
+            passage.part = 0 if self._stream is None else batch.worker
             batch = batch.batch
         if self.ends is not None:
             batch = self.ends.agreed(batch, _END)
@@ -226,8 +296,12 @@ def _parted(batch: Any) -> Filled:
     return batch if isinstance(batch, Filled) else Filled(batch, 0)
 
 
-def _states_in(place: dict[str, Any]) -> dict[int, Any]:
-    return {int(worker): states for worker, states in place["workers"].items()}
+def _by_name(values: dict[int, Any]) -> dict[str, Any]:
+    return {str(number): value for number, value in values.items()}
+
+
+def _by_number(values: dict[str, Any]) -> dict[int, Any]:
+    return {int(name): value for name, value in values.items()}
 
 
 def _let_go(batches: Any) -> None:

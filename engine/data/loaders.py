@@ -99,7 +99,8 @@ def _stream_loader(
     drop_last = args.dataloader_drop_last
     own = None if ranks.alone else own_part(dataset, ranks, args.reads_own_shards)
     if own is not None:
-        loader = Loader(own, batch_size=batch_size, drop_last=drop_last, **options)
+        alone = SharedStream(own, batch_size, Ranks(), drop_last)
+        loader = Loader(alone, batch_size=batch_size, drop_last=drop_last, **options)
         loader.ends = EvenEnds(ranks)
         return loader
     shared = SharedStream(dataset, batch_size, ranks, drop_last)

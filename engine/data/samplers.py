@@ -124,26 +124,34 @@ class BatchedSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         first_row, self.first_row = self.first_row, 0
-        rows = list(self.sampler)[first_row:]
-        size = self.batch_size
-        stride = size * self.world_size
+        rows = list(self.sampler)
+        size, stride = self.batch_size, self.stride
         first, self.first = self.first, 0
         blank, self.blank = self.blank, 0
         yield from ([] for _ in range(blank))
-        for start in range(first * stride + self.rank * size, self._end(len(rows)), stride):
+        for start in range(first_row + first * stride + self.rank * size, self._end(len(rows), first_row), stride):
             batch = rows[start : start + size]
             if self.world_size > 1 and self.even:
                 batch = [rows[(start + offset) % len(rows)] for offset in range(size)]
             if batch:
                 yield batch
 
-    def _end(self, rows: int) -> int:
-        """Return the row number at which no further batch of any process begins."""
-        stride = self.batch_size * self.world_size
+    @property
+    def stride(self) -> int:
+        """Rows of a batch, over all processes."""
+        return self.batch_size * self.world_size
+
+    def _end(self, rows: int, first_row: int) -> int:
+        """Return the row number at which no further batch of any process begins, if they begin at `first_row`."""
+        stride, left = self.stride, max(0, rows - first_row)
         if self.drop_last:
-            return rows // stride * stride
-        return math.ceil(rows / stride) * stride if self.even else rows
+            return first_row + left // stride * stride
+        return first_row + (math.ceil(left / stride) * stride if self.even else left)
+
+    def batches_after(self, first_row: int) -> int:
+        """Return the batches of this process that come after so many rows, of all processes."""
+        rows, size = len(self.sampler), self.batch_size  # type: ignore[arg-type]
+        return len(range(first_row + self.rank * size, self._end(rows, first_row), self.stride))
 
     def __len__(self) -> int:
-        rows = len(self.sampler)  # type: ignore[arg-type]
-        return len(range(self.rank * self.batch_size, self._end(rows), self.batch_size * self.world_size))
+        return self.batches_after(0)

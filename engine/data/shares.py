@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
 from ..ranks import Ranks
 from .batches import map_tensors, rows_of
@@ -38,8 +38,9 @@ class SharedStream(IterableDataset[Any]):
         self.batch_size = batch_size
         self.ranks = ranks
         self.drop_last = drop_last
-        self.first_row = 0
-        """Rows, of all processes, to leave out at the beginning of the next iteration."""
+        self.first_rows: dict[int, int] = {}
+        """Rows, of all processes, to leave out at the beginning of the next iteration: of what each worker reads, by
+        its number; without workers, it is as of one of number 0."""
         self._first: list[Any] = []
         self._goes_on = False
 
@@ -49,8 +50,11 @@ class SharedStream(IterableDataset[Any]):
             self.rows.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
+        worker, first_rows, self.first_rows = get_worker_info(), self.first_rows, {}
+        return self._from(first_rows.get(0 if worker is None else worker.id, 0))
+
+    def _from(self, first_row: int) -> Iterator[Any]:
         world, rank, size = self.ranks.world_size, self.ranks.rank, self.batch_size
-        first_row, self.first_row = self.first_row, 0
         if not self._goes_on:
             self._first = []
         self._goes_on = False
@@ -73,14 +77,19 @@ class SharedStream(IterableDataset[Any]):
     def __len__(self) -> int:
         return len(self.rows)  # of all processes, as a dataset that is indexed says it
 
-    def batches(self) -> int:
-        """Return the batches of one process.
+    @property
+    def stride(self) -> int:
+        """Rows of a batch, over all processes."""
+        return self.batch_size * self.ranks.world_size
+
+    def batches(self, first_row: int = 0) -> int:
+        """Return the batches of one process that come after so many rows, of all processes.
 
         Raises:
             TypeError: if the stream does not know how many rows it has.
         """
-        stride = self.batch_size * self.ranks.world_size
-        return len(self.rows) // stride if self.drop_last else math.ceil(len(self.rows) / stride)
+        left = max(0, len(self.rows) - first_row)
+        return left // self.stride if self.drop_last else math.ceil(left / self.stride)
 
     def state_dict(self) -> Any:
         """Return where the stream is, and the first rows of it; None where it cannot say so."""
