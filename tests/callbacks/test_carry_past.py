@@ -88,6 +88,15 @@ def test_resumes_in_the_middle_of_an_epoch(tmp_path):
     assert not same(weights(without.model), weights(unbroken.model))
 
 
+def test_a_memory_of_batches_of_another_size_is_empty(tmp_path):
+    broken = trainer(tmp_path, CarryPast(), Checkpoint(every(2)), model=Remembering())
+    broken.on("on_step_end", stop_at(2))
+    broken.train()
+    model = Noting()
+    trainer(tmp_path, CarryPast(), model=model, per_device_train_batch_size=3).train(resume_from_checkpoint=True)
+    assert remembered(model)[:2] == [False, True]
+
+
 def test_a_second_run_remembers_nothing_of_a_failed_one(tmp_path):
     model = Noting()
     built = trainer(tmp_path, CarryPast(), model=model)

@@ -135,6 +135,25 @@ def test_an_order_can_be_given_out_again():
     assert list(another) != first  # once
 
 
+def test_an_order_is_given_out_again_in_batches_of_another_size():
+    sampler = LengthGroupedSampler(sizes(90), 4, ALONE)
+    first = list(sampler)
+    other = LengthGroupedSampler(sizes(90), 7, ALONE)
+    other.state = sampler.state
+    other.repeat()
+    assert list(other) == first
+    assert list(other) != first
+
+
+def test_an_order_of_an_earlier_checkpoint_has_groups_of_the_present_size():
+    sampler = LengthGroupedSampler(sizes(30), 4, ALONE)
+    first = list(sampler)
+    other = LengthGroupedSampler(sizes(30), 4, ALONE)
+    other.state = sampler.state["generator"]
+    other.repeat()
+    assert list(other) == first
+
+
 # What is measured.
 
 
@@ -284,7 +303,7 @@ def test_a_stopped_run_resumes_within_its_epoch(tmp_path: Path):
         known = min(30, (rest + 1) * 4) if rest else 0  # what was done, and the batch that was fetched ahead
         assert len(counted.read) == 1 + measured + epochs_left * 30 - known
     state = load_values(tmp_path / "whole" / "checkpoint-3" / "rng_state_0.safetensors")["place"]["order"]
-    assert state.dtype == torch.uint8
+    assert (state["generator"].dtype, state["group_size"]) == (torch.uint8, 4)
 
 
 def test_a_checkpoint_that_does_not_say_the_order(tmp_path: Path, caplog: pytest.LogCaptureFixture):

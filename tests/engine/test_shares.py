@@ -73,7 +73,7 @@ def test_what_is_not_full_everywhere_can_be_left_out():
 
 def test_rows_can_be_left_out_once_and_the_first_ones_still_fill_up():
     stream = SharedStream(Rows(9), 2, Ranks(1, 2))
-    stream.first_row = 4
+    stream.first_rows = {0: 4}
     assert [*stream] == [6, 7, Extra(0)]
     assert [*stream] == [2, 3, 6, 7, Extra(0)]
 

@@ -73,6 +73,40 @@ def build(folder, rows, callbacks=(), evaluated=None, **args):
     return trainer, seen
 
 
+CHAINS = {"2-1-1": (2, 1, 1), "1-2-2": (1, 2, 2), "1-2-1": (1, 2, 1)}
+"""Numbers of processes that a run has one after the other."""
+BY_LENGTH = {"train_sampling_strategy": "group_by_length", "length_column_name": "labels"}
+KINDS = {
+    "rows": (lambda: rows_of(53), {"num_train_epochs": 1}),
+    "grouped": (lambda: rows_of(53), {"num_train_epochs": 1, **BY_LENGTH}),
+    "stream": (lambda: Stream(53), {"max_steps": 20}),
+}
+
+
+def chained(folder, processes, first, last):
+    """Have the sessions from `first` to `last` that so many processes make, one after the other, of runs of each kind.
+
+    Returns, by the run's name and the number of the session, the rows of its batches and where it ended.
+    """
+    found = {}
+    for chain, numbers in CHAINS.items():
+        for kind, (make, args) in KINDS.items():
+            for session in range(first, last + 1):
+                if numbers[session] != processes:
+                    continue
+                args = {"save_strategy": "steps", "save_steps": 100, **args}
+                trainer, seen = build(folder / f"{kind} {chain}", make(), **args)
+                if session < 2:
+                    stop = (3, 6)[session]
+                    trainer.on("on_step_end", lambda control: control.request("training_stop", "as planned"), once=stop)
+                    trainer.on("on_step_end", lambda control: control.request("save", "as planned"), once=stop)
+                trainer.train(resume_from_checkpoint=session > 0)
+                state = trainer.state
+                end = [state.global_step, state.max_steps, state.epoch, trainer.run.current_learning_rate()]
+                found[f"{kind} {chain} {session}"] = {"seen": seen, "end": end}
+    return found
+
+
 def end_of(trainer):
     """Return what came of a training, as plain values."""
     return {

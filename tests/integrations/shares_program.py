@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from data_toys import BASE, Stream, build, end_of, rows_of, stream_of_datasets
+from data_toys import BASE, Stream, build, chained, end_of, rows_of, stream_of_datasets
 from datasets.distributed import split_dataset_by_node
 from ddp_program import no_thread_of_gloo_is_left
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -144,7 +144,7 @@ def numbers(folder):
     trainer, seen = build(folder / "stream", Stream(24), **{**args, "max_steps": 6})
     trainer.on("on_step_end", lambda control: control.request("training_stop", "as planned"), once=3)
     trainer.train(resume_from_checkpoint=True)
-    return {**found, "stream": seen}
+    return {**found, "stream": seen, "chains": chained(folder, 2, 0, 2)}
 
 
 def main(folder):

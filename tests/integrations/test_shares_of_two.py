@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from data_toys import Stream, build, end_of, rows_of
+from data_toys import CHAINS, Stream, build, chained, end_of, rows_of
 
 PROGRAM = Path(__file__).with_name("shares_program.py")
 
@@ -33,6 +33,7 @@ def found(tmp_path_factory):
     stopped_at(2, first).train()
     stream, stream_began = build(folder / "numbers" / "stream", Stream(24), **{**one, "max_steps": 6})
     stopped_at(2, stream).train()
+    chains = chained(folder / "numbers", 1, 0, 0)
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "CUDA_VISIBLE_DEVICES": ""}
@@ -48,8 +49,10 @@ def found(tmp_path_factory):
         last, seen = build(folder / "numbers" / name, rows_of(24), **one)
         last.train(resume_from_checkpoint=True)
         ends[name] = (end_of(last), seen)
+    chains |= chained(folder / "numbers", 1, 1, 2)
     return {
         "both": both,
+        "alone": chains,
         "said": done.stderr + done.stdout,
         "whole": (end_of(whole), in_order),
         "ends": ends,
@@ -212,6 +215,30 @@ def test_a_stream_is_gone_on_with_on_another_number_of_processes(found):
     first, second = of_both(found, "numbers", "stream")
     assert found["began"]["stream"] == [[*range(8)], [*range(8, 16)]]
     assert first + second == [[16, 17, 18, 19], [20, 21, 22, 23]]
+
+
+@pytest.mark.parametrize("kind", ["rows", "grouped", "stream"])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_each_row_once_though_the_number_of_processes_changes_again(found, chain, kind):
+    batches = []
+    for session, processes in enumerate(CHAINS[chain]):
+        name = f"{kind} {chain} {session}"
+        if processes == 1:
+            of_all = [found["alone"][name]]
+        else:
+            of_all = [of_one[name] for of_one in of_both(found, "numbers", "chains")]
+            assert of_all[0]["end"] == of_all[1]["end"]
+        batches += [flat(together) for together in zip(*(one["seen"] for one in of_all))]
+        steps, planned, epoch, rate = of_all[0]["end"]
+    assert steps == planned
+    if kind == "stream":
+        assert steps == 20
+        assert flat(batches)[:53] == [*range(53)]
+    else:
+        assert epoch == 1.0
+        assert rate == 0.0
+        assert {*flat(batches)} == {*range(53)}
+        assert len({*flat(batches[:-1])}) == len(flat(batches[:-1]))  # the last may be filled up
 
 
 def test_another_number_of_processes_is_said(found):
