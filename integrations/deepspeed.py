@@ -20,6 +20,7 @@ if not torch.accelerator.is_available():
 
 import deepspeed
 from torch import nn
+from torch.nn import functional
 from torch.optim import Optimizer
 
 from ..callbacks.ddp import DDP
@@ -63,6 +64,8 @@ class DeepSpeed(Callback):
     _states: Any = field(default=None, init=False, repr=False, compare=False)
     _restore: Callable[[], None] | None = field(default=None, init=False, repr=False, compare=False)
     _let_go: weakref.finalize[Any, Any] | None = field(default=None, init=False, repr=False, compare=False)
+    _linear: Callable[..., Any] | None = field(default=None, init=False, repr=False, compare=False)
+    _plain_linear: Callable[..., Any] | None = field(default=None, init=False, repr=False, compare=False)
     _trained: list[bool] = field(default_factory=list, init=False, repr=False, compare=False)
     _stepped: bool = field(default=False, init=False, repr=False, compare=False)
 
@@ -71,6 +74,10 @@ class DeepSpeed(Callback):
         return cls(args.deepspeed or {})
 
     def on_setup(self, run: Run) -> None:
+        # With stage 3 DeepSpeed computes all linear layers of the program in its own way, from then on.
+        self._plain_linear = functional.linear
+        if self._linear is not None:
+            functional.linear = self._linear
         if run.mode == "train":
             self._prepare(run)
             run.seams.fill(
@@ -146,6 +153,7 @@ class DeepSpeed(Callback):
                 f"DeepSpeed did not begin, with the configuration that `log_level='info'` shows: "
                 f"{type(error).__name__}: {error}"
             ) from error
+        self._linear = functional.linear
         added = [(owner, name) for owner, names in before.items() for name in {*vars(owner)} - names]
         self._let_go = hold(self, self._engine, added)
         link_in_order(self._engine)
@@ -215,6 +223,8 @@ class DeepSpeed(Callback):
             leave()
 
     def on_close(self, run: Run) -> None:
+        if self._plain_linear is not None:
+            functional.linear, self._plain_linear = self._plain_linear, None
         restore, self._restore = self._restore, None
         if restore is not None:
             restore()
@@ -237,7 +247,7 @@ class DeepSpeed(Callback):
     def _release(self) -> None:
         """Let go of the engine, and take back what it put on the model."""
         let_go, self._let_go = self._let_go, None
-        self._engine = self._states = None
+        self._engine = self._states = self._linear = None
         if let_go is not None:
             let_go()
 

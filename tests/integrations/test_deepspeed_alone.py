@@ -161,6 +161,17 @@ def test_an_engine_goes_with_its_trainer(tmp_path):
     leave()
 
 
+def test_linear_layers_of_others_compute_as_before(tmp_path):
+    plain, during = torch.nn.functional.linear, []
+    built = trainer(tmp_path, stage(3), max_steps=1)
+    built.on("on_step_begin", lambda: during.append(torch.nn.functional.linear))
+    for _ in range(2):
+        built.train()
+        assert torch.nn.functional.linear is plain
+    assert during[0] is during[1] is not plain
+    built.bus.announce("on_end")
+
+
 def test_torch_s_warning_of_names_that_deepspeed_uses_is_not_repeated_while_an_engine_lives(tmp_path):
     built = trainer(tmp_path, stage(3), max_steps=1)
     built.train()
