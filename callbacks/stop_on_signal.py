@@ -102,7 +102,7 @@ class StopOnSignal(Callback):
         """Note what any process noted, and say whether there is such; asked on all processes at the same moment."""
         noted = [number for (number,) in run.ranks.gather_numbers(self._noted)]
         largest = max(noted)
-        if largest != self._noted:
+        if largest > self._noted:  # one that came while the others were asked stays noted
             self._noted, self._where = largest, f", on rank {noted.index(largest)}"
         return largest > 0
 

@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -281,3 +282,15 @@ def test_a_run_stops_in_time_and_saves(tmp_path: Path, unbroken: Trainer) -> Non
     assert 0 < trainer.state.global_step < 24
     assert saved_steps(tmp_path) == [trainer.state.global_step]
     assert "max_time" in trainer.control.why("training_stop")
+
+
+def test_a_signal_that_comes_while_the_others_are_asked_stays_noted() -> None:
+    callback = StopOnSignal()
+
+    class Ranks:
+        def gather_numbers(self, number: int) -> list[tuple[int, ...]]:
+            callback._noted = signal.SIGTERM  # after what this process told the others
+            return [(0,), (number,)]
+
+    callback._anybody_noted(SimpleNamespace(ranks=Ranks()))
+    assert callback._noted == signal.SIGTERM
