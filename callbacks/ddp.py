@@ -156,9 +156,9 @@ class DDP(Callback):
 
 
 def send_buffers(model: nn.Module) -> None:
-    """Send the first process's buffers to the others.
+    """Send the first process's buffers to the others, as DDP does before each forward of a step.
 
-    It is done before each forward of a step, too: what is measured after the last one is then the model that is saved.
+    Done after the last one, what is measured then is the model that is saved.
     """
     for buffer in model.buffers():
         dist.broadcast(buffer.detach(), 0)

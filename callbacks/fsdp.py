@@ -19,7 +19,7 @@ from ..events.callback import Callback
 from ..events.errors import ArgumentError, ModelError
 from ..events.stages import Stage, order
 from .blocks import Kinds, blocks_of
-from .ddp import DDP
+from .ddp import DDP, send_buffers
 from .forwards import replace_forward
 from .half_evaluation import HalfEvaluation
 from .mixed_precision import DTYPES
@@ -109,11 +109,11 @@ class FSDP(Callback):
 
     def on_setup(self, run: Run) -> None:
         self._check(run)
-        work, device, saves = self._torchs, run.args.device, run.args.should_save
+        device, saves = run.args.device, run.args.should_save
         run.seams.fill("FSDP", model_state=gathered_weights(device, saves))
         if run.mode != "train":
             self._split(run, run.model)
-            work.share_buffers(run.model)
+            send_buffers(run.model)
             return
         run.seams.fill(
             "FSDP",
@@ -206,7 +206,7 @@ class FSDP(Callback):
 
     @order(Stage.PREPARE)
     def on_evaluate_begin(self, model: nn.Module) -> None:
-        self._torchs.share_buffers(model)
+        send_buffers(model)
 
     @order(Stage.PREPARE)
     def on_evaluate_end(self, model: nn.Module) -> None:
@@ -214,7 +214,7 @@ class FSDP(Callback):
 
     @order(Stage.PREPARE)
     def on_train_end(self, model: nn.Module) -> None:
-        self._torchs.share_buffers(model)
+        send_buffers(model)
 
     @order(Stage.PREPARE)
     def on_exception(self, model: nn.Module) -> None:

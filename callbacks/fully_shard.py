@@ -238,12 +238,6 @@ def follow_trainable(model: nn.Module) -> None:
         module.reshard()
 
 
-def share_buffers(model: nn.Module) -> None:
-    """Give all processes the buffers of the first, as DDP does."""
-    for buffer in model.buffers():
-        dist.broadcast(buffer.detach(), 0)
-
-
 def release() -> None:
     """Let go of the process groups that split models hold, after which they compute no more; see `Ranks.leave`."""
     for holder in filter(None, (reference() for reference in _holding)):

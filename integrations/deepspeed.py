@@ -23,9 +23,8 @@ from torch import nn
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from ..callbacks.ddp import DDP
+from ..callbacks.ddp import DDP, send_buffers
 from ..callbacks.forwards import replace_forward
-from ..callbacks.fully_shard import share_buffers
 from ..callbacks.mixed_precision import DTYPES, MixedPrecision, to_float32
 from ..engine.arguments import TrainingArguments
 from ..engine.data.batches import map_tensors
@@ -207,7 +206,7 @@ class DeepSpeed(Callback):
     def _share_buffers(self, run: Run) -> None:
         """Give all processes the buffers of the first, when DDP does: before the forwards of a step, and in the end."""
         if not run.ranks.alone and self._engine is not None and run.args.ddp_broadcast_buffers is not False:
-            share_buffers(run.model)
+            send_buffers(run.model)
 
     def state_dict(self) -> dict[str, Any]:
         return scale_state(self._engine) if precision_of(self._complete) == "fp16" else {}

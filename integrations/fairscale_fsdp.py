@@ -14,9 +14,8 @@ from torch.optim import Optimizer
 
 from ..callbacks.blocks import Kinds, blocks_of
 from ..callbacks.compile_model import Compile
-from ..callbacks.ddp import DDP, synchronise_last
+from ..callbacks.ddp import DDP, send_buffers, synchronise_last
 from ..callbacks.ema import EMA
-from ..callbacks.fully_shard import share_buffers
 from ..callbacks.half_evaluation import HalfEvaluation
 from ..callbacks.mixed_precision import MixedPrecision
 from ..engine.arguments import TrainingArguments
@@ -164,7 +163,7 @@ class FairscaleFSDP(Callback):
             )
         make_ready(self._root)
         if run.mode != "train":
-            share_buffers(model)
+            send_buffers(model)
         return model
 
     def _wrapped(self, run: Run, optimizer: Optimizer | None) -> Unit:
@@ -185,7 +184,7 @@ class FairscaleFSDP(Callback):
 
     @order(Stage.PREPARE)
     def on_evaluate_begin(self, model: nn.Module) -> None:
-        share_buffers(model)
+        send_buffers(model)
 
     @order(Stage.PREPARE)
     def on_evaluate_end(self) -> None:
@@ -193,7 +192,7 @@ class FairscaleFSDP(Callback):
 
     @order(Stage.PREPARE)
     def on_train_end(self, model: nn.Module) -> None:
-        share_buffers(model)
+        send_buffers(model)
 
     @order(Stage.PREPARE)
     def on_exception(self) -> None:
