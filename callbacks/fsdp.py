@@ -25,6 +25,7 @@ from .half_evaluation import HalfEvaluation
 from .mixed_precision import DTYPES
 from .round_as_wholes import round_as_wholes
 from .split_weights import clip_parts, gathered_state, gathered_weights
+from .wrapping import trainable
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +175,7 @@ class FSDP(Callback):
             mesh = work.mesh_of(device, run.ranks.world_size, self.degree)
             self._was_empty = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
             work.split(model, blocks, work.Way(device, mesh, self.reshard_after_forward, self.offload, half), run.ranks)
-            self._trained = work.trainable(model)
+            self._trained = trainable(model.parameters())
         return model
 
     def _synchronise(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
@@ -199,7 +200,7 @@ class FSDP(Callback):
 
     @order(Stage.PREPARE)
     def on_step_begin(self, model: nn.Module) -> None:
-        trained = self._torchs.trainable(model)
+        trained = trainable(model.parameters())
         if trained != self._trained:
             self._torchs.follow_trainable(model)
             self._trained = trained

@@ -216,11 +216,6 @@ def _split_modules(model: nn.Module) -> list[Any]:
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 
-def trainable(model: nn.Module) -> list[bool]:
-    """Return which weights are trained."""
-    return [weight.requires_grad for weight in model.parameters()]
-
-
 def follow_trainable(model: nn.Module) -> None:
     """Have the gathered weights trained, or not, as the parts of them say by now."""
     for module in _split_modules(model):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -13,6 +13,11 @@ from ..engine.run import Run
 from ..events.errors import ModelError
 
 logger = logging.getLogger(__name__)
+
+
+def trainable(weights: Iterable[nn.Parameter]) -> list[bool]:
+    """Return which weights are trained, in their order."""
+    return [weight.requires_grad for weight in weights]
 
 
 class Wrapping:
@@ -30,14 +35,14 @@ class Wrapping:
     def wrap(self, model: nn.Module, optimizer: Any) -> nn.Module:
         """Return the model, wrapped."""
         self.weights = list(model.parameters())
-        self._trained = [weight.requires_grad for weight in self.weights]
+        self._trained = trainable(self.weights)
         wrapped = self._wrap(model, optimizer)
         wrapped.register_forward_pre_hook(self._note)
         return wrapped
 
     def follow(self) -> None:
         """Wrap the model again if other weights are to be trained than when it was wrapped. Call it between steps."""
-        now = [weight.requires_grad for weight in self.weights]
+        now = trainable(self.weights)
         if now == self._trained:
             return
         run = self.run

@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 from ..callbacks.ddp import DDP, send_buffers
 from ..callbacks.forwards import replace_forward
 from ..callbacks.mixed_precision import DTYPES, MixedPrecision, to_float32
+from ..callbacks.wrapping import trainable
 from ..engine.arguments import TrainingArguments
 from ..engine.data.batches import map_tensors
 from ..engine.optim import parameter_groups
@@ -34,7 +35,7 @@ from ..engine.seams import clip_gradients
 from ..events.callback import Callback
 from ..events.errors import ArgumentError, TrainbusError
 from ..events.stages import Stage
-from .deepspeed_check import check, check_flags, check_optimizer, flags_of
+from .deepspeed_check import check, check_flags, check_optimizer
 from .deepspeed_config import Shape, complete, hidden_size_of, precision_of, read_config, stage_of
 from .deepspeed_process import hold, hush, join_alone, leave, spare_compiling, warn_of_compiling
 from .deepspeed_schedule import count_empty_groups, make_schedule
@@ -157,7 +158,7 @@ class DeepSpeed(Callback):
         self._let_go = hold(self, self._engine, added)
         link_in_order(self._engine)
         self._states = OptimizerState(self._engine, remembered)
-        self._trained = flags_of(run.model)
+        self._trained = trainable(run.model.parameters())
 
     def _make_schedule(self, make: Callable[[], Any]) -> Any:
         # The run steps it, as any other; the engine is not told of it, and does not do so a second time.

@@ -15,6 +15,8 @@ from torch.optim import Optimizer
 
 from ..callbacks.ema import EMA
 from ..callbacks.schedule_free import has_two_modes
+from ..callbacks.sharded_optimizer import looks_at_shape
+from ..callbacks.wrapping import trainable
 from ..engine.run import Run
 from ..events.errors import ArgumentError, nearest
 from .deepspeed_config import precision_of, stage_of
@@ -23,8 +25,8 @@ from .deepspeed_form import unknown
 MODELS = {"zero_optimization": DeepSpeedZeroConfig, "bf16": DeepSpeedBF16Config, "fp16": DeepSpeedFP16Config}
 """What DeepSpeed makes of sections."""
 
-BY_TENSOR = ("adafactor", "galore", "apollo", "lomo", "stableadamw", "lamb", "lars", "muon", "shampoo", "soap")
-"""In the names of optimizers that look at a weight's shape, or at its norm."""
+BY_SHAPE = "looks at each weight's shape or norm"
+"""What is wrong with optimizers that do."""
 
 
 def check(config: dict[str, Any], run: Run) -> None:
@@ -48,7 +50,7 @@ def check_optimizer(optimizer: Optimizer, config: dict[str, Any]) -> None:
     kind, stage = type(optimizer).__name__, stage_of(config)
     if stage == 0:
         return
-    why = _by_tensor(kind)
+    why = BY_SHAPE if looks_at_shape(kind) else ""
     if not why and has_two_modes(optimizer):
         why = "evaluates and saves other weights than it trains, and writes these where DeepSpeed does not see it"
     if not why and isinstance(optimizer, torch.optim.Adagrad):
@@ -60,25 +62,22 @@ def check_optimizer(optimizer: Optimizer, config: dict[str, Any]) -> None:
         )
 
 
-def flags_of(model: nn.Module) -> list[bool]:
-    """Return which weights are trained, in the model's order."""
-    return [weight.requires_grad for weight in model.parameters()]
-
-
 def check_flags(model: nn.Module, before: list[bool], config: dict[str, Any]) -> None:
     """Refuse weights that were frozen or thawed since the engine took them, which goes on as before.
 
     Raises:
         ArgumentError: naming the first of them, and the remedy.
     """
-    changed = [name for (name, weight), was in zip(model.named_parameters(), before) if weight.requires_grad != was]
-    if changed and stage_of(config) > 0:
-        what = "thawed" if model.get_parameter(changed[0]).requires_grad else "frozen"
-        raise ArgumentError(
-            f"{changed[0]} and {len(changed) - 1} other weights were {what} after DeepSpeed had taken the model: with "
-            f"stage {stage_of(config)} they would train, or decay, as before. Set `requires_grad` before the trainer "
-            'trains, and make a new trainer for another choice; or give {"zero_optimization": {"stage": 0}}.'
-        )
+    stage, now = stage_of(config), trainable(model.parameters())
+    if stage == 0 or now == before:
+        return
+    names = [name for name, _ in model.named_parameters()]
+    first, *others = [(name, flag) for name, flag, was in zip(names, now, before) if flag != was]
+    raise ArgumentError(
+        f"{first[0]} and {len(others)} other weights were {'thawed' if first[1] else 'frozen'} after DeepSpeed had "
+        f"taken the model: with stage {stage} they would train, or decay, as before. Set `requires_grad` before the "
+        'trainer trains, and make a new trainer for another choice; or give {"zero_optimization": {"stage": 0}}.'
+    )
 
 
 def _of_device(config: dict[str, Any], run: Run) -> Iterator[str]:
@@ -120,8 +119,8 @@ def _of_training(config: dict[str, Any], run: Run) -> Iterator[str]:
             "DeepSpeed's Muon forms groups of parameters that no checkpoint here can tell: give another `optimizer` in "
             "its configuration, or none for that of `optim`."
         )
-    elif stage > 0 and (why := _by_tensor(name)):
-        yield f"{name} {why}, and stage {stage} joins the weights: give another optimizer, or stage 0."
+    elif stage > 0 and looks_at_shape(name):
+        yield f"{name} {BY_SHAPE}, and stage {stage} joins the weights: give another optimizer, or stage 0."
     if stage > 0 and name.lower() == "adagrad" and "offload_optimizer" not in config["zero_optimization"]:
         yield "DeepSpeed makes Adagrad anew, with one group of parameters: give another optimizer, or stage 0."
     if config.get("bf16", {}).get("enabled") and config.get("fp16", {}).get("enabled"):
@@ -139,8 +138,3 @@ def _of_training(config: dict[str, Any], run: Run) -> Iterator[str]:
 
 def _shape(weight: Any) -> tuple[int, ...]:
     return tuple(getattr(weight, "ds_shape", weight.shape))
-
-
-def _by_tensor(name: str) -> str:
-    plain = name.lower().replace("_", "")
-    return "looks at each weight's shape or norm" if any(part in plain for part in BY_TENSOR) else ""

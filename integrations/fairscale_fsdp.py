@@ -18,6 +18,7 @@ from ..callbacks.ddp import DDP, send_buffers, synchronise_last
 from ..callbacks.ema import EMA
 from ..callbacks.half_evaluation import HalfEvaluation
 from ..callbacks.mixed_precision import MixedPrecision
+from ..callbacks.sharded_optimizer import looks_at_shape
 from ..engine.arguments import TrainingArguments
 from ..engine.run import Run
 from ..engine.seams import load_model
@@ -38,9 +39,6 @@ from .fairscale_fsdp_units import (
 
 LEAVE_OUT = "leave the word 'fairscale' out, and PyTorch's FSDP2 does the same"
 """What helps wherever this does not."""
-
-SHAPED = ("adafactor", "apollo", "came", "galore", "lamb", "lars", "muon", "shampoo", "soap")
-"""In the names of optimizers that look at the rows, columns or norm of a weight, of which a process has a flat part."""
 
 
 def has_cuda(device: torch.device) -> bool:
@@ -228,7 +226,7 @@ def _refuse_without_cuda(device: torch.device) -> None:
 
 def _refuse_shaped(kind: str) -> None:
     """Refuse an optimizer that would do something else to parts than to whole weights."""
-    if any(name in kind.lower() for name in SHAPED):
+    if looks_at_shape(kind):
         raise ArgumentError(
             f"{kind} looks at the shape of a weight, and with FairscaleFSDP each process has a flat part of it: take "
             "another optimizer, as 'adamw_torch', or leave FairscaleFSDP out."
