@@ -8,22 +8,22 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ..engine.arguments import TrainingArguments
 from ..engine.run import Run
-from ..events.callback import Callback
 from ..events.errors import ArgumentError, ModelError
 from ..events.stages import Stage, order
-from .blocks import Kinds, blocks_of
-from .ddp import DDP, send_buffers
+from .blocks import blocks_of
+from .ddp import send_buffers
 from .forwards import replace_forward
 from .half_evaluation import HalfEvaluation
 from .mixed_precision import DTYPES
 from .round_as_wholes import round_as_wholes
+from .sharded_model import ShardedModel
 from .split_weights import clip_parts, gathered_state, gathered_weights
 from .wrapping import trainable
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class FSDP(Callback):
+class FSDP(ShardedModel):
     """Splits the weights over the processes, with their gradients and optimizer states (ZeRO stages 2 and 3).
 
     A block of the model is gathered when it computes. The model stays split after the run, and is evaluated, saved and
@@ -41,19 +41,8 @@ class FSDP(Callback):
     `bf16` and `fp16` mean what they mean without it: float32 weights, and autocast.
     """
 
-    stage = Stage.PREPARE
     arguments = ("fsdp", "fsdp_config", "sharded_ddp", "sharding", "sharding_degree")
-    instead_of = (DDP,)
-    places_model: ClassVar[bool] = True
 
-    wrap: Kinds | int | None = None
-    """What is gathered at once: modules of these classes, or so named, or of at least so many weights; by default what
-    a model of transformers says (`_no_split_modules`), else the members of `nn.ModuleList`s. `()` gathers the whole
-    model."""
-    reshard_after_forward: bool = True
-    """Let go of gathered weights between forward and backward: less memory, one more gathering (stage 3, not 2)."""
-    offload: bool = False
-    """Keep weights, gradients and optimizer states in the host's memory, and update the weights there."""
     degree: int | None = None
     """How many processes share one copy of the weights, as those of one machine; None for all."""
     mixed_precision: Literal["bf16", "fp16"] | None = None
@@ -70,12 +59,11 @@ class FSDP(Callback):
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.degree is not None and self.degree < 2:
             raise ArgumentError(f"FSDP(degree={self.degree}): at least 2 processes share the weights, or None for all.")
         if self.mixed_precision is not None and self.mixed_precision not in DTYPES:
             raise ArgumentError(f"FSDP(mixed_precision={self.mixed_precision!r}): it is 'bf16', 'fp16' or None.")
-        if self.wrap is not None and not isinstance(self.wrap, int):
-            self.wrap = tuple(self.wrap)
         # Imported while there is no process group: some of torch's functions would hold that as a default.
         assert self._torchs
 
@@ -126,30 +114,16 @@ class FSDP(Callback):
             run.seams.fill("FSDP", optimizer_state=gathered_state(device, saves))
 
     def _check(self, run: Run) -> None:
-        args, world = run.args, run.ranks.world_size
-        if run.ranks.alone:
-            raise ArgumentError(
-                "FSDP splits the weights among processes, and this is a single one: start it with torchrun "
-                "--nproc_per_node=N."
-            )
+        self.refuse_unsplittable(run)
+        world = run.ranks.world_size
         if self.degree is not None and world % self.degree:
             raise ArgumentError(f"FSDP(degree={self.degree}) does not divide the {world} processes of this run.")
-        if run.optimizer is not None and run.mode == "train" and not self._is_of_parts(run):
-            raise ArgumentError(
-                "`optimizers` has an optimizer of the whole weights, which FSDP splits: give its class and options, as "
-                "`optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-4})`, and it is made of the parts."
-            )
         if any(isinstance(callback, HalfEvaluation) for callback in run.bus.subscribers.values()):
             raise ArgumentError(
                 "`bf16_full_eval` and `fp16_full_eval` turn whole weights to half precision, and FSDP splits them: "
                 "leave them out; `fsdp_config={'mixed_precision': 'bf16'}` computes in half precision throughout."
             )
-        if args.auto_find_batch_size:
-            raise ArgumentError(
-                "`auto_find_batch_size` begins anew with the whole weights, which FSDP splits: set "
-                "`per_device_train_batch_size`."
-            )
-        if self.mixed_precision == "fp16" and not args.fp16:
+        if self.mixed_precision == "fp16" and not run.args.fp16:
             raise ArgumentError(
                 "FSDP(mixed_precision='fp16') needs a scaled loss, or gradients vanish: give `fp16=True`, or 'bf16'."
             )
@@ -157,7 +131,7 @@ class FSDP(Callback):
     def _is_exact(self, run: Run) -> bool:
         return run.args.device.type == "cpu" if self.exact is None else self.exact
 
-    def _is_of_parts(self, run: Run) -> bool:
+    def has_parts(self, run: Run) -> bool:
         own = {*run.model.parameters()}
         return self._torchs.is_split_model(run.model) and all(
             weight in own for group in run.optimizer.param_groups for weight in group["params"]
@@ -206,16 +180,8 @@ class FSDP(Callback):
             self._trained = trained
 
     @order(Stage.PREPARE)
-    def on_evaluate_begin(self, model: nn.Module) -> None:
-        send_buffers(model)
-
-    @order(Stage.PREPARE)
     def on_evaluate_end(self, model: nn.Module) -> None:
         self._torchs.together_again(model)
-
-    @order(Stage.PREPARE)
-    def on_train_end(self, model: nn.Module) -> None:
-        send_buffers(model)
 
     @order(Stage.PREPARE)
     def on_exception(self, model: nn.Module) -> None:

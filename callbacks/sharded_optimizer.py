@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from ..events.errors import ArgumentError, ModelError
 from ..events.stages import Stage
 from .schedule_free import has_two_modes
 
-SHAPED = (*("adafactor", "apollo", "came", "galore", "lamb", "lars", "lomo", "muon", "shampoo", "soap", "stableadamw"),)
+SHAPED = re.compile("adafactor|apollo|came|galore|lamb|lars|lomo|muon|shampoo|soap|stableadamw")
 """In the names of optimizers that look at the rows, columns or norm of a weight."""
 
 
@@ -88,8 +89,7 @@ def refuse_optimizer(run: Run, kind: type[Optimizer], name: str) -> None:
 
 def looks_at_shape(kind: str) -> bool:
     """Say whether an optimizer of this name does something else to a flat part of a weight than to the whole."""
-    plain = kind.lower().replace("_", "")
-    return any(part in plain for part in SHAPED)
+    return SHAPED.search(kind.lower().replace("_", "")) is not None
 
 
 def options_to_share(optimizer: Optimizer, name: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,17 +12,17 @@ from torch import nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.optim import Optimizer
 
-from ..callbacks.blocks import Kinds, blocks_of
+from ..callbacks.blocks import blocks_of
 from ..callbacks.compile_model import Compile
-from ..callbacks.ddp import DDP, send_buffers, synchronise_last
+from ..callbacks.ddp import send_buffers, synchronise_last
 from ..callbacks.ema import EMA
 from ..callbacks.half_evaluation import HalfEvaluation
 from ..callbacks.mixed_precision import MixedPrecision
+from ..callbacks.sharded_model import ShardedModel
 from ..callbacks.sharded_optimizer import looks_at_shape
 from ..engine.arguments import TrainingArguments
 from ..engine.run import Run
 from ..engine.seams import load_model
-from ..events.callback import Callback
 from ..events.errors import ArgumentError
 from ..events.stages import Stage, order
 from .fairscale_fsdp_units import (
@@ -47,7 +47,7 @@ def has_cuda(device: torch.device) -> bool:
 
 
 @dataclass
-class FairscaleFSDP(Callback):
+class FairscaleFSDP(ShardedModel):
     """Splits the weights over the processes by fairscale, with their gradients and optimizer states (ZeRO 2 and 3).
 
     It is what `sharded_ddp='zero_dp_3'` meant once, and works on CUDA only; `FSDP` is PyTorch's own, works everywhere
@@ -58,26 +58,11 @@ class FairscaleFSDP(Callback):
     `fp16` means what it means without it: float32 weights, and autocast.
     """
 
-    stage = Stage.PREPARE
     arguments = ("sharded_ddp",)
-    instead_of = (DDP,)
-    places_model: ClassVar[bool] = True
 
-    wrap: Kinds | int | None = None
-    """What is gathered at once: modules of these classes, or so named, or of at least so many weights; by default what
-    a model of transformers says (`_no_split_modules`), else the members of `nn.ModuleList`s. `()` gathers the whole
-    model."""
-    reshard_after_forward: bool = True
-    """Let go of gathered weights between forward and backward: less memory, one more gathering (stage 3, not 2)."""
-    offload: bool = False
-    """Keep weights, gradients and optimizer states in the host's memory, and update the weights there."""
     bucket_cap_mb: int = 25
     """MiB of small gradients that are sent at once, from buffers that stay until the update; 0 sends each by itself."""
     _root: Unit | None = field(default=None, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.wrap is not None and not isinstance(self.wrap, int):
-            self.wrap = tuple(self.wrap)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> FairscaleFSDP | None:
@@ -110,12 +95,8 @@ class FairscaleFSDP(Callback):
         run.seams.fill("FairscaleFSDP", model_state=lambda model: self._model_state(run, model), load_model=_load)
 
     def _check(self, run: Run) -> None:
+        self.refuse_unsplittable(run)
         args = run.args
-        if run.ranks.alone:
-            raise ArgumentError(
-                "FairscaleFSDP splits the weights among processes, and this is a single one: start it with torchrun "
-                "--nproc_per_node=N."
-            )
         _refuse_without_cuda(args.device)
         others = [*run.bus.subscribers.values()]
         if args.bf16 or any(isinstance(other, MixedPrecision) and other.dtype == "bf16" for other in others):
@@ -132,17 +113,9 @@ class FairscaleFSDP(Callback):
                 "`predict_with_generate` uses weights outside of forward, where FairscaleFSDP has parts of them; "
                 f"{LEAVE_OUT}."
             )
-        if args.auto_find_batch_size:
-            raise ArgumentError(
-                "`auto_find_batch_size` begins anew with the whole weights, which FairscaleFSDP splits: set "
-                "`per_device_train_batch_size`."
-            )
-        given = run.optimizer.param_groups if run.optimizer is not None and run.mode == "train" else []
-        if any(not hasattr(weight, "_is_sharded") for group in given for weight in group["params"]):
-            raise ArgumentError(
-                "`optimizers` has an optimizer of the whole weights, which FairscaleFSDP splits: give its class and "
-                "options, as `optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-4})`, and it is made of the parts."
-            )
+
+    def has_parts(self, run: Run) -> bool:
+        return all(hasattr(weight, "_is_sharded") for group in run.optimizer.param_groups for weight in group["params"])
 
     @property
     def _whole(self) -> Unit:
@@ -181,16 +154,8 @@ class FairscaleFSDP(Callback):
         return gathered_weights(self._whole, run.args.device, run.ranks, run.args.should_save)(model)
 
     @order(Stage.PREPARE)
-    def on_evaluate_begin(self, model: nn.Module) -> None:
-        send_buffers(model)
-
-    @order(Stage.PREPARE)
     def on_evaluate_end(self) -> None:
         rest(self._whole)
-
-    @order(Stage.PREPARE)
-    def on_train_end(self, model: nn.Module) -> None:
-        send_buffers(model)
 
     @order(Stage.PREPARE)
     def on_exception(self) -> None:

@@ -33,6 +33,7 @@ from callback_toys import Block, Boom, Net, Remembering, Words, same, sentences,
 
 BASES = {
     "Cadence": "a base class: the flag it raises is for subclasses to name",
+    "ShardedModel": "a base class: what splits the model is for subclasses to say",
     "Tracker": "a base class: how a run of the tracker is opened is for subclasses to say",
 }
 """Classes that are no callbacks by themselves, and why."""

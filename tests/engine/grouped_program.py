@@ -5,7 +5,7 @@ import sys
 
 import torch
 from engine_toys import bert, same_weights, weights
-from test_length_sampler import GROUPED, collate, texts
+from length_toys import GROUPED, collate, texts
 
 from trainbus import Trainer, TrainingArguments
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +14,7 @@ import pytest
 import torch
 import transformers
 from engine_toys import bert, hushed, same_weights, sentences, weights
+from launching import run_on_two
 from safetensors.torch import load_file
 
 import trainbus
@@ -123,11 +121,7 @@ def test_a_collator_that_draws_makes_of_it_what_transformers_makes_of_it(step: i
 @pytest.mark.world_size(2)
 @pytest.mark.timeout(200)
 def test_two_processes_go_on_each_with_its_own_random_states(tmp_path: Path):
-    program = Path(__file__).with_name("foreign_program.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(program)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run([*command, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=150)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_on_two(Path(__file__).with_name("foreign_program.py"), tmp_path, timeout=150)
     assert json.loads((tmp_path / "found.json").read_text()) == {"2": True, "4": True, "7": True}
 
 

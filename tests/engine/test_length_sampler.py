@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,8 @@ import torch
 import transformers
 from accelerate.data_loader import BatchSamplerShard
 from engine_toys import CountedRows, bert, both, history, same_weights, timeless, trainer, weights
+from launching import run_on_two
+from length_toys import GROUPED, collate, sizes, texts
 from torch import nn
 from torch.utils.data import BatchSampler, IterableDataset
 
@@ -28,37 +27,6 @@ from trainbus.engine.ranks import Ranks
 from trainbus.events.errors import ArgumentError, DataError
 
 ALONE = Ranks(0, 1, 0)
-
-
-def sizes(rows: int, seed: int = 0) -> list[int]:
-    """Lengths, many of them equal."""
-    return np.random.default_rng(seed).integers(1, 13, rows).tolist()
-
-
-def texts(rows: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows for `bert` of different lengths."""
-    random = np.random.default_rng(seed)
-    return [
-        {"input_ids": random.integers(1, 50, size).tolist(), "labels": int(random.integers(0, 2))}
-        for size in sizes(rows, seed)
-    ]
-
-
-class Tokenizer:
-    """Pads, as far as a collator needs it."""
-
-    model_input_names = ("input_ids", "attention_mask")
-
-    def pad(self, rows: list[Any], **options: Any) -> dict[str, torch.Tensor]:
-        width = max(len(row["input_ids"]) for row in rows)
-        ids = [[*row["input_ids"]] + [0] * (width - len(row["input_ids"])) for row in rows]
-        mask = [[1] * len(row["input_ids"]) + [0] * (width - len(row["input_ids"])) for row in rows]
-        labels = {"labels": torch.tensor([row["labels"] for row in rows])} if "labels" in rows[0] else {}
-        return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask), **labels}
-
-
-def collate(rows: list[Any]) -> dict[str, torch.Tensor]:
-    return Tokenizer().pad(rows)
 
 
 # The order.
@@ -191,9 +159,6 @@ def test_rows_without_a_length(rows: Any, message: str):
 
 
 # In a run.
-
-
-GROUPED = {"train_sampling_strategy": "group_by_length", "per_device_train_batch_size": 4}
 
 
 @pytest.mark.parametrize(
@@ -335,11 +300,7 @@ def test_the_names_of_orders(tmp_path: Path):
 @pytest.mark.world_size(2)
 @pytest.mark.timeout(200)
 def test_two_processes_share_each_epoch_and_resume_within_it(tmp_path: Path):
-    program = Path(__file__).with_name("grouped_program.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(program)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run([*command, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=150)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_on_two(Path(__file__).with_name("grouped_program.py"), tmp_path, timeout=150)
     found = json.loads((tmp_path / "found.json").read_text())
     assert not found["in_step"]  # rows of different lengths cost dropout different numbers of draws
     assert [len(epoch) for epoch in found["epochs"]] == [32, 32]  # the last batches are filled up

@@ -61,8 +61,8 @@ def zero(stage, *sections, **options):
 CONFIGS = {
     "ddp": None,
     **{f"z{stage}": zero(stage) for stage in (0, 1, 2, 3)},
-    **{f"z{stage}-optimizer": zero(stage, OPTIMIZER) for stage in (1, 2)},
-    **{f"z{stage}-scheduler": zero(stage, SCHEDULER) for stage in (1, 2)},
+    "z2-optimizer": zero(2, OPTIMIZER),
+    "z2-scheduler": zero(2, SCHEDULER),
     **{f"z{stage}-both": zero(stage, OPTIMIZER, SCHEDULER) for stage in (1, 2)},
     "z1-nadam": zero(1, NADAM),
     "z2-round": zero(2, round_robin_gradients=True),

@@ -51,7 +51,8 @@ class Scaled(Callback):
 def all_ways(top, **more):
     for name, options in WAYS.items():
         tell(f"{top}/{name}", *train(f"{top}/{name}", **options, **more))
-        tell(f"{top}/{name}-2", *train(f"{top}/{name}-2", gradient_accumulation_steps=2, **options, **more))
+    for name in ("ddp", "2", "3-offload"):
+        tell(f"{top}/{name}-2", *train(f"{top}/{name}-2", gradient_accumulation_steps=2, **WAYS[name], **more))
     for name in ("3", "3-offload"):
         folder = f"{top}/{name}-resumed"
         tell(folder, *train(folder, f"{top}/{name}/checkpoint-4", **WAYS[name], **more))

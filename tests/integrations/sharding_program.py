@@ -8,7 +8,7 @@ import sys
 import torch
 import torch.distributed.optim
 from ddp_program import no_thread_of_gloo_is_left
-from sharding_toys import ON_CPU, WAYS, Net, build, data
+from sharding_toys import IN_OTHER_WORDS, ON_CPU, WAYS, Net, build, data
 from torch import nn
 
 import trainbus.callbacks.fully_shard
@@ -92,8 +92,8 @@ def tell(folder, trainer, memory=(), **more):
 def all_ways(top):
     for name, options in WAYS.items():
         tell(f"{top}/{name}", *train(f"{top}/{name}", **options))
-        tell(f"{top}/{name}-2", *train(f"{top}/{name}-2", gradient_accumulation_steps=2, **options))
-        if name not in ("zero_dp_2", "zero_dp_3", "fsdp"):  # stage 2 and 3 in other words
+        if name not in IN_OTHER_WORDS:
+            tell(f"{top}/{name}-2", *train(f"{top}/{name}-2", gradient_accumulation_steps=2, **options))
             resumed = f"{top}/{name}-resumed"
             tell(resumed, *train(resume=f"{top}/{name}/checkpoint-4", folder=resumed, **options))
 

@@ -24,6 +24,8 @@ WAYS = {
     "zero_dp_3-offload": {"sharded_ddp": "zero_dp_3 offload auto_wrap"},
     "fsdp": {"fsdp": True},
 }
+IN_OTHER_WORDS = ("zero_dp_2", "zero_dp_3", "fsdp")
+"""The ways that are stage 2 and stage 3 again: they are trained once, and neither accumulate nor resume."""
 
 
 class Block(nn.Module):
@@ -109,3 +111,14 @@ def build(folder, *callbacks, model=None, rows=None, **options):
         compute_metrics=lambda prediction: {"labels": prediction.label_ids.tolist()},
         callbacks=list(callbacks),
     )
+
+
+def same(one, other):
+    """Say whether two models' weights are equal, in every bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def farthest(one, other):
+    """Return how far the weights of two models are apart."""
+    assert one.keys() == other.keys()
+    return max((one[name] - other[name]).abs().max().item() for name in one)

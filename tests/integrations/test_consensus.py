@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launching import run_on_two
 
 PROGRAM = Path(__file__).with_name("consensus_program.py")
 
@@ -20,11 +18,7 @@ pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
 def ends(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each process wrote of all the runs, in order of rank."""
     folder = tmp_path_factory.mktemp("consensus")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command += [str(PROGRAM.with_name("hash_seeded.py")), str(PROGRAM)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run([*command, str(folder)], env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_on_two(PROGRAM.with_name("hash_seeded.py"), PROGRAM, folder, timeout=200)
     return [json.loads((folder / f"end-{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -1,14 +1,13 @@
 """fairscale's FullyShardedDataParallel on two processes against DDP, with pretended streams where there is no GPU."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from launching import run_on_two
 from safetensors.torch import load_file
-from sharding_toys import Net, data, language_model
+from sharding_toys import Net, data, farthest, language_model, same
 
 from trainbus import TrainingArguments
 from trainbus.callbacks.compose import compose
@@ -21,15 +20,14 @@ FairscaleFSDP = fairscale_fsdp.FairscaleFSDP
 
 PROGRAM = Path(__file__).with_name("fairscale_fsdp_program.py")
 WAYS = ["2", "3", "3-offload", "root"]
+TRAINED = [*((way, "") for way in WAYS), ("2", "-2"), ("3-offload", "-2")]
+"""Runs that have their like among those of DDP: whole, and with gradients of two batches."""
 
 two_processes = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
 
 
 def start(top, *words):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(PROGRAM)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run([*command, str(top), *words], env=environment, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_on_two(PROGRAM, top, *words, timeout=280)
     return top
 
 
@@ -51,20 +49,10 @@ def weights(runs):
     return lambda name: load_file(runs / name / "final" / "model.safetensors")
 
 
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-def farthest(one, other):
-    assert one.keys() == other.keys()
-    return max((one[name] - other[name]).abs().max().item() for name in one)
-
-
 class TestTwoProcesses:
     pytestmark = two_processes
 
-    @pytest.mark.parametrize("suffix", ["", "-2"], ids=["whole", "accumulated"])
-    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize(("way", "suffix"), TRAINED)
     def test_every_way_ends_with_the_weights_of_ddp(self, end, weights, way, suffix):
         assert farthest(weights(way + suffix), weights("ddp" + suffix)) <= 2e-5
         assert end(way + suffix)["norms"] == pytest.approx(end("ddp" + suffix)["norms"], rel=1e-6)
@@ -166,9 +154,8 @@ def test_on_gpus_it_ends_with_the_weights_of_ddp(tmp_path):
     def final(name):
         return load_file(tmp_path / name / "final" / "model.safetensors")
 
-    for suffix in ("", "-2"):
-        for way in WAYS:
-            assert farthest(final(way + suffix), final("ddp" + suffix)) <= 1e-4
+    for way, suffix in TRAINED:
+        assert farthest(final(way + suffix), final("ddp" + suffix)) <= 1e-4
     for way in ("3", "3-offload"):
         assert farthest(final(f"{way}-resumed"), final(way)) <= 1e-4
     (mine,), (theirs,) = (torch.load(tmp_path / name / "end.pt")["memory"] for name in ("lean", "ddp"))

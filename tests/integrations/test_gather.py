@@ -1,13 +1,11 @@
 """Results of two processes, of different widths or no tensors at all, joined into those of one evaluation."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from launching import run_on_two
 
 from trainbus.engine.ranks import Ranks
 
@@ -18,10 +16,7 @@ PROGRAM = Path(__file__).with_name("gather_program.py")
 def ends(tmp_path_factory):
     """What the metrics of each process were given: as tensors and as objects, whole and by batch."""
     folder = tmp_path_factory.mktemp("gathered")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(PROGRAM)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run([*command, str(folder)], env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_on_two(PROGRAM, folder, timeout=200)
     return [json.loads((folder / f"end-{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from launching import run_on_two
 
 HERE = Path(__file__).parent
 PARTS = ("weights", "steps", "loss", "logs", "evaluated", "predictions", "labels", "metrics")
@@ -27,11 +26,7 @@ def found(tmp_path_factory):
     """In what each case came out otherwise, in words, on each process; empty where it did not."""
     folder = tmp_path_factory.mktemp("both")
     places = [str(HERE.parent / name) for name in ("engine", "parity")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(places)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    command += [str(HERE / "hf_ddp_program.py"), str(folder)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_on_two(HERE / "hf_ddp_program.py", folder, timeout=280, PYTHONPATH=os.pathsep.join(places))
     return [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -3,15 +3,13 @@
 import dataclasses
 import json
 import logging
-import os
-import subprocess
-import sys
 import types
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 import torch
+from launching import run_on_two
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -497,17 +495,8 @@ def test_other_processes_than_the_first_push_nothing(tmp_path, served):
 @pytest.mark.world_size(2)
 @pytest.mark.timeout(200)
 def test_of_two_processes_one_pushes(tmp_path, served):
-    program = str(Path(__file__).with_name("hub_program.py"))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", program]
-    surroundings = {"HF_ENDPOINT": served.endpoint, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [*command, str(tmp_path / "tried")],
-        env={**os.environ, **surroundings},
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    program = Path(__file__).with_name("hub_program.py")
+    run_on_two(program, tmp_path / "tried", timeout=150, HF_ENDPOINT=served.endpoint)
     assert len(served.asked_for) == 1
     steps = [f"Training in progress, step {step}{what}" for step in (2, 4) for what in ("", ", checkpoint")]
     assert served.messages == [*steps, "By hand"]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launching import TORCHRUN, run
 
 HERE = Path(__file__).parent
 PATIENCE = 8
@@ -40,10 +38,6 @@ UNLIKE = {"whole", "raised before", "killed before", "stopped before", "restarte
 pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("faults")
@@ -52,10 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ends(folder: Path) -> dict[str, Any]:
     """What became of each pair."""
-    command = [sys.executable, str(HERE / "fault_program.py"), str(folder)]
-    command += [f"{name}={what}" for name, what in RUNS.items()]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    run(HERE / "fault_program.py", folder, *[f"{name}={what}" for name, what in RUNS.items()], timeout=280)
     return {name: json.loads((folder / f"{name}.json").read_text()) for name in RUNS}
 
 
@@ -200,11 +191,8 @@ def test_a_signal_at_any_moment_ends_both_with_its_code_and_loses_nothing(ends, 
 
 
 def test_torchrun_starts_a_run_again_that_lost_a_process(ends, folder, tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--max-restarts=3"]
-    command += [str(HERE / "restart_program.py"), str(tmp_path), "5"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "Rank 1 is gone without a word" in done.stderr
+    said = run(*TORCHRUN, "--max-restarts=3", HERE / "restart_program.py", tmp_path, "5", timeout=200)
+    assert "Rank 1 is gone without a word" in said
     assert (tmp_path / "starts-0").read_text().split() == ["started", "started"]
     assert json.loads((tmp_path / "run_status.json").read_text())["status"] == "done"
     for rank in range(2):

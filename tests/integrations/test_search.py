@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import enum
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from launching import run_on_two
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))  # where the toys are, whichever tests are run
 
@@ -333,13 +332,7 @@ def test_what_was_set_on_the_trainer_later_counts(tmp_path):
 @pytest.mark.world_size(2)
 @pytest.mark.timeout(300)
 def test_two_processes_train_the_same_trials_and_agree_on_the_best(tmp_path):
-    program = Path(__file__).with_name("search_program.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(program)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [*command, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=200, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_on_two(Path(__file__).with_name("search_program.py"), tmp_path, timeout=200)
     first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1))
     assert first == second
     assert first["begun"] == ["run-0", "run-1", "run-2"]

@@ -1,12 +1,10 @@
 """Training on two processes, started by torchrun with gloo on the CPU."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from launching import TORCHRUN, run
 
 PROGRAM = Path(__file__).with_name("ddp_program.py")
 
@@ -14,10 +12,7 @@ pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
 
 
 def torchrun(*runs):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(PROGRAM)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run([*command, *runs], env=environment, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-4000:]
+    run(*TORCHRUN, PROGRAM, *runs, timeout=200)
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launching import TORCHRUN, run
 
 INTEGRATIONS = Path(__file__).parent.parent / "integrations"
 AT_ONCE = 3
@@ -24,19 +23,12 @@ PLACES = ("forward", "backward", "gradients", "step end", "evaluation", "save")
 pytestmark = [pytest.mark.slow, pytest.mark.world_size(2), pytest.mark.timeout(3600)]
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-
-
 def disturbed(folder: Path, runs: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Disturb pairs, a few at once, and give what became of each."""
     names = list(runs)
     for first in range(0, len(names), AT_ONCE):
         some = names[first : first + AT_ONCE]
-        command = [sys.executable, str(INTEGRATIONS / "fault_program.py"), str(folder)]
-        command += [f"{name}={runs[name]}" for name in some]
-        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        run(INTEGRATIONS / "fault_program.py", folder, *(f"{name}={runs[name]}" for name in some), timeout=600)
         for name in some:
             end = json.loads((folder / f"{name}.json").read_text())
             weights = folder / f"{name}-weights.json"
@@ -161,11 +153,9 @@ def test_a_process_that_raises_is_named_by_the_other(tmp_path: Path) -> None:
 def test_again_and_again(rows: str) -> None:
     """NaN on one, other orders and hashes (R14, R16), another number of processes (R12): their tests, many times."""
     for number in range(REPEATED):
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-W", "ignore"]
-        command += [str(INTEGRATIONS / f"test_{rows}.py")]
-        settings = {**environment(), "PYTHONHASHSEED": str(number)}
-        done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=400)
-        assert done.returncode == 0, f"repetition {number}: {done.stdout[-6000:]}"
+        options = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-W", "ignore")
+        tests = INTEGRATIONS / f"test_{rows}.py"
+        run(*options, tests, timeout=400, PYTHONHASHSEED=str(number))
     print(f"\n{rows}: {REPEATED} of {REPEATED}")
 
 
@@ -175,17 +165,12 @@ def test_torchrun(restarts: int, tmp_path: Path, whole: list[float]) -> None:
     for number in range(REPEATED if restarts else 1):
         folder = tmp_path / str(number)
         folder.mkdir()
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-        command += [
-            f"--max-restarts={restarts}",
-            str(INTEGRATIONS / "restart_program.py"),
-            str(folder),
-            str(3 + number % 20),
-        ]
-        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
-        assert done.returncode == int(restarts == 0), done.stderr[-4000:]
+        killed_at = str(3 + number % 20)
+        program = INTEGRATIONS / "restart_program.py"
+        code = int(restarts == 0)
+        said = run(*TORCHRUN, f"--max-restarts={restarts}", program, folder, killed_at, timeout=300, code=code)
         assert (folder / "killed").exists()
         if restarts:
             assert [json.loads((folder / f"weights-{rank}.json").read_text()) for rank in range(2)] == [whole, whole]
-        assert "Rank 1 is gone without a word" in done.stderr
+        assert "Rank 1 is gone without a word" in said
         assert (folder / "starts-0").read_text().split() == ["started"] * (2 if restarts else 1)
