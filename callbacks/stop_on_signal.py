@@ -7,7 +7,7 @@ import signal
 import threading
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from ..engine.arguments import TrainingArguments
 from ..engine.run import Run
@@ -66,7 +66,9 @@ class StopOnSignal(Callback):
     @order(Stage.PREPARE)
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
-            self._noted, self._where, self._interrupted, self._trains = 0, "", False, False
+            self._where, self._interrupted, self._trains = "", False, False
+            if self._noted:  # in a training that an error ended, as one for which memory did not suffice
+                self._stop(f"{self._reason}, before the first step")
             if threading.current_thread() is threading.main_thread():  # Python lets no other one set handlers
                 for name in self.signals:
                     number = getattr(signal, name, None)
@@ -80,6 +82,7 @@ class StopOnSignal(Callback):
     def _note(self, number: int, frame: FrameType | None) -> None:
         interrupts = number == signal.SIGINT
         if interrupts and (self._interrupted or not self._trains):
+            self._noted = 0
             raise KeyboardInterrupt
         if not self._trains:
             raise Stopped(number, f"{signal.Signals(number).name}, before the first step")
@@ -117,13 +120,21 @@ class StopOnSignal(Callback):
     @order(Stage.RELEASE)
     def on_train_end(self, run: Run) -> None:
         if self._anybody_noted(run):
-            raise (Interrupted if self._noted == signal.SIGINT else Stopped)(self._noted, self._reason)
+            self._stop(self._reason)
+
+    def _stop(self, reason: str) -> NoReturn:
+        noted, self._noted = self._noted, 0
+        raise (Interrupted if noted == signal.SIGINT else Stopped)(noted, reason)
 
     @property
     def _reason(self) -> str:
         return signal.Signals(self._noted).name + self._where
 
-    def on_close(self) -> None:
+    @order(Stage.RELEASE)
+    def on_close(self, run: Run) -> None:
         previous, self._previous = self._previous, {}
         for number, handler in previous.items():
             signal.signal(number, handler)
+        if self._noted and run.exception is None:  # it came after the training had looked for it the last time
+            late, self._noted = self._noted, 0
+            signal.raise_signal(late)

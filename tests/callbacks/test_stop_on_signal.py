@@ -20,6 +20,7 @@ from torch.utils.data import TensorDataset
 
 from trainbus import ControlFile, StopAtTime, StopOnSignal, Trainer, TrainingArguments
 from trainbus.events.errors import ArgumentError
+from trainbus.events.stages import Stage
 
 SIGNALS = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 138}
 
@@ -282,6 +283,38 @@ def test_a_run_stops_in_time_and_saves(tmp_path: Path, unbroken: Trainer) -> Non
     assert 0 < trainer.state.global_step < 24
     assert saved_steps(tmp_path) == [trainer.state.global_step]
     assert "max_time" in trainer.control.why("training_stop")
+
+
+def test_a_signal_that_comes_when_the_training_is_over_does_what_it_does_outside(tmp_path: Path) -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        trainer = trainer_of(tmp_path)
+        trainer.on("on_close", send("SIGTERM"), stage=Stage.ACT)
+        trainer.train()
+        assert (seen, trainer.state.global_step) == ([signal.SIGTERM], 24)
+        trainer.train()
+        assert seen == [signal.SIGTERM] * 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_before_an_error_ends_the_next_training(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, eval_strategy="no")
+
+    def fails() -> None:
+        send("SIGTERM")()
+        raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+    trainer.model.at[True, 3] = fails
+    trainer.args.auto_find_batch_size = True
+    with pytest.raises(SystemExit) as ended:
+        trainer.train()
+    assert (ended.value.code, str(ended.value)) == (143, "SIGTERM, before the first step")
+    assert saved_steps(tmp_path) == []
+    trainer.args.auto_find_batch_size = False
+    trainer.train()
+    assert trainer.state.global_step == 24
 
 
 def test_a_signal_that_comes_while_the_others_are_asked_stays_noted() -> None:
