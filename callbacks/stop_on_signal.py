@@ -120,6 +120,8 @@ class StopOnSignal(Callback):
     @order(Stage.RELEASE)
     def on_train_end(self, run: Run) -> None:
         if self._anybody_noted(run):
+            if run.args.should_save:
+                logger.warning("%s: %s", self._reason, _how_to_go_on(run))
             self._stop(self._reason)
 
     def _stop(self, reason: str) -> NoReturn:
@@ -138,3 +140,10 @@ class StopOnSignal(Callback):
         if self._noted and run.exception is None:  # it came after the training had looked for it the last time
             late, self._noted = self._noted, 0
             signal.raise_signal(late)
+
+
+def _how_to_go_on(run: Run) -> str:
+    saved, step = run.checkpoint, run.state.global_step
+    if saved is None or saved.step != step or not saved.path.is_dir():
+        return f"the training ended after step {step}, which is not saved."
+    return f"step {step} is saved in {saved.path}; `resume_from_checkpoint=True` goes on from there."

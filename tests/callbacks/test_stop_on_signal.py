@@ -175,6 +175,18 @@ def test_handlers_are_what_they_were_before(ending: str, tmp_path: Path) -> None
     assert {name: signal.getsignal(getattr(signal, name)) for name in SIGNALS} == before
 
 
+@pytest.mark.parametrize("saves", [True, False])
+def test_the_user_is_told_how_to_go_on(saves: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer = trainer_of(tmp_path, save_strategy="steps" if saves else "no")
+    trainer.model.at[True, 2] = send("SIGINT")
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    said = f"step 2 is saved in {tmp_path / 'checkpoint-2'}; `resume_from_checkpoint=True` goes on from there."
+    if not saves:
+        said = "the training ended after step 2, which is not saved."
+    assert caplog.messages[-1] == f"SIGINT: {said}"
+
+
 def test_a_run_that_saves_nothing_is_stopped_without_a_checkpoint_unless_asked_for(tmp_path: Path) -> None:
     for wanted, saved in ((False, []), (True, [2])):
         trainer = trainer_of(tmp_path, save_strategy="no", enable_jit_checkpoint=wanted)
