@@ -18,6 +18,7 @@ from ..randomness import random_states, restore_random_states
 from ..utils import set_seed
 from .batches import map_tensors
 from .collate import Collator
+from .forking import let_threads_rest
 from .length_sampler import LengthGroupedSampler
 from .samplers import BatchedSampler, GivenSampler
 from .shares import EvenEnds, Filled, SharedStream
@@ -254,6 +255,8 @@ class Loader(DataLoader[Any]):
         # Rows that are indexed are found again by their numbers, and those of workers by their number of batches.
         indexed = isinstance(self.batch_sampler, BatchedSampler)
         passage.keeps_state = not self.num_workers and not indexed and keeps_state(self.dataset)
+        if self.num_workers:
+            let_threads_rest()
         with starting_workers() if self.num_workers else nullcontext():
             batches: Iterator[Any] = super().__iter__()
         if self._stream is not None:
