@@ -13,8 +13,6 @@ import threading
 import time
 from pathlib import Path
 
-import torch.distributed as dist
-
 PATIENCE = 0.1
 """Seconds to wait at most: a thread that always computes shall not hold up the workers."""
 
@@ -24,10 +22,9 @@ _THREADS = Path("/proc/self/task")
 def let_threads_rest() -> None:
     """Wait until what the threads of the process group had to do is done. Call it just before workers are forked.
 
-    It returns at once where there is no group, where Python is mended, and where the system does not say what threads
-    do.
+    It returns at once where Python is mended, and where the system does not say what threads do.
     """
-    if sys.version_info >= (3, 12) or not dist.is_available() or not dist.is_initialized() or not _THREADS.is_dir():
+    if sys.version_info >= (3, 12) or not _THREADS.is_dir():
         return
     until = time.monotonic() + PATIENCE
     while _others_run() and time.monotonic() < until:

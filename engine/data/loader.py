@@ -71,6 +71,11 @@ class Loader(DataLoader[Any]):
     _heirs: dict[int, Any] | None = None
     _iterating: Any = None
 
+    def __init__(self, *args: Any, in_group: bool = False, **options: Any) -> None:
+        """Load as torch's loader does; `in_group` says that the process is one of several that talk to each other."""
+        super().__init__(*args, **options)
+        self._in_group = in_group
+
     def set_epoch(self, epoch: int) -> None:
         """Shuffle for an epoch, counted from 0, and tell a dataset that wants to know."""
         if isinstance(self.batch_sampler, BatchedSampler):
@@ -255,7 +260,7 @@ class Loader(DataLoader[Any]):
         # Rows that are indexed are found again by their numbers, and those of workers by their number of batches.
         indexed = isinstance(self.batch_sampler, BatchedSampler)
         passage.keeps_state = not self.num_workers and not indexed and keeps_state(self.dataset)
-        if self.num_workers:
+        if self.num_workers and self._in_group:
             let_threads_rest()
         with starting_workers() if self.num_workers else nullcontext():
             batches: Iterator[Any] = super().__iter__()

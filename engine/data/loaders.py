@@ -57,6 +57,7 @@ def build_loader(
     options: dict[str, Any] = {
         "collate_fn": collator,
         "num_workers": args.dataloader_num_workers,
+        "in_group": not ranks.alone,
         "pin_memory": args.dataloader_pin_memory and args.device.type == "cuda",
         "persistent_workers": args.dataloader_persistent_workers and args.dataloader_num_workers > 0,
         "prefetch_factor": args.dataloader_prefetch_factor,

@@ -6,20 +6,17 @@ import threading
 import time
 
 import pytest
-import torch.distributed as dist
-from engine_toys import trainer
+import torch
 
+from trainbus import TrainingArguments
 from trainbus.engine.data import forking, loader
 from trainbus.engine.data.forking import let_threads_rest
+from trainbus.engine.data.loaders import build_loader
+from trainbus.engine.ranks import Ranks
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or sys.version_info >= (3, 12), reason="elsewhere nothing is waited for"
 )
-
-
-@pytest.fixture
-def group(monkeypatch):
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)
 
 
 @pytest.fixture
@@ -37,27 +34,25 @@ def seconds_of(call):
     return time.monotonic() - began
 
 
-def test_what_a_thread_has_to_do_is_waited_for(group, computing, monkeypatch):
+def test_what_a_thread_has_to_do_is_waited_for(computing, monkeypatch):
     monkeypatch.setattr(forking, "PATIENCE", 60)
     let_threads_rest()
     assert seconds_of(computing.join) < 0.01
 
 
-def test_one_that_always_computes_holds_nothing_up(group, computing, monkeypatch):
+def test_one_that_always_computes_holds_nothing_up(computing, monkeypatch):
     monkeypatch.setattr(forking, "PATIENCE", 0.01)
     let_threads_rest()
     assert computing.is_alive()
 
 
-def test_without_a_process_group_nothing_is_waited_for(computing, monkeypatch):
-    monkeypatch.setattr(forking, "PATIENCE", 60)
-    let_threads_rest()
-    assert computing.is_alive()
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_training_waits_before_each_epoch_s_workers(workers, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("workers", "world_size"), [(0, 1), (2, 1), (0, 2), (2, 2)])
+def test_processes_of_a_group_wait_before_each_epoch_s_workers(workers, world_size, monkeypatch):
     waited = []
     monkeypatch.setattr(loader, "let_threads_rest", lambda: waited.append(True))
-    trainer(tmp_path, args={"dataloader_num_workers": workers, "num_train_epochs": 2}).train()
-    assert len(waited) == (2 if workers else 0)
+    args = TrainingArguments(use_cpu=True, dataloader_num_workers=workers)
+    options = {"batch_size": 1, "training": True, "accepted": None, "seed": 0}
+    rows = build_loader([1, 2, 3, 4], args, torch.tensor, Ranks(0, world_size), **options)
+    for _ in range(2):
+        assert len(list(rows)) == 4 // world_size
+    assert len(waited) == (2 if workers and world_size > 1 else 0)
