@@ -60,8 +60,7 @@ lint: $(READY)
 # where a link is missing, so the number of files it saw is compared with the number there is.
 types: $(READY)
 	mkdir -p $(FARM)
-	ln -sfn ../../engine/_root/__init__.py $(FARM)/__init__.py
-	ln -sfn ../../engine/_root/py.typed $(FARM)/py.typed
+	for file in __init__.py former.py lazy.py py.typed; do ln -sfn ../../engine/_root/$$file $(FARM)/$$file; done
 	for folder in $(FOLDERS); do ln -sfn ../../$$folder $(FARM)/$$folder; done
 	MYPYPATH=.typing $(BIN)/python -m mypy --strict -p trainbus | tee .typing/report
 	seen=$$(grep -oE '[0-9]+ source files?' .typing/report | grep -oE '[0-9]+' || echo 0); \

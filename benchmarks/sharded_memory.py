@@ -35,8 +35,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import TensorDataset
 
-from trainbus.engine.memory_plan import need
-from trainbus.engine.memory_ways import Training, Way, ways
+from trainbus.engine.distributed.memory_estimate import need
+from trainbus.engine.distributed.strategies import Training, Way, ways
 
 PROCESSES = 2
 LAYERS, WIDTH = 16, 256

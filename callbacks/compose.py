@@ -9,10 +9,10 @@ from ..engine.arguments import TrainingArguments
 from ..events.callback import Callback
 from ..events.errors import ArgumentError
 from ..events.triggers import never
-from .cadence import Cadence
+from .base.cadence import Cadence
 from .defaults import DEFAULTS
 from .hf import DefaultFlowCallback
-from .stop_at_max_steps import StopAtMaxSteps
+from .stopping.stop_at_max_steps import StopAtMaxSteps
 
 
 def compose(args: TrainingArguments, listed: Iterable[Any], found: Iterable[Any] = ()) -> list[Any]:

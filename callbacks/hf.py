@@ -14,13 +14,13 @@ from ..events.errors import ArgumentError
 from ..events.stages import Stage
 from ..events.state import TrainerState
 from ..events.triggers import Moment, never
-from .cadence import Cadence
-from .checkpoint import Checkpoint
-from .early_stopping import EarlyStopping
-from .evaluate import Evaluate
-from .log import Log
-from .progress import Progress
-from .stop_at_max_steps import StopAtMaxSteps
+from .base.cadence import Cadence
+from .flow.checkpoint import Checkpoint
+from .flow.evaluate import Evaluate
+from .flow.log import Log
+from .monitor.progress import Progress
+from .stopping.early_stopping import EarlyStopping
+from .stopping.stop_at_max_steps import StopAtMaxSteps
 
 TrainerCallback = Callback
 ProgressCallback = Progress

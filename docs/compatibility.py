@@ -10,12 +10,12 @@ from typing import Any
 from readers import readers_of
 
 import trainbus
+from trainbus.engine.api.overrides import NEVER_CALLED
 from trainbus.engine.arguments import ALIASES, TrainingArguments
-from trainbus.engine.arguments.left_out import ARGUMENTS, VALUES
 from trainbus.engine.arguments.script import ScriptArguments
-from trainbus.engine.optim_table import OPTIMIZERS, UNAVAILABLE
-from trainbus.engine.overrides import NEVER_CALLED
-from trainbus.engine.schedules import SCHEDULES
+from trainbus.engine.arguments.unsupported import ARGUMENTS, VALUES
+from trainbus.engine.optim.registry import OPTIMIZERS, UNAVAILABLE
+from trainbus.engine.optim.schedules import SCHEDULES
 from trainbus.events import EVENTS
 
 Table = Callable[[tuple[str, ...], Iterable[tuple[str, ...]]], str]

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from .arguments import TrainingArguments as TrainingArguments
     from .arguments.seq2seq import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
-    from .data.collate import DefaultDataCollator as DefaultDataCollator
-    from .data.collate import default_data_collator as default_data_collator
+    from .data.collators import DataCollatorForLanguageModeling as DataCollatorForLanguageModeling
     from .data.collators import DataCollatorForSeq2Seq as DataCollatorForSeq2Seq
     from .data.collators import DataCollatorForTokenClassification as DataCollatorForTokenClassification
     from .data.collators import DataCollatorWithPadding as DataCollatorWithPadding
-    from .data.collators_lm import DataCollatorForLanguageModeling as DataCollatorForLanguageModeling
-    from .seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
+    from .data.collators import DefaultDataCollator as DefaultDataCollator
+    from .data.collators import default_data_collator as default_data_collator
+    from .evaluation.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
+    from .trainer import Trainer as Trainer
 
-_PLACES = {
-    "arguments.seq2seq": ("Seq2SeqTrainingArguments",),
-    "data.collate": ("DefaultDataCollator", "default_data_collator"),
-    "data.collators": ("DataCollatorForSeq2Seq", "DataCollatorForTokenClassification", "DataCollatorWithPadding"),
-    "data.collators_lm": ("DataCollatorForLanguageModeling",),
-    "seq2seq": ("Seq2SeqTrainer",),
-}
-"""Where names live that are imported from here: using one imports its module."""
-
-_HOME = {name: place for place, names in _PLACES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+__getattr__, __all__ = lazy_exports(
+    __name__,
+    {
+        "arguments": ("TrainingArguments",),
+        "arguments.seq2seq": ("Seq2SeqTrainingArguments",),
+        "data.collators": (
+            *("DataCollatorForLanguageModeling", "DataCollatorForSeq2Seq", "DataCollatorForTokenClassification"),
+            *("DataCollatorWithPadding", "DefaultDataCollator", "default_data_collator"),
+        ),
+        "evaluation.seq2seq": ("Seq2SeqTrainer",),
+        "trainer": ("Trainer",),
+    },
+)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from ..events.bus import EventBus
 from ..events.control import SERVED, TrainerControl
 from ..events.state import TrainerState
-from .position import Position
+from .data.position import Position
 
 
 class Phase(Enum):

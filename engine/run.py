@@ -19,15 +19,15 @@ from ..events.state import TrainerState
 from ..events.triggers import Moment, Place
 from .arguments import TrainingArguments
 from .checkpoint.callback_states import CallbackStates
-from .checkpoint.contents import Contents
-from .losses import Losses
-from .position import Position, Sizes
-from .ranks import Ranks
+from .checkpoint.read.contents import Contents
+from .data.position import Position, Sizes
+from .distributed.ranks import Ranks
+from .loss.loss_window import Losses
+from .loss.train_summary import train_summary
 from .seams import Seams
-from .summary import train_summary
 
 if TYPE_CHECKING:
-    from .plan import Plan
+    from .data.plan import Plan
 
 
 class Services(Protocol):

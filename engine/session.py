@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..events.control import FLAGS
-from .faults import watch_over
+from .distributed.failures import watch_over
 from .run import Run
 from .seams import Seams
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .consensus import Agree, agree_alone
-from .schedules import needs_metric
+from .distributed.consensus import Agree, agree_alone
+from .optim.schedules import needs_metric
 
 if TYPE_CHECKING:
     from .data.feed import Window

@@ -12,39 +12,39 @@ import torch
 from torch import nn
 
 from ..callbacks.compose import compose
-from ..callbacks.schedule_free import ScheduleFree
+from ..callbacks.optimizer.schedule_free import ScheduleFree
 from ..events.control import TrainerControl
 from ..events.errors import ArgumentError, ModelError
 from ..events.state import TrainerState
 from ..integrations import found_callbacks, load, search_backend
-from .alike import check_built
+from .api.callbacks import Subscribing
+from .api.evaluation import Evaluating
+from .api.introspection import Asking
+from .api.overrides import adapt_overrides
+from .api.publishing import Publishing
+from .api.search import Searching
+from .api.validation import check_given, collator_for, training_arguments
 from .arguments import TrainingArguments
-from .batch_size import memory_explained, with_smaller_batches
 from .checkpoint import store
-from .checkpoint.choosing import folder_to_resume
-from .checkpoint.resumption import NoResumption, Resumption
-from .consensus import agreement, agreement_on_updates
-from .data.collate import Collator
+from .checkpoint.read.choosing import folder_to_resume
+from .checkpoint.read.resumption import NoResumption, Resumption
+from .data.build import length_of
+from .data.collators.default import Collator
 from .data.feed import Feed
-from .data.loaders import length_of
-from .faults import introduce
-from .given import check_given, collator_for, training_arguments
+from .data.plan import Plan, plan_run
+from .distributed.consensus import agreement, agreement_on_updates
+from .distributed.consistency import check_built
+from .distributed.failures import introduce
+from .distributed.ranks import Ranks
+from .evaluation.outputs import EvalPrediction, TrainOutput, print_messages, set_seed
 from .loop import Loop
-from .objective import Objective
-from .optim import build_given, build_optimizer, parameter_groups
-from .overrides import adapt_overrides
-from .plan import Plan, plan_run
-from .ranks import Ranks
+from .loss.objective import Objective
+from .optim.build import build_given, build_optimizer, parameter_groups
+from .optim.schedules import get_scheduler
 from .run import Run
-from .schedules import get_scheduler
+from .search.batch_size import memory_explained, with_smaller_batches
 from .session import session
 from .stepper import Stepper
-from .surface.asking import Asking
-from .surface.evaluating import Evaluating
-from .surface.publishing import Publishing
-from .surface.searching import Searching
-from .surface.subscribing import Subscribing
-from .utils import EvalPrediction, TrainOutput, print_messages, set_seed
 
 logger = logging.getLogger(__name__)
 

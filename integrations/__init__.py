@@ -10,25 +10,25 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any
 
-from ..engine.arguments.left_out import instead
+from ..engine.arguments.unsupported import instead
 from ..events.callback import Callback
 from ..events.errors import ArgumentError, MissingExtra, TrainbusError, nearest
 
 logger = logging.getLogger(__name__)
 
 TABLE: dict[str, tuple[str, str, str]] = {
-    "wandb": ("wandb:Wandb", "wandb", "wandb"),
+    "wandb": ("wandb.tracker:Wandb", "wandb", "wandb"),
     "tensorboard": ("tensorboard:TensorBoard", "tensorboard", "tensorboard"),
     "trackio": ("trackio:Trackio", "trackio", "trackio"),
     "mlflow": ("mlflow:MLflow", "mlflow", "mlflow"),
     "liger": ("liger:Liger", "liger_kernel", "liger"),
     "hub": ("hub:PushToHub", "huggingface_hub", "hub"),
-    "deepspeed": ("deepspeed:DeepSpeed", "deepspeed", "deepspeed"),
-    "sharded_ddp": ("fairscale:ShardedDDP", "fairscale", "sharded"),
-    "fairscale_fsdp": ("fairscale_fsdp:FairscaleFSDP", "fairscale", "sharded"),
+    "deepspeed": ("deepspeed.callback:DeepSpeed", "deepspeed", "deepspeed"),
+    "sharded_ddp": ("fairscale.sharded_ddp:ShardedDDP", "fairscale", "sharded"),
+    "fairscale_fsdp": ("fairscale.fsdp:FairscaleFSDP", "fairscale", "sharded"),
     "optuna_search": ("optuna:OptunaSearch", "optuna", "optuna"),
     "ray_search": ("ray:RaySearch", "ray", "ray"),
-    "wandb_search": ("wandb_sweep:WandbSweep", "wandb", "wandb"),
+    "wandb_search": ("wandb.sweep:WandbSweep", "wandb", "wandb"),
 }
 """Name -> what to import here, the package it needs, and the extra that installs it."""
 

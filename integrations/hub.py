@@ -22,13 +22,13 @@ from huggingface_hub.utils import (
     validate_repo_id,
 )
 
-from ..callbacks.status_file import NAME as STATUS
+from ..callbacks.monitor.status_file import NAME as STATUS
+from ..engine.api.model_card import Facts, known_metrics, title
+from ..engine.api.publishing import CARD
 from ..engine.arguments import TrainingArguments
 from ..engine.arguments.hub import HubStrategy
-from ..engine.checkpoint import files
-from ..engine.model_card import Facts, known_metrics, title
+from ..engine.checkpoint.format import files
 from ..engine.run import Run
-from ..engine.surface.publishing import CARD
 from ..events.callback import Callback
 from ..events.errors import ArgumentError, nearest
 from ..events.stages import Stage

@@ -10,7 +10,7 @@ from typing import Any
 
 import mlflow
 
-from ..callbacks.tracker import Tracker
+from ..callbacks.base.tracker import Tracker
 from ..engine.arguments import TrainingArguments
 from ..engine.run import Run
 from ..events.control import TrainerControl

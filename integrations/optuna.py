@@ -8,8 +8,8 @@ from typing import Any
 
 import optuna
 
-from ..callbacks.report_to_trial import ReportToTrial
-from ..engine.search import BestRun, Search, takes_trial
+from ..callbacks.flow.report_to_trial import ReportToTrial
+from ..engine.search.hyperparameters import BestRun, Search, takes_trial
 from ..events.bus import note
 from ..events.errors import ArgumentError, TrainbusError, nearest
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import ray.tune
 
-from ..callbacks.report_to_trial import ReportToTrial
-from ..engine.search import BestRun, Search
+from ..callbacks.flow.report_to_trial import ReportToTrial
+from ..engine.search.hyperparameters import BestRun, Search
 from ..events.bus import note
 from ..events.errors import TrainbusError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from ..callbacks.tracker import in_sections
+from ..callbacks.base.tracker import in_sections
 from ..engine.arguments import TrainingArguments
 from ..engine.run import Run
 from ..events.callback import Callback

@@ -8,7 +8,7 @@ from typing import Any
 
 import trackio
 
-from ..callbacks.tracker import Tracker, in_sections
+from ..callbacks.base.tracker import Tracker, in_sections
 from ..engine.arguments import TrainingArguments
 from ..engine.run import Run
 

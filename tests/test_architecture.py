@@ -37,8 +37,8 @@ OUTSIDE = {
 """Which packages each may import, beside the standard library."""
 
 
-INTEGRATIONS = {target.partition(":")[0] for target, _, _ in TABLE.values()}
-"""The modules that are integrations; one that is large has parts beside it, whose names begin with its own."""
+INTEGRATIONS = {target.partition(":")[0].partition(".")[0] for target, _, _ in TABLE.values()}
+"""The integrations: a module each, or a folder of modules."""
 
 
 def package_of(path: Path) -> list[str]:
@@ -79,7 +79,7 @@ def attributes_of(source: str) -> Iterator[str]:
         ("from ...events.bus import EventBus", ["trainbus.events.bus.EventBus"]),
         ("from ... import callbacks", ["trainbus.callbacks"]),
         ("def f():\n    if True:\n        import wandb", ["wandb"]),
-        ("if TYPE_CHECKING:\n    from trainbus.callbacks.log import Log", ["trainbus.callbacks.log.Log"]),
+        ("if TYPE_CHECKING:\n    from trainbus.callbacks.flow.log import Log", ["trainbus.callbacks.flow.log.Log"]),
     ],
 )
 def test_the_reader_of_imports_sees_every_spelling(source, found):
@@ -113,8 +113,14 @@ def inside(names: set[str]) -> set[str]:
 
 
 def integration_of(module: str) -> str:
-    """Return the integration that a module is, or is a part of, as `deepspeed_config` is of `deepspeed`."""
-    return max((known for known in INTEGRATIONS if f"{module}_".startswith(f"{known}_")), key=len, default=module)
+    """Return the integration that a module is, or is a part of, as `deepspeed.config` is of `deepspeed`."""
+    return module.partition(".")[0]
+
+
+def module_of(path: Path) -> str:
+    """Return a module of a folder, relative to it, as `deepspeed.config`; the folder's own is `__init__`."""
+    parts = path.with_suffix("").parts[1:]
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
 
 
 def outside(names: set[str]) -> set[str]:
@@ -126,7 +132,7 @@ def outside(names: set[str]) -> set[str]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_folder_imports_only_the_folders_it_may(imports, folder):
-    allowed = [f"trainbus.{sibling}" for sibling in SIBLINGS[folder]]
+    allowed = ["trainbus.lazy", *(f"trainbus.{sibling}" for sibling in SIBLINGS[folder])]
     trespasses = {
         f"{path} imports {name}"
         for path, names in imports.items()
@@ -164,12 +170,16 @@ def test_facade_imports_only_for_type_checkers(modules):
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_folder_imports_only_the_packages_it_may(imports, folder):
-    own = {target.partition(":")[0]: package for target, package, _ in TABLE.values() if folder == "integrations"}
+    own = {
+        integration_of(target.partition(":")[0]): package
+        for target, package, _ in TABLE.values()
+        if folder == "integrations"
+    }
     trespasses = {
         f"{path} imports {package}"
         for path, names in imports.items()
         if path.parts[0] == folder
-        for package in outside(names) - OUTSIDE[folder] - {own.get(integration_of(path.stem))}
+        for package in outside(names) - OUTSIDE[folder] - {own.get(integration_of(module_of(path)))}
     }
     assert trespasses == set()
 
@@ -188,13 +198,13 @@ def test_integrations_do_not_import_each_other(imports):
         if path.parts[0] == "integrations"
         for name in names
         if within(name, "trainbus.integrations")
-        if integration_of(name.split(".")[2]) != integration_of(path.stem)
+        if integration_of(name.split(".")[2]) != integration_of(module_of(path))
     }
     assert trespasses == set()
 
 
 def test_every_integration_is_in_the_table(imports):
-    modules = {integration_of(path.stem) for path in imports if path.parts[0] == "integrations"} - {"__init__"}
+    modules = {integration_of(module_of(path)) for path in imports if path.parts[0] == "integrations"} - {"__init__"}
     assert modules == INTEGRATIONS
 
 
@@ -208,9 +218,10 @@ def test_only_ranks_and_integrations_name_torch_distributed(modules, imports):
         for path, source in modules.items()
         if any(within(name, "torch.distributed") for name in imports[path] | set(attributes_of(source)))
     }
-    assert Path("engine/ranks.py") in named
-    parallelism = {Path(f"callbacks/{name}.py") for name in ("ddp", "fully_shard", "sharded_optimizer")}
-    assert {path for path in named if path.parts[0] != "integrations"} <= {Path("engine/ranks.py"), *parallelism}
+    assert Path("engine/distributed/ranks.py") in named
+    parallelism = {Path(f"callbacks/parallel/{name}.py") for name in ("ddp", "fully_shard", "sharded_optimizer")}
+    allowed = {Path("engine/distributed/ranks.py"), *parallelism}
+    assert {path for path in named if path.parts[0] != "integrations"} <= allowed
 
 
 def test_guests_use_no_private_name_of_the_engine(imports):

@@ -29,7 +29,7 @@ from trainbus import (
     never,
     order,
 )
-from trainbus.engine.checkpoint.codec import load_values
+from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.engine.checkpoint.store import read_state
 from trainbus.events import NonFiniteError, SubscriptionError, record
 

@@ -23,8 +23,8 @@ from safetensors.torch import save_file
 import trainbus.callbacks
 import trainbus.integrations
 from trainbus import Callback, Checkpoint, Evaluate, Log, Stage, TrainingArguments, every
-from trainbus.engine.checkpoint.codec import encode, load_values
-from trainbus.engine.checkpoint.retention import Keep
+from trainbus.engine.checkpoint.format.codec import encode, load_values
+from trainbus.engine.checkpoint.write.retention import Keep
 from trainbus.events import ArgumentError, SubscriptionError, Trigger, record
 
 sys.path.insert(0, str(Path(__file__).parent / "callbacks"))  # where the toys are, whichever tests are run
@@ -89,13 +89,13 @@ def discover() -> tuple[list[type[Callback]], dict[str, str]]:
     """Return every callback class of the two packages, and why some modules were left out."""
     found, missing = [], {}
     for package in (trainbus.callbacks, trainbus.integrations):
-        for info in pkgutil.iter_modules(package.__path__):
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.", onerror=lambda name: None):
             try:
-                module = importlib.import_module(f"{package.__name__}.{info.name}")
+                module = importlib.import_module(info.name)
             except ModuleNotFoundError as error:
                 if error.name is None or error.name.startswith("trainbus"):
                     raise
-                missing[info.name] = f"{error.name} is not installed"
+                missing[info.name.removeprefix(f"{package.__name__}.")] = f"{error.name} is not installed"
                 continue
             found += [
                 value

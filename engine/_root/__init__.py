@@ -3,53 +3,53 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from trainbus.callbacks.align_tokens import AlignTokens as AlignTokens
-    from trainbus.callbacks.carry_past import CarryPast as CarryPast
-    from trainbus.callbacks.checkpoint import Checkpoint as Checkpoint
-    from trainbus.callbacks.compile_model import Compile as Compile
-    from trainbus.callbacks.control_file import ControlFile as ControlFile
-    from trainbus.callbacks.count_flops import CountFlops as CountFlops
-    from trainbus.callbacks.count_tokens import CountTokens as CountTokens
-    from trainbus.callbacks.data_parallel import DataParallel as DataParallel
-    from trainbus.callbacks.ddp import DDP as DDP
-    from trainbus.callbacks.early_stopping import EarlyStopping as EarlyStopping
-    from trainbus.callbacks.ema import EMA as EMA
-    from trainbus.callbacks.empty_cache import EmptyCache as EmptyCache
-    from trainbus.callbacks.evaluate import Evaluate as Evaluate
-    from trainbus.callbacks.find_learning_rate import FindLearningRate as FindLearningRate
-    from trainbus.callbacks.freeze import Freeze as Freeze
-    from trainbus.callbacks.fsdp import FSDP as FSDP
-    from trainbus.callbacks.gradient_checkpointing import GradientCheckpointing as GradientCheckpointing
-    from trainbus.callbacks.half_evaluation import HalfEvaluation as HalfEvaluation
-    from trainbus.callbacks.half_weights import HalfWeights as HalfWeights
+    from trainbus.callbacks.flow.checkpoint import Checkpoint as Checkpoint
+    from trainbus.callbacks.flow.control_file import ControlFile as ControlFile
+    from trainbus.callbacks.flow.evaluate import Evaluate as Evaluate
+    from trainbus.callbacks.flow.keep_best import KeepBest as KeepBest
+    from trainbus.callbacks.flow.log import Log as Log
+    from trainbus.callbacks.flow.report_to_trial import ReportToTrial as ReportToTrial
     from trainbus.callbacks.hf import DefaultFlowCallback as DefaultFlowCallback
     from trainbus.callbacks.hf import EarlyStoppingCallback as EarlyStoppingCallback
     from trainbus.callbacks.hf import PrinterCallback as PrinterCallback
     from trainbus.callbacks.hf import ProgressCallback as ProgressCallback
     from trainbus.callbacks.hf import TrainerCallback as TrainerCallback
-    from trainbus.callbacks.keep_best import KeepBest as KeepBest
-    from trainbus.callbacks.log import Log as Log
-    from trainbus.callbacks.memory_metrics import MemoryMetrics as MemoryMetrics
-    from trainbus.callbacks.metric_schedule import MetricSchedule as MetricSchedule
-    from trainbus.callbacks.mixed_precision import MixedPrecision as MixedPrecision
-    from trainbus.callbacks.nan_guard import NaNGuard as NaNGuard
-    from trainbus.callbacks.neftune import NEFTune as NEFTune
-    from trainbus.callbacks.progress import Progress as Progress
-    from trainbus.callbacks.report_to_trial import ReportToTrial as ReportToTrial
-    from trainbus.callbacks.schedule_free import ScheduleFree as ScheduleFree
-    from trainbus.callbacks.sharded_optimizer import ShardedOptimizer as ShardedOptimizer
-    from trainbus.callbacks.status_file import StatusFile as StatusFile
-    from trainbus.callbacks.stop_at_max_steps import StopAtMaxSteps as StopAtMaxSteps
-    from trainbus.callbacks.stop_at_time import StopAtTime as StopAtTime
-    from trainbus.callbacks.stop_on_signal import StopOnSignal as StopOnSignal
-    from trainbus.callbacks.tf32 import TF32 as TF32
-    from trainbus.callbacks.watch_numbers import WatchNumbers as WatchNumbers
-    from trainbus.engine.adafactor import Adafactor as Adafactor
+    from trainbus.callbacks.model.align_tokens import AlignTokens as AlignTokens
+    from trainbus.callbacks.model.compile_model import Compile as Compile
+    from trainbus.callbacks.model.ema import EMA as EMA
+    from trainbus.callbacks.model.freeze import Freeze as Freeze
+    from trainbus.callbacks.model.gradient_checkpointing import GradientCheckpointing as GradientCheckpointing
+    from trainbus.callbacks.model.neftune import NEFTune as NEFTune
+    from trainbus.callbacks.model.recurrent_memory import CarryPast as CarryPast
+    from trainbus.callbacks.monitor.count_flops import CountFlops as CountFlops
+    from trainbus.callbacks.monitor.count_tokens import CountTokens as CountTokens
+    from trainbus.callbacks.monitor.empty_cache import EmptyCache as EmptyCache
+    from trainbus.callbacks.monitor.memory_metrics import MemoryMetrics as MemoryMetrics
+    from trainbus.callbacks.monitor.progress import Progress as Progress
+    from trainbus.callbacks.monitor.status_file import StatusFile as StatusFile
+    from trainbus.callbacks.monitor.watch_numbers import WatchNumbers as WatchNumbers
+    from trainbus.callbacks.optimizer.find_learning_rate import FindLearningRate as FindLearningRate
+    from trainbus.callbacks.optimizer.metric_schedule import MetricSchedule as MetricSchedule
+    from trainbus.callbacks.optimizer.schedule_free import ScheduleFree as ScheduleFree
+    from trainbus.callbacks.parallel.data_parallel import DataParallel as DataParallel
+    from trainbus.callbacks.parallel.ddp import DDP as DDP
+    from trainbus.callbacks.parallel.fsdp import FSDP as FSDP
+    from trainbus.callbacks.parallel.sharded_optimizer import ShardedOptimizer as ShardedOptimizer
+    from trainbus.callbacks.precision.half_evaluation import HalfEvaluation as HalfEvaluation
+    from trainbus.callbacks.precision.half_weights import HalfWeights as HalfWeights
+    from trainbus.callbacks.precision.mixed_precision import MixedPrecision as MixedPrecision
+    from trainbus.callbacks.precision.tf32 import TF32 as TF32
+    from trainbus.callbacks.stopping.early_stopping import EarlyStopping as EarlyStopping
+    from trainbus.callbacks.stopping.nan_guard import NaNGuard as NaNGuard
+    from trainbus.callbacks.stopping.stop_at_max_steps import StopAtMaxSteps as StopAtMaxSteps
+    from trainbus.callbacks.stopping.stop_at_time import StopAtTime as StopAtTime
+    from trainbus.callbacks.stopping.stop_on_signal import StopOnSignal as StopOnSignal
     from trainbus.engine.arguments import HubStrategy as HubStrategy
     from trainbus.engine.arguments import IntervalStrategy as IntervalStrategy
     from trainbus.engine.arguments import OptimizerNames as OptimizerNames
@@ -57,51 +57,62 @@ if TYPE_CHECKING:
     from trainbus.engine.arguments import SaveStrategy as SaveStrategy
     from trainbus.engine.arguments import SchedulerType as SchedulerType
     from trainbus.engine.arguments import TrainingArguments as TrainingArguments
+    from trainbus.engine.arguments.cli.parser import ArgumentParser as ArgumentParser
+    from trainbus.engine.arguments.cli.parser import HfArgumentParser as HfArgumentParser
+    from trainbus.engine.arguments.cli.parser import PdArgumentParser as PdArgumentParser
     from trainbus.engine.arguments.seq2seq import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
-    from trainbus.engine.checkpoint.listing import get_last_checkpoint as get_last_checkpoint
-    from trainbus.engine.checkpoint.retention import Keep as Keep
-    from trainbus.engine.data.collate import DefaultDataCollator as DefaultDataCollator
-    from trainbus.engine.data.collate import default_data_collator as default_data_collator
-    from trainbus.engine.data.collators import DataCollatorForSeq2Seq as DataCollatorForSeq2Seq
-    from trainbus.engine.data.collators import DataCollatorForTokenClassification as DataCollatorForTokenClassification
-    from trainbus.engine.data.collators import DataCollatorWithPadding as DataCollatorWithPadding
-    from trainbus.engine.data.collators_lm import DataCollatorForLanguageModeling as DataCollatorForLanguageModeling
-    from trainbus.engine.parser import ArgumentParser as ArgumentParser
-    from trainbus.engine.parser import HfArgumentParser as HfArgumentParser
-    from trainbus.engine.parser import PdArgumentParser as PdArgumentParser
-    from trainbus.engine.run import Run as Run
-    from trainbus.engine.schedule_functions import get_constant_schedule as get_constant_schedule
-    from trainbus.engine.schedule_functions import (
+    from trainbus.engine.checkpoint.read.listing import get_last_checkpoint as get_last_checkpoint
+    from trainbus.engine.checkpoint.write.retention import Keep as Keep
+    from trainbus.engine.data.collators.default import DefaultDataCollator as DefaultDataCollator
+    from trainbus.engine.data.collators.default import default_data_collator as default_data_collator
+    from trainbus.engine.data.collators.language_modeling import (
+        DataCollatorForLanguageModeling as DataCollatorForLanguageModeling,
+    )
+    from trainbus.engine.data.collators.padding import DataCollatorForSeq2Seq as DataCollatorForSeq2Seq
+    from trainbus.engine.data.collators.padding import (
+        DataCollatorForTokenClassification as DataCollatorForTokenClassification,
+    )
+    from trainbus.engine.data.collators.padding import DataCollatorWithPadding as DataCollatorWithPadding
+    from trainbus.engine.evaluation.outputs import EvalLoopOutput as EvalLoopOutput
+    from trainbus.engine.evaluation.outputs import EvalPrediction as EvalPrediction
+    from trainbus.engine.evaluation.outputs import PredictionOutput as PredictionOutput
+    from trainbus.engine.evaluation.outputs import TrainOutput as TrainOutput
+    from trainbus.engine.evaluation.outputs import enable_full_determinism as enable_full_determinism
+    from trainbus.engine.evaluation.outputs import set_seed as set_seed
+    from trainbus.engine.evaluation.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
+    from trainbus.engine.optim.adafactor import Adafactor as Adafactor
+    from trainbus.engine.optim.schedule_functions import get_constant_schedule as get_constant_schedule
+    from trainbus.engine.optim.schedule_functions import (
         get_constant_schedule_with_warmup as get_constant_schedule_with_warmup,
     )
-    from trainbus.engine.schedule_functions import get_cosine_schedule_with_warmup as get_cosine_schedule_with_warmup
-    from trainbus.engine.schedule_functions import (
+    from trainbus.engine.optim.schedule_functions import (
+        get_cosine_schedule_with_warmup as get_cosine_schedule_with_warmup,
+    )
+    from trainbus.engine.optim.schedule_functions import (
         get_cosine_with_hard_restarts_schedule_with_warmup as get_cosine_with_hard_restarts_schedule_with_warmup,
     )
-    from trainbus.engine.schedule_functions import (
+    from trainbus.engine.optim.schedule_functions import (
         get_cosine_with_min_lr_schedule_with_warmup as get_cosine_with_min_lr_schedule_with_warmup,
     )
-    from trainbus.engine.schedule_functions import (
+    from trainbus.engine.optim.schedule_functions import (
         get_cosine_with_min_lr_schedule_with_warmup_lr_rate as get_cosine_with_min_lr_schedule_with_warmup_lr_rate,
     )
-    from trainbus.engine.schedule_functions import get_greedy_schedule as get_greedy_schedule
-    from trainbus.engine.schedule_functions import get_inverse_sqrt_schedule as get_inverse_sqrt_schedule
-    from trainbus.engine.schedule_functions import get_linear_schedule_with_warmup as get_linear_schedule_with_warmup
-    from trainbus.engine.schedule_functions import (
+    from trainbus.engine.optim.schedule_functions import get_greedy_schedule as get_greedy_schedule
+    from trainbus.engine.optim.schedule_functions import get_inverse_sqrt_schedule as get_inverse_sqrt_schedule
+    from trainbus.engine.optim.schedule_functions import (
+        get_linear_schedule_with_warmup as get_linear_schedule_with_warmup,
+    )
+    from trainbus.engine.optim.schedule_functions import (
         get_polynomial_decay_schedule_with_warmup as get_polynomial_decay_schedule_with_warmup,
     )
-    from trainbus.engine.schedule_functions import get_reduce_on_plateau_schedule as get_reduce_on_plateau_schedule
-    from trainbus.engine.schedule_functions import get_wsd_schedule as get_wsd_schedule
-    from trainbus.engine.schedules import get_scheduler as get_scheduler
-    from trainbus.engine.search import BestRun as BestRun
-    from trainbus.engine.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
+    from trainbus.engine.optim.schedule_functions import (
+        get_reduce_on_plateau_schedule as get_reduce_on_plateau_schedule,
+    )
+    from trainbus.engine.optim.schedule_functions import get_wsd_schedule as get_wsd_schedule
+    from trainbus.engine.optim.schedules import get_scheduler as get_scheduler
+    from trainbus.engine.run import Run as Run
+    from trainbus.engine.search.hyperparameters import BestRun as BestRun
     from trainbus.engine.trainer import Trainer as Trainer
-    from trainbus.engine.utils import EvalLoopOutput as EvalLoopOutput
-    from trainbus.engine.utils import EvalPrediction as EvalPrediction
-    from trainbus.engine.utils import PredictionOutput as PredictionOutput
-    from trainbus.engine.utils import TrainOutput as TrainOutput
-    from trainbus.engine.utils import enable_full_determinism as enable_full_determinism
-    from trainbus.engine.utils import set_seed as set_seed
     from trainbus.events.callback import Callback as Callback
     from trainbus.events.catalog import Event as Event
     from trainbus.events.control import TrainerControl as TrainerControl
@@ -115,95 +126,88 @@ if TYPE_CHECKING:
     from trainbus.events.triggers import every as every
     from trainbus.events.triggers import log_spaced as log_spaced
     from trainbus.events.triggers import never as never
-    from trainbus.integrations.deepspeed import DeepSpeed as DeepSpeed
-    from trainbus.integrations.fairscale import ShardedDDP as ShardedDDP
-    from trainbus.integrations.fairscale_fsdp import FairscaleFSDP as FairscaleFSDP
+    from trainbus.integrations.deepspeed.callback import DeepSpeed as DeepSpeed
+    from trainbus.integrations.fairscale.fsdp import FairscaleFSDP as FairscaleFSDP
+    from trainbus.integrations.fairscale.sharded_ddp import ShardedDDP as ShardedDDP
     from trainbus.integrations.hub import PushToHub as PushToHub
     from trainbus.integrations.liger import Liger as Liger
     from trainbus.integrations.mlflow import MLflow as MLflow
     from trainbus.integrations.tensorboard import TensorBoard as TensorBoard
     from trainbus.integrations.trackio import Trackio as Trackio
-    from trainbus.integrations.wandb import Wandb as Wandb
+    from trainbus.integrations.wandb.tracker import Wandb as Wandb
 
 _PLACES = {
-    "callbacks.align_tokens": ("AlignTokens",),
-    "callbacks.carry_past": ("CarryPast",),
-    "callbacks.checkpoint": ("Checkpoint",),
-    "callbacks.compile_model": ("Compile",),
-    "callbacks.control_file": ("ControlFile",),
-    "callbacks.count_flops": ("CountFlops",),
-    "callbacks.count_tokens": ("CountTokens",),
-    "callbacks.data_parallel": ("DataParallel",),
-    "callbacks.ddp": ("DDP",),
-    "callbacks.early_stopping": ("EarlyStopping",),
-    "callbacks.ema": ("EMA",),
-    "callbacks.empty_cache": ("EmptyCache",),
-    "callbacks.evaluate": ("Evaluate",),
-    "callbacks.find_learning_rate": ("FindLearningRate",),
-    "callbacks.freeze": ("Freeze",),
-    "callbacks.fsdp": ("FSDP",),
-    "callbacks.gradient_checkpointing": ("GradientCheckpointing",),
-    "callbacks.half_evaluation": ("HalfEvaluation",),
-    "callbacks.half_weights": ("HalfWeights",),
+    "callbacks.flow.checkpoint": ("Checkpoint",),
+    "callbacks.flow.control_file": ("ControlFile",),
+    "callbacks.flow.evaluate": ("Evaluate",),
+    "callbacks.flow.keep_best": ("KeepBest",),
+    "callbacks.flow.log": ("Log",),
+    "callbacks.flow.report_to_trial": ("ReportToTrial",),
     "callbacks.hf": (
         "DefaultFlowCallback", "EarlyStoppingCallback", "PrinterCallback", "ProgressCallback", "TrainerCallback",
     ),
-    "callbacks.keep_best": ("KeepBest",),
-    "callbacks.log": ("Log",),
-    "callbacks.memory_metrics": ("MemoryMetrics",),
-    "callbacks.metric_schedule": ("MetricSchedule",),
-    "callbacks.mixed_precision": ("MixedPrecision",),
-    "callbacks.nan_guard": ("NaNGuard",),
-    "callbacks.neftune": ("NEFTune",),
-    "callbacks.progress": ("Progress",),
-    "callbacks.report_to_trial": ("ReportToTrial",),
-    "callbacks.schedule_free": ("ScheduleFree",),
-    "callbacks.sharded_optimizer": ("ShardedOptimizer",),
-    "callbacks.status_file": ("StatusFile",),
-    "callbacks.stop_at_max_steps": ("StopAtMaxSteps",),
-    "callbacks.stop_at_time": ("StopAtTime",),
-    "callbacks.stop_on_signal": ("StopOnSignal",),
-    "callbacks.tf32": ("TF32",),
-    "callbacks.watch_numbers": ("WatchNumbers",),
-    "engine.adafactor": ("Adafactor",),
+    "callbacks.model.align_tokens": ("AlignTokens",),
+    "callbacks.model.compile_model": ("Compile",),
+    "callbacks.model.ema": ("EMA",),
+    "callbacks.model.freeze": ("Freeze",),
+    "callbacks.model.gradient_checkpointing": ("GradientCheckpointing",),
+    "callbacks.model.neftune": ("NEFTune",),
+    "callbacks.model.recurrent_memory": ("CarryPast",),
+    "callbacks.monitor.count_flops": ("CountFlops",),
+    "callbacks.monitor.count_tokens": ("CountTokens",),
+    "callbacks.monitor.empty_cache": ("EmptyCache",),
+    "callbacks.monitor.memory_metrics": ("MemoryMetrics",),
+    "callbacks.monitor.progress": ("Progress",),
+    "callbacks.monitor.status_file": ("StatusFile",),
+    "callbacks.monitor.watch_numbers": ("WatchNumbers",),
+    "callbacks.optimizer.find_learning_rate": ("FindLearningRate",),
+    "callbacks.optimizer.metric_schedule": ("MetricSchedule",),
+    "callbacks.optimizer.schedule_free": ("ScheduleFree",),
+    "callbacks.parallel.data_parallel": ("DataParallel",),
+    "callbacks.parallel.ddp": ("DDP",),
+    "callbacks.parallel.fsdp": ("FSDP",),
+    "callbacks.parallel.sharded_optimizer": ("ShardedOptimizer",),
+    "callbacks.precision.half_evaluation": ("HalfEvaluation",),
+    "callbacks.precision.half_weights": ("HalfWeights",),
+    "callbacks.precision.mixed_precision": ("MixedPrecision",),
+    "callbacks.precision.tf32": ("TF32",),
+    "callbacks.stopping.early_stopping": ("EarlyStopping",),
+    "callbacks.stopping.nan_guard": ("NaNGuard",),
+    "callbacks.stopping.stop_at_max_steps": ("StopAtMaxSteps",),
+    "callbacks.stopping.stop_at_time": ("StopAtTime",),
+    "callbacks.stopping.stop_on_signal": ("StopOnSignal",),
     "engine.arguments": (
         "HubStrategy", "IntervalStrategy", "OptimizerNames", "ParallelMode", "SaveStrategy", "SchedulerType",
         "TrainingArguments",
     ),
+    "engine.arguments.cli.parser": ("ArgumentParser", "HfArgumentParser", "PdArgumentParser"),
     "engine.arguments.seq2seq": ("Seq2SeqTrainingArguments",),
-    "engine.checkpoint.listing": ("get_last_checkpoint",),
-    "engine.checkpoint.retention": ("Keep",),
-    "engine.data.collate": ("DefaultDataCollator", "default_data_collator"),
-    "engine.data.collators": (
+    "engine.checkpoint.read.listing": ("get_last_checkpoint",),
+    "engine.checkpoint.write.retention": ("Keep",),
+    "engine.data.collators.default": ("DefaultDataCollator", "default_data_collator"),
+    "engine.data.collators.language_modeling": ("DataCollatorForLanguageModeling",),
+    "engine.data.collators.padding": (
         "DataCollatorForSeq2Seq", "DataCollatorForTokenClassification", "DataCollatorWithPadding",
     ),
-    "engine.data.collators_lm": ("DataCollatorForLanguageModeling",),
-    "engine.parser": ("ArgumentParser", "HfArgumentParser", "PdArgumentParser"),
-    "engine.run": ("Run",),
-    "engine.schedule_functions": (
-        "get_constant_schedule",
-        "get_constant_schedule_with_warmup",
-        "get_cosine_schedule_with_warmup",
-        "get_cosine_with_hard_restarts_schedule_with_warmup",
-        "get_cosine_with_min_lr_schedule_with_warmup",
-        "get_cosine_with_min_lr_schedule_with_warmup_lr_rate",
-        "get_greedy_schedule",
-        "get_inverse_sqrt_schedule",
-        "get_linear_schedule_with_warmup",
-        "get_polynomial_decay_schedule_with_warmup",
-        "get_reduce_on_plateau_schedule",
-        "get_wsd_schedule",
-    ),
-    "engine.schedules": ("get_scheduler",),
-    "engine.search": ("BestRun",),
-    "engine.seq2seq": ("Seq2SeqTrainer",),
-    "engine.trainer": ("Trainer",),
-    "engine.utils": (
+    "engine.evaluation.outputs": (
         "EvalLoopOutput", "EvalPrediction", "PredictionOutput", "TrainOutput", "enable_full_determinism", "set_seed",
     ),
+    "engine.evaluation.seq2seq": ("Seq2SeqTrainer",),
+    "engine.optim.adafactor": ("Adafactor",),
+    "engine.optim.schedule_functions": (
+        "get_constant_schedule", "get_constant_schedule_with_warmup", "get_cosine_schedule_with_warmup",
+        "get_cosine_with_hard_restarts_schedule_with_warmup", "get_cosine_with_min_lr_schedule_with_warmup",
+        "get_cosine_with_min_lr_schedule_with_warmup_lr_rate", "get_greedy_schedule", "get_inverse_sqrt_schedule",
+        "get_linear_schedule_with_warmup", "get_polynomial_decay_schedule_with_warmup",
+        "get_reduce_on_plateau_schedule", "get_wsd_schedule",
+    ),
+    "engine.optim.schedules": ("get_scheduler",),
+    "engine.run": ("Run",),
+    "engine.search.hyperparameters": ("BestRun",),
+    "engine.trainer": ("Trainer",),
     "events": (
-        "Callback", "Event", "Stage", "TrainbusError", "TrainerControl", "TrainerState", "Trigger",
-        "at", "at_end", "every", "log_spaced", "never", "order",
+        "Callback", "Event", "Stage", "TrainbusError", "TrainerControl", "TrainerState", "Trigger", "at", "at_end",
+        "every", "log_spaced", "never", "order",
     ),
 }  # fmt: skip
 """Where each public name lives: importing trainbus imports none of it, using a name imports its module."""
@@ -231,3 +235,16 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*__all__, *_EXTRAS])
+
+
+class _FormerPaths:
+    """Finds modules by the paths they had before; asked only when no file of that name exists."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        if not name.startswith(f"{__name__}."):
+            return None
+        return importlib.import_module(".former", __name__).spec_of(name)
+
+
+sys.meta_path.append(_FormerPaths)

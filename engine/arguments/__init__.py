@@ -16,21 +16,21 @@ from .best_model import BestModelArguments
 from .data import DataArguments
 from .duration import DurationArguments
 from .evaluation import EvaluationArguments
-from .familiar import Familiar, ParallelMode
+from .hf_compat import Familiar, ParallelMode
 from .hub import HubArguments, HubStrategy
+from .keywords import Spelling
 from .model import ModelArguments
 from .optimizer import OptimizerArguments
 from .output import OutputArguments
 from .parallel import ParallelArguments
 from .precision import PrecisionArguments
 from .process import ProcessArguments
-from .record import Record
 from .reporting import ReportingArguments
 from .reproducibility import ReproducibilityArguments
 from .saving import SavingArguments
 from .schedule import ScheduleArguments
 from .script import ScriptArguments
-from .spelling import Spelling
+from .serialization import Record
 
 __all__ = [
     "ALIASES",

@@ -16,8 +16,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ...events.errors import nearest
 from ._base import Group, default_of
-from .left_out import instead
-from .record import mask
+from .serialization import mask
+from .unsupported import instead
 
 G = TypeVar("G", bound=Group)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._base import Group, arg, must
-from ._splitting import Splitting, read_splitting, sharded_ddp_words
+from ._sharding import Splitting, read_splitting, sharded_ddp_words
 
 
 @dataclass(kw_only=True)

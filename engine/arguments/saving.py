@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...events.errors import ArgumentError
-from ..checkpoint.model_files import bytes_in
+from ..checkpoint.write.model_files import bytes_in
 from ._base import Group, SaveStrategy, arg, must, steps_or_share
 
 

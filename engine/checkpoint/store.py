@@ -15,22 +15,23 @@ from torch import nn
 
 from ...events.errors import CheckpointError
 from ...events.state import flattened
-from ..position import noted
-from ..randomness import random_states
+from ..data.position import noted
 from ..run import Run
 from ..seams import LoadModel, load_model
-from . import files, foreign
-from .codec import encode, load_values
-from .commit import Staging
-from .files import Checkpoint, Hidden
-from .groups import load_optimizer
-from .hashing import Digest
-from .host_copies import HostCopies
-from .manifest import has
-from .sharded import divide, fitted, gathered, is_complete, is_split, stored_in
-from .space import bytes_needed, check_space, explained
-from .tensor_file import write_tensors
-from .verify import index_of, leads_out, weight_files
+from .format import files
+from .format.codec import encode, load_values
+from .format.files import Checkpoint, Hidden
+from .format.hashing import Digest
+from .format.manifest import has
+from .format.sharded import divide, fitted, gathered, is_complete, is_split, stored_in
+from .format.tensor_file import write_tensors
+from .read import hf_checkpoint as foreign
+from .read.optimizer_state import load_optimizer
+from .read.verify import index_of, leads_out, weight_files
+from .rng_state import random_states
+from .write.commit import Staging
+from .write.disk_space import bytes_needed, check_space, explained
+from .write.host_copies import HostCopies
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Sampler
 
 from ...events.errors import DataError
-from ..ranks import Ranks
+from ..distributed.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 

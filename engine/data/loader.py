@@ -14,16 +14,16 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 
-from ..randomness import random_states, restore_random_states
-from ..utils import set_seed
+from ..checkpoint.rng_state import random_states, restore_random_states
+from ..evaluation.outputs import set_seed
 from .batches import map_tensors
-from .collate import Collator
-from .forking import let_threads_rest
+from .collators.default import Collator
 from .length_sampler import LengthGroupedSampler
 from .samplers import BatchedSampler, GivenSampler
-from .shares import EvenEnds, Filled, SharedStream
 from .stream_state import keeps_state, restore_dataset
-from .worker_signals import outlive_signals, starting_workers
+from .streaming_shards import EvenEnds, Filled, SharedStream
+from .workers.forking import let_threads_rest
+from .workers.signals import outlive_signals, starting_workers
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler
 
-from ..randomness import random_states, restore_random_states
+from ..checkpoint.rng_state import random_states, restore_random_states
 
 
 class ShuffledSampler(Sampler[int]):

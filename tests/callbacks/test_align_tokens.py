@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from transformers.trainer_utils import align_special_tokens
 
 from trainbus import Trainer, TrainingArguments
-from trainbus.callbacks.align_tokens import align
+from trainbus.callbacks.model.align_tokens import align
 
 
 class Tokenizer:

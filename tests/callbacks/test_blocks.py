@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from trainbus.callbacks.blocks import blocks_of, own_modules
+from trainbus.callbacks.model.blocks import blocks_of, own_modules
 from trainbus.events.errors import ModelError
 
 

@@ -10,8 +10,8 @@ from callback_toys import Net, logged, same, saved_steps, scripted, steps_of, tr
 from safetensors.torch import load_file
 
 from trainbus import Callback, Checkpoint, Evaluate, Keep, KeepBest, Log, NaNGuard, Stage, every, never, order
-from trainbus.engine.checkpoint.codec import load_values
-from trainbus.engine.checkpoint.listing import list_checkpoints, newest_first
+from trainbus.engine.checkpoint.format.codec import load_values
+from trainbus.engine.checkpoint.read.listing import list_checkpoints, newest_first
 from trainbus.events import ArgumentError
 
 FILES = {

@@ -179,8 +179,8 @@ def test_the_defaults_are_all_that_arguments_can_spell():
     """A callback with `from_arguments` that is in no list would silently ignore what the user wrote."""
     spelled = {
         value
-        for info in pkgutil.iter_modules(trainbus.callbacks.__path__)
-        for value in vars(importlib.import_module(f"trainbus.callbacks.{info.name}")).values()
+        for info in pkgutil.walk_packages(trainbus.callbacks.__path__, "trainbus.callbacks.")
+        for value in vars(importlib.import_module(info.name)).values()
         if isinstance(value, type) and issubclass(value, Callback) and "from_arguments" in vars(value)
     } - {Callback}
     assert set(DEFAULTS) == spelled

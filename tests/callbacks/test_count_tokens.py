@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))  # where the toys 
 from engine_toys import both, history, sentences
 
 from trainbus import Checkpoint, CountTokens, Log, every
-from trainbus.callbacks.count_tokens import tokens_in
+from trainbus.callbacks.monitor.count_tokens import tokens_in
 from trainbus.events import ArgumentError
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import trainbus
 from trainbus import DataParallel, TrainingArguments
-from trainbus.callbacks.data_parallel import SideBySide
+from trainbus.callbacks.parallel.data_parallel import SideBySide
 
 
 class Spread(nn.Module):

@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from trainbus import DDP, GradientCheckpointing, TrainingArguments
-from trainbus.callbacks.ddp import recomputes
+from trainbus.callbacks.parallel.ddp import recomputes
 from trainbus.events.errors import ArgumentError
 
 

@@ -8,7 +8,7 @@ import pytest
 from callback_toys import scripted, stop_at, trainer
 
 from trainbus import Checkpoint, EarlyStopping, EarlyStoppingCallback, Evaluate, every
-from trainbus.callbacks.early_stopping import StopRule
+from trainbus.callbacks.stopping.early_stopping import StopRule
 from trainbus.events import ArgumentError
 
 NAN, INF = math.nan, math.inf

@@ -8,7 +8,7 @@ from callback_toys import Boom, Net, Poison, same, saved_steps, scripted, stop_a
 from safetensors.torch import load_file
 
 from trainbus import EMA, Callback, Checkpoint, Evaluate, KeepBest, NaNGuard, Stage, every, never
-from trainbus.engine.checkpoint.codec import load_values
+from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.events import ArgumentError
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from trainbus import FindLearningRate, Trainer, TrainingArguments
-from trainbus.callbacks.find_learning_rate import steepest
+from trainbus.callbacks.optimizer.find_learning_rate import steepest
 from trainbus.events.errors import ArgumentError, NonFiniteError
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from trainbus import Checkpoint, Evaluate, HalfWeights, KeepBest, MixedPrecision, NaNGuard, every
-from trainbus.engine.checkpoint.codec import load_values
+from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.events import ArgumentError, NonFiniteError
 
 BF16, WHOLE = torch.bfloat16, torch.float32

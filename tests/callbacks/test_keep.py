@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainbus import Keep
-from trainbus.engine.checkpoint.files import Checkpoint
+from trainbus.engine.checkpoint.format.files import Checkpoint
 from trainbus.events import ArgumentError
 
 

@@ -10,7 +10,7 @@ from callback_toys import Poison, same, saved_steps, scripted, steps_of, stop_at
 from safetensors.torch import load_file
 
 from trainbus import Callback, Checkpoint, EarlyStopping, Evaluate, Keep, KeepBest, NaNGuard, at_end, every, never
-from trainbus.callbacks.keep_best import improves
+from trainbus.callbacks.flow.keep_best import improves
 from trainbus.events import ArgumentError
 
 

@@ -10,7 +10,7 @@ import pytest
 from callback_toys import Poison, logged, trainer
 
 from trainbus import Log, Trainer, at, at_end, every, never
-from trainbus.callbacks.log import from_strategy
+from trainbus.callbacks.flow.log import from_strategy
 from trainbus.events import ArgumentError
 
 

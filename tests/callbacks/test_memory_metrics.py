@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))  # where the toys 
 from engine_toys import both, sentences
 
 from trainbus import Evaluate, MemoryMetrics, every
-from trainbus.callbacks.memory_metrics import memory_now
+from trainbus.callbacks.monitor.memory_metrics import memory_now
 
 MEGABYTE = 2**20
 

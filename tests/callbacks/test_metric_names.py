@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainbus.callbacks.metric_names import full_name, greater_is_better
+from trainbus.callbacks.base.metric_names import full_name, greater_is_better
 from trainbus.events import ArgumentError
 
 

@@ -10,7 +10,7 @@ import torch
 from callback_toys import Net, rows, same, trainer, weights
 
 from trainbus import Evaluate, MixedPrecision, every
-from trainbus.callbacks.mixed_precision import to_float32
+from trainbus.callbacks.precision.mixed_precision import to_float32
 from trainbus.events import ArgumentError
 
 

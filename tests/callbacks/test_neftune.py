@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))  # where the toys 
 from engine_toys import both, history, sentences
 
 from trainbus import Evaluate, NEFTune, every
-from trainbus.callbacks.neftune import noisy
+from trainbus.callbacks.model.neftune import noisy
 from trainbus.events import ArgumentError, ModelError
 
 

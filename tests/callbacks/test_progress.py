@@ -11,8 +11,8 @@ import tqdm as tqdm_package
 from callback_toys import Boom, rows, stop_at, trainer
 
 from trainbus import Checkpoint, Evaluate, Log, Progress, Stage, TrainerState, every
-from trainbus.callbacks import progress
-from trainbus.callbacks.progress import in_one_line
+from trainbus.callbacks.monitor import progress
+from trainbus.callbacks.monitor.progress import in_one_line
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from callback_toys import Boom, Net, rows, same, trainer, weights
 from safetensors.torch import load_file
 
 from trainbus import EMA, Checkpoint, Evaluate, KeepBest, ScheduleFree, every, never
-from trainbus.callbacks.schedule_free import has_two_modes
+from trainbus.callbacks.optimizer.schedule_free import has_two_modes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 

@@ -13,7 +13,7 @@ import pytest
 from callback_toys import Boom, stop_at, trainer
 
 from trainbus import Checkpoint, StatusFile, TrainingArguments, at
-from trainbus.callbacks.status_file import exit_code
+from trainbus.callbacks.monitor.status_file import exit_code
 from trainbus.events.errors import CheckpointError, RankFailure
 
 

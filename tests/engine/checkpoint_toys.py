@@ -8,8 +8,8 @@ from typing import Any
 
 from engine_toys import Regression, trainer
 
-from trainbus.engine.checkpoint.commit import Staging
-from trainbus.engine.checkpoint.files import VERSION, Hidden, hidden_name
+from trainbus.engine.checkpoint.format.files import VERSION, Hidden, hidden_name
+from trainbus.engine.checkpoint.write.commit import Staging
 
 GONE = 2**22
 """The number of a process that cannot be: Linux counts up to it."""

@@ -26,11 +26,11 @@ from typing import Any
 from checkpoint_toys import names_in, saving
 from engine_toys import same_weights, weights
 
-from trainbus.engine.checkpoint.choosing import choose
-from trainbus.engine.checkpoint.commit import HashedFile
-from trainbus.engine.checkpoint.files import parse_hidden
-from trainbus.engine.checkpoint.listing import survey
-from trainbus.engine.checkpoint.verify import problems
+from trainbus.engine.checkpoint.format.files import parse_hidden
+from trainbus.engine.checkpoint.read.choosing import choose
+from trainbus.engine.checkpoint.read.listing import survey
+from trainbus.engine.checkpoint.read.verify import problems
+from trainbus.engine.checkpoint.write.commit import HashedFile
 
 BETWEEN = 3
 """At most this many steps are done in a session before its last."""

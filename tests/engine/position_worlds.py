@@ -15,13 +15,13 @@ from engine_toys import CountedRows
 from resume_points import SizedStream, Stream
 
 from trainbus.engine.arguments import TrainingArguments
-from trainbus.engine.checkpoint.other_ranks import in_rows
+from trainbus.engine.checkpoint.read.other_ranks import in_rows
+from trainbus.engine.data.build import build_loader, length_of
 from trainbus.engine.data.feed import Feed
-from trainbus.engine.data.loaders import build_loader, length_of
+from trainbus.engine.data.plan import plan_run
+from trainbus.engine.data.position import Position, Sizes, noted, taken_up
+from trainbus.engine.distributed.ranks import Ranks
 from trainbus.engine.loop import Loop
-from trainbus.engine.plan import plan_run
-from trainbus.engine.position import Position, Sizes, noted, taken_up
-from trainbus.engine.ranks import Ranks
 from trainbus.events.bus import EventBus
 from trainbus.events.control import TrainerControl
 from trainbus.events.state import TrainerState

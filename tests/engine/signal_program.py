@@ -26,10 +26,10 @@ from kill_program import forked
 from resume_points import equal
 
 from trainbus import Callback, default_data_collator
-from trainbus.callbacks.stop_on_signal import Stopped
-from trainbus.engine.checkpoint.files import parse_hidden
-from trainbus.engine.checkpoint.listing import survey
-from trainbus.engine.checkpoint.verify import problems
+from trainbus.callbacks.stopping.stop_on_signal import Stopped
+from trainbus.engine.checkpoint.format.files import parse_hidden
+from trainbus.engine.checkpoint.read.listing import survey
+from trainbus.engine.checkpoint.read.verify import problems
 
 PER_SIGNAL = 25
 """So many steps there are for each signal; a session does fewer before it gets it."""

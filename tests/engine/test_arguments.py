@@ -19,7 +19,7 @@ from trainbus import Trainer
 from trainbus.engine.arguments import ALIASES, OPTIMIZERS, SCHEDULES, IntervalStrategy, SaveStrategy, TrainingArguments
 from trainbus.engine.arguments._base import Group, default_of
 from trainbus.engine.arguments._names import OptimizerNames, SchedulerType
-from trainbus.engine.arguments.left_out import ARGUMENTS, VALUES
+from trainbus.engine.arguments.unsupported import ARGUMENTS, VALUES
 from trainbus.events.errors import ArgumentError
 
 FIELDS = {field.name: field for field in dataclasses.fields(TrainingArguments)}

@@ -22,10 +22,10 @@ from torch import nn
 
 import trainbus
 from trainbus import Stage, order
-from trainbus.engine.checkpoint import commit as committing
-from trainbus.engine.checkpoint.listing import survey
+from trainbus.engine.checkpoint.read.listing import survey
+from trainbus.engine.checkpoint.read.verify import problems
 from trainbus.engine.checkpoint.store import load_weights
-from trainbus.engine.checkpoint.verify import problems
+from trainbus.engine.checkpoint.write import commit as committing
 from trainbus.events import CheckpointError
 
 PATIENCE = 30.0

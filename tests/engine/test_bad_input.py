@@ -16,8 +16,8 @@ from torch.utils.data import IterableDataset
 
 import trainbus
 from trainbus.engine.checkpoint import store
-from trainbus.engine.checkpoint.listing import survey
-from trainbus.engine.checkpoint.verify import problems
+from trainbus.engine.checkpoint.read.listing import survey
+from trainbus.engine.checkpoint.read.verify import problems
 from trainbus.events import (
     EVENTS,
     FLAGS,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from engine_toys import Fresh, Regression, both, hushed, points, sentences, timeless, trainer
 
-from trainbus.engine.evaluation import with_last
+from trainbus.engine.evaluation.loop import with_last
 from trainbus.events import ArgumentError
 
 

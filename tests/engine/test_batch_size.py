@@ -8,7 +8,7 @@ from engine_toys import Regression, both, history, points, same_weights, trainer
 from torch import nn
 
 import trainbus
-from trainbus.engine.batch_size import is_out_of_memory
+from trainbus.engine.search.batch_size import is_out_of_memory
 from trainbus.events import ArgumentError
 
 CUDA = "CUDA out of memory. Tried to allocate 20.00 MiB."

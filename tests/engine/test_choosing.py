@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from checkpoint_toys import commit, flip, rewrite
 
-from trainbus.engine.checkpoint import choosing
-from trainbus.engine.checkpoint.choosing import Look, choose
-from trainbus.engine.checkpoint.hashing import digest_of
-from trainbus.engine.checkpoint.verify import Check
-from trainbus.engine.ranks import Ranks
+from trainbus.engine.checkpoint.format.hashing import digest_of
+from trainbus.engine.checkpoint.read import choosing
+from trainbus.engine.checkpoint.read.choosing import Look, choose
+from trainbus.engine.checkpoint.read.verify import Check
+from trainbus.engine.distributed.ranks import Ranks
 from trainbus.events import ArgumentError, CheckpointError
 
 

@@ -14,9 +14,9 @@ from checkpoint_toys import GONE, commit, flip, names_in, rewrite, saving
 from engine_toys import bert, points, same_weights, sentences, trainer, weights
 
 from trainbus import KeepBest
-from trainbus.engine.checkpoint.files import Hidden
-from trainbus.engine.checkpoint.hashing import digest_of
-from trainbus.engine.command_line import main
+from trainbus.engine.checkpoint.format.files import Hidden
+from trainbus.engine.checkpoint.format.hashing import digest_of
+from trainbus.engine.commands.main import main
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_single_checkpoint_is_listed_too(tmp_path, said):
 
 def test_whoever_reads_no_further_is_no_error(tmp_path):
     measured(tmp_path)
-    words = [sys.executable, "-m", "trainbus.engine.command_line", "checkpoints", str(tmp_path)]
+    words = [sys.executable, "-m", "trainbus.engine.commands.main", "checkpoints", str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
         program.stdout.close()
         assert program.stderr.read() == ""
@@ -227,10 +227,10 @@ def test_exports_nothing_damaged_and_over_nothing(tmp_path, said):
 def test_the_program_is_the_one_that_is_installed_and_needs_no_torch(root, tmp_path):
     setup = configparser.ConfigParser()
     setup.read(root / "setup.cfg")
-    assert setup["options.entry_points"]["console_scripts"].strip() == "trainbus = trainbus.engine.command_line:main"
+    assert setup["options.entry_points"]["console_scripts"].strip() == "trainbus = trainbus.engine.commands.main:main"
     commit(tmp_path, 1)
     program = (
-        "import sys; from trainbus.engine.command_line import main; "
+        "import sys; from trainbus.engine.commands.main import main; "
         "status = main(['checkpoints', sys.argv[1]]); assert 'torch' not in sys.modules; sys.exit(status)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)

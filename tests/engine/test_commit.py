@@ -16,12 +16,12 @@ from checkpoint_toys import GONE, commit, names_in, saving, stage
 from kill_program import forked
 from safetensors.torch import load_file
 
-from trainbus.engine.checkpoint import commit as committing
-from trainbus.engine.checkpoint.commit import HashedFile, put_back, remove, sweep
-from trainbus.engine.checkpoint.files import VERSION, Checkpoint, Hidden, hidden_name, parse_hidden, this_host
+from trainbus.engine.checkpoint.format.files import VERSION, Checkpoint, Hidden, hidden_name, parse_hidden, this_host
+from trainbus.engine.checkpoint.format.tensor_file import write_tensors
+from trainbus.engine.checkpoint.read.verify import problems
 from trainbus.engine.checkpoint.store import together
-from trainbus.engine.checkpoint.tensor_file import write_tensors
-from trainbus.engine.checkpoint.verify import problems
+from trainbus.engine.checkpoint.write import commit as committing
+from trainbus.engine.checkpoint.write.commit import HashedFile, put_back, remove, sweep
 from trainbus.events import CheckpointError
 
 # The manifest.

@@ -19,12 +19,12 @@ from transformers.trainer_pt_utils import nested_concat
 
 from trainbus.engine.arguments import TrainingArguments
 from trainbus.engine.data.batches import join, rows_of
-from trainbus.engine.data.collate import ColumnFilter, default_data_collator
-from trainbus.engine.data.collators import DataCollatorWithPadding
+from trainbus.engine.data.build import build_loader, is_iterable, length_of
+from trainbus.engine.data.collators.default import ColumnFilter, default_data_collator
+from trainbus.engine.data.collators.padding import DataCollatorWithPadding
 from trainbus.engine.data.feed import Feed, Window
-from trainbus.engine.data.loaders import build_loader, is_iterable, length_of
 from trainbus.engine.data.samplers import BatchedSampler, ShuffledSampler
-from trainbus.engine.ranks import Ranks
+from trainbus.engine.distributed.ranks import Ranks
 from trainbus.events.errors import DataError
 
 CPU = torch.device("cpu")

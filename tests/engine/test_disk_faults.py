@@ -20,11 +20,12 @@ from safetensors import SafetensorError
 from torch import nn
 
 from trainbus import Checkpoint, KeepBest, Trainer, TrainingArguments
-from trainbus.engine.checkpoint import commit as committing
-from trainbus.engine.checkpoint import model_files, space
-from trainbus.engine.checkpoint.choosing import choose
-from trainbus.engine.checkpoint.listing import list_checkpoints
-from trainbus.engine.checkpoint.verify import problems
+from trainbus.engine.checkpoint.read.choosing import choose
+from trainbus.engine.checkpoint.read.listing import list_checkpoints
+from trainbus.engine.checkpoint.read.verify import problems
+from trainbus.engine.checkpoint.write import commit as committing
+from trainbus.engine.checkpoint.write import disk_space as space
+from trainbus.engine.checkpoint.write import model_files
 from trainbus.events import ArgumentError, CheckpointError, every
 
 BROKEN = OSError(errno.EIO, "Input/output error")
@@ -225,7 +226,7 @@ def test_one_that_cannot_be_removed_is_a_warning(tmp_path: Path, monkeypatch, ca
     def refuse(checkpoint):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("trainbus.callbacks.checkpoint.remove", refuse)
+    monkeypatch.setattr("trainbus.callbacks.flow.checkpoint.remove", refuse)
     saving(tmp_path, 2, save_total_limit=1).train()
     assert names_in(tmp_path) == ["checkpoint-1", "checkpoint-2"]
     assert "checkpoint-1 is no longer needed, and cannot be removed" in caplog.text

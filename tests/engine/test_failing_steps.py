@@ -12,8 +12,8 @@ from checkpoint_toys import names_in
 from engine_toys import Regression, points, same_weights, trainer, weights
 from safetensors.torch import load_file
 
-from trainbus.engine.checkpoint.listing import survey
-from trainbus.engine.checkpoint.verify import problems
+from trainbus.engine.checkpoint.read.listing import survey
+from trainbus.engine.checkpoint.read.verify import problems
 
 STEP = 4
 """The step that fails, in its second batch."""

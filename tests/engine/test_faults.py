@@ -13,10 +13,19 @@ import pytest
 import torch
 from engine_toys import points, trainer
 
-from trainbus.engine import faults
-from trainbus.engine.alike import first_difference, named
-from trainbus.engine.consensus import agree_alone, agreement
-from trainbus.engine.faults import PLACES, Peer, Report, explanation, in_a_line, watch_over, where, within
+from trainbus.engine.distributed import failures as faults
+from trainbus.engine.distributed.consensus import agree_alone, agreement
+from trainbus.engine.distributed.consistency import first_difference, named
+from trainbus.engine.distributed.failures import (
+    PLACES,
+    Peer,
+    Report,
+    explanation,
+    in_a_line,
+    watch_over,
+    where,
+    within,
+)
 from trainbus.events.control import TrainerControl
 
 MINE = Report(0, "backward of step 5", "RuntimeError: closed", lost=True)

@@ -18,7 +18,9 @@ from launching import run_on_two
 from safetensors.torch import load_file
 
 import trainbus
-from trainbus.engine.checkpoint import foreign, store, verify
+from trainbus.engine.checkpoint import store
+from trainbus.engine.checkpoint.read import hf_checkpoint as foreign
+from trainbus.engine.checkpoint.read import verify
 from trainbus.events import CheckpointError
 
 ROWS = 26

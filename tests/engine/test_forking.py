@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from trainbus import TrainingArguments
-from trainbus.engine.data import forking, loader
-from trainbus.engine.data.forking import let_threads_rest
-from trainbus.engine.data.loaders import build_loader
-from trainbus.engine.ranks import Ranks
+from trainbus.engine.data import loader
+from trainbus.engine.data.build import build_loader
+from trainbus.engine.data.workers import forking
+from trainbus.engine.data.workers.forking import let_threads_rest
+from trainbus.engine.distributed.ranks import Ranks
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or sys.version_info >= (3, 12), reason="elsewhere nothing is waited for"

@@ -25,8 +25,9 @@ import torch
 import transformers
 from engine_toys import Regression, hushed, points, trainer
 
-from trainbus.engine.checkpoint import foreign, store
-from trainbus.engine.checkpoint.verify import problems
+from trainbus.engine.checkpoint import store
+from trainbus.engine.checkpoint.read import hf_checkpoint as foreign
+from trainbus.engine.checkpoint.read.verify import problems
 from trainbus.events import CheckpointError
 
 MARK = "it-was-run"

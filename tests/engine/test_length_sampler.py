@@ -20,10 +20,10 @@ from torch import nn
 from torch.utils.data import BatchSampler, IterableDataset
 
 from trainbus import Checkpoint, every
-from trainbus.engine.checkpoint.codec import load_values
+from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.engine.data.length_sampler import LengthGroupedSampler, grouped_by_length, lengths_of
 from trainbus.engine.data.samplers import BatchedSampler
-from trainbus.engine.ranks import Ranks
+from trainbus.engine.distributed.ranks import Ranks
 from trainbus.events.errors import ArgumentError, DataError
 
 ALONE = Ranks(0, 1, 0)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from trainbus.engine.data.plan import Plan, plan_run
+from trainbus.engine.data.position import Position
 from trainbus.engine.loop import NEXT, WORK, Loop, Phase
-from trainbus.engine.plan import Plan, plan_run
-from trainbus.engine.position import Position
 from trainbus.events.bus import EventBus
 from trainbus.events.control import FLAGS, SERVED, TrainerControl
 from trainbus.events.errors import ArgumentError, DataError

@@ -16,8 +16,8 @@ from torch import nn
 from transformers.trainer_utils import check_target_module_exists
 
 import trainbus
-from trainbus.engine.low_rank import is_target, low_rank_groups
-from trainbus.engine.optim import build_optimizer, parameter_groups
+from trainbus.engine.optim.build import build_optimizer, parameter_groups
+from trainbus.engine.optim.galore_apollo import is_target, low_rank_groups
 from trainbus.events import ArgumentError
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from trainbus.engine import ranks
-from trainbus.engine.meeting import meet, together_there
-from trainbus.engine.ranks import Ranks, lost_touch
+from trainbus.engine.distributed import ranks
+from trainbus.engine.distributed.ranks import Ranks, lost_touch
+from trainbus.engine.distributed.rendezvous import meet, together_there
 from trainbus.events.errors import RankFailure
 
 

@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from trainbus import TrainingArguments
-from trainbus.engine.command_line import main
-from trainbus.engine.memory_plan import activation_bytes, gpus_needed, need, plan
-from trainbus.engine.memory_ways import STATES, Training, launch, spelling, ways
-from trainbus.engine.optim import build_optimizer
-from trainbus.engine.optim_table import OPTIMIZERS
+from trainbus.engine.commands.main import main
+from trainbus.engine.distributed.memory_estimate import activation_bytes, gpus_needed, need, plan
+from trainbus.engine.distributed.strategies import STATES, Training, launch, spelling, ways
+from trainbus.engine.optim.build import build_optimizer
+from trainbus.engine.optim.registry import OPTIMIZERS
 from trainbus.events.errors import ArgumentError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scaling.md"
@@ -285,7 +285,7 @@ def test_where_nothing_fits_it_is_said_what_would(capsys):
 
 
 def test_planning_needs_no_torch():
-    program = "import sys; import trainbus.engine.plan_command; sys.exit('torch' in sys.modules)"
+    program = "import sys; import trainbus.engine.commands.plan; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

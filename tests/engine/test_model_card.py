@@ -7,7 +7,7 @@ from engine_toys import both, sentences
 from torch import nn
 
 from trainbus import TrainerState, TrainingArguments
-from trainbus.engine.model_card import (
+from trainbus.engine.api.model_card import (
     Facts,
     base_of,
     card_text,

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 BEGINS = (
-    *("trainbus.engine.checkpoint.resumption", "trainbus.engine.command_line"),
-    *("trainbus.callbacks.keep_best", "trainbus.callbacks.checkpoint", "trainbus.engine.checkpoint.model_files"),
+    *("trainbus.engine.checkpoint.read.resumption", "trainbus.engine.commands.main", "trainbus.engine.trainer"),
+    *("trainbus.callbacks.flow.keep_best", "trainbus.callbacks.flow.checkpoint"),
+    "trainbus.engine.checkpoint.write.model_files",
 )
 """The modules that read checkpoints or write them, and so all that they import."""
 
@@ -90,6 +91,10 @@ def test_what_could_run_code_is_seen(source: str, found: list[str]):
 
 def test_nothing_on_the_way_of_loading_can_run_code(root: Path):
     trees = load_path(root)
-    checkpoint = {f"trainbus.engine.checkpoint.{path.stem}" for path in (root / "engine/checkpoint").glob("[a-z]*.py")}
+    folder = root / "engine/checkpoint"
+    checkpoint = {
+        ".".join(("trainbus.engine.checkpoint", *path.relative_to(folder).with_suffix("").parts))
+        for path in folder.rglob("[a-z]*.py")
+    }
     assert checkpoint <= trees.keys()
     assert {module: [*dangers(tree)] for module, tree in trees.items() if any(dangers(tree))} == {}

@@ -16,14 +16,9 @@ from transformers import trainer_optimizer
 from transformers.trainer_pt_utils import get_parameter_names
 from transformers.training_args import OptimizerNames
 
-from trainbus.engine.adafactor import Adafactor
-from trainbus.engine.optim import (
-    build_optimizer,
-    decay_parameter_names,
-    parameter_groups,
-    parse_optim_args,
-)
-from trainbus.engine.optim_table import OPTIMIZERS, UNAVAILABLE
+from trainbus.engine.optim.adafactor import Adafactor
+from trainbus.engine.optim.build import build_optimizer, decay_parameter_names, parameter_groups, parse_optim_args
+from trainbus.engine.optim.registry import OPTIMIZERS, UNAVAILABLE
 from trainbus.events.errors import ArgumentError, MissingExtra
 
 BUILT_IN = ["adamw_torch_fused", "adamw_torch", "adafactor", "sgd", "adagrad", "rmsprop"]

@@ -16,7 +16,7 @@ import pytest
 
 from trainbus.engine.arguments import ALIASES, IntervalStrategy, TrainingArguments
 from trainbus.engine.arguments._base import Group
-from trainbus.engine.parser import ArgumentParser, HfArgumentParser, PdArgumentParser
+from trainbus.engine.arguments.cli.parser import ArgumentParser, HfArgumentParser, PdArgumentParser
 from trainbus.events.errors import ArgumentError, MissingExtra
 
 

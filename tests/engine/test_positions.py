@@ -15,8 +15,8 @@ from position_worlds import MAX_STEPS, Session, run_of, wrong
 from resume_points import SizedStream, Stream
 
 from trainbus import default_data_collator
-from trainbus.engine.plan import plan_run
-from trainbus.engine.position import Position, Sizes, noted, taken_up
+from trainbus.engine.data.plan import plan_run
+from trainbus.engine.data.position import Position, Sizes, noted, taken_up
 
 ROWS = 101
 

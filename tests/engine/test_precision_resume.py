@@ -12,7 +12,7 @@ from engine_toys import Regression, history, same_weights, trainer, weights
 from resume_points import equal
 
 from trainbus import Callback
-from trainbus.engine.checkpoint.codec import load_values
+from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.events import CheckpointError
 
 STEPS = 10

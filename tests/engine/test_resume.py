@@ -15,7 +15,9 @@ from engine_toys import CountedRows, Regression, bert, history, points, same_wei
 from safetensors import safe_open
 
 from trainbus import EMA, Checkpoint, EarlyStopping, at, at_end, every
-from trainbus.engine.checkpoint import files, listing, store
+from trainbus.engine.checkpoint import store
+from trainbus.engine.checkpoint.format import files
+from trainbus.engine.checkpoint.read import listing
 from trainbus.events import Callback, CheckpointError, record
 
 EVERY_STEP = {"save_strategy": "steps", "save_steps": 1, "logging_strategy": "steps", "logging_steps": 1}

@@ -9,7 +9,7 @@ import pytest
 from checkpoint_toys import GONE, commit, flip, names_in, saving, stage
 from engine_toys import same_weights, weights
 
-from trainbus.engine.checkpoint.choosing import choose
+from trainbus.engine.checkpoint.read.choosing import choose
 from trainbus.events.errors import CheckpointError
 
 

@@ -16,8 +16,8 @@ from engine_toys import same_weights, weights
 from safetensors.torch import load_file
 
 from trainbus import Callback
-from trainbus.engine.checkpoint.contents import Contents
-from trainbus.engine.checkpoint.files import OPTIMIZER, SCALER, SCHEDULER
+from trainbus.engine.checkpoint.format.files import OPTIMIZER, SCALER, SCHEDULER
+from trainbus.engine.checkpoint.read.contents import Contents
 from trainbus.events import CheckpointError
 
 RANDOM = "rng_state_0.safetensors"

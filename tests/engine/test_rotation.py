@@ -14,11 +14,11 @@ from kill_program import forked
 from safetensors.torch import load_file
 
 from trainbus import Checkpoint, Keep, KeepBest, never
-from trainbus.engine.checkpoint.choosing import choose
-from trainbus.engine.checkpoint.commit import remove
-from trainbus.engine.checkpoint.listing import describe, list_checkpoints, survey
-from trainbus.engine.checkpoint.manifest import read_manifest
-from trainbus.engine.checkpoint.verify import problems
+from trainbus.engine.checkpoint.format.manifest import read_manifest
+from trainbus.engine.checkpoint.read.choosing import choose
+from trainbus.engine.checkpoint.read.listing import describe, list_checkpoints, survey
+from trainbus.engine.checkpoint.read.verify import problems
+from trainbus.engine.checkpoint.write.commit import remove
 from trainbus.events import CheckpointError
 
 

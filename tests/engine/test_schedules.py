@@ -13,8 +13,8 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from transformers.optimization import GreedyLR as TheirGreedyLR
 from transformers.trainer_utils import SchedulerType
 
-from trainbus.engine.greedy import GreedyLR
-from trainbus.engine.schedules import METRIC_SCHEDULES, SCHEDULES, accepted_kwargs, get_scheduler, needs_metric
+from trainbus.engine.optim.greedy_lr import GreedyLR
+from trainbus.engine.optim.schedules import METRIC_SCHEDULES, SCHEDULES, accepted_kwargs, get_scheduler, needs_metric
 from trainbus.events.errors import ArgumentError
 
 LENGTHS = [(0, 1), (1, 1), (0, 2), (1, 7), (0, 50), (5, 50), (49, 50), (10, 101), (70, 50), (33, 200)]

@@ -13,7 +13,7 @@ import transformers
 from transformers import optimization
 
 import trainbus
-from trainbus.engine import schedule_functions
+from trainbus.engine.optim import schedule_functions
 
 SCHEDULES: dict[str, dict[str, Any]] = {
     "get_constant_schedule": {},

@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from trainbus import TrainingArguments
-from trainbus.engine.checkpoint.choosing import choose
-from trainbus.engine.checkpoint.model_files import bytes_in, save_weights
+from trainbus.engine.checkpoint.read.choosing import choose
+from trainbus.engine.checkpoint.read.verify import problems, weight_files
 from trainbus.engine.checkpoint.store import load_weights
-from trainbus.engine.checkpoint.verify import problems, weight_files
+from trainbus.engine.checkpoint.write.model_files import bytes_in, save_weights
 from trainbus.events import ArgumentError, CheckpointError
 
 INDEX = "model.safetensors.index.json"

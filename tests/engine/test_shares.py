@@ -12,11 +12,11 @@ from resume_points import Stateful
 from torch.utils.data import IterableDataset
 
 from trainbus.engine.arguments import TrainingArguments
-from trainbus.engine.data.collate import default_data_collator
-from trainbus.engine.data.loaders import build_loader
-from trainbus.engine.data.shares import CountingExtras, EvenEnds, Extra, Filled, SharedStream, own_part
-from trainbus.engine.evaluation import Gathered
-from trainbus.engine.ranks import Ranks
+from trainbus.engine.data.build import build_loader
+from trainbus.engine.data.collators.default import default_data_collator
+from trainbus.engine.data.streaming_shards import CountingExtras, EvenEnds, Extra, Filled, SharedStream, own_part
+from trainbus.engine.distributed.ranks import Ranks
+from trainbus.engine.evaluation.loop import Gathered
 from trainbus.events.errors import ArgumentError
 
 

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 from torch.distributed.tensor import Replicate, Shard
 
-from trainbus.engine.checkpoint.codec import encode, load_values
-from trainbus.engine.checkpoint.sharded import Region, as_tensor, divide, fitted, own_region, stored_in
+from trainbus.engine.checkpoint.format.codec import encode, load_values
+from trainbus.engine.checkpoint.format.sharded import Region, as_tensor, divide, fitted, own_region, stored_in
 from trainbus.events.errors import CheckpointError
 
 ROW, HYBRID, ON_COLUMNS = (Shard(0),), (Replicate(), Shard(0)), (Shard(1),)

@@ -17,7 +17,7 @@ from torch.utils.data import RandomSampler, SequentialSampler, WeightedRandomSam
 from transformers.trainer_pt_utils import metrics_format
 
 import trainbus
-from trainbus.engine.overrides import MISSING, NEVER_CALLED
+from trainbus.engine.api.overrides import MISSING, NEVER_CALLED
 from trainbus.events import Callback
 from trainbus.events.errors import ArgumentError
 

@@ -15,11 +15,11 @@ import pytest
 from checkpoint_toys import GONE, commit, flip, names_in, rewrite, saving
 from engine_toys import Regression, points, same_weights, weights
 
-from trainbus.engine.checkpoint.choosing import choose
-from trainbus.engine.checkpoint.files import VERSION, Hidden
-from trainbus.engine.checkpoint.hashing import digest_of
-from trainbus.engine.checkpoint.listing import list_checkpoints, survey
-from trainbus.engine.checkpoint.verify import problems
+from trainbus.engine.checkpoint.format.files import VERSION, Hidden
+from trainbus.engine.checkpoint.format.hashing import digest_of
+from trainbus.engine.checkpoint.read.choosing import choose
+from trainbus.engine.checkpoint.read.listing import list_checkpoints, survey
+from trainbus.engine.checkpoint.read.verify import problems
 from trainbus.events import CheckpointError
 
 # One checkpoint.

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import pytest
 from kill_program import forked
 
-from trainbus.engine.data.worker_signals import outlive_signals, starting_workers
+from trainbus.engine.data.workers.signals import outlive_signals, starting_workers
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="the system does not say who sends a signal")
 

@@ -9,7 +9,7 @@ import torch.distributed.optim
 from torch import nn
 from torch.utils.data import TensorDataset
 
-import trainbus.integrations.fairscale  # noqa: F401
+import trainbus.integrations.fairscale.sharded_ddp  # noqa: F401
 from trainbus import DDP, Freeze, TrainbusError, Trainer, TrainingArguments, at
 
 RANK = int(os.environ.get("RANK", "0"))

@@ -14,7 +14,7 @@ from pretended_cuda import pretend
 from sharding_program import tell, train
 from sharding_toys import Net, build, data
 
-import trainbus.integrations.fairscale_fsdp as fairscale_fsdp
+import trainbus.integrations.fairscale.fsdp as fairscale_fsdp
 from trainbus import (
     EMA,
     Callback,
@@ -28,7 +28,7 @@ from trainbus import (
     TrainbusError,
     at,
 )
-from trainbus.integrations.fairscale_fsdp_units import Unit, units_of
+from trainbus.integrations.fairscale.fsdp_units import Unit, units_of
 
 WAYS = {
     "ddp": {},

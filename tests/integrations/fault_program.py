@@ -28,7 +28,7 @@ import torch.distributed as dist
 from rank_toys import NOTHING, Somewhere, boom, hang, send, trainer_of, weights, write_json
 
 from trainbus import StatusFile
-from trainbus.engine.checkpoint.commit import HashedFile
+from trainbus.engine.checkpoint.write.commit import HashedFile
 
 DEADLINE = 200.0
 """Seconds after which processes are taken to hang for good."""

@@ -11,7 +11,7 @@ import torch
 from fairscale.internal import reduce_scatter_bucketer
 from fairscale.nn.data_parallel import fully_sharded_data_parallel
 
-import trainbus.integrations.fairscale_fsdp
+import trainbus.integrations.fairscale.fsdp
 
 
 class Stream:
@@ -49,7 +49,7 @@ class Torch:
 
 def pretend():
     """Have fairscale find streams on the CPU, for the rest of the program."""
-    trainbus.integrations.fairscale_fsdp.has_cuda = lambda device: True
+    trainbus.integrations.fairscale.fsdp.has_cuda = lambda device: True
     fully_sharded_data_parallel.torch = Torch()
     reduce_scatter_bucketer.enable_nccl_base_collectives = False  # fairscale's own switch: gloo wants other shapes
     torch.Tensor.record_stream = lambda self, stream: None

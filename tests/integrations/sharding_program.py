@@ -11,10 +11,10 @@ from ddp_program import no_thread_of_gloo_is_left
 from sharding_toys import IN_OTHER_WORDS, ON_CPU, WAYS, Net, build, data
 from torch import nn
 
-import trainbus.callbacks.fully_shard
-import trainbus.integrations.fairscale  # noqa: F401
+import trainbus.callbacks.parallel.fully_shard
+import trainbus.integrations.fairscale.sharded_ddp  # noqa: F401
 from trainbus import EMA, FSDP, Freeze, TrainbusError, at
-from trainbus.engine.checkpoint.sharded import is_split
+from trainbus.engine.checkpoint.format.sharded import is_split
 
 
 def storages(*values):

@@ -11,7 +11,7 @@ from launching import run, run_on_two
 from safetensors.torch import load_file
 
 from trainbus import Trainer, TrainingArguments
-from trainbus.engine.checkpoint.codec import load_values
+from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.events import ArgumentError, SubscriptionError
 
 pytest.importorskip("deepspeed")
@@ -259,14 +259,14 @@ def test_the_arguments_for_half_precision_are_deepspeed_s_with_it(tmp_path):
 
 
 def test_a_schedule_that_nobody_has_is_named():
-    from trainbus.integrations.deepspeed_schedule import make_schedule
+    from trainbus.integrations.deepspeed.schedules import make_schedule
 
     with pytest.raises(ArgumentError, match="'WarmupDecay'; did you mean 'WarmupDecayLR'"):
         make_schedule({"type": "WarmupDecay"}, torch.optim.SGD([torch.zeros(1)], lr=0.1))
 
 
 def test_a_schedule_of_torch_can_be_had_too():
-    from trainbus.integrations.deepspeed_schedule import make_schedule
+    from trainbus.integrations.deepspeed.schedules import make_schedule
 
     schedule = make_schedule({"type": "StepLR", "params": {"step_size": 2}}, torch.optim.SGD([torch.zeros(1)], lr=0.1))
     assert isinstance(schedule, torch.optim.lr_scheduler.StepLR)
@@ -275,7 +275,7 @@ def test_a_schedule_of_torch_can_be_had_too():
 def test_the_scale_of_the_loss_is_kept(tmp_path):
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
 
-    from trainbus.integrations.deepspeed_state import load_scale, scale_state
+    from trainbus.integrations.deepspeed.optimizer_state import load_scale, scale_state
 
     def engine():
         scaler = DynamicLossScaler(2**8, 2, 1, 1, False)

@@ -147,7 +147,7 @@ def test_gradients_that_are_no_numbers_are_seen_once_their_norm_is_known(tmp_pat
 
 
 def test_an_engine_goes_with_its_trainer(tmp_path):
-    from trainbus.integrations.deepspeed_process import leave
+    from trainbus.integrations.deepspeed.process import leave
 
     built = trainer(tmp_path, stage(3), max_steps=1)
     built.train()
@@ -189,7 +189,7 @@ def test_torch_s_warning_of_names_that_deepspeed_uses_is_not_repeated_while_an_e
 
 @pytest.mark.parametrize("params", [{}, {"torch_adam": True}])
 def test_a_lock_of_a_compilation_is_named(tmp_path, monkeypatch, caplog, params):
-    from trainbus.integrations.deepspeed_process import warn_of_compiling
+    from trainbus.integrations.deepspeed.process import warn_of_compiling
 
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     (tmp_path / "cpu_adam").mkdir()

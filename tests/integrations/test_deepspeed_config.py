@@ -8,7 +8,7 @@ import pytest
 
 from trainbus import TrainingArguments
 from trainbus.events import ArgumentError
-from trainbus.integrations.deepspeed_config import (
+from trainbus.integrations.deepspeed.config import (
     Shape,
     complete,
     hidden_size_of,

@@ -11,11 +11,11 @@ from sharding_toys import Net, data, farthest, language_model, same
 
 from trainbus import TrainingArguments
 from trainbus.callbacks.compose import compose
-from trainbus.engine.checkpoint.codec import load_values
+from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.events.errors import ArgumentError, MissingExtra
 from trainbus.integrations import found_callbacks, load
 
-fairscale_fsdp = pytest.importorskip("trainbus.integrations.fairscale_fsdp", reason="needs fairscale")
+fairscale_fsdp = pytest.importorskip("trainbus.integrations.fairscale.fsdp", reason="needs fairscale")
 FairscaleFSDP = fairscale_fsdp.FairscaleFSDP
 
 PROGRAM = Path(__file__).with_name("fairscale_fsdp_program.py")
@@ -232,7 +232,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("fairscale.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fairscale", None)
-    for name in ("fairscale_fsdp", "fairscale_fsdp_units"):
+    for name in ("fairscale.fsdp", "fairscale.fsdp_units"):
         monkeypatch.delitem(sys.modules, f"trainbus.integrations.{name}", raising=False)
     with pytest.raises(MissingExtra, match=r"FairscaleFSDP needs fairscale: pip install 'trainbus\[sharded\]'"):
         load("fairscale_fsdp")

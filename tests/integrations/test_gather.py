@@ -7,7 +7,7 @@ import pytest
 import torch
 from launching import run_on_two
 
-from trainbus.engine.ranks import Ranks
+from trainbus.engine.distributed.ranks import Ranks
 
 PROGRAM = Path(__file__).with_name("gather_program.py")
 

@@ -19,7 +19,7 @@ from engine_toys import Regression, bert, both, points, same_weights, sentences,
 import trainbus
 from trainbus import Callback, Checkpoint, EarlyStopping, Evaluate, Log, Trainer, TrainingArguments, every
 from trainbus import integrations as module
-from trainbus.engine.search import BestRun, default_compute_objective, takes_trial, with_values
+from trainbus.engine.search.hyperparameters import BestRun, default_compute_objective, takes_trial, with_values
 from trainbus.events import ArgumentError, MissingExtra, TrainbusError, record
 
 optuna = pytest.importorskip("optuna")
@@ -120,7 +120,7 @@ def test_the_default_spaces_are_those_of_transformers():
     assert asked[0] == asked[1]
 
     pytest.importorskip("wandb")
-    from trainbus.integrations.wandb_sweep import WandbSweep
+    from trainbus.integrations.wandb.sweep import WandbSweep
 
     assert WandbSweep().default_space(None) == theirs.default_hp_space_wandb(None)
 

@@ -13,9 +13,9 @@ from sharding_toys import IN_OTHER_WORDS, WAYS, Net, Words, build, data, farthes
 
 from trainbus import FSDP, ShardedOptimizer, TrainingArguments
 from trainbus.callbacks.compose import compose
-from trainbus.engine.checkpoint.codec import load_values
-from trainbus.engine.command_line import main
-from trainbus.engine.ranks import Ranks
+from trainbus.engine.checkpoint.format.codec import load_values
+from trainbus.engine.commands.main import main
+from trainbus.engine.distributed.ranks import Ranks
 from trainbus.events.errors import ArgumentError, CheckpointError, MissingExtra, RankFailure
 from trainbus.integrations import load
 
@@ -383,7 +383,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("fairscale.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fairscale", None)
-    monkeypatch.delitem(sys.modules, "trainbus.integrations.fairscale", raising=False)
+    monkeypatch.delitem(sys.modules, "trainbus.integrations.fairscale.sharded_ddp", raising=False)
     with pytest.raises(MissingExtra, match=r"needs fairscale: pip install 'trainbus\[sharded\]'"):
         load("sharded_ddp")
 

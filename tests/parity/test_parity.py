@@ -139,7 +139,7 @@ def test_the_table_is_read_without_what_it_compares_with():
 
 def test_every_schedule_and_optimizer_has_a_case():
     from trainbus.engine.arguments import SCHEDULES
-    from trainbus.engine.optim import OPTIMIZERS
+    from trainbus.engine.optim.build import OPTIMIZERS
 
     used = {name: {case.args.get(name) for case in CASES.values()} for name in ("lr_scheduler_type", "optim")}
     assert used["lr_scheduler_type"] - {None} == set(SCHEDULES)

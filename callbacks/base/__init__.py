@@ -1,0 +1,1 @@
+"""What several callbacks share: cadence, tracker base and metric names."""

@@ -1,0 +1,1 @@
+"""Logging, evaluation, checkpoints and best model."""

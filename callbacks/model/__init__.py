@@ -1,0 +1,1 @@
+"""Changes to the model: freezing, EMA, NEFTune, compilation, activation checkpointing."""

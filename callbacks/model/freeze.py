@@ -1,0 +1,99 @@
+"""Freeze parts of the model, and thaw them in the course of the run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.errors import ModelError, nearest
+from ...events.stages import Stage, order
+from ...events.triggers import Trigger, never
+
+
+def matching(model: nn.Module, patterns: Iterable[str]) -> dict[str, nn.Parameter]:
+    """Return the parameters whose name begins with, or as a regular expression matches, one of the patterns.
+
+    Raises:
+        ModelError: for a pattern that no name matches, with the nearest.
+    """
+    named = dict(model.named_parameters())
+    found: dict[str, nn.Parameter] = {}
+    for pattern in patterns:
+        hits = {name: weight for name, weight in named.items() if name.startswith(pattern) or re.match(pattern, name)}
+        if not hits:
+            modules = [name for name, _ in model.named_modules() if name]
+            raise ModelError(
+                f"Freeze({pattern!r}): {type(model).__name__} has no such parameters{nearest(pattern, modules)}"
+            )
+        found |= hits
+    return found
+
+
+@dataclass
+class Freeze(Callback):
+    """Keeps parameters as they are until they are thawed, for good or, without `until`, to the end of the run.
+
+    They are in the optimizer from the beginning, so that one schedule rules all; frozen ones get no gradient, and so no
+    update and no weight decay. After the run each is as trainable as it was before.
+
+        Freeze("encoder")                                    the whole run
+        Freeze("encoder", until=at(500))                     the head first, then all
+        Freeze(("encoder.layer.0", "embeddings"), until=every(1, "epoch"))
+    """
+
+    patterns: str | tuple[str, ...] = ()
+    """What to freeze: beginnings of parameters' names, or regular expressions; one or several."""
+    until: Trigger = field(default_factory=never)
+    """When to thaw it, at the end of a step or epoch."""
+    id: str | None = None
+    """Its name in the ledger and in checkpoints."""
+    thawed: bool = field(default=False, init=False)
+    """Whether it was thawed."""
+    _frozen: list[nn.Parameter] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.patterns = (self.patterns,) if isinstance(self.patterns, str) else tuple(self.patterns)
+
+    @order(Stage.PREPARE)
+    def on_setup(self, run: Run) -> None:
+        if run.mode == "train":
+            self.thawed = False
+            matching(run.model, self.patterns)  # a misspelt name is better heard of before anything is built
+
+    @order(Stage.PREPARE)
+    def on_train_begin(self, run: Run) -> None:
+        if not self.thawed:
+            for weight in matching(run.model, self.patterns).values():
+                if weight.requires_grad:
+                    weight.requires_grad_(False)
+                    self._frozen.append(weight)
+
+    def on_step_end(self, run: Run) -> None:
+        self._thaw_if_due(run, "step")
+
+    def on_epoch_end(self, run: Run) -> None:
+        self._thaw_if_due(run, "epoch")
+
+    def _thaw_if_due(self, run: Run, place: str) -> None:
+        if self._frozen and self.until.due(run.moment(place)):  # type: ignore[arg-type]
+            self.thawed = True
+            self._release()
+
+    def _release(self) -> None:
+        frozen, self._frozen = self._frozen, []
+        for weight in frozen:
+            weight.requires_grad_(True)
+
+    def on_close(self) -> None:
+        self._release()
+
+    def state_dict(self) -> dict[str, bool]:
+        return {"thawed": self.thawed}
+
+    def load_state_dict(self, state: dict[str, bool]) -> None:
+        self.thawed = state["thawed"]

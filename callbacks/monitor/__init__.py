@@ -1,0 +1,1 @@
+"""Watching a run: progress, status file, counters, memory, non-finite values."""

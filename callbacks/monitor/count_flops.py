@@ -1,0 +1,40 @@
+"""Count the floating-point operations of the training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...engine.arguments import TrainingArguments
+from ...engine.run import Run
+from ...events.bus import Handle
+from ...events.callback import Callback
+from ...events.stages import Stage
+
+
+@dataclass
+class CountFlops(Callback):
+    """Adds what `trainer.floating_point_ops` says of each batch to `state.total_flos`."""
+
+    stage = Stage.MEASURE
+
+    _counting: Handle | None = field(default=None, init=False, repr=False, compare=False)
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> CountFlops:
+        return cls()
+
+    def on_train_begin(self, run: Run) -> None:
+        def count(batch: Any) -> None:
+            operations = run.services.floating_point_ops(batch)
+            run.state.total_flos += float(operations)
+            if not operations:  # the model cannot say, and need not be asked again
+                self.on_close()
+
+        # Only now, so that it can be left again.
+        self._counting = run.bus.on("on_batch", count, stage=Stage.MEASURE, id="CountFlops.count")
+
+    def on_close(self) -> None:
+        counting, self._counting = self._counting, None
+        if counting is not None:
+            counting()

@@ -1,0 +1,83 @@
+"""Count the input tokens that the model has seen."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from ...engine.arguments import TrainingArguments
+from ...engine.evaluation.loop import main_input
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.errors import ArgumentError
+from ...events.stages import Stage
+
+logger = logging.getLogger(__name__)
+
+
+def tokens_in(batch: Any, tokens: torch.Tensor, pad: int | None) -> torch.Tensor:
+    """Count the tokens of a batch that are no padding.
+
+    Args:
+        batch: its `attention_mask`, where it has one, decides.
+        tokens: the main input, of shape (batch, length).
+        pad: the token that stands for padding; None counts all.
+    """
+    if isinstance(batch, Mapping) and "attention_mask" in batch:
+        return batch["attention_mask"].sum()  # type: ignore[no-any-return]
+    return torch.tensor(tokens.numel()) if pad is None else (tokens != pad).sum()
+
+
+@dataclass
+class CountTokens(Callback):
+    """Counts input tokens of all processes in `state.num_input_tokens_seen`, and adds count and speed to the logs."""
+
+    stage = Stage.MEASURE
+    arguments = ("include_num_input_tokens_seen",)
+
+    which: Literal["all", "non_padding"] = "all"
+    """Whether padding counts. What is padding, the `attention_mask` says, or else the tokenizer's `pad_token_id`."""
+    _began: tuple[float, int] = field(default=(0.0, 0), init=False, repr=False, compare=False)
+    _warned: bool = field(default=False, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.which not in ("all", "non_padding"):
+            raise ArgumentError(f"CountTokens({self.which!r}): it is 'all' or 'non_padding'.")
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> CountTokens | None:
+        return None if args.tokens_counted == "no" else cls(args.tokens_counted)  # type: ignore[arg-type]
+
+    def on_train_begin(self, run: Run) -> None:
+        self._began = (time.time(), run.state.num_input_tokens_seen)
+
+    def on_batch(self, run: Run) -> None:
+        tokens = main_input(run.model, run.batch)
+        if not isinstance(tokens, torch.Tensor):
+            self._warn(f"{type(run.model).__name__}.main_input_name names nothing in the batch; no tokens are counted")
+            return
+        count = torch.tensor(tokens.numel())
+        if self.which == "non_padding":
+            pad = getattr(run.processing_class, "pad_token_id", None)
+            count = tokens_in(run.batch, tokens, pad)
+            if pad is None and not (isinstance(run.batch, Mapping) and "attention_mask" in run.batch):
+                self._warn("nothing says which tokens are padding, so all of them are counted")
+        run.state.num_input_tokens_seen += int(run.ranks.sum(count.to(run.device)))
+
+    def on_log(self, run: Run, logs: dict[str, Any]) -> None:
+        logs["num_input_tokens_seen"] = run.state.num_input_tokens_seen
+        if "loss" in logs:
+            began, before = self._began
+            seconds = max(time.time() - began, 1e-9)
+            logs["train_runtime"] = round(seconds, 4)
+            logs["train_tokens_per_second"] = round((run.state.num_input_tokens_seen - before) / seconds, 3)
+
+    def _warn(self, problem: str) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning("CountTokens: %s.", problem)

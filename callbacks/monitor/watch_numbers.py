@@ -1,0 +1,85 @@
+"""Find the layer where numbers stop being finite."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from ...engine.arguments import TrainingArguments
+from ...engine.data.batches import map_tensors
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.errors import ArgumentError, NonFiniteError
+from ...events.stages import Stage
+
+
+@dataclass
+class WatchNumbers(Callback):
+    """Looks at each layer's weights and output, and raises at the first that is not finite, with what came before it.
+
+    It looks at every number of every layer, so the run is several times slower: to find an error, not to run with.
+    Where the layer's input that the error lists is not finite either, it broke in the module around the layer.
+    """
+
+    stage = Stage.PREPARE
+    arguments = ("debug",)
+
+    shown: int = 20
+    """How many weights, inputs and outputs the error lists, each with its smallest and largest magnitude."""
+    _seen: deque[str] = field(default_factory=deque, init=False, repr=False, compare=False)
+    _hooks: list[RemovableHandle] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.shown < 1:
+            raise ArgumentError(f"WatchNumbers(shown={self.shown}): show at least 1.")
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> WatchNumbers | None:
+        return cls() if "underflow_overflow" in args.observed else None
+
+    def on_setup(self, run: Run) -> None:
+        self._seen = deque(maxlen=self.shown)
+        for name, module in run.model.named_modules():
+            look = self._watch(name or type(module).__name__, run)
+            self._hooks.append(module.register_forward_hook(look, with_kwargs=True))
+
+    def _watch(self, name: str, run: Run) -> Any:
+        def look(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            for given in tensors_in((args, kwargs)):  # a mask may well be infinite
+                self._seen.append(f"{_range_of(given)}  {name} input")
+            weights = [(f"{name}.{key}", weight) for key, weight in module.named_parameters(recurse=False)]
+            for what, tensor in [*weights, *((f"{name} output", made) for made in tensors_in(output))]:
+                self._seen.append(f"{_range_of(tensor)}  {what}")
+                if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+                    listed = "\n".join(self._seen)
+                    raise NonFiniteError(
+                        f"{what} is not finite after step {run.state.global_step}. Smallest and largest magnitudes up "
+                        f"to it:\n{listed}"
+                    )
+
+        return look
+
+    def on_close(self) -> None:
+        hooks, self._hooks = self._hooks, []
+        self._seen.clear()
+        for hook in hooks:
+            hook.remove()
+
+
+def tensors_in(data: Any) -> list[torch.Tensor]:
+    """Return the tensors of nested data."""
+    found: list[torch.Tensor] = []
+    map_tensors(found.append, data)
+    return found
+
+
+def _range_of(tensor: torch.Tensor) -> str:
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        return f"{'-':>9} {'-':>9}"
+    magnitude = tensor.detach().abs()
+    return f"{magnitude.min().item():9.2e} {magnitude.max().item():9.2e}"

@@ -1,0 +1,93 @@
+"""Gradients, weights and optimizer states of which each process has a part: clipped, and gathered to be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...engine.checkpoint.format.sharded import gathered, is_first_copy, is_split, whole_on
+from ...engine.distributed.ranks import Ranks
+from ...engine.seams import Clip
+
+
+def clip_parts(ranks: Ranks, device: torch.device, exact: bool) -> Clip:
+    """Return clipping for gradients of which each process has a part.
+
+    Args:
+        ranks: the processes.
+        device: where a tensor is that is sent to the others.
+        exact: gather each gradient and measure it whole, as torch does where nothing is split. Otherwise its squares
+            are added up part by part, in float64, which may differ in the last digit.
+    """
+
+    def norms_of_parts(gradients: list[Any]) -> torch.Tensor:
+        squares = [
+            torch.linalg.vector_norm(local_part(whole), dtype=torch.float64).square()
+            * (not is_split(whole) or is_first_copy(whole))
+            for whole in gradients
+        ]
+        summed = ranks.sum(torch.stack([square.to(device) for square in squares]))
+        return summed.sqrt().to(gradients[0].dtype)
+
+    def norms_of_wholes(gradients: list[Any]) -> torch.Tensor:
+        return torch.stack([torch.linalg.vector_norm(whole_on(gradient, device)) for gradient in gradients])
+
+    @torch.no_grad()
+    def clip(optimizer: Any, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
+        gradients = [weight.grad for weight in parameters if weight.grad is not None]
+        if not gradients:
+            return torch.zeros((), device=device)
+        norms = norms_of_wholes(gradients) if exact else norms_of_parts(gradients)
+        total: torch.Tensor = torch.linalg.vector_norm(norms)
+        if max_norm > 0:
+            scale = torch.clamp(max_norm / (total + 1e-6), max=1.0)
+            for part in map(local_part, gradients):
+                part.mul_(scale.to(part.device))
+        return total
+
+    return clip
+
+
+def local_part(tensor: Any) -> torch.Tensor:
+    """Return this process's part of a tensor; all of it, if it is not split."""
+    local: torch.Tensor = tensor.to_local() if is_split(tensor) else tensor
+    return local
+
+
+def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], dict[str, torch.Tensor]]:
+    """Return what gathers a model's weights one by one, so that a process that does not keep them never has them all.
+
+    Weights that are one under several names stay so.
+    """
+
+    def gather(model: nn.Module) -> dict[str, torch.Tensor]:
+        seen: dict[Any, torch.Tensor | None] = {}
+        found: dict[str, torch.Tensor] = {}
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            if tensor not in seen:
+                seen[tensor] = gathered(tensor, device, keep)
+            if (whole := seen[tensor]) is not None:
+                found[name] = whole
+        return found
+
+    return gather
+
+
+def gathered_state(device: torch.device, keep: bool) -> Callable[[Any], dict[str, Any]]:
+    """Return what gathers the state of an optimizer."""
+
+    def gather(optimizer: Any) -> dict[str, Any]:
+        state: dict[str, Any] = optimizer.state_dict()
+        parts = {
+            number: {
+                name: gathered(value, device, keep) if isinstance(value, torch.Tensor) else value
+                for name, value in part.items()
+            }
+            for number, part in state["state"].items()
+        }
+        return {**state, "state": parts} if keep else {}
+
+    return gather

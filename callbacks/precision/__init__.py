@@ -1,0 +1,1 @@
+"""Numeric precision: mixed precision, half-precision weights, TF32."""

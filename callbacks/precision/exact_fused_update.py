@@ -1,0 +1,95 @@
+"""Fused updates of split weights, rounded as those of whole ones.
+
+On the CPU a fused optimizer computes as many numbers at once as a register holds, and those that are left at the end of
+a tensor one by one, by a formula that rounds otherwise. The parts of a split tensor end elsewhere than the whole. Those
+that do not end where a register does are updated once more, in their place in a tensor of the whole size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ...engine.checkpoint.format.sharded import Region, is_split, own_region
+from ..parallel.sharded_optimizer import options_of
+from ..parallel.split_weights import local_part
+
+REGISTERS = 64
+"""Numbers that fill registers of any width, in any type."""
+
+
+def round_as_wholes(optimizer: Optimizer) -> Callable[[], None]:
+    """Have an optimizer of split weights update them to the bits of whole ones, and return what ends that."""
+    cuts: list[_Cut] = []
+
+    def remember(optimizer: Optimizer, *_: Any) -> None:
+        cuts[:] = [
+            _Cut(weight, group, local_part(weight).clone(), {k: _copy(v) for k, v in optimizer.state[weight].items()})
+            for group in optimizer.param_groups
+            if group.get("fused")
+            for weight in group["params"]
+            if weight.grad is not None and is_split(weight) and _ends_within_registers(own_region(weight), weight.shape)
+        ]
+
+    def update_again(optimizer: Optimizer, *_: Any) -> None:
+        for cut in cuts:
+            cut.update(optimizer)
+        cuts.clear()
+
+    hooks = optimizer.register_step_pre_hook(remember), optimizer.register_step_post_hook(update_again)
+
+    def undo() -> None:
+        for hook in hooks:
+            hook.remove()
+
+    return undo
+
+
+def _ends_within_registers(part: Region, whole: torch.Size) -> bool:
+    """Say whether a part, cut off along the first dimension, begins or ends where the whole would fill registers."""
+    begins, size = part.begin[0] * prod(whole[1:]), prod(part.shape)
+    ends = begins + size
+    return 0 < size < whole.numel() and not (
+        begins % REGISTERS == 0 and (ends % REGISTERS == 0 or ends == whole.numel())
+    )
+
+
+def _copy(value: Any) -> Any:
+    return local_part(value).clone() if isinstance(value, torch.Tensor) else value
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A weight before its update, and what the optimizer knew of it."""
+
+    weight: Any
+    group: dict[str, Any]
+    part: torch.Tensor
+    state: dict[str, Any]
+
+    @torch.no_grad()
+    def update(self, optimizer: Optimizer) -> None:
+        place = own_region(self.weight).slices((0,) * self.weight.dim())
+
+        def whole(part: Any) -> Any:
+            if not isinstance(part, torch.Tensor) or part.shape != self.part.shape:
+                return part
+            made = part.new_zeros(self.weight.shape)
+            made[place] = part
+            return made
+
+        stand_in = nn.Parameter(whole(self.part))
+        stand_in.grad = whole(local_part(self.weight.grad))
+        twin = type(optimizer)([{**self.group, "params": [stand_in]}], **options_of(optimizer))
+        twin.state[stand_in] = {name: whole(value) for name, value in self.state.items()}
+        twin.step()
+        local_part(self.weight).copy_(stand_in[place])
+        for name, value in optimizer.state[self.weight].items():
+            if is_split(value):
+                local_part(value).copy_(twin.state[stand_in][name][place])

@@ -1,0 +1,76 @@
+"""Evaluate and predict with the weights in half precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from ...engine.arguments import TrainingArguments
+from ...engine.data.batches import map_tensors
+from ...engine.loss.objective import label_names_of
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.errors import ArgumentError
+from ...events.stages import Stage
+from ..model.forwards import replace_forward
+from .mixed_precision import DTYPES
+
+
+@dataclass
+class HalfEvaluation(Callback):
+    """Turns weights and buffers to half precision while the trainer evaluates or predicts outside of training.
+
+    The float32 values wait in the host's memory and come back afterwards. Evaluations during a training keep them.
+    Inputs of the model that are float32 are turned to half precision too, labels excepted.
+    """
+
+    stage = Stage.PREPARE
+    arguments = ("bf16_full_eval", "fp16_full_eval")
+
+    dtype: Literal["bf16", "fp16"] = "bf16"
+    """What they are turned to."""
+    _restore: Callable[[], None] | None = field(default=None, init=False, repr=False, compare=False)
+    _full: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ArgumentError(f"HalfEvaluation({self.dtype!r}): it is 'bf16' or 'fp16'.")
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> HalfEvaluation | None:
+        if not (args.bf16_full_eval or args.fp16_full_eval):
+            return None
+        return cls("bf16" if args.bf16_full_eval else "fp16")
+
+    def on_setup(self, run: Run) -> None:
+        if run.mode == "train":
+            return
+        self._restore = replace_forward(run.model, self._with_half_inputs(run.model))
+        for tensor in (*run.model.parameters(), *run.model.buffers()):
+            if tensor.is_floating_point():
+                self._full.append((tensor, tensor.data.to("cpu")))
+                tensor.data = tensor.data.to(DTYPES[self.dtype])
+
+    def _with_half_inputs(self, model: nn.Module) -> Callable[..., Any]:
+        forward, labels = model.forward, label_names_of(model)
+
+        def halve(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(DTYPES[self.dtype]) if tensor.dtype == torch.float32 else tensor
+
+        def with_half_inputs(*args: Any, **kwargs: Any) -> Any:
+            kwargs = {name: value if name in labels else map_tensors(halve, value) for name, value in kwargs.items()}
+            return forward(*map_tensors(halve, args), **kwargs)
+
+        return with_half_inputs
+
+    def on_close(self) -> None:
+        restore, self._restore = self._restore, None
+        if restore is not None:
+            restore()
+        full, self._full = self._full, []
+        for tensor, values in full:
+            tensor.data = values.to(tensor.device)

@@ -1,0 +1,149 @@
+"""Keep the weights in half precision, with float32 copies for the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ...engine.arguments import TrainingArguments
+from ...engine.run import Run
+from ...engine.seams import clip_gradients
+from ...events.stages import Stage, order
+from .mixed_precision import DTYPES, MixedPrecision
+
+# Their sums over many numbers need the mantissa of float32.
+KEPT = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
+
+
+@dataclass
+class HalfWeights(MixedPrecision):
+    """Trains with weights and gradients in half precision; the optimizer updates float32 copies (masters) of them.
+
+    This is level `O2` of apex and PaddleNLP. Normalisation layers stay in float32. Checkpoints hold the halved weights
+    and, for an exact resume, the masters; after the run the model has the masters' values.
+    """
+
+    arguments = ("bf16", "fp16", "fp16_opt_level", "scale_loss")
+    instead_of = (MixedPrecision,)
+
+    _masters: list[tuple[str, nn.Parameter, nn.Parameter]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
+    _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
+    _saved: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> HalfWeights | None:
+        return cls.of_level(args, "O2")
+
+    def on_setup(self, run: Run) -> None:
+        super().on_setup(run)
+        if run.mode == "train":
+            self._saved = {}
+            run.seams.fill(
+                "HalfWeights",
+                prepare_model=self._halve,
+                make_optimizer=self._give_masters,
+                clip=self._clip,
+                zero_grad=self._zero_grad,
+            )
+
+    def _scaler(self, device: str) -> torch.amp.GradScaler:
+        return _MovingScaler(self._move_gradients, device, init_scale=self.initial_scale)
+
+    def _halve(self, model: nn.Module) -> nn.Module:
+        kept = {weight for module in model.modules() if isinstance(module, KEPT) for weight in module.parameters()}
+        for name, weight in model.named_parameters():
+            if weight.is_floating_point() and weight not in kept:
+                self._masters.append((name, weight, nn.Parameter(weight.detach().float(), weight.requires_grad)))
+                weight.data = weight.data.to(DTYPES[self.dtype])
+        return model
+
+    def _give_masters(self, make: Callable[[], Optimizer]) -> Optimizer:
+        optimizer = make()
+        exchange(optimizer, {weight: master for _, weight, master in self._masters})
+        self._undo.append(optimizer.register_step_post_hook(lambda *_: self._to_weights()).remove)
+        self._undo.append(partial(exchange, optimizer, {master: weight for _, weight, master in self._masters}))
+        return optimizer
+
+    @order(Stage.PREPARE)
+    def on_gradients(self) -> None:
+        self._move_gradients()
+
+    def _move_gradients(self) -> None:
+        for _, weight, master in self._masters:
+            if weight.grad is not None:
+                master.grad, weight.grad = weight.grad.float(), None
+
+    @torch.no_grad()
+    def _to_weights(self) -> None:
+        for _, weight, master in self._masters:
+            weight.copy_(master)
+
+    def _clip(self, optimizer: Optimizer, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
+        return clip_gradients(optimizer, self._updated(parameters), max_norm)
+
+    def _zero_grad(self, parameters: list[nn.Parameter]) -> None:
+        for parameter in (*parameters, *self._updated(parameters)):
+            parameter.grad = None
+
+    def _updated(self, parameters: list[nn.Parameter]) -> list[nn.Parameter]:
+        master_of = {weight: master for _, weight, master in self._masters}
+        return [master_of.get(parameter, parameter) for parameter in parameters]
+
+    @torch.no_grad()
+    def on_load(self) -> None:
+        self._follow_weights()
+        for name, _, master in self._masters:
+            if name in self._saved:
+                master.copy_(self._saved[name])
+        self._saved = {}
+
+    @torch.no_grad()
+    def on_close(self) -> None:
+        super().on_close()
+        self._follow_weights()  # the best weights may have been loaded, or an average taken their place
+        for _, weight, master in self._masters:
+            weight.grad, weight.data = None, master.data
+        undo, self._undo, self._masters = self._undo, [], []
+        for step in undo:
+            step()
+
+    def _follow_weights(self) -> None:
+        """Have the masters take over what somebody else put into the weights since they were last made from them."""
+        for _, weight, master in self._masters:
+            if not torch.equal(weight, master.to(weight.dtype)):
+                master.copy_(weight)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: master.data for name, _, master in self._masters} or dict(self._saved)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._saved = state
+
+
+def exchange(optimizer: Optimizer, replaced: Mapping[torch.Tensor, torch.Tensor]) -> None:
+    """Have an optimizer update other parameters in place of some, with the states that it had for those."""
+    for group in optimizer.param_groups:
+        group["params"] = [replaced.get(parameter, parameter) for parameter in group["params"]]
+    for old, new in replaced.items():
+        if old in optimizer.state:
+            optimizer.state[new] = optimizer.state.pop(old)
+
+
+class _MovingScaler(torch.amp.GradScaler):
+    """Scales as torch's does, after the gradients went from the weights to the masters."""
+
+    def __init__(self, move: Callable[[], None], device: str, **options: Any) -> None:
+        super().__init__(device, **options)
+        self._move = move
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        self._move()
+        super().unscale_(optimizer)

@@ -1,0 +1,88 @@
+"""Compute in half precision: bfloat16, or float16 with a loss scaler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import nn
+
+from ...engine.arguments import TrainingArguments
+from ...engine.data.batches import map_tensors
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.errors import ArgumentError
+from ...events.stages import Stage
+from ..model.forwards import replace_forward
+
+M = TypeVar("M", bound="MixedPrecision")
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def to_float32(outputs: Any) -> Any:
+    """Return a model's outputs in float32 where they are in half precision, as losses and metrics want them."""
+    halves = (torch.float16, torch.bfloat16)
+    return map_tensors(lambda tensor: tensor.float() if tensor.dtype in halves else tensor, outputs)
+
+
+@dataclass
+class MixedPrecision(Callback):
+    """Runs the model's forward under torch.autocast and returns its outputs in float32; the weights stay in float32."""
+
+    stage = Stage.PREPARE
+    arguments = ("bf16", "fp16", "fp16_opt_level", "scale_loss")
+
+    dtype: Literal["bf16", "fp16"] = "bf16"
+    """`bf16`, or `fp16`, which needs a CUDA device and scales the loss so that small gradients do not vanish."""
+    initial_scale: float = 65536.0
+    """The scale of the loss to begin with, for `fp16`; it adapts by itself."""
+    _restore: Any = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ArgumentError(f"{type(self).__name__}({self.dtype!r}): it is 'bf16' or 'fp16'.")
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> MixedPrecision | None:
+        return cls.of_level(args, "O1")
+
+    @classmethod
+    def of_level(cls: type[M], args: TrainingArguments, level: str) -> M | None:
+        """Build it if the arguments ask for half precision at this level."""
+        if not (args.bf16 or args.fp16) or args.fp16_opt_level != level:
+            return None
+        if args.way_to_shard == "deepspeed":  # whose own half precision these arguments then ask for
+            return None
+        return cls("bf16" if args.bf16 else "fp16", 65536.0 if args.scale_loss is None else args.scale_loss)
+
+    def on_setup(self, run: Run) -> None:
+        device = run.args.device.type
+        run.seams.fill(type(self).__name__, autocast=lambda: torch.autocast(device, dtype=DTYPES[self.dtype]))
+        if self.dtype == "fp16":
+            if device != "cuda":
+                raise ArgumentError(
+                    f"fp16 needs a CUDA device, and this run is on {device}: float16 is not computed there. "
+                    "Use bf16, or no mixed precision."
+                )
+            run.seams.fill(type(self).__name__, scaler=self._scaler(device))
+        self._wrap(run.model, device)
+
+    def _scaler(self, device: str) -> torch.amp.GradScaler:
+        return torch.amp.GradScaler(device, init_scale=self.initial_scale)
+
+    def _wrap(self, model: nn.Module, device: str) -> None:
+        forward = model.forward
+
+        def in_half_precision(*args: Any, **kwargs: Any) -> Any:
+            with torch.autocast(device, dtype=DTYPES[self.dtype]):
+                outputs = forward(*args, **kwargs)
+            return to_float32(outputs)
+
+        self._restore = replace_forward(model, in_half_precision)
+
+    def on_close(self) -> None:
+        restore, self._restore = self._restore, None
+        if restore is not None:
+            restore()

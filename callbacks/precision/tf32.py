@@ -1,0 +1,48 @@
+"""Let float32 products round to TF32 on GPUs that have it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from ...engine.arguments import TrainingArguments
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.errors import ArgumentError
+from ...events.stages import Stage
+
+
+@dataclass
+class TF32(Callback):
+    """Sets, for the run, whether float32 matrix products and convolutions may use TF32: 10 bits of mantissa, not 23."""
+
+    stage = Stage.PREPARE
+    arguments = ("tf32",)
+
+    enabled: bool = True
+    """Whether they may."""
+    _before: tuple[bool, bool] | None = field(default=None, init=False, repr=False, compare=False)
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> TF32 | None:
+        return None if args.tf32 is None else cls(args.tf32)
+
+    def on_setup(self, run: Run) -> None:
+        if self.enabled and (run.device.type != "cuda" or torch.cuda.get_device_capability(run.device)[0] < 8):
+            raise ArgumentError(
+                f"`tf32` needs a GPU of the Ampere generation or later, and this run is on {_name_of(run.device)}: "
+                "leave it out, or give tf32=False."
+            )
+        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        self._before = (matmul.allow_tf32, cudnn.allow_tf32)
+        matmul.allow_tf32 = cudnn.allow_tf32 = self.enabled
+
+    def on_close(self) -> None:
+        before, self._before = self._before, None
+        if before is not None:
+            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def _name_of(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

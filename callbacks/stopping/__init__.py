@@ -1,0 +1,1 @@
+"""Callbacks that end a run: early stopping, limits, signals, NaN guard."""

@@ -1,0 +1,63 @@
+"""End a training, with a checkpoint, before its time is up."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from ...engine.arguments import TrainingArguments
+from ...engine.arguments.duration import seconds_of
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.control import TrainerControl
+from ...events.stages import Stage, order
+
+
+@dataclass
+class StopAtTime(Callback):
+    """Stops this session in time to save: it reserves twice what the slowest step and the slowest save took so far."""
+
+    local = True
+    arguments = ("max_time",)
+
+    max_time: float | str = "1h"
+    """How long this session may take: seconds, or text as "90min" and "1h30min". A resumed one begins to count anew."""
+    id: str | None = None
+    """Its name in the ledger and in checkpoints."""
+    _end: float = field(default=0.0, init=False, repr=False, compare=False)
+    _began: float = field(default=0.0, init=False, repr=False, compare=False)
+    _slowest_step: float = field(default=0.0, init=False, repr=False, compare=False)
+    _slowest_save: float = field(default=0.0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        seconds_of(self.max_time)
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> StopAtTime | None:
+        return None if args.max_time is None else cls(args.max_time)
+
+    @order(Stage.PREPARE)
+    def on_train_begin(self) -> None:
+        self._began = time.monotonic()
+        self._end = self._began + seconds_of(self.max_time)
+        self._slowest_step = self._slowest_save = 0.0
+
+    def on_step_end(self, run: Run, control: TrainerControl) -> None:
+        now = time.monotonic()
+        self._slowest_step = max(self._slowest_step, now - self._began)
+        self._began = now
+        if now + 2 * (self._slowest_step + self._slowest_save) >= self._end:
+            reason = f"max_time={self.max_time!r} is nearly up"
+            control.request("training_stop", reason)
+            if run.saves:
+                control.request("save", reason)
+
+    @order(Stage.PREPARE)
+    def on_save_begin(self) -> None:
+        self._began = time.monotonic()
+
+    @order(Stage.RELEASE)
+    def on_snapshot(self) -> None:
+        now = time.monotonic()
+        self._slowest_save = max(self._slowest_save, now - self._began)
+        self._began = now

@@ -1,0 +1,274 @@
+"""The model card of a run, as text: what was trained, with which settings, and how well it does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ...events.state import TrainerState
+from ..arguments import TrainingArguments
+
+GENERATED = "generated_from_trainer"
+"""The tag of every card that is written by a trainer."""
+
+TASKS = {
+    "ForMaskedLM": "fill-mask",
+    "ForCausalLM": "text-generation",
+    "LMHeadModel": "text-generation",
+    "ForConditionalGeneration": "text2text-generation",
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForTableQuestionAnswering": "table-question-answering",
+    "ForMultipleChoice": "multiple-choice",
+    "ForImageClassification": "image-classification",
+    "ForImageSegmentation": "image-segmentation",
+    "ForObjectDetection": "object-detection",
+    "ForAudioClassification": "audio-classification",
+    "ForCTC": "automatic-speech-recognition",
+    "ForSpeechSeq2Seq": "automatic-speech-recognition",
+}
+"""What the class of a transformers model ends with -> the hub's name of its task."""
+
+METRICS = (
+    *("accuracy", "bleu", "f1", "matthews_correlation", "pearsonr", "precision", "recall", "rouge", "sacrebleu"),
+    *("spearmanr", "wer"),
+)
+"""The metrics that the hub knows by name."""
+
+NO_DATASETS = frozenset({None, "csv", "json", "pandas", "parquet", "text", "generator"})
+"""Builders of `datasets` that read whatever they are given, so that their name says nothing about the data."""
+
+_SPEEDS = ("runtime", "samples_per_second", "steps_per_second")
+_NEEDED = "More information needed"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a card says beside the settings and results of the run."""
+
+    model_name: str
+    """The model's name: the card's title."""
+    language: tuple[str, ...] = ()
+    """The languages that it speaks."""
+    license: str | None = None
+    """The license it is under."""
+    tags: tuple[str, ...] = (GENERATED,)
+    """Tags to find it by."""
+    finetuned_from: str | None = None
+    """The model that it was trained from; None if from scratch."""
+    tasks: tuple[str, ...] = ()
+    """The hub's names of what it is for."""
+    datasets: tuple[str, ...] = ()
+    """The names of the datasets, as people read them."""
+    dataset_tags: tuple[str, ...] = ()
+    """Their names on the hub."""
+    dataset_args: tuple[str, ...] = ()
+    """The configuration of each."""
+    dataset_split: str | None = None
+    """The split that the results are of."""
+    library: str | None = None
+    """The library that loads the model."""
+
+
+# What can be seen without being told.
+
+
+def task_of(model: object) -> str | None:
+    """Return the hub's name of what a model of transformers is for, by its class; None for any other."""
+    name = type(model).__name__
+    found = [end for end in TASKS if name.endswith(end)]
+    return TASKS[max(found, key=len)] if found and library_of(model) else None
+
+
+def library_of(model: object) -> str | None:
+    """Return `transformers` for a model of its, else None."""
+    return "transformers" if any(cls.__module__.startswith("transformers.") for cls in type(model).__mro__) else None
+
+
+def base_of(model: object) -> str | None:
+    """Return the name on the hub of the model that this one was loaded from; None for a folder, or a new model."""
+    name = getattr(getattr(model, "config", None), "_name_or_path", None)
+    return name if name and not Path(name).is_dir() else None
+
+
+def dataset_of(dataset: object) -> dict[str, Any]:
+    """Return `dataset_tags`, `dataset_args` and `dataset_split` of a dataset that came from the hub, else nothing."""
+    name = getattr(dataset, "builder_name", None)
+    if name in NO_DATASETS:
+        return {}
+    config, split = getattr(dataset, "config_name", None), getattr(dataset, "split", None)
+    return {
+        "dataset_tags": (str(name),),
+        "dataset_args": () if config is None else (str(config),),
+        "dataset_split": None if split is None else str(split),
+    }
+
+
+# The parts of a card.
+
+
+def hyperparameters(args: TrainingArguments) -> dict[str, Any]:
+    """Return the settings that decide what comes out of a training, by name."""
+    world, accumulated = args.world_size, args.gradient_accumulation_steps
+    values: dict[str, Any] = {
+        "learning_rate": args.learning_rate,
+        "train_batch_size": args.train_batch_size,
+        "eval_batch_size": args.eval_batch_size,
+        "seed": args.seed,
+    }
+    if world > 1:
+        values["distributed_type"] = "multi-GPU" if args.device.type == "cuda" else "multi-CPU"
+        values["num_devices"] = world
+    if accumulated > 1:
+        values["gradient_accumulation_steps"] = accumulated
+    if world * accumulated > 1:
+        values["total_train_batch_size"] = args.train_batch_size * world * accumulated
+    if world > 1:
+        values["total_eval_batch_size"] = args.eval_batch_size * world
+    values["optimizer"] = _optimizer(args)
+    values["lr_scheduler_type"] = str(args.lr_scheduler_type)
+    if args.warmup_steps:
+        values["lr_scheduler_warmup_steps"] = args.warmup_steps
+    if args.max_steps > 0:
+        values["training_steps"] = args.max_steps
+    else:
+        values["num_epochs"] = args.num_train_epochs
+    if args.fp16 or args.bf16:
+        values["mixed_precision_training"] = "Native AMP" if args.fp16 else "bfloat16"
+    if args.label_smoothing_factor:
+        values["label_smoothing_factor"] = args.label_smoothing_factor
+    return values
+
+
+def _optimizer(args: TrainingArguments) -> str:
+    said = str(args.optim)
+    if "adam" in said.lower():
+        said += f" with betas=({args.adam_beta1}, {args.adam_beta2}) and epsilon={args.adam_epsilon}"
+    return f"{said}, {args.optim_args}" if args.optim_args else said
+
+
+def training_results(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each step that was evaluated: the last training loss, where it was, and the metrics by title.
+
+    Args:
+        history: `state.log_history`.
+    """
+    rows: dict[int, dict[str, Any]] = {}
+    loss: Any = "No log"
+    for entry in history:
+        loss = entry.get("loss", loss)
+        metrics = _metrics(entry)
+        step = entry.get("step", 0)
+        if metrics and step > 0:  # an evaluation before the training is no result of it
+            row = rows.setdefault(step, {"Training Loss": loss, "Epoch": entry.get("epoch"), "Step": step})
+            row.update({"Validation Loss" if name == "loss" else title(name): v for name, v in metrics.items()})
+    return list(rows.values())
+
+
+def final_results(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
+    """Return the metrics of the model as it is, by name and without `eval_`: those of the last evaluation.
+
+    Where the best model was loaded when the training ended, and not evaluated since, they are those it had before.
+    """
+    history = state.log_history
+    last = max((index for index, entry in enumerate(history) if _metrics(entry)), default=None)
+    if last is None:
+        return {}
+    step = history[last].get("step")
+    if args.load_best_model_at_end and any("train_runtime" in entry for entry in history[last:]):
+        step = state.best_global_step or step
+    found: dict[str, Any] = {}
+    for entry in history:
+        if entry.get("step") == step:
+            found.update(_metrics(entry))
+    return found
+
+
+def known_metrics(results: Mapping[str, Any]) -> dict[str, str]:
+    """Return those of the `results` that the hub knows: its name of the metric -> the name in the results."""
+    known = {name: name for name in results if name in METRICS}
+    return {**known, **({"rouge": "rouge1"} if "rouge1" in results else {})}
+
+
+def title(name: str) -> str:
+    """Return a metric's name as a heading: `f1_macro` is `F1 Macro`."""
+    return " ".join(part.capitalize() for part in name.split("_"))
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as a Markdown table; a row may lack a column that another one has."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    cells = [[_shown(row.get(column, "")) for column in columns] for row in rows]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    lines = [columns, *cells]
+    padded = ["".join(f"| {c:<{width}} " for c, width in zip(line, widths, strict=True)) + "|" for line in lines]
+    ruler = "".join(f"|:{'-' * width}:" for width in widths) + "|"
+    return "\n".join([padded[0], ruler, *padded[1:]])
+
+
+def frameworks() -> dict[str, str]:
+    """Return the versions of this library, of torch, and of those of its family that the program has loaded."""
+    others = {"transformers": "Transformers", "datasets": "Datasets", "tokenizers": "Tokenizers"}
+    loaded = {name: package for package, name in others.items() if package in sys.modules}
+    return {name: version(package) for name, package in {"Trainbus": "trainbus", "PyTorch": "torch", **loaded}.items()}
+
+
+def card_text(facts: Facts, args: TrainingArguments, state: TrainerState) -> str:
+    """Return a model card without its header of metadata.
+
+    Args:
+        facts: what it says of the model and the data.
+        args: whose settings it lists.
+        state: whose history it tabulates.
+    """
+    sections = {
+        "Model description": _NEEDED,
+        "Intended uses & limitations": _NEEDED,
+        "Training and evaluation data": _NEEDED,
+        "Training procedure": "\n\n".join(_procedure(args, state)),
+    }
+    text = [
+        "<!-- This card was generated by the trainer. Proofread and complete it, then remove this comment. -->",
+        f"# {facts.model_name}",
+        _origin(facts),
+    ]
+    if results := final_results(args, state):
+        text.append("It achieves the following results on the evaluation set:\n" + _listed(results, title))
+    text += [f"## {name}\n\n{content}" for name, content in sections.items()]
+    return "\n\n".join(text) + "\n"
+
+
+def _origin(facts: Facts) -> str:
+    base = facts.finetuned_from
+    made = f"is a fine-tuned version of [{base}](https://huggingface.co/{base})" if base else "was trained from scratch"
+    *others, last = [f"the {name}" for name in facts.datasets or facts.dataset_tags] or ["an unknown"]
+    data = f"{', '.join(others)} and {last} datasets" if others else f"{last} dataset"
+    return f"This model {made} on {data}."
+
+
+def _procedure(args: TrainingArguments, state: TrainerState) -> list[str]:
+    parts = ["### Training hyperparameters", "The following hyperparameters were used during training:"]
+    parts.append(_listed(hyperparameters(args)))
+    if rows := training_results(state.log_history):
+        parts += ["### Training results", table(rows)]
+    return [*parts, "### Framework versions", "\n".join(f"- {name} {said}" for name, said in frameworks().items())]
+
+
+def _listed(values: Mapping[str, Any], heading: Any = str) -> str:
+    return "\n".join(f"- {heading(name)}: {_shown(value)}" for name, value in values.items())
+
+
+def _metrics(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of a logged evaluation, without `eval_`; empty for what is none."""
+    evaluated = {key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_")}
+    return {name: value for name, value in evaluated.items() if not name.endswith(_SPEEDS)}
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return f"{value:.4f}" if isinstance(value, float) and len(text.partition(".")[2]) > 4 else text

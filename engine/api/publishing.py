@@ -1,0 +1,183 @@
+"""Publishing: the model card, and the model on a hub."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..checkpoint.format import files
+from ..run import Run
+from .model_card import GENERATED, Facts, base_of, card_text, dataset_of, final_results, library_of, task_of
+from .saving import Recording
+
+logger = logging.getLogger(__name__)
+
+CARD = "README.md"
+"""The model card's file."""
+
+
+class Publisher(Protocol):
+    """What pushes to a hub, and writes what only hubs read. A callback that has one offers it as its `publisher`."""
+
+    def create_repository(self, run: Run, token: str | None, private: bool | None) -> str:
+        """Create the repository unless it is there, and return its full name."""
+
+    def push(self, run: Run, commit_message: str, *, blocking: bool, token: str | None, revision: str | None) -> Any:
+        """Push the output folder without its checkpoints; return the commit, or a future of it if not blocking."""
+
+    def existing_metadata(self, card: Path) -> tuple[tuple[str, ...], str | None]:
+        """Return the tags and the library that the header of an existing card names."""
+
+    def header(self, facts: Facts, results: dict[str, Any]) -> str:
+        """Return the metadata of a card, as the block it begins with."""
+
+
+class Publishing(Recording):
+    """The part of the Trainer that describes the model and pushes it to a hub. It needs the extra `hub`."""
+
+    train_dataset: Any
+    eval_dataset: Any
+    hub_model_id: str | None = None
+    """The full name of the repository, once it is known to exist."""
+
+    _integration: Callable[[str], Any]
+    _own_publisher: Publisher | None = None
+    _pushing = False
+
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """Create the repository to push to, unless it is there. On the first process only.
+
+        Args:
+            token: with write permission; by default `args.hub_token`.
+            private: whether it is made private; by default `args.hub_private_repo`.
+        """
+        if self.is_world_process_zero():
+            self.hub_model_id = self._publisher().create_repository(self.run, token, private)
+
+    def create_model_card(
+        self,
+        language: str | list[str] | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        model_name: str | None = None,
+        finetuned_from: str | None = None,
+        tasks: str | list[str] | None = None,
+        dataset_tags: str | list[str] | None = None,
+        dataset: str | list[str] | None = None,
+        dataset_args: str | list[str] | None = None,
+    ) -> None:
+        """Write `README.md` into the output folder: settings, results and versions under a header for the hub.
+
+        It takes the place of the one that is there, whose tags are kept. On the first process only.
+
+        Args:
+            language: the languages that the model speaks.
+            license: the license it is under.
+            tags: tags to find it by.
+            model_name: its name; by default that of the repository, or of the output folder.
+            finetuned_from: the model it was trained from; by default what it was loaded from.
+            tasks: the hub's names of what it is for; by default by the class of the model.
+            dataset_tags: the names of the datasets on the hub; by default from the dataset.
+            dataset: their names as people read them.
+            dataset_args: the configuration of each.
+        """
+        if not self.is_world_process_zero():
+            return
+        publisher, model = self._publisher(), self.run.model
+        card = Path(self.args.output_dir) / CARD
+        had_tags, had_library = publisher.existing_metadata(card)
+        seen = dataset_of(self.eval_dataset if self.eval_dataset is not None else self.train_dataset)
+        seen |= {"dataset_tags": _tuple(dataset_tags)} if dataset_tags is not None else {}
+        seen |= {"dataset_args": _tuple(dataset_args)} if dataset_args is not None else {}
+        facts = Facts(
+            model_name=model_name or self._repository_name(),
+            language=_tuple(language),
+            license=license,
+            tags=tuple(dict.fromkeys([*_tuple(tags), *had_tags, GENERATED])),
+            finetuned_from=finetuned_from or base_of(model),
+            tasks=_tuple(tasks or task_of(model)),
+            datasets=_tuple(dataset),
+            library=had_library or library_of(model),
+            **seen,
+        )
+        card.parent.mkdir(parents=True, exist_ok=True)
+        header = publisher.header(facts, final_results(self.args, self.state))
+        card.write_text(f"{header}\n{card_text(facts, self.args, self.state)}", encoding="utf-8")
+
+    def push_to_hub(
+        self,
+        commit_message: str = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Save the model, its card and the arguments into the output folder, and push it without the checkpoints.
+
+        To be called on every process; the first one pushes.
+
+        Args:
+            commit_message: what the commit says.
+            blocking: wait until all is pushed.
+            token: with write permission; by default `args.hub_token`.
+            revision: the branch; by default `args.hub_revision`.
+            private: whether the repository is made private if it must be made; by default `args.hub_private_repo`.
+            **kwargs: what the card says; see `create_model_card`.
+
+        Returns:
+            The commit, or a future of it if not `blocking`; None on the other processes.
+        """
+        self._pushing = True
+        try:
+            self.bus.announce("on_push_begin")
+            # Before anything that can fail on the first process alone: saving may need all of them.
+            self.save_model()
+        finally:
+            self._pushing = False
+        if not self.is_world_process_zero():
+            return None
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+        kwargs["tags"] = [*_tuple(kwargs.get("tags")), *_tuple(getattr(self.run.model, "model_tags", None))]
+        self.create_model_card(**kwargs)
+        arguments = Path(self.args.output_dir) / files.ARGUMENTS
+        arguments.write_text(self.args.to_json_string(), encoding="utf-8")
+        return self._publisher().push(self.run, commit_message, blocking=blocking, token=token, revision=revision)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Write the model, and push it if the arguments say `push_to_hub`, unless this is part of a training.
+
+        Args:
+            output_dir: where to; by default the output folder, which is also what is pushed.
+        """
+        super().save_model(output_dir)
+        if not self.args.push_to_hub or self._pushing or self.run.mode or _internal_call:
+            return
+        try:
+            self.push_to_hub("Model save")
+        except Exception as error:
+            logger.warning("The model is saved, and its push failed: %s: %s", type(error).__name__, error)
+
+    def _publisher(self) -> Publisher:
+        """Return that of the callback that pushes, or else one of its own."""
+        attached = (getattr(callback, "publisher", None) for callback in self.bus.subscribers.values())
+        found: Publisher | None = next((publisher for publisher in attached if publisher is not None), None)
+        if found is not None:
+            return found
+        if self._own_publisher is None:
+            self._own_publisher = self._integration("hub").from_arguments(self.args).publisher
+        return self._own_publisher
+
+    def _repository_name(self) -> str:
+        wanted = self.hub_model_id or self.args.hub_model_id
+        return wanted.rpartition("/")[2] if wanted else Path(self.args.output_dir).absolute().name
+
+
+def _tuple(value: str | list[str] | tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return one name, several or none as a tuple."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else tuple(value)

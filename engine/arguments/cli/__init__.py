@@ -1,0 +1,1 @@
+"""The command-line parser: flags, configuration files and dictionaries become dataclasses."""

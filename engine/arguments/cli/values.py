@@ -1,0 +1,219 @@
+"""What a word of the command line, or a value of a configuration file, is under the annotation of a field."""
+
+from __future__ import annotations
+
+import json
+import os
+import types
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
+from functools import reduce
+from inspect import isclass
+from operator import or_
+from typing import Any, Literal, Union, get_args, get_origin
+
+from ....events.errors import nearest
+from .._checks import fits
+
+NONE = type(None)
+TRUE = frozenset({"true", "t", "yes", "y", "on", "1"})
+FALSE = frozenset({"false", "f", "no", "n", "off", "0"})
+ANYTHING: tuple[Any, ...] = (Any, object)
+SEVERAL = (list, tuple, set, frozenset, Sequence, Collection, Iterable)
+
+
+class Unreadable(Exception):
+    """A value that a field cannot have. The message ends the sentence "`name` is 'value'"."""
+
+
+def read(words: Sequence[str], hint: Any) -> Any:
+    """Return what the `words` after a flag mean under `hint`; a field that is no list gets one word.
+
+    Raises:
+        Unreadable: if they mean nothing there.
+    """
+    members = members_of(hint)
+    several = [member for member in members if kind_of(member) in SEVERAL]
+    single = [member for member in members if member not in several]
+    if not several:
+        return _read_word(words[0], members)
+    if len(words) == 1 and single:
+        with suppress(Unreadable):
+            return _read_word(words[0], single)
+    return _collected((read([word], item_of(several[0])) for word in words), several[0])
+
+
+def adapt(value: Any, hint: Any) -> Any:
+    """Return what a `value` from a file means under `hint`: the same, if it fits; text is else read as a word.
+
+    Raises:
+        Unreadable: if it means nothing there.
+    """
+    if _fits(value, hint):
+        return value
+    members = members_of(hint)
+    word = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)  # YAML's bare yes and no
+    for member in members:
+        if kind_of(member) in SEVERAL and isinstance(value, (list, tuple)):
+            return _collected((adapt(item, item_of(member)) for item in value), member)
+        if word in (choices := choices_of(member)):
+            return choices[word]
+    if isinstance(value, str):
+        return read([value], hint)
+    if isinstance(value, os.PathLike) and str in members:
+        return os.fspath(value)
+    raise Unreadable(_remedy(word, members))
+
+
+def among(value: Any, choices: Iterable[Any]) -> Any:
+    """Return `value` if it, or every item of it, is one of `choices`; None always is.
+
+    Raises:
+        Unreadable: if not, with the nearest of them.
+    """
+    known = [*choices]
+    for item in value if isinstance(value, (list, tuple)) else [value]:
+        if item is not None and item not in known:
+            raise Unreadable(_known(str(item), known))
+    return value
+
+
+def members_of(hint: Any) -> list[Any]:
+    """Return the types of a union; of any other hint, the hint."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return [inner for member in get_args(hint) for inner in members_of(member)]
+    return [hint]
+
+
+def kind_of(hint: Any) -> Any:
+    """Return the type of `list[int]`, which is `list`; of what has no brackets, itself."""
+    return get_origin(hint) or hint
+
+
+def item_of(hint: Any) -> Any:
+    """Return what a `list[...]` or `tuple[...]` holds; anything, if it does not say."""
+    items = tuple(item for item in get_args(hint) if item is not Ellipsis)
+    return reduce(or_, items) if items else Any
+
+
+def choices_of(hint: Any) -> dict[str, Any]:
+    """Return the members of an Enum or a Literal by what one types for them; of another type, nothing."""
+    if get_origin(hint) is Literal:
+        return {str(choice): choice for choice in get_args(hint)}
+    if isclass(hint) and issubclass(hint, Enum):
+        return {str(choice.value): choice for choice in hint}
+    return {}
+
+
+def shown_type(hint: Any) -> str:
+    """Return the type of one word under `hint`, as the help shows it: `float`, `int|str`."""
+    names = []
+    for member in members_of(hint):
+        if choices := choices_of(member):
+            names += [type(getattr(choice, "value", choice)).__name__ for choice in choices.values()]
+        elif kind_of(member) in SEVERAL:
+            names.append(shown_type(item_of(member)))
+        elif _is_mapping(member):
+            names.append("JSON")
+        elif member is not NONE:
+            names.append("str" if member in ANYTHING else getattr(member, "__name__", str(member)))
+    return "|".join(dict.fromkeys(names))
+
+
+def shown_value(value: Any) -> str:
+    """Return `value` as one types it after a flag."""
+    if isinstance(value, Enum):
+        return str(value.value)
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return json.dumps(value, default=str)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return " ".join(shown_value(item) for item in value) or "empty"
+    return str(value) if str(value) else "''"
+
+
+def _read_word(word: str, members: Sequence[Any]) -> Any:
+    if word.lstrip().startswith("{") and (mappings := [member for member in members if _is_mapping(member)]):
+        members = mappings  # a slip in the JSON must not make it the name of a file
+    alone = {*members} <= {bool, NONE}
+    for member in sorted(members, key=_rank):
+        with suppress(ValueError, TypeError, ArithmeticError, LookupError):
+            return _parse(word, member, alone)
+    raise Unreadable(_remedy(word, members))
+
+
+def _parse(word: str, member: Any, alone: bool) -> Any:
+    """Return `word` as a `member`, or raise what its constructor does; `alone` is a bool that is no `bool | str`."""
+    if choices := choices_of(member):
+        return choices[word]
+    if member is NONE:
+        return {"none": None, "null": None}[word.lower()]
+    if member is bool:
+        words = dict.fromkeys(TRUE, True) | dict.fromkeys(FALSE, False) if alone else {"true": True, "false": False}
+        return words[word.lower()]
+    if _is_mapping(member):
+        found = json.loads(word)
+        if not isinstance(found, dict):
+            raise ValueError(word)
+        return found
+    kind = kind_of(member)
+    return kind(word) if isinstance(kind, type) and kind not in ANYTHING else word
+
+
+def _rank(member: Any) -> int:
+    """Of the types of a union, those that take less come first: all text is a `str`."""
+    order = [NONE, bool, int, float, dict]
+    if choices_of(member):
+        return -1
+    kind = kind_of(member)
+    return order.index(kind) if kind in order else len(order) + (kind in (str, *ANYTHING))
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    kind = kind_of(hint)
+    if len(members := members_of(hint)) > 1:
+        return any(_fits(value, member) for member in members)
+    if kind is Literal:
+        return any(type(value) is type(choice) and value == choice for choice in get_args(hint))
+    if kind in SEVERAL:
+        concrete = (list, tuple) if kind is list else kind
+        return (
+            isinstance(value, concrete) and not isinstance(value, str) and all(_fits(v, item_of(hint)) for v in value)
+        )
+    return not isclass(kind) or fits(value, kind)
+
+
+def _is_mapping(member: Any) -> bool:
+    kind = kind_of(member)
+    return isclass(kind) and issubclass(kind, Mapping)
+
+
+def _collected(items: Iterable[Any], member: Any) -> Any:
+    kind, inner, found = kind_of(member), get_args(member), [*items]
+    if kind is tuple and inner and Ellipsis not in inner and len(found) != len(inner):
+        raise Unreadable(f"; it takes {len(inner)} values.")
+    return kind(found) if kind in (tuple, set, frozenset) else found
+
+
+def _remedy(word: str, members: Sequence[Any]) -> str:
+    choices = {shown: choice for member in members for shown, choice in choices_of(member).items()}
+    if choices:
+        return _known(word, choices)
+    return f"; it takes {' or '.join(dict.fromkeys(_described(member) for member in members))}."
+
+
+def _known(word: str, known: Iterable[Any]) -> str:
+    names = [shown_value(choice) for choice in known]
+    return f"{nearest(word, names)} Known: {', '.join(repr(name) for name in names)}."
+
+
+def _described(member: Any) -> str:
+    if kind_of(member) in SEVERAL:
+        return f"several of {shown_type(item_of(member))}"
+    if _is_mapping(member):
+        return "a JSON object"
+    return {bool: "true or false", NONE: "none", int: "an int", float: "a float", str: "text"}.get(
+        member, shown_type(member)
+    )

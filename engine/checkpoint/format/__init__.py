@@ -1,0 +1,1 @@
+"""The files of a checkpoint: names, encoding, hashes and manifest."""

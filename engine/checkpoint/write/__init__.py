@@ -1,0 +1,1 @@
+"""Writing checkpoints: model files, commit, background writer, disk space and retention."""

@@ -1,0 +1,95 @@
+"""Room on the disk: how much a checkpoint needs, how much there is, and what to say when writing fails."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+
+from ....events.errors import CheckpointError
+from ...run import Run
+
+_REST = 1 << 20
+"""Bytes for all that is no tensor."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def bytes_needed(run: Run, *others: Any) -> int:
+    """Estimate the size of a checkpoint: the tensors of the model and the optimizer, and those in other values."""
+    total = bytes_of([*run.model.parameters(), *run.model.buffers()]) + bytes_of(others) + _REST
+    if not run.args.save_only_model:
+        total += bytes_of(getattr(run.optimizer, "state", {}))
+    return total
+
+
+def bytes_of(value: Any) -> int:
+    """Return the bytes of all tensors and arrays in nested values."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return int(value.nbytes)
+    if isinstance(value, Mapping):
+        return sum(map(bytes_of, value.values()))
+    return sum(map(bytes_of, value)) if isinstance(value, (list, tuple)) else 0
+
+
+def bytes_free(folder: Path) -> int | None:
+    """Return the bytes that are free where a folder is, or is to be; None if the system does not say."""
+    existing = next((parent for parent in (folder, *folder.absolute().parents) if parent.is_dir()), None)
+    try:
+        usage = shutil.disk_usage(existing or folder)
+    except OSError:
+        return None
+    return usage.free if usage.total else None
+
+
+def check_space(needed: int, folder: Path) -> None:
+    """Refuse to begin what will not fit.
+
+    Raises:
+        OSError: if fewer bytes are free than are needed.
+    """
+    free = bytes_free(folder)
+    if free is not None and free < needed:
+        raise OSError(errno.ENOSPC, "There is not enough space left on the device")
+
+
+@contextmanager
+def explained(step: int, needed: int, folder: Path) -> Iterator[None]:
+    """Turn an error of the disk into one that says what was to be written where, and what to do.
+
+    Args:
+        step: that of the checkpoint being written.
+        needed: its size in bytes.
+        folder: where it is to be.
+
+    Raises:
+        CheckpointError: in place of any error of the disk.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (OSError, SafetensorError) as error:
+        free = bytes_free(folder)
+        room = f"It needs about {needed} bytes, and {'nobody knows how many' if free is None else free} are free there."
+        raise CheckpointError(
+            f"The checkpoint of step {step} cannot be written to {folder}: {str(error).rstrip('.')}. {room} The "
+            f"checkpoints that were there before are as they were. "
+            + _remedy(getattr(error, "errno", None), full=free is not None and free < needed)
+        ) from error
+
+
+def _remedy(number: int | None, *, full: bool) -> str:
+    if full or number in _FULL:
+        return "Free some space, or keep fewer checkpoints with `save_total_limit`."
+    if number in _FORBIDDEN:
+        return "Allow this user to write there, or give another `output_dir`."
+    return "`on_save_error='warn'` trains on and tries again when the next checkpoint is due."

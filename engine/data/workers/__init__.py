@@ -1,0 +1,1 @@
+"""Worker processes of a loader: how they start, and which signals they ignore."""

@@ -1,0 +1,1 @@
+"""Processes: ranks, rendezvous, agreement on flags, consistency checks, failures, and ways to shard."""

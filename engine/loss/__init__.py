@@ -1,0 +1,1 @@
+"""Loss: how a batch becomes a loss, and how losses are summed until they are logged."""

@@ -1,0 +1,16 @@
+"""Searches: hyperparameters, and the batch size that fits in memory."""
+
+from ...lazy import lazy_exports
+
+__getattr__, __all__ = lazy_exports(
+    __name__,
+    {
+        "hyperparameters": (
+            "BestRun",
+            "Reporter",
+            "Search",
+            "SearchBackend",
+            "default_compute_objective",
+        ),
+    },
+)

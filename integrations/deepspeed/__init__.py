@@ -1,0 +1,3 @@
+"""DeepSpeed: its engine makes the steps and shards optimizer states, gradients and weights."""
+
+from .callback import DeepSpeed as DeepSpeed

@@ -1,0 +1,1 @@
+"""fairscale: OSS with ShardedDataParallel, and FullyShardedDataParallel on CUDA."""

@@ -1,0 +1,3 @@
+"""Weights & Biases: tracking and sweeps."""
+
+from .tracker import Wandb as Wandb

@@ -1,0 +1,106 @@
+"""wandb: hyperparameter search as a sweep of Weights & Biases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import wandb
+
+from ...callbacks.flow.report_to_trial import ReportToTrial
+from ...engine.search.hyperparameters import BestRun, Search
+from ...events.bus import note
+from ...events.errors import ArgumentError, TrainbusError, nearest
+from ...events.stages import Stage
+from ...events.state import TrainerState
+
+OPTIONS = ("sweep_id", "project", "entity", "name", "metric")
+
+
+@dataclass
+class WandbSweep:
+    """Has a sweep choose the values of each trial, and reports each to the sweep's run of it."""
+
+    def default_space(self, trial: Any) -> dict[str, Any]:
+        """Return a sweep over the learning rate, the epochs, the seed and the batch size."""
+        return {
+            "method": "random",
+            "metric": {"name": "objective", "goal": "minimize"},
+            "parameters": {
+                "learning_rate": {"distribution": "uniform", "min": 1e-6, "max": 1e-4},
+                "num_train_epochs": {"distribution": "int_uniform", "min": 1, "max": 6},
+                "seed": {"distribution": "int_uniform", "min": 1, "max": 40},
+                "per_device_train_batch_size": {"values": [4, 8, 16, 32, 64]},
+            },
+        }
+
+    def search(self, search: Search) -> BestRun:
+        """Start the sweep, or join the one of `sweep_id`; return the best of the trials that ran here."""
+        direction = search.alone_and_single("wandb")
+        for option in search.options:
+            if option not in OPTIONS:
+                raise ArgumentError(
+                    f"wandb takes no option {option!r}{nearest(option, OPTIONS)} It takes: {', '.join(OPTIONS)}."
+                )
+        options = dict(search.options)
+        where = {key: options[key] for key in ("project", "entity") if key in options}
+        metric = options.get("metric", "eval/loss")
+        sweep_id = options.get("sweep_id")
+        if sweep_id is None:
+            space = {**search.space(None), "metric": {"name": metric, "goal": direction}}
+            if "name" in options:
+                space["name"] = options["name"]
+            sweep_id = wandb.sweep(space, **where)
+        trials = _Trials(search)
+        wandb.agent(sweep_id, function=trials.run, count=search.n_trials, **where)
+        return trials.best(direction, sweep_id)
+
+
+@dataclass
+class _Trials:
+    """The trials of a sweep, which its agent asks for one after the other."""
+
+    search: Search
+    done: list[BestRun] = field(default_factory=list)
+    failed: list[Exception] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Train one trial with the values that the sweep chose for it."""
+        search = self.search
+        with wandb.init() as session:
+            config = dict(session.config)
+            name = search.name_of(config, session.id)
+
+            def report(objective: Any, step: int, metrics: dict[str, Any]) -> None:
+                session.log({"objective": objective, "step": step})
+
+            def log(state: TrainerState, logs: dict[str, Any]) -> None:
+                session.log({**{_in_sections(key): value for key, value in logs.items()}, "step": state.global_step})
+
+            reporter = ReportToTrial(report, search.compute_objective, name, config)
+            filters = {"stage": Stage.REPORT, "on_error": "warn"}
+            reporting = replace(search, functions={**search.functions, "sweep": ("on_log", log, filters)})
+            # The sweep has a run for the trial already; the tracker of `report_to` would open another.
+            others = [tracker for tracker in search.base.args.trackers if tracker != "wandb"]
+            try:
+                objective = reporting.objective_of(config, name, {"report_to": others, **config}, reporter)
+            except Exception as error:
+                note(error, f"This was trial {session.id} of the search, with {config}.")
+                self.failed.append(error)
+                raise  # the sweep's record of the trial says so; its agent goes on
+            session.summary["objective"] = objective
+            self.done.append(BestRun(session.id, objective, config))
+
+    def best(self, direction: str, sweep_id: str) -> BestRun:
+        """Return the best trial that was completed."""
+        if not self.done:
+            raise TrainbusError("No trial of the search was completed, so there is no best one.") from (
+                self.failed[0] if self.failed else None
+            )
+        best = (min if direction == "minimize" else max)(self.done, key=lambda run: run.objective)
+        return best._replace(run_summary=sweep_id)
+
+
+def _in_sections(key: str) -> str:
+    """Return `eval_loss` as `eval/loss`, and training values under `train/`, as sweeps name their metric."""
+    return key.replace("_", "/", 1) if key.startswith(("eval_", "test_")) else f"train/{key}"
