@@ -150,7 +150,7 @@ class Run:
         self.callback_states = CallbackStates(self.bus)
         self.model_wrapped = self.model
         self.losses = Losses(0, self.args.device, self.ranks.gather)
-        if not self.ranks.alone:
+        if not self.ranks.single_process:
             atexit.register(_let_go_at_exit, weakref.ref(self))
 
     def leave(self) -> None:
@@ -160,7 +160,7 @@ class Run:
 
     def let_go(self) -> None:
         """Let go of all that holds the process group: the wrapped model, the optimizer, the seams."""
-        if not self.ranks.alone:
+        if not self.ranks.single_process:
             self.model_wrapped, self.seams = self.model, Seams()
             self.optimizer = self.lr_scheduler = self.loss = self.outputs = None
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .distributed.consensus import Agree, agree_alone
+from .distributed.consensus import Agree, agree_single_process
 from .optim.schedules import needs_metric
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Stepper:
         *,
         max_grad_norm: float,
         filter_nonfinite: bool,
-        agree: Agree = agree_alone,
+        agree: Agree = agree_single_process,
     ) -> None:
         """Prepare for the run's model and optimizer, which exist.
 

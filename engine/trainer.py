@@ -173,7 +173,7 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
         self._ignore_keys = ignore_keys_for_eval
         self.run.train_batch_size = self.args.train_batch_size
         begin = cache(lambda: self._begin(resume_from_checkpoint))  # once, whatever is tried from there on
-        if self.args.auto_find_batch_size and self.run.ranks.alone:
+        if self.args.auto_find_batch_size and self.run.ranks.single_process:
             return with_smaller_batches(self.run, lambda: self._train(begin, trial))
         return self._train(begin, trial)
 

@@ -65,7 +65,7 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
 def _objective(search: Search, trial: Any) -> Any:
     try:
         values = search.space(trial)
-        if not search.ranks.alone and takes_trial(search.base.model_init):
+        if not search.ranks.single_process and takes_trial(search.base.model_init):
             search.base.call_model_init(trial)  # what it asks of the trial is then known, and told with the rest
         name = search.name_of(trial, trial.number)
         _tell(search, number=trial.number, params=trial.params, values=values, name=name)
@@ -109,7 +109,7 @@ def _said_by_first(search: Search, value: Any = None) -> Any:
 
 
 def _tell(search: Search, **message: Any) -> None:
-    if not search.ranks.alone:
+    if not search.ranks.single_process:
         _said_by_first(search, message)
 
 

@@ -86,7 +86,7 @@ class Checkpoint(Cadence):
             logger.warning("The checkpoint of step %d is not written: it was vetoed.", step)
             return
         # Whoever hears of a checkpoint expects it to be there, and so is waited for.
-        later = self.async_save and run.ranks.alone and not run.bus.hears("on_save")
+        later = self.async_save and run.ranks.single_process and not run.bus.hears("on_save")
         if self._settle(run, lambda: self._save(run, later)):
             run.announce("on_save")
 

@@ -65,7 +65,7 @@ class CarryPast(Callback):
             self._past = detach(self._pick(outputs, self.index if has_loss else self.index - 1))
             return outputs
 
-        self._past, self._alone = None, run.ranks.alone
+        self._past, self._alone = None, run.ranks.single_process
         self._restore = replace_forward(run.model, carrying)
 
     def _pick(self, outputs: Any, index: int) -> Any:

@@ -82,7 +82,7 @@ class DDP(Callback):
         )
 
     def on_setup(self, run: Run) -> None:
-        if run.ranks.alone:
+        if run.ranks.single_process:
             raise ArgumentError(
                 "DDP is for several processes, and this is a single one: start it with torchrun --nproc_per_node=N."
             )

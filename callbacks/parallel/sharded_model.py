@@ -50,7 +50,7 @@ class ShardedModel(Callback):
             ArgumentError: naming the remedy.
         """
         name = type(self).__name__
-        if run.ranks.alone:
+        if run.ranks.single_process:
             raise ArgumentError(
                 f"{name} splits the weights among processes, and this is a single one: start it with torchrun "
                 "--nproc_per_node=N."

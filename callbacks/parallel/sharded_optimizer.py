@@ -55,7 +55,7 @@ class ShardedOptimizer(Callback):
 
     def on_setup(self, run: Run) -> None:
         world = run.ranks.world_size
-        if run.ranks.alone:
+        if run.ranks.single_process:
             raise ArgumentError(
                 "ShardedOptimizer splits the state among processes, and this is a single one: start it with torchrun "
                 "--nproc_per_node=N."

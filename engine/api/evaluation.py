@@ -157,7 +157,7 @@ class Evaluating(Recording, Loading):
 
     @property
     def _averages_items(self) -> bool:
-        return self.args.average_tokens_across_devices and not self.run.ranks.alone
+        return self.args.average_tokens_across_devices and not self.run.ranks.single_process
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Return the loader of evaluation batches. Override it for one of your own."""

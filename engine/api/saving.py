@@ -96,7 +96,7 @@ class Recording(Surface):
         try:
             return self.run.seams.model_state(self.run.model)
         except RuntimeError as error:
-            if self.run.mode or self.run.ranks.alone:  # in a run, all processes save at the same step
+            if self.run.mode or self.run.ranks.single_process:  # in a run, all processes save at the same step
                 raise
             raise RankFailure(
                 "`save_model` gathers the weights from all processes, and another one is elsewhere or gone: call it on "

@@ -30,7 +30,7 @@ class Familiar:
     @property
     def parallel_mode(self) -> ParallelMode:
         """How the training is spread."""
-        if not Ranks.from_environment().alone:
+        if not Ranks.from_environment().single_process:
             return ParallelMode.DISTRIBUTED
         args: Any = self
         return ParallelMode.NOT_DISTRIBUTED if args.n_gpu > 1 else ParallelMode.NOT_PARALLEL

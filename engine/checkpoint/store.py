@@ -146,7 +146,7 @@ def write(run: Run, snapshot: Snapshot) -> None:
     with explained(checkpoint.step, snapshot.needed, checkpoint.path.parent):
         try:
             together(run, lambda: _prepare(run, staging, snapshot.needed))
-            written = together(run, lambda: _write(snapshot, staging, run.ranks.alone))
+            written = together(run, lambda: _write(snapshot, staging, run.ranks.single_process))
             together(run, lambda: _commit(run, snapshot, staging, written))
         except BaseException:
             if run.args.should_save:

@@ -57,7 +57,7 @@ def build_loader(
     options: dict[str, Any] = {
         "collate_fn": collator,
         "num_workers": args.dataloader_num_workers,
-        "in_group": not ranks.alone,
+        "in_group": not ranks.single_process,
         "pin_memory": args.dataloader_pin_memory and args.device.type == "cuda",
         "persistent_workers": args.dataloader_persistent_workers and args.dataloader_num_workers > 0,
         "prefetch_factor": args.dataloader_prefetch_factor,
@@ -65,7 +65,7 @@ def build_loader(
         "in_order": args.dataloader_in_order,
         "worker_init_fn": outlive_signals if args.dataloader_num_workers else None,
     }
-    if is_iterable(dataset) and not ranks.alone:
+    if is_iterable(dataset) and not ranks.single_process:
         collator = options["collate_fn"] = CountingExtras(collator)
     if training and args.dataloader_num_workers:
         options["collate_fn"] = Labelling(collator)
@@ -98,7 +98,7 @@ def _stream_loader(
     dataset: Any, args: TrainingArguments, ranks: Ranks, batch_size: int, options: dict[str, Any]
 ) -> Loader:
     drop_last = args.dataloader_drop_last
-    own = None if ranks.alone else own_part(dataset, ranks, args.reads_own_shards)
+    own = None if ranks.single_process else own_part(dataset, ranks, args.reads_own_shards)
     if own is not None:
         alone = SharedStream(own, batch_size, Ranks(), drop_last)
         loader = Loader(alone, batch_size=batch_size, drop_last=drop_last, **options)

@@ -94,11 +94,11 @@ class SharedStream(IterableDataset[Any]):
     def state_dict(self) -> Any:
         """Return where the stream is, and the first rows of it; None where it cannot say so."""
         state = dataset_state(self.rows)
-        return state if state is None or self.ranks.alone else {"rows": state, "first": [*self._first]}
+        return state if state is None or self.ranks.single_process else {"rows": state, "first": [*self._first]}
 
     def load_state_dict(self, state: Any) -> None:
         """Go on from such a state."""
-        if not self.ranks.alone:
+        if not self.ranks.single_process:
             self._first, state, self._goes_on = [*state["first"]], state["rows"], True
         restore_dataset(self.rows, state)
 

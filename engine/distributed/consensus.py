@@ -31,9 +31,9 @@ def agreement(run: Run) -> Agree:
 
     Nothing is done in a single process, nor where no callback decides from what only one process knows.
     """
-    if run.ranks.alone:
-        return agree_alone
-    agree = Consensus(run) if any_local(run.bus) else agree_alone
+    if run.ranks.single_process:
+        return agree_single_process
+    agree = Consensus(run) if any_local(run.bus) else agree_single_process
     return Comparison(run.ranks, run.bus, agree) if DEBUG in run.args.observed else agree
 
 
@@ -45,10 +45,10 @@ def agreement_on_updates(run: Run, agree: Agree) -> Agree:
     """
     local = {*local_authors(run.bus)}
     hears = any(hearer.owner_id in local for event in BEFORE_UPDATE for hearer in run.bus.plan(event))
-    return agree if hears or DEBUG in run.args.observed else agree_alone
+    return agree if hears or DEBUG in run.args.observed else agree_single_process
 
 
-def agree_alone(control: TrainerControl) -> None:
+def agree_single_process(control: TrainerControl) -> None:
     """Agree with nobody: every process decides from what all of them know."""
 
 

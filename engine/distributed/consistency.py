@@ -130,7 +130,7 @@ def check_built(run: Run, eval_datasets: Mapping[str, Any]) -> None:
         RankDivergence: on all processes, naming what differs, the ranks and their values.
         SubscriptionError: on all processes, if one attached a callback meanwhile and another did not.
     """
-    if run.ranks.alone:
+    if run.ranks.single_process:
         return
     mine = told(run)
     facts = facts_of(run)
@@ -170,7 +170,7 @@ def check_lengths(run: Run, loader: Any) -> None:
         RankDivergence: on all processes, naming the numbers of each.
     """
     dataset = getattr(loader, "dataset", None)
-    if run.ranks.alone or is_iterable(dataset):
+    if run.ranks.single_process or is_iterable(dataset):
         return
     rows = length_of(dataset) if isinstance(loader, Loader) else None
     batches = length_of(loader)

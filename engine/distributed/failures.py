@@ -95,7 +95,7 @@ def introduce(ranks: Ranks) -> None:
 
     Done when it joined the others: what happens to it before its first session is known to them too.
     """
-    if not ranks.alone:
+    if not ranks.single_process:
         store = ranks.store
         here = Peer.here()
         within(LISTENS, lambda: _write(store, f"{_HERE}{ranks.rank}", asdict(here)), None)
@@ -195,7 +195,7 @@ class RanksWatch(Watch):
 
 def watch_over(run: Run) -> Watch:
     """Return what watches over a session of a run that begins."""
-    return Watch() if run.ranks.alone else RanksWatch(run)
+    return Watch() if run.ranks.single_process else RanksWatch(run)
 
 
 def within(seconds: float, work: Callable[[], T], otherwise: T) -> T:

@@ -39,7 +39,7 @@ class Ranks:
         return cls(read["RANK"], read["WORLD_SIZE"], read["LOCAL_RANK"])
 
     @property
-    def alone(self) -> bool:
+    def single_process(self) -> bool:
         """Whether this is the only process."""
         return self.world_size == 1
 
@@ -57,9 +57,9 @@ class Ranks:
         Raises:
             RankFailure: if a process does not come, or they cannot connect, again and again.
         """
-        if not self.alone:
+        if not self.single_process:
             _leave_at_exit(self)
-        if not self.alone and not dist.is_initialized():
+        if not self.single_process and not dist.is_initialized():
             # Imported later, its functions would hold the group as the default of an argument, beyond `leave`.
             import torch.distributed.nn
 
@@ -95,7 +95,7 @@ class Ranks:
     def store(self) -> Store | None:
         """Where processes can leave each other word, even when a collective failed; None where there is no such."""
         find = getattr(dist.distributed_c10d, "_get_default_store", None)
-        if self.alone or find is None or not dist.is_initialized():
+        if self.single_process or find is None or not dist.is_initialized():
             return None
         store: Store = find()
         return store
@@ -107,13 +107,13 @@ class Ranks:
         last collective asks for the lock of an interpreter that is gone. Once nothing refers to the group, it waits
         for its threads here.
         """
-        if not self.alone and dist.is_initialized():
+        if not self.single_process and dist.is_initialized():
             gc.collect()
             dist.destroy_process_group()
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the sum of a tensor over all processes."""
-        if self.alone:
+        if self.single_process:
             return tensor
         total = tensor.clone()
         dist.all_reduce(total)
@@ -121,7 +121,7 @@ class Ranks:
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensors of all processes, of equal shape, joined along their first dimension in order of rank."""
-        if self.alone:
+        if self.single_process:
             return tensor
         tensor = tensor.reshape(1) if tensor.dim() == 0 else tensor.contiguous()
         parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
@@ -145,7 +145,7 @@ class Ranks:
 
     def gather_numbers(self, *numbers: int) -> list[list[int]]:
         """Return the whole numbers of all processes, equally many from each, in order of rank."""
-        if self.alone:
+        if self.single_process:
             return [[*numbers]]
         mine = torch.tensor(numbers, device=self._device)
         return self.gather(mine).reshape(self.world_size, -1).tolist()
@@ -157,13 +157,13 @@ class Ranks:
     @property
     def _device(self) -> torch.device:
         """Where a tensor must be for the backend to send it."""
-        if not self.alone and dist.get_backend() == "nccl":
+        if not self.single_process and dist.get_backend() == "nccl":
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device("cpu")
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Return the plain values of all processes, in order of rank."""
-        if self.alone:
+        if self.single_process:
             return [value]
         values: list[Any] = [None] * self.world_size
         dist.all_gather_object(values, value)
@@ -171,7 +171,7 @@ class Ranks:
 
     def of_first(self, value: Any) -> Any:
         """Return the plain value of the first process."""
-        if self.alone:
+        if self.single_process:
             return value
         values = [value if self.rank == 0 else None]
         dist.broadcast_object_list(values, 0)
@@ -179,19 +179,19 @@ class Ranks:
 
     def barrier(self) -> None:
         """Wait until all processes are here."""
-        if not self.alone:
+        if not self.single_process:
             dist.barrier()
 
     @contextmanager
     def main_first(self, local: bool = True) -> Iterator[None]:
         """Have the first process of each machine, or of all, do something before the others, as to fill a cache."""
         first = (self.local_rank if local else self.rank) == 0
-        if not self.alone and not first:
+        if not self.single_process and not first:
             dist.barrier()
         try:
             yield
         finally:
-            if not self.alone and first:
+            if not self.single_process and first:
                 dist.barrier()
 
 

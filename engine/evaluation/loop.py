@@ -169,7 +169,7 @@ def metrics_of_first(ranks: Ranks, metrics: dict[str, Any]) -> dict[str, Any]:
     Each process computes its own, of which one may have drawn random numbers or rounded otherwise. Numbers and texts
     are those of the first; what else is among them stays.
     """
-    if ranks.alone:
+    if ranks.single_process:
         return metrics
     decisive = {name: value for name, value in metrics.items() if value is None or isinstance(value, _DECISIVE)}
     of_first: dict[str, Any] = ranks.of_first(decisive)
@@ -205,10 +205,10 @@ def gather_rows(gathered: tuple[tuple[Gathered, Any], ...], ranks: Ranks, rows: 
         as_objects: whether the parts may be any objects, and not of the same form on every process.
     """
     parts = [part for _, part in gathered]
-    if not ranks.alone and not as_objects:
+    if not ranks.single_process and not as_objects:
         rows = int(ranks.sum(torch.tensor(rows, device=_device_of(parts))))
         parts = [map_tensors(ranks.gather_padded, part) for part in parts]
-    elif not ranks.alone:
+    elif not ranks.single_process:
         everyone = ranks.gather_objects(([map_tensors(torch.Tensor.cpu, part) for part in parts], rows))
         rows = sum(of_one[1] for of_one in everyone)
         parts = [

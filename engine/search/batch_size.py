@@ -45,7 +45,7 @@ def memory_explained(run: Run) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if run.ranks.alone or not run.args.auto_find_batch_size or not is_out_of_memory(error):
+        if run.ranks.single_process or not run.args.auto_find_batch_size or not is_out_of_memory(error):
             raise
         raise ArgumentError(
             f"Memory of rank {run.ranks.rank} does not hold a batch of {run.train_batch_size} rows, and several "

@@ -136,7 +136,7 @@ class Search:
         """
         if isinstance(self.direction, list):
             raise ArgumentError(f"{library} searches for one objective, not {len(self.direction)}: use optuna.")
-        if not self.ranks.alone:
+        if not self.ranks.single_process:
             raise ArgumentError(f"{library} trains each trial in one process, not {self.ranks.world_size}: use optuna.")
         return self.direction
 

@@ -206,7 +206,7 @@ class DeepSpeed(Callback):
 
     def _share_buffers(self, run: Run) -> None:
         """Give all processes the buffers of the first, when DDP does: before the forwards of a step, and in the end."""
-        if not run.ranks.alone and self._engine is not None and run.args.ddp_broadcast_buffers is not False:
+        if not run.ranks.single_process and self._engine is not None and run.args.ddp_broadcast_buffers is not False:
             send_buffers(run.model)
 
     def state_dict(self) -> dict[str, Any]:
@@ -219,7 +219,7 @@ class DeepSpeed(Callback):
     def on_exception(self, run: Run) -> None:
         if self._engine is not None and run.args.auto_find_batch_size:
             self._release()  # the next attempt begins anew
-        if self._engine is None and run.ranks.alone:
+        if self._engine is None and run.ranks.single_process:
             leave()
 
     def on_close(self, run: Run) -> None:
@@ -229,7 +229,7 @@ class DeepSpeed(Callback):
         if restore is not None:
             restore()
         # Others in this program need not find a process group where there is one process.
-        if run.ranks.alone and self._engine is not None and stage_of(self._complete) < 3:
+        if run.ranks.single_process and self._engine is not None and stage_of(self._complete) < 3:
             states = self._states
             states.give_back_weights()
             self._leave()

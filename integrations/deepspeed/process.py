@@ -102,7 +102,7 @@ def spare_compiling() -> None:
 
 def join_alone(run: Run) -> None:
     """Give DeepSpeed, in a single process, what it looks for: a process group, and the launcher's variable."""
-    if run.ranks.alone and not dist.is_initialized():
+    if run.ranks.single_process and not dist.is_initialized():
         backend = run.args.ddp_backend or get_accelerator().communication_backend_name()
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
         LENT.add("group")

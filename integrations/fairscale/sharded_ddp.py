@@ -45,7 +45,7 @@ class ShardedDDP(Callback):
     def on_setup(self, run: Run) -> None:
         if run.mode != "train":
             return
-        if run.ranks.alone:
+        if run.ranks.single_process:
             raise ArgumentError(
                 "Using sharded DDP only works in distributed training: start it with torchrun --nproc_per_node=N."
             )

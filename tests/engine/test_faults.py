@@ -14,7 +14,7 @@ import torch
 from engine_toys import points, trainer
 
 from trainbus.engine.distributed import failures as faults
-from trainbus.engine.distributed.consensus import agree_alone, agreement
+from trainbus.engine.distributed.consensus import agree_single_process, agreement
 from trainbus.engine.distributed.consistency import first_difference, named
 from trainbus.engine.distributed.failures import (
     PLACES,
@@ -160,10 +160,10 @@ def test_a_single_process_watches_nobody_and_agrees_with_nobody(tmp_path, monkey
     assert type(watch) is faults.Watch
     watch.begin()
     assert watch.explain(error) is error
-    assert agreement(run) is agree_alone
+    assert agreement(run) is agree_single_process
     control = TrainerControl()
     control.request("save")
-    agree_alone(control)
+    agree_single_process(control)
     assert control.reasons("save") == {"you": ""}
 
 

@@ -96,7 +96,7 @@ class Look:
             complaint = str(error)
         told = self.ranks.gather_objects((socket.gethostname(), mine, complaint))
         places = [
-            "" if self.ranks.alone or (rank == 0 and not self.apart) else f"on rank {rank} ({host}), "
+            "" if self.ranks.single_process or (rank == 0 and not self.apart) else f"on rank {rank} ({host}), "
             for rank, (host, _, _) in enumerate(told)
         ]
         if failed := [f"{place}{said}" for place, (_, _, said) in zip(places, told) if said]:

@@ -32,7 +32,7 @@ def check_for(run: Run) -> Check:
     """Return how a checkpoint is checked that a run is to go on from."""
     return Check(
         # Of several processes the others would wait while this one reads what each of them loads for itself.
-        read=run.contents.digest_of if run.ranks.alone else digest_of,
+        read=run.contents.digest_of if run.ranks.single_process else digest_of,
         of_run=_OF_RUN,
         partial=run.args.resume_partial,
     )
