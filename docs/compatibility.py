@@ -10,7 +10,7 @@ from typing import Any
 from readers import readers_of
 
 import trainbus
-from trainbus.engine.api.overrides import NEVER_CALLED
+from trainbus.engine.api.removed_names import NEVER_CALLED
 from trainbus.engine.arguments import ALIASES, TrainingArguments
 from trainbus.engine.arguments.script import ScriptArguments
 from trainbus.engine.arguments.unsupported import ARGUMENTS, VALUES

@@ -96,7 +96,7 @@ FORMER = {
     "engine.data.shares": "engine.data.streaming_shards",
     "engine.data.worker_signals": "engine.data.workers.signals",
     "engine.faults": "engine.distributed.failures",
-    "engine.given": "engine.api.validation",
+    "engine.given": "engine.api.inputs",
     "engine.greedy": "engine.optim.greedy_lr",
     "engine.losses": "engine.loss.loss_window",
     "engine.low_rank": "engine.optim.galore_apollo",

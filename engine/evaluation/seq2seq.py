@@ -156,8 +156,8 @@ class Seq2SeqTrainer(Trainer):
             ) from error
         return config
 
-    def _adopt(self, model: nn.Module) -> None:
-        super()._adopt(model)
+    def _use_model(self, model: nn.Module) -> None:
+        super()._use_model(model)
         if self.args.generation_config is not None:
             model.generation_config = self.load_generation_config(self.args.generation_config)
 

@@ -36,7 +36,7 @@ class WandbSweep:
 
     def search(self, search: Search) -> BestRun:
         """Start the sweep, or join the one of `sweep_id`; return the best of the trials that ran here."""
-        direction = search.alone_and_single("wandb")
+        direction = search.single_direction("wandb")
         for option in search.options:
             if option not in OPTIONS:
                 raise ArgumentError(
@@ -81,7 +81,7 @@ class _Trials:
             filters = {"stage": Stage.REPORT, "on_error": "warn"}
             reporting = replace(search, functions={**search.functions, "sweep": ("on_log", log, filters)})
             # The sweep has a run for the trial already; the tracker of `report_to` would open another.
-            others = [tracker for tracker in search.base.args.trackers if tracker != "wandb"]
+            others = [tracker for tracker in search.args.trackers if tracker != "wandb"]
             try:
                 objective = reporting.objective_of(config, name, {"report_to": others, **config}, reporter)
             except Exception as error:

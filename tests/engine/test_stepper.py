@@ -384,12 +384,12 @@ def test_the_other_seams_are_used_where_they_say(tmp_path: Path):
 
 def test_a_seam_that_two_want_to_fill_is_refused_with_both_names(tmp_path: Path):
     run = trainer(tmp_path, callbacks=[Filling("Mine", scaler=None), Filling("Yours", scaler=None)])
-    with pytest.raises(SubscriptionError, match="Yours and Mine both want to decide scaler: use one of the two"):
+    with pytest.raises(SubscriptionError, match="Yours and Mine both fill the seam scaler"):
         run.train()
 
 
 def test_a_seam_that_does_not_exist_is_refused_with_those_that_do():
-    with pytest.raises(SubscriptionError, match=r"Mine fills the seam 'clipping', which is none of .*clip, step"):
+    with pytest.raises(SubscriptionError, match=r"Mine fills the unknown seam 'clipping'.*clip, step"):
         Seams().fill("Mine", clipping=None)
 
 
