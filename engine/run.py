@@ -259,6 +259,22 @@ class Run:
         """Use another model, unwrapped."""
         self.model = self.model_wrapped = model
 
+    def use_batch_size(self, samples: int) -> None:
+        """Train with this number of samples per batch of this rank."""
+        self.session.train_batch_size = samples
+
+    def restore_step(self, last: Mapping[str, Any]) -> None:
+        """Restore the values of the last step before a checkpoint."""
+        self.step.grad_norm, self.step.learning_rate = last.get("grad_norm"), last.get("learning_rate")
+
+    def report_grad_norm(self, norm: Any) -> None:
+        """Set the gradient norm of the step, where the wrapped model clips the gradients itself."""
+        self.step.grad_norm = norm
+
+    def continue_from(self, rng_states: dict[str, Any]) -> None:
+        """Restore these RNG states before the next batch is taken."""
+        self.session.randomness = rng_states
+
     def drop_batch(self) -> None:
         """Free the batch and the outputs of the last step."""
         self.step.batch = self.step.outputs = None

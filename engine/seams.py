@@ -104,7 +104,7 @@ class Seams:
     make_schedule: Callable[[Callable[[], Any]], Any]
     """Build the learning-rate schedule. Receives the default factory; the default calls it."""
     synchronise: Callable[[nn.Module, bool], AbstractContextManager[Any]]
-    """Return the context around forward and backward of a batch. Receives the model and whether it is the last batch."""
+    """Return the context around forward and backward of a batch. Receives the model, and if the batch is the last."""
     backward: Callable[..., None]
     """Backpropagate a loss. Takes the options of `torch.Tensor.backward`, which is the default."""
     clip: Clip

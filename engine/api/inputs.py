@@ -65,8 +65,9 @@ class TrainerInputs:
         Raises:
             ArgumentError: with the remedy.
         """
-        if self.model is not None and not isinstance(self.model, nn.Module):
-            kind = type(self.model).__name__
+        model: object = self.model
+        if not isinstance(model, (nn.Module, type(None))):
+            kind = type(model).__name__
             raise ArgumentError(
                 f"`model` is a {kind}. Pass a torch.nn.Module, such as `from_pretrained(name)` returns."
             )

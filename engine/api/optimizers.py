@@ -26,6 +26,8 @@ class OptimizerMethods(TrainerBase):
     """Builds the optimizer and the schedule, and answers questions about them."""
 
     optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None
+    _given_optimizers: tuple[Any, Any]
+    """The optimizer and the schedule of the user; None for each that the arguments define."""
 
     @property
     def optimizer(self) -> Any:
@@ -155,3 +157,40 @@ class OptimizerMethods(TrainerBase):
             raise ArgumentError("There is no optimizer yet. Call this during or after training.")
         groups: list[dict[str, Any]] = self.run.optimizer.param_groups
         return groups
+
+    # Building, through the seams.
+
+    def _use_given_optimizers(self) -> None:
+        """Use the user's optimizer and schedule, if there are any."""
+        self.run.optimizer, self.run.lr_scheduler = self._given_optimizers
+
+    def _forget_schedule(self) -> None:
+        """Drop the schedule of an earlier run: it has the length of that run."""
+        if self._given_optimizers[1] is None:
+            self.run.lr_scheduler = None
+
+    def _make_optimizer(self, num_training_steps: int) -> None:
+        """Build the optimizer through the seam `make_optimizer`.
+
+        Raises:
+            ArgumentError: if a callback replaced the optimizer that the user's schedule belongs to.
+        """
+        run = self.run
+        if is_overridden(self, "create_optimizer_and_scheduler"):
+            self.create_optimizer_and_scheduler(num_training_steps)
+        run.optimizer = run.seams.make_optimizer(self.create_optimizer)
+        if getattr(run.lr_scheduler, "optimizer", run.optimizer) is not run.optimizer:
+            raise ArgumentError(
+                f"The schedule {type(run.lr_scheduler).__name__} belongs to an optimizer that "
+                f"{run.seams.filled_by('make_optimizer') or 'another'} replaced. Pass only the optimizer, and build "
+                "the schedule with `lr_scheduler_type` or in an override of `create_scheduler`."
+            )
+
+    def _make_schedule(self, num_training_steps: int) -> None:
+        """Build the schedule through the seam `make_schedule`."""
+
+        def create() -> Any:
+            self.create_scheduler(num_training_steps)
+            return self.run.lr_scheduler  # an override of `create_scheduler` may return nothing
+
+        self.run.lr_scheduler = self.run.seams.make_schedule(create)

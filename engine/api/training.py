@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...events.errors import ArgumentError, ModelError
+from ...events.errors import ModelError
 from ..checkpoint import store
 from ..checkpoint.read.choosing import folder_to_resume
 from ..checkpoint.read.resumption import NoResumption, Resumption
@@ -26,15 +26,12 @@ from ..session import session
 from ..stepper import Stepper
 from .evaluation import EvaluationMethods
 from .optimizers import OptimizerMethods
-from .overrides import is_overridden
 from .search import SearchMethods
 
 
 class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
     """Trains the model."""
 
-    _given_optimizers: tuple[Any, Any]
-    """The optimizer and the schedule of the user; None for each that the arguments define."""
     _stepper: Stepper
     _places_model: bool
     """Whether the Trainer moves the model to its device. A callback that shards the model does so itself."""
@@ -61,7 +58,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
             RankFailure: if another rank fails, ends, or does not answer within `ddp_timeout` seconds.
         """
         self._ignore_keys = ignore_keys_for_eval
-        self.run.train_batch_size = self.args.train_batch_size
+        self.run.use_batch_size(self.args.train_batch_size)
         choose = cache(lambda: self._choose_checkpoint(resume_from_checkpoint))  # once for all attempts
         if self.args.auto_find_batch_size and self.run.ranks.single_process:
             return with_smaller_batches(self.run, lambda: self._train(choose, trial))
@@ -72,7 +69,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         run = self.run
         folder = folder_to_resume(run, resume_from_checkpoint)
         if folder is not None and self.args.auto_find_batch_size:
-            run.train_batch_size = store.read_state(folder).get("train_batch_size") or run.train_batch_size
+            run.use_batch_size(store.read_state(folder).get("train_batch_size") or run.train_batch_size)
         return folder
 
     def _train(self, choose: Callable[[], Path | None], trial: Any) -> TrainOutput:
@@ -166,23 +163,19 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         config: Any = getattr(model, "config", None)
         if hasattr(config, "use_cache"):
             config.use_cache = self.args.use_cache  # training pays for the key-value cache and never reads it
-        run.optimizer, run.lr_scheduler = self._given_optimizers
+        self._use_given_optimizers()
         self.objective = self._build_objective(model)
 
     def _assemble(self, plan: Plan) -> None:
         """Let the callbacks fill the seams, then build optimizer, wrapped model and schedule through the seams."""
         run = self.run
-        if self._given_optimizers[1] is None:
-            run.lr_scheduler = None  # a schedule of an earlier run has the length of that run
+        self._forget_schedule()
         self.bus.announce("on_setup")
         run.model = run.seams.prepare_model(run.model)
-        if is_overridden(self, "create_optimizer_and_scheduler"):
-            self.create_optimizer_and_scheduler(plan.max_steps)
-        run.optimizer = run.seams.make_optimizer(self.create_optimizer)
-        self._check_schedule()
+        self._make_optimizer(plan.max_steps)
         run.wrap(run.seams.wrap_model(run.model, run.optimizer))
         run.model_wrapped.train()  # a wrapper is new, so its own mode may differ from its module's
-        run.lr_scheduler = run.seams.make_schedule(lambda: self._make_schedule(plan))
+        self._make_schedule(plan.max_steps)
         run.seams.zero_grad(list(run.model.parameters()))
 
     def _placed(self, model: nn.Module) -> nn.Module:
@@ -199,17 +192,3 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
                 "materialises one shard per rank, or create the model on another device."
             )
         return model.to(self.args.device)
-
-    def _make_schedule(self, plan: Plan) -> Any:
-        self.create_scheduler(plan.max_steps)
-        return self.run.lr_scheduler  # an override of `create_scheduler` may return nothing
-
-    def _check_schedule(self) -> None:
-        """Refuse the user's schedule if a callback replaced the optimizer that it schedules."""
-        run = self.run
-        if getattr(run.lr_scheduler, "optimizer", run.optimizer) is not run.optimizer:
-            raise ArgumentError(
-                f"The schedule {type(run.lr_scheduler).__name__} belongs to an optimizer that "
-                f"{run.seams.filled_by('make_optimizer') or 'another'} replaced. Pass only the optimizer, and build "
-                "the schedule with `lr_scheduler_type` or in an override of `create_scheduler`."
-            )

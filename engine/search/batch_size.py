@@ -48,8 +48,8 @@ def memory_explained(run: Run) -> Iterator[None]:
         if run.ranks.single_process or not run.args.auto_find_batch_size or not is_out_of_memory(error):
             raise
         raise ArgumentError(
-            f"A batch of {run.train_batch_size} samples does not fit in the memory of rank {run.ranks.rank}, and several "
-            "ranks cannot start over with a smaller batch. Set a lower `per_device_train_batch_size`."
+            f"A batch of {run.train_batch_size} samples does not fit in the memory of rank {run.ranks.rank}. Several "
+            "ranks cannot start over with a smaller batch: set a lower `per_device_train_batch_size`."
         ) from error
 
 
@@ -76,7 +76,7 @@ def with_smaller_batches(run: Run, train: Callable[[], T]) -> T:
                 raise ArgumentError(
                     "A training batch of one sample does not fit in memory. Use a smaller model or shorter samples."
                 ) from error
-        run.train_batch_size = int(size * SHARE)
+        run.use_batch_size(int(size * SHARE))
         logger.warning(
             "A batch of %d samples does not fit in memory. Starting over with %d.", size, run.train_batch_size
         )
