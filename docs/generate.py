@@ -425,26 +425,45 @@ def _group(group: type[Group]) -> str:
 
 
 def parity_page() -> str:
-    """Return the list of trainings that are equal in both trainers, from the table that the tests run."""
+    """Return the list of the trainings that both trainers make equally, from the table that the tests run."""
     with _importable(ROOT / "tests" / "engine", ROOT / "tests" / "parity"):
-        from parity_cases import SUBJECTS, base, rows
+        from parity_cases import SUBJECTS, base
         from parity_differences import DIFFERENCES
     count = sum(map(len, SUBJECTS.values()))
     parts = [
         NOTICE,
-        "# Trainings that are equal in both trainers",
-        f"Each of these {count} trainings is done by `transformers.Trainer` 5.23 and by `trainbus.Trainer`, on the "
-        "CPU, by the tests of this project. Weights, training loss, every entry of the log, the best model, the "
-        "checkpoints' names, and what `evaluate()` and `predict()` then return, are compared digit by digit.",
-        f"All have the arguments {base()}, unless they say otherwise.",
-        "## Where they differ",
-        "What differs on purpose is left out of the comparison, in the cases that name it and nowhere else. Each is "
-        "a row of [the differences](differences.md).",
-        _table(("Name", "The row begins"), ((name, difference.row) for name, difference in DIFFERENCES.items())),
+        "# Parity with transformers' Trainer",
+        "You want to know what equality with transformers means here, and whether the tests cover your set-up. They run "
+        f"each of these {count} trainings with `transformers.Trainer` 5.23 and with `trainbus.Trainer`, on CPU. They "
+        "compare, bit for bit:",
+        "- the weights and the training loss,\n- every entry of the log,\n- the best model and the names of the "
+        "checkpoints,\n- the results of `evaluate()` and `predict()` afterwards.",
+        "## Summary",
+        _table(("Subject", "Cases", "With a difference"), _subjects(SUBJECTS)),
+        "## How to read the tables",
+        f"All cases use {base()}, unless the column *TrainingArguments* says otherwise. The column *Trainer* lists the "
+        "other inputs that a case passes to the Trainer. If a case meets a deliberate difference, the last column "
+        "names it. The comparison leaves out this difference and nothing else.",
+        "## Differences that the cases meet",
+        "Each one is a row of [the differences](differences.md).",
+        _table(("Name", "Row"), ((name, difference.row) for name, difference in DIFFERENCES.items())),
     ]
     for subject, cases in SUBJECTS.items():
-        parts += [f"## {subject}", _table(("Case", "What it shows", "Arguments"), rows(cases))]
+        head = ("Case", "What it shows", "TrainingArguments", "Trainer", "Differs")
+        parts += [f"## {subject}", _table(head, (_case(name, case) for name, case in cases.items()))]
     return _page(parts)
+
+
+def _subjects(subjects: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    for subject, cases in subjects.items():
+        anchor = re.sub(r"[^\w\- ]", "", subject.lower()).replace(" ", "-")
+        differing = sum(bool(case.differs) for case in cases.values())
+        yield f"[{subject}](#{anchor})", str(len(cases)), str(differing or "-")
+
+
+def _case(name: str, case: Any) -> tuple[str, ...]:
+    arguments = ", ".join(f"`{key}={value!r}`" for key, value in case.args.items())
+    return name, case.about, arguments, _names(sorted(case.options)), case.differs
 
 
 @contextmanager
