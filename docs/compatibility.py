@@ -93,7 +93,7 @@ def page(table: Table, notice: str) -> list[str]:
         ),
         "## Events",
         table(("Event", "From", "Meaning"), ((f"`{event.name}`", event.origin, event.doc) for event in EVENTS)),
-        "A subclass of `transformers.TrainerCallback` runs unchanged. If it handles any other event, that logs a warning.",
+        "A subclass of `transformers.TrainerCallback` runs unchanged. A handler for any other event logs a warning.",
     ]
 
 

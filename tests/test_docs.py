@@ -19,8 +19,8 @@ FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.M
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)\s#]*)(?:#([^)\s]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?|\bnan\b")
-README_LINES = 140
-"""Three screens."""
+README_LINES = 144
+"""Three screens of 48 lines."""
 
 
 class Block(NamedTuple):
