@@ -434,8 +434,8 @@ def parity_page() -> str:
         NOTICE,
         "# Parity with transformers' Trainer",
         "You want to know what equality with transformers means here, and whether the tests cover your set-up. They "
-        f"run each of these {count} trainings with `transformers.Trainer` 5.23 and with `trainbus.Trainer`, on CPU. They "
-        "compare, bit for bit:",
+        f"run each of these {count} trainings with `transformers.Trainer` 5.23 and with `trainbus.Trainer`, on CPU. "
+        "They compare, bit for bit:",
         "- the weights and the training loss,\n- every entry of the log,\n- the best model and the names of the "
         "checkpoints,\n- the results of `evaluate()` and `predict()` afterwards.",
         "## Summary",
