@@ -134,6 +134,21 @@ def test_similar_words_are_not_found(repository: Path, tool: ModuleType, sentenc
     assert [*tool.findings(path)] == []
 
 
+def test_phrase_that_is_wrapped_over_two_lines_is_found(repository: Path, tool: ModuleType) -> None:
+    page = write(repository, "docs/page.md", PAGE.format(text="It is gone\non with."))
+    assert [*tool.findings(page)] == ["docs/page.md:3: 'gone on': It is gone"]
+    docstring = write(repository, "engine/docstring.py", module(function="It is gone\n    on with."))
+    assert len([*tool.findings(docstring)]) == 1
+    comment = write(repository, "engine/comment.py", "# Any number, or none\n# but one.\nLIMIT = 3\n")
+    assert [*tool.findings(comment)] == ["engine/comment.py:1: 'none but': # Any number, or none"]
+
+
+def test_phrase_is_not_joined_from_two_paragraphs_or_comments(repository: Path, tool: ModuleType) -> None:
+    page = write(repository, "docs/page.md", PAGE.format(text="The steps are gone\n\non to the next."))
+    comments = write(repository, "engine/comments.py", "# All are gone\nLIMIT = 3\n# on purpose\n")
+    assert [*tool.findings(page), *tool.findings(comments)] == []
+
+
 def test_tests_and_the_files_that_list_the_words_are_not_checked(repository: Path, tool: ModuleType) -> None:
     text = "It begins anew."
     write(repository, "tests/test_it.py", module(docstring=text))
