@@ -22,8 +22,8 @@ from .checkpoint.callback_states import CallbackStates
 from .checkpoint.read.contents import Contents
 from .data.position import Position, Sizes
 from .distributed.ranks import Ranks
+from .evaluation.outputs import train_summary
 from .loss.loss_window import Losses
-from .loss.train_summary import train_summary
 from .seams import Seams
 
 if TYPE_CHECKING:

@@ -20,9 +20,11 @@ from ..integrations import found_callbacks, load, search_backend
 from .api.callbacks import Subscribing
 from .api.evaluation import Evaluating
 from .api.introspection import Asking
+from .api.logging_setup import print_messages
 from .api.overrides import adapt_overrides
 from .api.publishing import Publishing
 from .api.search import Searching
+from .api.seeding import set_seed
 from .api.validation import check_given, collator_for, training_arguments
 from .arguments import TrainingArguments
 from .checkpoint import store
@@ -36,7 +38,7 @@ from .distributed.consensus import agreement, agreement_on_updates
 from .distributed.consistency import check_built
 from .distributed.failures import introduce
 from .distributed.ranks import Ranks
-from .evaluation.outputs import EvalPrediction, TrainOutput, print_messages, set_seed
+from .evaluation.outputs import EvalPrediction, TrainOutput
 from .loop import Loop
 from .loss.objective import Objective
 from .optim.build import build_given, build_optimizer, parameter_groups

@@ -11,7 +11,7 @@ from torch import nn
 from ...events.errors import ArgumentError
 from ..arguments import TrainingArguments
 from ..data.build import length_of
-from ..evaluation.loop import main_input
+from ..evaluation.prediction import main_input
 from ..optim.build import class_and_options, decay_parameter_names, plain
 from .base import Surface
 

@@ -436,7 +436,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
 
 
 def test_results_that_are_no_tensors_cannot_be_joined():
-    with pytest.raises(TypeError, match=r"type str cannot be joined; return tensors"):
+    with pytest.raises(TypeError, match=r"type str cannot be joined\. Return tensors"):
         join(["a", "b"])
 
 
@@ -482,5 +482,5 @@ def test_a_dataset_without_a_column_for_the_model_is_refused(tmp_path: Any):
 
 
 def test_something_that_is_no_dataset_is_refused():
-    with pytest.raises(DataError, match="int is no dataset: it needs __getitem__ and __len__, or __iter__"):
+    with pytest.raises(DataError, match="int is not a dataset: it needs __getitem__ and __len__, or __iter__"):
         loader_of(7)

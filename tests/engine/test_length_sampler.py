@@ -147,9 +147,9 @@ def test_a_column_of_lengths_comes_first():
     ("rows", "message"),
     [
         ([{"x": 1.0, "y": 2}], r"neither 'length' nor 'input_ids', but x, y.*length_column_name"),
-        ([(1, 2)], "no names at all"),
-        ([{"input_ids": [1]}, {"input_ids": 5}], r"Row 1 .* its 'input_ids' is 5"),
-        ([{"length": 1}, {"length": None}], r"Row 1 .* its 'length' is None"),
+        ([(1, 2)], "but no keys"),
+        ([{"input_ids": [1]}, {"input_ids": 5}], r"Sample 1 .* its 'input_ids' is 5"),
+        ([{"length": 1}, {"length": None}], r"Sample 1 .* its 'length' is None"),
         (datasets.Dataset.from_dict({"text": ["a"]}), "but text"),
     ],
 )
@@ -275,7 +275,7 @@ def test_a_checkpoint_that_does_not_say_the_order(tmp_path: Path, caplog: pytest
     sampler = LengthGroupedSampler(sizes(10), 2, ALONE)
     with caplog.at_level(logging.WARNING):
         sampler.repeat()
-    assert "another one is drawn" in caplog.text
+    assert "so a new order is drawn" in caplog.text
     assert sorted(sampler) == list(range(10))
 
 
@@ -288,7 +288,7 @@ def test_a_stream_keeps_its_order_and_says_so(tmp_path: Path, caplog: pytest.Log
     run = trainer(tmp_path, bert(), args={**GROUPED, "max_steps": 2}, train_dataset=Stream(), data_collator=collate)
     with caplog.at_level(logging.WARNING):
         batch = next(iter(run.get_train_dataloader()))
-    assert "cannot order rows that come as a stream" in caplog.text
+    assert "cannot order the samples of a stream" in caplog.text
     assert batch["labels"].tolist() == [row["labels"] for row in texts(8)[:4]]
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import pytest
 from kill_program import forked
 
-from trainbus.engine.data.workers.signals import outlive_signals, starting_workers
+from trainbus.engine.data.workers.signals import ignore_stop_signals, block_sigterm
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="the system does not say who sends a signal")
 
@@ -23,11 +23,11 @@ def waiting() -> Iterator[int]:
     hears, says = os.pipe()
 
     def wait() -> None:
-        outlive_signals(0)
+        ignore_stop_signals(0)
         os.write(says, b".")
         time.sleep(60)
 
-    with starting_workers():
+    with block_sigterm():
         child = forked(wait)
     os.read(hears, 1)
     try:
