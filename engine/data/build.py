@@ -48,7 +48,7 @@ def build_loader(
         accepted: columns to keep; None keeps all.
         seed: seed of the shuffling.
         main_input: key of the samples whose length counts when samples are grouped by length.
-        sampler: returns the sampler of a dataset, or None for the dataset's own order. By default, the arguments decide.
+        sampler: returns the sampler of a dataset, or None for the dataset's own order. By default, `args` decide.
 
     Raises:
         DataError: if the dataset can neither be indexed nor iterated over, has no column that the model accepts, or
@@ -144,7 +144,10 @@ def default_sampler(
 
 
 def _repeatable(sampler: Any, dataset: Any, seed: int) -> Sampler[int]:
-    """Return a sampler whose order a resumed run can draw again. torch's plain shuffling is seeded, as in accelerate."""
+    """Return a sampler whose order a resumed run can draw again.
+
+    torch's plain `RandomSampler` is replaced by a seeded one, as in accelerate.
+    """
     if sampler is None:
         return SequentialSampler(dataset)
     if isinstance(sampler, (SequentialSampler, ShuffledSampler, LengthGroupedSampler)):

@@ -50,8 +50,8 @@ class LengthGroupedSampler(Sampler[int]):
             self.state = {"generator": self.state, "group_size": self.group_size}
         if self.state is None and self.seed is None:
             logger.warning(
-                "The checkpoint does not contain the order of its epoch, so a new order is drawn. Some samples may come "
-                "twice in this epoch, and others not at all."
+                "The checkpoint does not contain the order of its epoch, so a new order is drawn. Some samples may "
+                "come twice in this epoch, and others not at all."
             )
 
     def __iter__(self) -> Iterator[int]:

@@ -86,26 +86,25 @@ def evaluation_loop(
     Raises:
         ArgumentError: if `compute_metrics` does not return a dict.
     """
-    args, ranks = run.args, run.ranks
+    args = run.args
     model = run.model_wrapped
     model.eval()
     run.eval_dataloader = loader
     by_batch = by_batch and compute_metrics is not None
-    include_inputs = "inputs" in args.include_for_metrics
     results = Results(
         concat=args.eval_do_concat_batches,
         dataset_size=length_of(getattr(loader, "dataset", None)),
         include_losses="loss" in args.include_for_metrics,
         as_objects=args.eval_use_gather_object,
     )
+
+    def predict(batch: Any) -> tuple[Any, Any, Any]:
+        return prediction_step(model, batch, loss_only, ignore_keys=ignore_keys)
+
     metrics: Any = {}
     for number, ((batch, padding_rows), is_last) in enumerate(_batches(loader, look_ahead=by_batch), start=1):
         batch = to_device(batch, args.device, args.non_blocking)
-        loss, logits, labels = prediction_step(model, batch, loss_only, ignore_keys=ignore_keys)
-        if preprocess_logits is not None and logits is not None:
-            logits = preprocess_logits(logits, labels)
-        inputs = main_input(run.model, batch) if include_inputs else None
-        results.add(_without_padding((rows_of(batch) or 1), padding_rows, loss, logits, labels, inputs), ranks)
+        results.add(_batch_result(run, batch, padding_rows, predict, preprocess_logits), run.ranks)
         run.announce("on_prediction_step")
         if by_batch and compute_metrics is not None and results.has_last_pair:
             metrics = compute_metrics(results.last_prediction(), compute_result=is_last)
@@ -147,9 +146,27 @@ def with_last(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
         yield batch, True
 
 
-def _without_padding(rows: int, padding_rows: int, loss: Any, logits: Any, labels: Any, inputs: Any) -> BatchResult:
-    """Return the results of a batch of `rows` rows, cut to the rows that count."""
-    rows -= padding_rows
+def _batch_result(
+    run: EvaluatedRun,
+    batch: Any,
+    padding_rows: int,
+    predict: Callable[[Any], tuple[Any, Any, Any]],
+    preprocess_logits: Callable[[Any, Any], Any] | None,
+) -> BatchResult:
+    """Predict for one batch and return the results of the rows that count.
+
+    Args:
+        run: gives the model and the arguments.
+        batch: the batch, on its device.
+        padding_rows: number of rows at its end that do not count.
+        predict: returns loss, logits and labels of the batch.
+        preprocess_logits: called with logits and labels; its result replaces the logits.
+    """
+    rows = (rows_of(batch) or 1) - padding_rows  # before `predict`, which may take tensors out of the batch
+    loss, logits, labels = predict(batch)
+    if preprocess_logits is not None and logits is not None:
+        logits = preprocess_logits(logits, labels)
+    inputs = main_input(run.model, batch) if "inputs" in run.args.include_for_metrics else None
     if padding_rows:
         logits, labels, inputs = (first_rows(part, rows) for part in (logits, labels, inputs))
     return BatchResult(rows, loss, logits, labels, inputs)

@@ -204,8 +204,8 @@ class Seq2SeqTrainer(Trainer):
             if token is not None:
                 return int(token)
         raise ArgumentError(
-            "Generated sequences need padding, but there is no padding token. Set `pad_token_id` in the model's config, "
-            "or pass a `processing_class` that has one."
+            "Generated sequences need padding, but there is no padding token. Set `pad_token_id` in the model's "
+            "config, or pass a `processing_class` that has one."
         )
 
 

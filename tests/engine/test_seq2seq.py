@@ -312,7 +312,7 @@ def test_generation_configs_that_cannot_be_used(tmp_path: Path, config: Any, mes
 def test_models_and_arguments_that_do_not_fit(tmp_path: Path):
     with pytest.raises(ArgumentError, match="Pass a `Seq2SeqTrainingArguments`"):
         Seq2SeqTrainer(t5(), TrainingArguments(str(tmp_path)))
-    with pytest.raises(ArgumentError, match="`generation_config` is a path, and Regression"):
+    with pytest.raises(ArgumentError, match="`generation_config` is a path, but Regression"):
         Seq2SeqTrainer(Regression(), Seq2SeqTrainingArguments(str(tmp_path), generation_config="here"))
     run = Seq2SeqTrainer(Regression(), Seq2SeqTrainingArguments(str(tmp_path), predict_with_generate=True))
     with pytest.raises(ModelError, match="a method `generate`"):

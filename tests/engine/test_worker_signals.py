@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import pytest
 from kill_program import forked
 
-from trainbus.engine.data.workers.signals import ignore_stop_signals, block_sigterm
+from trainbus.engine.data.workers.signals import block_sigterm, ignore_stop_signals
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="the system does not say who sends a signal")
 

@@ -45,7 +45,7 @@ class DataCollatorWithPadding(Padding):
     tokenizer: Any
     """Pads the samples."""
     padding: Any = True
-    """How to pad. True or 'longest': to the longest sample; 'max_length': to `max_length`; False or 'do_not_pad': not."""
+    """Pad to the longest sample (True, 'longest'), to `max_length` ('max_length'), or not (False, 'do_not_pad')."""
     max_length: int | None = None
     """Length to pad to, in tokens; None uses the tokenizer's maximum."""
     pad_to_multiple_of: int | None = None
@@ -69,7 +69,7 @@ class DataCollatorForTokenClassification(Padding):
     tokenizer: Any
     """Pads the samples. Labels are padded on its `padding_side` too."""
     padding: Any = True
-    """How to pad. True or 'longest': to the longest sample; 'max_length': to `max_length`; False or 'do_not_pad': not."""
+    """Pad to the longest sample (True, 'longest'), to `max_length` ('max_length'), or not (False, 'do_not_pad')."""
     max_length: int | None = None
     """Length to pad to, in tokens; None uses the tokenizer's maximum."""
     pad_to_multiple_of: int | None = None
@@ -103,7 +103,7 @@ class DataCollatorForSeq2Seq(Padding):
     model: Any = None
     """Makes the decoder's inputs from the labels, if it has `prepare_decoder_input_ids_from_labels`."""
     padding: Any = True
-    """How to pad. True or 'longest': to the longest sample; 'max_length': to `max_length`; False or 'do_not_pad': not."""
+    """Pad to the longest sample (True, 'longest'), to `max_length` ('max_length'), or not (False, 'do_not_pad')."""
     max_length: int | None = None
     """Length to pad to, in tokens; None uses the tokenizer's maximum, and pads labels to the longest."""
     pad_to_multiple_of: int | None = None
