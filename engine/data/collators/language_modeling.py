@@ -145,25 +145,25 @@ class DataCollatorForLanguageModeling:
         masked = drawn & self._draw(self.mask_replace_prob, torch.ones_like(drawn))
         inputs[masked] = self.tokenizer.mask_token_id
         if self.mask_replace_prob != 1 and self.random_replace_prob != 0:
-            share = self.random_replace_prob / (1 - self.mask_replace_prob)
-            scrambled = self._draw(share, torch.ones_like(drawn)) & drawn & ~masked
+            probability = self.random_replace_prob / (1 - self.mask_replace_prob)
+            scrambled = self._draw(probability, torch.ones_like(drawn)) & drawn & ~masked
             random = torch.randint(len(self.tokenizer), inputs.shape, dtype=torch.long, generator=self.generator)
             inputs[scrambled] = random[scrambled].to(inputs.dtype)
         return inputs, labels
 
-    def _draw(self, share: float | None, of: torch.Tensor) -> torch.Tensor:
+    def _draw(self, probability: float | None, of: torch.Tensor) -> torch.Tensor:
         """Draw tokens with a probability. Every token takes one random number, also those that cannot be drawn.
 
         Args:
-            share: the probability.
+            probability: probability of each token that can be drawn.
             of: which tokens can be drawn, shape (rows, tokens).
 
         Returns:
             Which tokens are drawn, shape (rows, tokens), bool.
         """
-        assert share is not None
-        shares = torch.full(of.shape, float(share)).masked_fill(~of, 0.0)
-        return torch.bernoulli(shares, generator=self.generator).bool()
+        assert probability is not None
+        chances = torch.full(of.shape, float(probability)).masked_fill(~of, 0.0)
+        return torch.bernoulli(chances, generator=self.generator).bool()
 
     def _checked(self, offsets: Any) -> torch.Tensor:
         """Return the offsets as a tensor.
