@@ -28,11 +28,11 @@ from ..events.triggers import Moment, Place
 from .arguments import TrainingArguments
 from .checkpoint.callback_states import CallbackStates
 from .checkpoint.read.contents import Contents
-from .data.plan import Plan
+from .data.plan import RunPlan
 from .data.position import Position, Sizes
 from .distributed.ranks import Ranks
+from .evaluation.outputs import train_summary
 from .loss.loss_window import Losses
-from .loss.train_summary import train_summary
 from .seams import Seams
 
 
@@ -114,7 +114,7 @@ class SessionRecord:
     """The seed of the training data's order."""
     train_dataloader: Any = None
     """The loader of the training batches."""
-    plan: Plan | None = None
+    plan: RunPlan | None = None
     """The length of the run; None outside of training."""
     position: Position | None = None
     """The position in the training data; None outside of training."""
@@ -201,7 +201,7 @@ class Run:
     train_batch_size: int = _of("session.train_batch_size")
     data_seed: int | None = _of("session.data_seed")
     train_dataloader: Any = _of("session.train_dataloader")
-    plan: Plan | None = _of("session.plan")
+    plan: RunPlan | None = _of("session.plan")
     position: Position | None = _of("session.position")
     randomness: dict[str, Any] = _of("session.randomness")
 

@@ -17,15 +17,17 @@ from ..integrations import found_callbacks, load, search_backend
 from .api.hf_compat import HFCompatMethods
 from .api.inputs import TrainerInputs
 from .api.introspection import IntrospectionMethods
+from .api.logging_setup import print_messages
 from .api.overrides import adapt_overrides
 from .api.publishing import PublishingMethods
+from .api.seeding import set_seed
 from .api.services import TrainerServices
 from .api.training import TrainingMethods
 from .arguments import TrainingArguments
 from .data.collators.default import Collator
 from .distributed.failures import introduce
 from .distributed.ranks import Ranks
-from .evaluation.outputs import EvalPrediction, print_messages, set_seed
+from .evaluation.outputs import EvalPrediction
 from .run import Run
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,10 @@ from ...events.errors import ArgumentError, DataError, nearest
 from ..arguments import IntervalStrategy
 from ..data.build import is_iterable
 from ..distributed.consistency import check_lengths
-from ..evaluation.loop import evaluation_loop, metrics_of_first, prediction_step
+from ..evaluation.loop import evaluation_loop
+from ..evaluation.metrics import metrics_of_first
 from ..evaluation.outputs import EvalLoopOutput, EvalPrediction, PredictionOutput, speed_metrics
+from ..evaluation.prediction import prediction_step
 from ..session import session
 from .dataloaders import DataLoaderMethods
 from .logging import LoggingMethods

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..evaluation.loop import main_input
+from ..evaluation.prediction import main_input
 from .base import TrainerBase
 
 

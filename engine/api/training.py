@@ -16,10 +16,10 @@ from ..checkpoint.read.choosing import folder_to_resume
 from ..checkpoint.read.resumption import NoResumption, Resumption
 from ..data.build import length_of
 from ..data.feed import Feed
-from ..data.plan import Plan, plan_run
+from ..data.plan import RunPlan, plan_run
 from ..distributed.consensus import agreement, agreement_on_updates
 from ..distributed.consistency import check_built
-from ..evaluation.outputs import TrainOutput, set_seed
+from ..evaluation.outputs import TrainOutput
 from ..loop import Loop
 from ..search.batch_size import memory_explained, with_smaller_batches
 from ..session import session
@@ -27,6 +27,7 @@ from ..stepper import Stepper
 from .evaluation import EvaluationMethods
 from .optimizers import OptimizerMethods
 from .search import SearchMethods
+from .seeding import set_seed
 
 
 class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
@@ -144,7 +145,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
 
     # Building.
 
-    def _plan_run(self, loader: Any) -> Plan:
+    def _plan_run(self, loader: Any) -> RunPlan:
         args = self.args
         return plan_run(
             batches=length_of(loader),
@@ -166,7 +167,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         self._use_given_optimizers()
         self.objective = self._build_objective(model)
 
-    def _assemble(self, plan: Plan) -> None:
+    def _assemble(self, plan: RunPlan) -> None:
         """Let the callbacks fill the seams, then build optimizer, wrapped model and schedule through the seams."""
         run = self.run
         self._forget_schedule()

@@ -79,11 +79,11 @@ def make(**options: Any) -> Callable[[Path], None]:
 
 
 WRONG: dict[str, tuple[Callable[[Path], None], type[TrainbusError], list[str]]] = {
-    "an empty dataset": (train(train_dataset=[]), DataError, ["gives no batch", "0 rows"]),
+    "an empty dataset": (train(train_dataset=[]), DataError, ["gives no batch", "0 samples"]),
     "a dataset smaller than a batch whose rest is dropped": (
         train(train_dataset=points(3), args={"dataloader_drop_last": True}),
         DataError,
-        ["3 rows", "a batch has 4", "`dataloader_drop_last`"],
+        ["3 samples", "a batch has 4", "`dataloader_drop_last`"],
     ),
     "no dataset": (train(train_dataset=None), DataError, ["There is no training dataset", "`train_dataset`"]),
     "a dataset without length and no max_steps": (
