@@ -135,7 +135,7 @@ class OptimizerState:
         self, state: dict[str, Any], model: nn.Module
     ) -> dict[torch.Tensor, tuple[dict[str, Any], Group]]:
         """Return, for each parameter, its saved state and the options of the group that it was saved in."""
-        found = {}
+        found: dict[torch.Tensor, tuple[dict[str, Any], Group]] = {}
         for group, members in zip(state.get("param_groups", []), self._matching_groups(state, model)):
             options = {key: value for key, value in group.items() if key != "params"}
             for number, parameter in zip(group["params"], members):
