@@ -3,7 +3,7 @@
     python examples/classify.py                                              # Python's standard library, no download
     python examples/classify.py --train_file mine.csv --text_column review --label_column stars
 
-It prints the accuracy on unseen files beside that of simpler methods, a confusion matrix, and the most confident
+It prints the accuracy on unseen files, compared with simpler methods, a confusion matrix, and the most confident
 mistakes. The output folder gets the learning curves as a picture, and the checkpoints. The final model is the best one.
 """
 

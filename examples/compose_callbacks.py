@@ -72,7 +72,7 @@ class SkipSpikes(Callback):
 
 
 def make_dataset(count: int, outliers: float) -> TensorDataset:
-    """Return points (count, 20), of which a fraction is far out, and whether their noisy sum is positive."""
+    """Return points (count, 20), a fraction of them outliers, and whether their noisy sum is positive."""
     points = torch.randn(count, 20)
     points[torch.rand(count) < outliers] *= 30
     return TensorDataset(points, (points.sum(dim=1) + 2 * torch.randn(count) > 0).long())

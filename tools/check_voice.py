@@ -1,9 +1,9 @@
-"""Refuse words of the project's old voice in docs, docstrings, comments and messages.
+"""Refuse the words that the writing rules forbid in docs, docstrings, comments and messages.
 
     python tools/check_voice.py            # every tracked file
     python tools/check_voice.py engine/    # the files below a folder
 
-Prints one line per finding, `file:line: word: text`, and exits 1 if there is any. `docs/glossary.md` has the rules.
+Prints one line per finding, `file:line: word: text`, and exits 1 if there is any. The rules are in `docs/glossary.md`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ WORDS = re.compile(
     r"|for want of|nobody|one's own|hears?|hearers?)\b",
     re.IGNORECASE,
 )
-"""What marks the old voice."""
+"""The forbidden words."""
 
 EXEMPT = {Path("docs/glossary.md"), Path("tools/check_voice.py")}
-"""Files that list the words."""
+"""The files that list the words."""
 
 CODE = ("engine", "events", "callbacks", "integrations", "examples", "benchmarks", "tools")
 
@@ -63,7 +63,7 @@ def findings(path: Path) -> Iterator[str]:
 
 
 def checked_files(places: list[str]) -> list[Path]:
-    """Return the files to check: Python below the code folders, Markdown anywhere; below `places` if given."""
+    """Return the files to check: Python in the code folders, Markdown anywhere. `places` restricts them."""
     listed = subprocess.run(["git", "ls-files", *places], cwd=ROOT, check=True, capture_output=True, text=True)
     paths = [Path(name) for name in listed.stdout.splitlines()]
     kept = [path for path in paths if path.suffix == ".md" or (path.suffix == ".py" and path.parts[0] in CODE)]
