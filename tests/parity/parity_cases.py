@@ -1,4 +1,4 @@
-"""All cases of the parity suite by subject, and the page that lists them."""
+"""All cases of the parity suite by subject, and the text of the page that lists them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parity_steps import DATA, LENGTH
 
 SUBJECTS: dict[str, dict[str, Case]] = {
     "Learning rates": SCHEDULES,
-    "Updates": OPTIMIZERS,
+    "Optimizers": OPTIMIZERS,
     "Length and order": LENGTH,
     "Data": DATA,
     "Losses, precision and memory": LOSSES,
@@ -19,18 +19,18 @@ SUBJECTS: dict[str, dict[str, Case]] = {
     "Logs": LOGS,
     "Evaluations": EVALUATIONS,
     "Checkpoints": CHECKPOINTS,
-    "The best model": BEST,
+    "Best model": BEST,
     "Metrics and predictions": EVALUATING,
-    "What scripts do": ORDERS,
+    "Sequences of calls": ORDERS,
 }
 """Subject -> name -> case."""
 
 CASES: dict[str, Case] = {name: case for cases in SUBJECTS.values() for name, case in cases.items()}
-"""Every case by its name."""
+"""All cases by name."""
 
 
 def rows(cases: dict[str, Case]) -> list[tuple[str, str, str]]:
-    """What the page says of each case: its name, what it shows, its arguments."""
+    """Return the table rows of the page: the name of each case, what it shows, and its arguments."""
     return [
         (name, f"{case.about} *Differs: {case.differs}.*" if case.differs else case.about, arguments(case))
         for name, case in cases.items()
@@ -38,12 +38,15 @@ def rows(cases: dict[str, Case]) -> list[tuple[str, str, str]]:
 
 
 def arguments(case: Case) -> str:
-    """The arguments of a case as text: those of `TrainingArguments` with their values, those of `Trainer` by name."""
-    said = [f"`{name}={value!r}`" for name, value in case.args.items()]
-    given = [f"`{name}`" for name in sorted(case.options)]
-    return "; ".join(part for part in (", ".join(said), f"Trainer: {', '.join(given)}" if given else "") if part) or "-"
+    """Return the arguments of a case as text: `TrainingArguments` with values, `Trainer` by name."""
+    args = [f"`{name}={value!r}`" for name, value in case.args.items()]
+    options = [f"`{name}`" for name in sorted(case.options)]
+    return (
+        "; ".join(part for part in (", ".join(args), f"Trainer: {', '.join(options)}" if options else "") if part)
+        or "-"
+    )
 
 
 def base() -> str:
-    """The arguments that all cases share, as text."""
+    """Return the arguments that all cases share, as text."""
     return ", ".join(f"`{name}={value!r}`" for name, value in BASE.items())
