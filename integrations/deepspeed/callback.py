@@ -187,7 +187,7 @@ class DeepSpeed(Callback):
         applied, norm = bool(self._engine.was_step_applied()), self._engine.get_global_grad_norm()
         # With fp16 the loss scaler handles an overflow, so the run does not report its norm.
         if norm is not None and (applied or precision_of(self._complete) != "fp16"):
-            run.grad_norm = torch.as_tensor(norm)
+            run.report_grad_norm(torch.as_tensor(norm))
         return applied
 
     def _zero_grad(self, parameters: list[nn.Parameter]) -> None:

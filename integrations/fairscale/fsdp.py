@@ -92,7 +92,7 @@ class FairscaleFSDP(ShardedModel):
             )
         else:
             self._shard(run, run.model)
-            run.model_wrapped = self._wrapped
+            run.wrap(self._wrapped)
         run.seams.fill(
             "FairscaleFSDP",
             model_state=lambda model: gather_weights(self._wrapped, model, device, ranks, saves),
