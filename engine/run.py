@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 
+from ..events.activity import Activity
 from ..events.bus import EventBus
 from ..events.catalog import Clock
 from ..events.control import TrainerControl
@@ -78,6 +79,8 @@ class Run:
     """Logging, evaluating, saving and publishing on request."""
     bus: EventBus = field(init=False)
     """The event bus of the trainer."""
+    activity: Activity = field(default_factory=Activity)
+    """What this process is doing, for error reports."""
     callback_states: CallbackStates = field(init=False)
     """The states of the callbacks, for checkpoints."""
     contents: Contents = field(default_factory=Contents)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..events.control import FLAGS
-from .distributed.failures import watch_over
+from .distributed.failures import failure_monitor
 from .run import Run
 from .seams import Seams
 
@@ -26,14 +26,15 @@ def session(run: Run, mode: str) -> Iterator[None]:
         return
     run.mode = mode
     run.seams = Seams()
-    watch = watch_over(run)
+    monitor = failure_monitor(run)
     try:
-        watch.begin()
+        monitor.begin()
         if mode != "train":
             run.announce("on_setup")
         yield
     except BaseException as error:
-        run.exception = told = watch.explain(error)
+        run.activity.fail(error)
+        run.exception = told = monitor.explain(error)
         _tell(run, "on_exception")
         _tell(run, "on_close")
         if told is not error:

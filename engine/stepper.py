@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..events.activity import BACKWARD, FORWARD, IDLE, UPDATE
 from .distributed.consensus import Agree, agree_single_process
 from .optim.schedules import needs_metric
 
@@ -47,6 +48,7 @@ class Stepper:
             agree: makes the processes agree on whether the update is left out; by default, they cannot but.
         """
         self.run = run
+        self.activity = run.activity
         self.training_step = training_step
         self.count_items = count_items
         self.max_grad_norm = max_grad_norm
@@ -64,6 +66,8 @@ class Stepper:
     def step(self, window: Window) -> None:
         """Make one step: forward and backward of each batch, then the update."""
         run, announce, synchronise = self.run, self.run.bus.announce, self.run.seams.synchronise
+        activity = self.activity
+        activity.name = FORWARD
         self.accumulating = window.batches
         items = self.count_items(window.items)
         model = run.model_wrapped
@@ -79,7 +83,9 @@ class Stepper:
             self._sum(loss)
             if not last:
                 announce("on_substep_end")
+        activity.name = UPDATE
         self._update(run, run.optimizer)
+        activity.name = IDLE
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """Announce the loss while it is live, and backpropagate it, with options for `torch.Tensor.backward`."""
@@ -87,7 +93,9 @@ class Stepper:
         run.loss = loss
         run.bus.announce("on_loss")
         scaler = run.seams.scaler
+        self.activity.name = BACKWARD
         run.seams.backward(run.loss if scaler is None else scaler.scale(run.loss), **options)
+        self.activity.name = FORWARD
 
     def _sum(self, loss: torch.Tensor) -> None:
         if self.filter_nonfinite and not torch.isfinite(loss):

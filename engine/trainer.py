@@ -33,8 +33,8 @@ from .data.collators.default import Collator
 from .data.feed import Feed
 from .data.plan import Plan, plan_run
 from .distributed.consensus import agreement, agreement_on_updates
-from .distributed.consistency import check_built
-from .distributed.failures import introduce
+from .distributed.consistency import compare_training
+from .distributed.failures import register_process
 from .distributed.ranks import Ranks
 from .evaluation.outputs import EvalPrediction, TrainOutput, print_messages, set_seed
 from .loop import Loop
@@ -112,7 +112,7 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
         composed = compose(args, callbacks or [], [*found_callbacks(args), switched])
         ranks = Ranks.from_environment()
         ranks.join(args.device, args.ddp_backend, args.ddp_timeout)
-        introduce(ranks)
+        register_process(ranks)
         if model is not None and not isinstance(model, nn.Module):
             raise ArgumentError(
                 f"`model` is a {type(model).__name__}; pass a torch.nn.Module, such as `from_pretrained(name)` returns."
@@ -198,10 +198,11 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
             run.plan = self._plan(run.train_dataloader)
             run.state, run.position = resumption.begin(run.plan)
             self._assemble(run.plan)
-            check_built(run, self._rows_to_evaluate())
+            compare_training(run, self._rows_to_evaluate())
             feed = Feed(
                 *(run.train_dataloader, args.gradient_accumulation_steps, args.device, run.ranks.world_size),
                 non_blocking=args.non_blocking,
+                activity=run.activity,
             )
             run.begin()
             resumption.restore(feed)

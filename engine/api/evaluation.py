@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...events.activity import EVALUATION, PREDICTION
 from ...events.errors import ArgumentError, DataError, nearest
 from ..arguments import IntervalStrategy
 from ..data.build import is_iterable
-from ..distributed.consistency import check_lengths
+from ..distributed.consistency import compare_lengths
 from ..evaluation.loop import evaluation_loop, metrics_of_first, prediction_step
 from ..evaluation.outputs import EvalLoopOutput, EvalPrediction, PredictionOutput, speed_metrics
 from ..session import session
@@ -47,7 +48,7 @@ class Evaluating(Recording, Loading):
             ignore_keys = self._ignore_keys
         datasets = self._datasets(eval_dataset)
         everything: dict[str, float] = {}
-        with session(run, "evaluate"):
+        with session(run, "evaluate"), run.activity(EVALUATION):
             run.metric_prefix = metric_key_prefix
             run.evaluates_all = eval_dataset is None and metric_key_prefix == "eval"
             self.bus.announce("on_evaluate_begin")
@@ -82,7 +83,7 @@ class Evaluating(Recording, Loading):
             metric_key_prefix: what the metrics' names begin with.
         """
         run = self.run
-        with session(run, "predict"):
+        with session(run, "predict"), run.activity(PREDICTION):
             loss_only = self.args.prediction_loss_only
             output = self._run_over(self.get_test_dataloader(test_dataset), metric_key_prefix, ignore_keys, loss_only)
             run.metrics = output.metrics
@@ -108,18 +109,19 @@ class Evaluating(Recording, Loading):
             ignore_keys: keys of the model's outputs that are no predictions.
             metric_key_prefix: what the metrics' names begin with.
         """
-        return evaluation_loop(
-            self.run,
-            dataloader,
-            self.prediction_step,
-            prefix=metric_key_prefix,
-            loss_only=prediction_loss_only or self.args.prediction_loss_only,
-            compute_metrics=self.compute_metrics,
-            by_batch=self.args.batch_eval_metrics,
-            keeps_batches=not self.args.batch_eval_metrics or description == "Prediction",
-            preprocess_logits=self.preprocess_logits_for_metrics,
-            ignore_keys=ignore_keys,
-        )
+        with self.run.activity(PREDICTION if description == "Prediction" else EVALUATION):
+            return evaluation_loop(
+                self.run,
+                dataloader,
+                self.prediction_step,
+                prefix=metric_key_prefix,
+                loss_only=prediction_loss_only or self.args.prediction_loss_only,
+                compute_metrics=self.compute_metrics,
+                by_batch=self.args.batch_eval_metrics,
+                keeps_batches=not self.args.batch_eval_metrics or description == "Prediction",
+                preprocess_logits=self.preprocess_logits_for_metrics,
+                ignore_keys=ignore_keys,
+            )
 
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
@@ -180,7 +182,7 @@ class Evaluating(Recording, Loading):
         return self._loader(test_dataset, batch_size=self.args.eval_batch_size, training=False)
 
     def _run_over(self, loader: Any, prefix: str, ignore_keys: list[str] | None, loss_only: bool) -> EvalLoopOutput:
-        check_lengths(self.run, loader)
+        compare_lengths(self.run, loader)
         began = time.time()
         description = "Prediction" if self.run.mode == "predict" else "Evaluation"
         output = self.evaluation_loop(loader, description, loss_only, ignore_keys, prefix)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...events.activity import FETCH, IDLE, Activity
 from .batches import rows_of, to_device
 
 
@@ -27,7 +28,8 @@ class Feed:
     """Takes windows of `accumulate` batches from a loader, the last of an epoch perhaps with fewer."""
 
     def __init__(
-        self, loader: Any, accumulate: int, device: torch.device, world_size: int = 1, non_blocking: bool = False
+        self, loader: Any, accumulate: int, device: torch.device, world_size: int = 1, non_blocking: bool = False,
+        activity: Activity | None = None,
     ) -> None:
         """Feed from `loader`, anything that iterates over batches; `non_blocking` copies while the device works."""
         self.loader = loader
@@ -35,6 +37,7 @@ class Feed:
         self.device = device
         self.world_size = world_size
         self.non_blocking = non_blocking
+        self.activity = Activity() if activity is None else activity
         self._batches: Iterator[Any] = iter(())
         self._place: dict[str, Any] = {}
         self._restore_randomness: Callable[[], None] = _nothing
@@ -86,6 +89,7 @@ class Feed:
 
     def take(self) -> Window | None:
         """Return the next window of the epoch, or None when it is used up."""
+        self.activity.name = FETCH
         items, rows = [], 0
         for batch in self._batches:
             rows += rows_of(batch) or 0
@@ -93,6 +97,7 @@ class Feed:
             if len(items) == self.accumulate:
                 break
         self._restore()
+        self.activity.name = IDLE
         return Window(items, len(items), rows * self.world_size) if items else None
 
 

@@ -172,7 +172,7 @@ def metrics_of_first(ranks: Ranks, metrics: dict[str, Any]) -> dict[str, Any]:
     if ranks.single_process:
         return metrics
     decisive = {name: value for name, value in metrics.items() if value is None or isinstance(value, _DECISIVE)}
-    of_first: dict[str, Any] = ranks.of_first(decisive)
+    of_first: dict[str, Any] = ranks.broadcast_object(decisive)
     return {**{name: value for name, value in metrics.items() if name not in decisive}, **of_first}
 
 
