@@ -161,8 +161,8 @@ def test_one_that_is_killed_is_said_to_be_gone(ends, name, dead, where):
     codes[dead] = -9
     assert killed["codes"] == [codes]
     assert failure_of(killed["said"][1 - dead]) == (
-        f"Rank {dead} is gone without an error report. It was killed (perhaps because memory ran out), exited early, or "
-        "crashed (perhaps because the ranks ran different collectives). Meanwhile rank "
+        f"Rank {dead} is gone without an error report. It was killed (perhaps because memory ran out), exited early, "
+        "or crashed (perhaps because the ranks ran different collectives). Meanwhile rank "
         f"{1 - dead} was waiting in {where}."
     )
 
