@@ -28,7 +28,12 @@ class Feed:
     """Takes windows of `accumulate` batches from a loader, the last of an epoch perhaps with fewer."""
 
     def __init__(
-        self, loader: Any, accumulate: int, device: torch.device, world_size: int = 1, non_blocking: bool = False,
+        self,
+        loader: Any,
+        accumulate: int,
+        device: torch.device,
+        world_size: int = 1,
+        non_blocking: bool = False,
         activity: Activity | None = None,
     ) -> None:
         """Feed from `loader`, anything that iterates over batches; `non_blocking` copies while the device works."""

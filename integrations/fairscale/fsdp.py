@@ -95,7 +95,7 @@ class FairscaleFSDP(ShardedModel):
         run.seams.fill("FairscaleFSDP", model_state=lambda model: self._model_state(run, model), load_model=_load)
 
     def _check(self, run: Run) -> None:
-        self.refuse_unsplittable(run)
+        self.check_shardable(run)
         args = run.args
         _refuse_without_cuda(args.device)
         others = [*run.bus.subscribers.values()]
@@ -114,7 +114,7 @@ class FairscaleFSDP(ShardedModel):
                 f"{LEAVE_OUT}."
             )
 
-    def has_parts(self, run: Run) -> bool:
+    def holds_shards(self, run: Run) -> bool:
         return all(hasattr(weight, "_is_sharded") for group in run.optimizer.param_groups for weight in group["params"])
 
     @property
