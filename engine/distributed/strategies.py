@@ -84,7 +84,7 @@ class StrategyRow:
         if self.takes_degree and args.sharding_degree == 1:
             return False
         return any(_is_set(getattr(args, name)) for name in self.arguments) or any(
-            {*words_of(getattr(args, name))} & {*words} for name, words in self.words.items()
+            {*_words_of_argument(args, name)} & {*words} for name, words in self.words.items()
         )
 
 
@@ -103,6 +103,11 @@ def words_of(value: Any) -> list[str]:
 def sharded_ddp_words(value: Any) -> list[str]:
     """Return the words of `sharded_ddp`. True means 'simple'."""
     return ["simple"] if value is True else words_of(value)
+
+
+def _words_of_argument(args: ShardingArguments, name: str) -> list[str]:
+    read = sharded_ddp_words if name == "sharded_ddp" else words_of
+    return read(getattr(args, name))
 
 
 # The variants of each strategy for a workload.
@@ -163,7 +168,7 @@ def _deepspeed_argument(stage: int, offload: bool) -> str:
 
 
 class Strategy(Enum):
-    """The ways to train on several GPUs. The order is that of `trainbus plan`: the smallest change is first."""
+    """The ways to train on several GPUs. `trainbus plan` lists them in this order: the smallest change is first."""
 
     DDP = StrategyRow(
         name="",
