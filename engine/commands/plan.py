@@ -10,7 +10,8 @@ from typing import Any
 
 from ..distributed.memory_estimate import USABLE, Candidate, candidates, gpus_needed, host_gigabytes
 from ..distributed.memory_formulas import ASSUMED_LAYERS
-from ..distributed.strategies import Strategy, arguments_call, launch_command
+from ..distributed.strategies import Strategy
+from ..distributed.variants import arguments_call, launch_command
 from ..distributed.workload import STATES, Workload
 
 _LEGEND = [

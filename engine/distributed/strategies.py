@@ -15,10 +15,16 @@ from typing import Any, Protocol
 
 from . import memory_formulas
 from .memory_formulas import MemoryEstimate
+from .variants import (
+    TORCHRUN,
+    ddp_variants,
+    deepspeed_variants,
+    fairscale_variants,
+    fsdp_variants,
+    no_variants,
+    optimizer_variants,
+)
 from .workload import Variant, Workload
-
-TORCHRUN = "torchrun --standalone --nproc_per_node=N train.py"
-"""The command that starts N ranks on one machine."""
 
 
 class ShardingArguments(Protocol):
@@ -110,63 +116,6 @@ def _words_of_argument(args: ShardingArguments, name: str) -> list[str]:
     return read(getattr(args, name))
 
 
-# The variants of each strategy for a workload.
-
-
-def _ddp_variants(workload: Workload) -> list[Variant]:
-    return [Variant("one process" if workload.gpus == 1 else "DDP", "", "", 0)]
-
-
-def _optimizer_variants(workload: Workload) -> list[Variant]:
-    return [Variant("stage 1", "optimizer", "sharding='stage1'", 1)]
-
-
-def _fsdp_variants(workload: Workload) -> list[Variant]:
-    degree = f"sharding='stage3', sharding_degree={workload.gpus_of_a_node}"
-    half = f"fsdp_config={{'mixed_precision': {workload.precision!r}}}"
-    halves = workload.precision != "fp32"
-    offload = f"fsdp='full_shard offload', {half}" if halves else "sharding='stage3 offload'"
-    found = [Variant("stage 2", "fsdp", "sharding='stage2'", 2, gathers_all=True)]
-    if workload.nodes > 1:
-        found.append(Variant("hybrid", "fsdp", degree, 3, within_node=True))
-    found.append(Variant("stage 3", "fsdp", "sharding='stage3'", 3))
-    if halves:
-        found.append(Variant("stage 3 half", "fsdp", f"fsdp='full_shard', {half}", 3, half=True))
-    found.append(Variant("stage 3 offload", "fsdp", offload, 3, offload=True, half=halves))
-    return found
-
-
-def _fairscale_variants(workload: Workload) -> list[Variant]:
-    return [] if workload.precision == "bf16" else [Variant("fairscale", "fairscale", "sharded_ddp='simple'", 1)]
-
-
-def _no_variants(workload: Workload) -> list[Variant]:
-    return []
-
-
-def _deepspeed_variants(workload: Workload) -> list[Variant]:
-    stages = ((1, False), (2, False), (3, False), (2, True), (3, True))
-    return [
-        Variant(
-            f"DeepSpeed {stage}{' offload' * offload}",
-            "deepspeed",
-            _deepspeed_argument(stage, offload),
-            stage,
-            offload=offload,
-        )
-        for stage, offload in stages
-    ]
-
-
-def _deepspeed_argument(stage: int, offload: bool) -> str:
-    section: dict[str, object] = {"stage": stage}
-    if offload:
-        section["offload_optimizer"] = {"device": "cpu"}
-    if offload and stage == 3:
-        section["offload_param"] = {"device": "cpu"}
-    return f"deepspeed={ ({'zero_optimization': section}) }"
-
-
 class Strategy(Enum):
     """The ways to train on several GPUs. `trainbus plan` lists them in this order: the smallest change is first."""
 
@@ -175,7 +124,7 @@ class Strategy(Enum):
         callback="callbacks.parallel.ddp.DDP",
         usages=(Usage("DDP", (), "The model, its gradients and its optimizer state fit one GPU."),),
         memory=memory_formulas.data_parallel,
-        variants=_ddp_variants,
+        variants=ddp_variants,
         single_process=True,
     )
     OPTIMIZER = StrategyRow(
@@ -184,7 +133,7 @@ class Strategy(Enum):
         usages=(Usage("Stage 1", ("sharding='stage1'",), "The optimizer state does not fit."),),
         words={"sharding": ("stage1",)},
         memory=memory_formulas.sharded_optimizer,
-        variants=_optimizer_variants,
+        variants=optimizer_variants,
         takes_degree=True,
         limits="All trained weights have one dtype. Optimizers with train and eval modes (`schedule_free_*`) are "
         "refused.",
@@ -223,7 +172,7 @@ class Strategy(Enum):
         arguments=("fsdp",),
         words={"sharding": ("stage2", "stage3"), "sharded_ddp": ("zero_dp_2", "zero_dp_3")},
         memory=memory_formulas.fully_sharded,
-        variants=_fsdp_variants,
+        variants=fsdp_variants,
         takes_degree=True,
         limits="All ranks use the same weights in each step. `auto_find_batch_size`, `bf16_full_eval` and "
         "`fp16_full_eval` are refused.",
@@ -236,7 +185,7 @@ class Strategy(Enum):
         ),
         words={"sharded_ddp": ("simple",)},
         memory=memory_formulas.fairscale_optimizer,
-        variants=_fairscale_variants,
+        variants=fairscale_variants,
         integration="sharded_ddp",
         extra="trainbus[sharded]",
         limits="`bf16` is refused. All trained weights have one dtype, and gradients are dense.",
@@ -253,7 +202,7 @@ class Strategy(Enum):
         ),
         words={"sharded_ddp": ("fairscale",)},
         memory=memory_formulas.fully_sharded,
-        variants=_no_variants,
+        variants=no_variants,
         integration="fairscale_fsdp",
         extra="trainbus[sharded]",
         limits="CUDA only. `bf16`, `EMA` and optimizers that use the shape of a weight, such as Adafactor, are "
@@ -271,7 +220,7 @@ class Strategy(Enum):
         ),
         arguments=("deepspeed",),
         memory=memory_formulas.deepspeed,
-        variants=_deepspeed_variants,
+        variants=deepspeed_variants,
         integration="deepspeed",
         extra="trainbus[deepspeed]",
         single_process=True,
@@ -301,27 +250,5 @@ class Strategy(Enum):
 def variants(workload: Workload) -> list[Variant]:
     """Return the variants of all strategies for a workload. The one that needs the smallest change is first."""
     if workload.gpus == 1 or workload.halves_weights:  # sharded strategies keep their own copies of the weights
-        return _ddp_variants(workload)
+        return ddp_variants(workload)
     return [variant for strategy in Strategy for variant in strategy.row.variants(workload)]
-
-
-def arguments_call(variant: Variant, workload: Workload) -> str:
-    """Return what to write for a variant: the call of `TrainingArguments`."""
-    words = [] if workload.precision == "fp32" else [f"{workload.precision}=True"]
-    words += ["fp16_opt_level='O2'"] * workload.halves_weights
-    words += [f"optim={workload.optimizer!r}"] * (workload.optimizer != "adamw")
-    words += [f"per_device_train_batch_size={workload.batch}"] * workload.counts_activations
-    words += [f"gradient_accumulation_steps={workload.accumulate}"] * (workload.accumulate > 1)
-    words += ["gradient_checkpointing=True"] * workload.recompute
-    return f"TrainingArguments({', '.join(['...', *words, *([variant.arguments] if variant.arguments else [])])})"
-
-
-def launch_command(workload: Workload) -> str:
-    """Return the command that starts the ranks. It is the same on each machine."""
-    if workload.gpus == 1:
-        return "python train.py"
-    if workload.nodes == 1:
-        return TORCHRUN.replace("=N", f"={workload.gpus_of_a_node}")
-    ranks = f"--nnodes={workload.nodes} --nproc_per_node={workload.gpus_of_a_node}"
-    rendezvous = "--rdzv_backend=c10d --rdzv_endpoint=$FIRST_MACHINE:29500 --rdzv_id=$RUN"
-    return f"torchrun {ranks} {rendezvous} --max_restarts=3 train.py"

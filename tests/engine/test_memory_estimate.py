@@ -19,7 +19,8 @@ from trainbus import TrainingArguments
 from trainbus.engine.commands.main import main
 from trainbus.engine.distributed.memory_estimate import candidates, estimate, gpus_needed
 from trainbus.engine.distributed.memory_formulas import activation_bytes
-from trainbus.engine.distributed.strategies import arguments_call, launch_command, variants
+from trainbus.engine.distributed.strategies import variants
+from trainbus.engine.distributed.variants import arguments_call, launch_command
 from trainbus.engine.distributed.workload import STATES, Workload
 from trainbus.engine.optim.build import build_optimizer
 from trainbus.engine.optim.registry import OPTIMIZERS

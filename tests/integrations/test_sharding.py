@@ -241,7 +241,7 @@ class TestTwoProcesses:
             ("number", "scale has no dimension along which FSDP can shard it"),
             ("types", "torch.float32 (weight) and torch.float64 (scale): convert the model"),
             ("hook", "weight has a gradient hook"),
-            ("too few", "remove `sharded_ddp`"),
+            ("too few", "leave `sharded_ddp` out"),
         ],
     )
     def test_what_cannot_work_is_refused(self, runs, what, said):
