@@ -35,8 +35,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import TensorDataset
 
-from trainbus.engine.distributed.memory_estimate import need
-from trainbus.engine.distributed.strategies import Training, Way, ways
+from trainbus.engine.distributed.memory_estimate import estimate
+from trainbus.engine.distributed.strategies import variants
+from trainbus.engine.distributed.workload import Variant, Workload
 
 PROCESSES = 2
 LAYERS, WIDTH = 16, 256
@@ -165,7 +166,7 @@ def train(arguments: dict[str, Any], out: Path) -> None:
     trainer.end()
 
 
-def measured(way: Way, precision: str) -> dict[str, int]:
+def measured(way: Variant, precision: str) -> dict[str, int]:
     """Start the ranks of one way to shard. Return the figures of the rank that uses more."""
     arguments = ", ".join(filter(None, [f"{precision}=True" * (precision != "fp32"), way.arguments]))
     with tempfile.TemporaryDirectory(prefix="sharded-") as folder:
@@ -202,21 +203,21 @@ def main() -> int:
     if options.child:
         train(read(options.child[0]), Path(options.child[1]))
         return 0
-    training = Training(params=PARAMS, gpus=PROCESSES, precision=options.precision, layers=LAYERS, reduce_bucket=BUCKET)
+    training = Workload(params=PARAMS, gpus=PROCESSES, precision=options.precision, layers=LAYERS, reduce_bucket=BUCKET)
     print(f"{PARAMS / 1e6:.1f} million weights, AdamW, {options.precision}, {PROCESSES} ranks; bytes per weight")
     heads = ("weights", "gradients", "states", "between steps", "formula", "peak", "formula", "of DDP's")
     print("".join([f"{'way':20}", *(f"{head:>14}" for head in heads)]))
     base, worst = 0.0, 0.0
-    for way in ways(training):
+    for way in variants(training):
         if options.ways and way.name not in (*options.ways, "DDP"):
             continue
-        if way.by == "deepspeed" and find_spec("deepspeed") is None:
+        if way.strategy == "deepspeed" and find_spec("deepspeed") is None:
             print(f"{way.name:20}  not measured: deepspeed is not installed")
             continue
-        found, said = measured(way, options.precision), need(replace(way, offload=False), training)
+        found, said = measured(way, options.precision), estimate(replace(way, offload=False), training)
         base = base or found["peak"]
         ratio = found["peak"] / base
-        worst = max(worst, 0 if way.by in ("ddp", "deepspeed") else ratio)
+        worst = max(worst, 0 if way.strategy in ("", "deepspeed") else ratio)
         sizes = [found[key] / PARAMS for key in ("weights", "gradients", "states", "kept")]
         figures = [*sizes, said.between_steps, found["peak"] / PARAMS, said.peak, ratio]
         print(f"{way.name:20}" + "".join(f"{figure:14.2f}" for figure in figures), flush=True)

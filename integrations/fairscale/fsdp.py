@@ -100,7 +100,7 @@ class FairscaleFSDP(ShardedModel):
         )
 
     def _check(self, run: Run) -> None:
-        self.refuse_unsplittable(run)
+        self.check_shardable(run)
         args = run.args
         _require_cuda(args.device)
         others = [*run.bus.subscribers.values()]
@@ -119,7 +119,7 @@ class FairscaleFSDP(ShardedModel):
                 f"{USE_FSDP2}."
             )
 
-    def has_parts(self, run: Run) -> bool:
+    def holds_shards(self, run: Run) -> bool:
         return all(hasattr(weight, "_is_sharded") for group in run.optimizer.param_groups for weight in group["params"])
 
     @property
