@@ -46,7 +46,7 @@ class DataParallel(Callback):
             )
             run.seams.fill("DataParallel", wrap_model=lambda model, _: DataParallelModel(model, devices))
         else:
-            run.model_wrapped = DataParallelModel(run.model, devices)
+            run.wrap(DataParallelModel(run.model, devices))
 
 
 class DataParallelModel(nn.Module):

@@ -59,7 +59,7 @@ class Wrapping:
                 lost[0],
             )
         wrapper_trains = run.model_wrapped.training
-        run.model_wrapped = self.wrap(run.model, run.optimizer)
+        run.wrap(self.wrap(run.model, run.optimizer))
         # Otherwise the next step after an evaluation sees a wrapper in train mode, and leaves its model in eval mode.
         run.model_wrapped.training = wrapper_trains
 
