@@ -19,7 +19,6 @@ from ..events.state import TrainerState
 from ..events.triggers import Moment, Place
 from .arguments import TrainingArguments
 from .checkpoint.callback_states import CallbackStates
-from .checkpoint.read.contents import Contents
 from .data.position import Position, Sizes
 from .distributed.ranks import Ranks
 from .loss.loss_window import Losses
@@ -80,8 +79,6 @@ class Run:
     """The event bus of the trainer."""
     callback_states: CallbackStates = field(init=False)
     """The states of the callbacks, for checkpoints."""
-    contents: Contents = field(default_factory=Contents)
-    """What was read of the checkpoint to go on from when it was checked, until it is loaded."""
     processing_class: Any = None
     """The tokenizer or processor that belongs to the model."""
     model_wrapped: nn.Module = field(default_factory=nn.Module)

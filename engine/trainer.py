@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,9 +24,9 @@ from .api.publishing import Publishing
 from .api.search import Searching
 from .api.validation import check_given, collator_for, training_arguments
 from .arguments import TrainingArguments
-from .checkpoint import store
-from .checkpoint.read.choosing import folder_to_resume
-from .checkpoint.read.resumption import NoResumption, Resumption
+from .checkpoint.read.choosing import checkpoint_to_resume
+from .checkpoint.read.resumption import FreshStart, Resumption
+from .checkpoint.read.saved import SavedCheckpoint
 from .data.build import length_of
 from .data.collators.default import Collator
 from .data.feed import Feed
@@ -177,22 +176,22 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
             return with_smaller_batches(self.run, lambda: self._train(begin, trial))
         return self._train(begin, trial)
 
-    def _begin(self, resume_from_checkpoint: str | bool | None) -> Path | None:
+    def _begin(self, resume_from_checkpoint: str | bool | None) -> SavedCheckpoint | None:
         """Return the checkpoint to go on from; a batch size that was found back then is the first to try."""
         run = self.run
-        folder = folder_to_resume(run, resume_from_checkpoint)
-        if folder is not None and self.args.auto_find_batch_size:
-            run.train_batch_size = store.read_state(folder).get("train_batch_size") or run.train_batch_size
-        return folder
+        checkpoint = checkpoint_to_resume(run, resume_from_checkpoint)
+        if checkpoint is not None and self.args.auto_find_batch_size:
+            run.train_batch_size = checkpoint.state.get("train_batch_size") or run.train_batch_size
+        return checkpoint
 
-    def _train(self, begin: Callable[[], Path | None], trial: Any) -> TrainOutput:
+    def _train(self, begin: Callable[[], SavedCheckpoint | None], trial: Any) -> TrainOutput:
         run, args = self.run, self.args
         with session(run, "train"), memory_explained(run):
-            folder = begin()
+            checkpoint = begin()
             if self.model_init is not None:
                 set_seed(args.seed, args.full_determinism)
                 self._adopt(self._placed(self.call_model_init(trial)))
-            resumption = Resumption(run, folder) if folder is not None else NoResumption(run)
+            resumption = Resumption(run, checkpoint) if checkpoint is not None else FreshStart(run)
             run.data_seed = resumption.data_seed(args.data_seed)
             run.train_dataloader = self.get_train_dataloader()
             run.plan = self._plan(run.train_dataloader)

@@ -144,7 +144,7 @@ class TestTwoProcesses:
             build(tmp_path).train(resume_from_checkpoint=str(folder))
         trainer = build(tmp_path, resume_partial=True, max_steps=5)
         trainer.train(resume_from_checkpoint=str(folder))
-        assert caplog.text.count("these begin anew: the optimizer.") == 1
+        assert caplog.text.count("these start fresh: the optimizer.") == 1
         assert {int(state["step"]) for state in trainer.optimizer.state.values()} == {1}
 
     def test_a_part_that_nobody_wrote_is_not_read(self, runs, tmp_path):

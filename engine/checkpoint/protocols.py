@@ -1,0 +1,134 @@
+"""What checkpoints read and write of a run. `engine.run.Run` fits these protocols; nothing here imports it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from ...events.control import TrainerControl
+from ...events.state import TrainerState
+from ..arguments import TrainingArguments
+from ..data.plan import Plan
+from ..data.position import Position, Sizes
+from ..distributed.ranks import Ranks
+from ..seams import Seams
+
+
+class ModelWriter(Protocol):
+    """Writes the model of a run."""
+
+    def save_model(self, output_dir: str) -> None:
+        """Write the model, with its config and tokenizer, into a folder."""
+
+    def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
+        """Copy the weights and return a function that writes them later; None if the model cannot be written so."""
+
+
+class StatefulLosses(Protocol):
+    """The loss sums of a run."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the sums."""
+
+
+class RestorableCallbacks(Protocol):
+    """The callbacks of a run."""
+
+    def restore(self, states: Mapping[str, Any]) -> None:
+        """Give each callback its state."""
+
+
+class SavableRun(Protocol):
+    """What saving reads of a run."""
+
+    run_id: str
+    position: Position | None
+    plan: Plan | None
+    grad_norm: Any
+    learning_rate: float | None
+
+    @property
+    def args(self) -> TrainingArguments:
+        """The training arguments."""
+
+    @property
+    def state(self) -> TrainerState:
+        """The trainer state."""
+
+    @property
+    def control(self) -> TrainerControl:
+        """The control, with the ledger."""
+
+    @property
+    def ranks(self) -> Ranks:
+        """The process group."""
+
+    @property
+    def services(self) -> ModelWriter:
+        """What writes the model."""
+
+    @property
+    def seams(self) -> Seams:
+        """The seams of the step."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The model."""
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer."""
+
+    @property
+    def lr_scheduler(self) -> Any:
+        """The learning-rate schedule."""
+
+    @property
+    def train_dataloader(self) -> Any:
+        """The loader of the training batches."""
+
+    @property
+    def losses(self) -> StatefulLosses:
+        """The loss sums."""
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of batches and steps."""
+
+    @property
+    def data_seed(self) -> int | None:
+        """The seed of the data order."""
+
+    def seconds(self) -> float:
+        """Return the seconds spent training."""
+
+
+class ResumableRun(SavableRun, Protocol):
+    """What resuming reads and sets in a run."""
+
+    randomness: dict[str, Any]
+    checkpoint: Any
+
+    @property
+    def callback_states(self) -> RestorableCallbacks:
+        """The states of the callbacks."""
+
+    @property
+    def train_batch_size(self) -> int:
+        """Samples in a training batch of this rank."""
+
+    def announce(self, event: str) -> None:
+        """Announce an event."""
+
+
+class ResumableFeed(Protocol):
+    """What resuming sets in the feed of batches."""
+
+    def resume(self, place: dict[str, Any], restore_rng: Callable[[], None], restore_late: bool, /) -> None:
+        """Continue at a position of the loader, and restore the RNG states there."""
