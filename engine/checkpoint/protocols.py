@@ -47,11 +47,25 @@ class RestorableCallbacks(Protocol):
 class SavableRun(Protocol):
     """What saving reads of a run."""
 
-    run_id: str
-    position: Position | None
-    plan: Plan | None
-    grad_norm: Any
-    learning_rate: float | None
+    @property
+    def run_id(self) -> str:
+        """The name of the run."""
+
+    @property
+    def position(self) -> Position | None:
+        """Where in the data the run is."""
+
+    @property
+    def plan(self) -> Plan | None:
+        """The length of the run."""
+
+    @property
+    def grad_norm(self) -> Any:
+        """The gradient norm of the last step."""
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The learning rate of the last step."""
 
     @property
     def args(self) -> TrainingArguments:
@@ -112,8 +126,15 @@ class SavableRun(Protocol):
 class ResumableRun(SavableRun, Protocol):
     """What resuming reads and sets in a run."""
 
+    run_id: str
+    position: Position | None
+    plan: Plan | None
+    grad_norm: Any
+    learning_rate: float | None
     randomness: dict[str, Any]
+    """The RNG states to restore with the first batch; empty in a fresh run."""
     checkpoint: Any
+    """The checkpoint that the run writes or has restored."""
 
     @property
     def callback_states(self) -> RestorableCallbacks:

@@ -1,4 +1,4 @@
-"""Which checkpoint several processes go on from: one that is good for each of them, or an error that names whom not."""
+"""Choosing a checkpoint on several ranks: one that is good for each, or an error that names the rank and the damage."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 @pytest.mark.parametrize("on", [0, 1])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_not_good_on_one_machine_is_gone_on_from_on_none(
+def test_damage_on_one_machine_excludes_the_checkpoint_on_all(
     damage: str, on: int, disks: list[Path], caplog: pytest.LogCaptureFixture
 ):
     does, said = DAMAGES[damage]
@@ -143,7 +143,7 @@ def test_what_is_good_on_all_is_taken_without_a_word(disks: list[Path], caplog: 
     assert caplog.messages == []
 
 
-def test_where_one_machine_has_nothing_the_run_does_not_begin_anew(disks: list[Path]):
+def test_if_one_machine_has_no_checkpoint_the_run_does_not_start_fresh(disks: list[Path]):
     shutil.rmtree(disks[1])
     for error in chosen(disks, "auto"):
         assert isinstance(error, CheckpointError)
@@ -152,7 +152,7 @@ def test_where_one_machine_has_nothing_the_run_does_not_begin_anew(disks: list[P
     assert chosen(disks, "auto") == [None, None]
 
 
-def test_a_part_that_may_begin_anew_does_so_on_all_or_on_none(disks: list[Path], monkeypatch: pytest.MonkeyPatch):
+def test_missing_state_must_be_the_same_on_all_ranks(disks: list[Path], monkeypatch: pytest.MonkeyPatch):
     def missing_parts(checkpoint: SavedCheckpoint) -> list[StatePart]:
         return [] if (checkpoint.path / "model.json").is_file() else [StatePart.OPTIMIZER]
 
@@ -174,7 +174,7 @@ def test_a_process_that_comes_to_another_machine_misses_its_random_states(disks:
 # One folder for all.
 
 
-def test_in_a_folder_of_all_the_first_process_alone_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_in_a_shared_folder_only_the_first_rank_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     commit(tmp_path, 1)
     readers: list[str] = []
     really = SavedCheckpoint.problems
@@ -198,7 +198,7 @@ def test_a_machine_that_does_not_see_the_folder_is_named_with_the_remedy(disks: 
         assert "there is no such folder; if machines share no disk, set `save_on_each_node`" in str(error)
 
 
-def test_what_is_damaged_for_the_first_is_said_by_all_without_a_place(tmp_path: Path):
+def test_damage_in_a_shared_folder_is_reported_without_a_rank(tmp_path: Path):
     flip(commit(tmp_path, 1) / "model.json")
     for error in chosen([tmp_path] * 2, True, apart=False):
         assert "\n- checkpoint-1: model.json has changed since it was written" in str(error)

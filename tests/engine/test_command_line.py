@@ -120,7 +120,7 @@ def test_verifies_every_file_of_a_folder_or_of_one(tmp_path, said):
     assert said("verify", tmp_path / "checkpoint-1") == (0, ["checkpoint-1: good"])
 
 
-def test_says_where_only_the_presence_of_files_can_be_checked(tmp_path, said):
+def test_verify_says_if_only_presence_was_checked(tmp_path, said):
     saving(tmp_path, 1).train()
     for path in (tmp_path / "checkpoint-1").iterdir():
         if path.name not in ("model.safetensors", "trainer_state.json"):  # which other libraries write too
@@ -167,7 +167,7 @@ def test_the_best_that_the_run_will_load_stays(tmp_path, said):
     assert names_in(tmp_path) == ["checkpoint-1", "checkpoint-3"]
 
 
-def test_what_is_damaged_or_of_another_run_or_says_nothing_is_left_alone(tmp_path, said):
+def test_prune_does_not_touch_damaged_or_other_runs(tmp_path, said):
     commit(tmp_path, 1, "another", time=0.0)
     for step in (2, 3, 4, 5):
         commit(tmp_path, step)

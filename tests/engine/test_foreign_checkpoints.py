@@ -186,7 +186,7 @@ def test_pickled_weights_are_read(saved: Any, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors"])
-def test_a_missing_file_is_an_error_unless_it_may_begin_anew(
+def test_a_missing_file_is_an_error_unless_resume_is_partial(
     name: str, saved: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     folder = copy(saved, tmp_path)
@@ -199,9 +199,7 @@ def test_a_missing_file_is_an_error_unless_it_may_begin_anew(
         assert caplog.text.count("these start fresh: ") == 1
 
 
-def test_random_states_of_another_number_of_processes_are_done_without(
-    saved: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_rng_states_of_another_world_size_are_skipped(saved: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     folder = copy(saved, tmp_path)
     (folder / "rng_state.pth").rename(folder / "rng_state_0.pth")
     assert resumed(tmp_path / "ours", folder, max_steps=4).state.global_step == 4
@@ -363,7 +361,7 @@ FIXTURES = Path(__file__).resolve().parent.parent / "fixtures" / "checkpoints"
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_a_checkpoint_of_an_earlier_format_is_gone_on_from(version: int, tmp_path: Path):
+def test_a_checkpoint_of_an_earlier_format_resumes(version: int, tmp_path: Path):
     module = importlib.util.spec_from_file_location("write", FIXTURES / "write.py")
     write = importlib.util.module_from_spec(module)
     module.loader.exec_module(write)

@@ -144,9 +144,7 @@ def test_the_checkpoint_itself_is_good(checkpoint: Path):
 
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize(("make", "called"), PAYLOADS.values(), ids=PAYLOADS)
-def test_what_a_file_wants_to_call_is_named_and_not_called(
-    make: Callable[[], Any], called: str, legacy: bool, checkpoint: Path
-):
+def test_a_call_in_a_pickle_is_named_and_not_run(make: Callable[[], Any], called: str, legacy: bool, checkpoint: Path):
     for name in FILES:
         path = checkpoint / name
         good = path.read_bytes()
@@ -342,7 +340,7 @@ def test_what_the_manifest_does_not_list_is_not_of_the_checkpoint(name: str, own
     assert resume(own).state.global_step == 3
 
 
-def test_what_only_lies_beside_it_does_not_stand_in_for_what_was_written(own: Path):
+def test_an_unlisted_file_does_not_replace_a_listed_one(own: Path):
     manifest = json.loads((own / "manifest.json").read_text())
     for name in ("optimizer.safetensors", "model.safetensors"):
         files = {file: entry for file, entry in manifest["files"].items() if file != name}
@@ -358,7 +356,7 @@ def test_a_tensor_that_is_larger_than_its_file_is_refused(own: Path):
         SavedCheckpoint.open(own).load_weights(Regression())
 
 
-def test_weights_that_are_none_are_refused(tmp_path: Path):
+def test_pickles_that_are_not_weights_are_refused(tmp_path: Path):
     for values in ([torch.ones(2)], {"a": 1}, {1: torch.ones(2)}, torch.ones(2)):
         torch.save(values, tmp_path / "pytorch_model.bin")
         with pytest.raises(CheckpointError, match=r"pytorch_model\.bin has no weights"):

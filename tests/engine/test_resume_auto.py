@@ -1,4 +1,4 @@
-"""`resume_from_checkpoint="auto"`: go on where there is something to go on from, begin anew where there is nothing."""
+"""`resume_from_checkpoint="auto"`: resume if there is any checkpoint, else start fresh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint that lacks a part of its run: an error, unless `resume_partial` allows it."""
+"""Resuming from a checkpoint that lacks a part of the training state: an error unless `resume_partial` is set."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ LACKING: dict[str, tuple[tuple[str, ...], str]] = {
 
 @pytest.mark.parametrize("lacking", LACKING)
 @pytest.mark.parametrize("newest", [True, False])
-def test_what_is_missing_begins_anew_and_one_warning_says_so(
+def test_missing_state_starts_fresh_with_one_warning(
     lacking: str, newest: bool, checkpoint: Path, saved: Path, caplog: pytest.LogCaptureFixture
 ):
     names, said = LACKING[lacking]
@@ -96,7 +96,7 @@ def test_what_is_missing_begins_anew_and_one_warning_says_so(
     assert run.run.learning_rate == RATES[0 if SCHEDULER in names else 3]
 
 
-def test_what_was_saved_without_it_goes_on_from_its_weights(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_model_only_checkpoint_resumes_from_its_weights(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     saving(tmp_path, 2, save_only_model=True).train()
     with pytest.raises(CheckpointError, match=r"`resume_partial=True` to resume with the state that is there"):
         going_on(tmp_path, True, partial=False)
@@ -116,7 +116,7 @@ def test_nothing_is_said_of_a_checkpoint_that_has_all(checkpoint: Path, saved: P
     assert warned(caplog) == []
 
 
-def test_weights_and_what_is_damaged_are_never_spared(checkpoint: Path):
+def test_weights_and_damaged_files_are_never_optional(checkpoint: Path):
     flip(checkpoint / OPTIMIZER)
     with pytest.raises(CheckpointError, match=r"optimizer\.safetensors has changed since it was written"):
         going_on(checkpoint.parent, str(checkpoint))
@@ -132,7 +132,7 @@ def test_weights_and_what_is_damaged_are_never_spared(checkpoint: Path):
 # What is loaded is what was compared.
 
 
-def test_what_was_compared_is_what_is_loaded_though_the_file_is_another_by_then(saved: Path, tmp_path: Path):
+def test_the_verified_tensors_are_loaded_even_if_the_files_change(saved: Path, tmp_path: Path):
     folder = Path(shutil.copytree(saved / "checkpoint-3", tmp_path / "checkpoint-3"))
     unbroken = saving(tmp_path / "unbroken", 4, Scaling(), lr_scheduler_type="linear")
     unbroken.train()
@@ -177,9 +177,7 @@ def test_a_damaged_checkpoint_keeps_no_tensors(saved: Path, tmp_path: Path):
     assert not damaged.keeps(OPTIMIZER)
 
 
-def test_nothing_that_was_compared_stays_in_memory_after_it_is_loaded(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_verified_tensors_are_released_after_loading(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
     chosen: list[SavedCheckpoint] = []
     really = trainer_module.checkpoint_to_resume
 
@@ -193,7 +191,7 @@ def test_nothing_that_was_compared_stays_in_memory_after_it_is_loaded(
     assert not [path for path in checkpoint.iterdir() if chosen[0].keeps(path.name)]
 
 
-def test_what_cannot_be_read_as_tensors_is_still_compared(checkpoint: Path):
+def test_files_that_are_not_tensors_are_still_hashed(checkpoint: Path):
     (checkpoint / OPTIMIZER).write_bytes(b"no tensors")
     digest = TensorCache().digest_of(checkpoint / OPTIMIZER)
     assert digest.size == len(b"no tensors")

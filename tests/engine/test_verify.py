@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint, and which one a run goes on from when some are damaged."""
+"""Verification of a checkpoint, and the choice of the one to resume from when some are damaged."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_nothing_is_wrong_with_what_was_committed(folder: Path):
         (shutil.rmtree, r"there is no such folder"),
     ],
 )
-def test_what_is_wrong_is_said(folder: Path, damage: Any, expected: str, full: bool):
+def test_each_damage_is_reported(folder: Path, damage: Any, expected: str, full: bool):
     damage(folder)
     [found] = problems(folder, full=full)
     assert re.fullmatch(expected, found), found
@@ -131,7 +131,7 @@ def test_a_single_bit_is_found_by_the_full_check_only(folder: Path):
     assert found.startswith("model.json has changed since it was written: its SHA-256 is ")
 
 
-def test_everything_that_is_wrong_is_said(folder: Path):
+def test_all_damages_are_reported(folder: Path):
     (folder / "model.json").unlink()
     flip(folder / "trainer_state.json")
     assert [found.split()[0] for found in problems(folder, full=True)] == ["model.json", "trainer_state.json"]
@@ -161,7 +161,7 @@ def of_the_first_format(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("wanted", [True, "path"])
-def test_those_without_a_list_are_gone_on_from(tmp_path: Path, wanted: Any):
+def test_checkpoints_without_a_file_list_resume(tmp_path: Path, wanted: Any):
     saving(tmp_path, 4).train()
     of_the_first_format(tmp_path / "checkpoint-4")
     unbroken = saving(tmp_path / "unbroken", 6)
@@ -215,7 +215,7 @@ def test_a_checkpoint_of_transformers_is_listed(tmp_path: Path):
     assert [found.step for found in list_checkpoints(tmp_path)] == [1]
 
 
-def test_of_ours_without_a_list_nothing_is_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_native_checkpoint_without_its_manifest_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """Whichever of its files are left, beside the weights and the state that other libraries write too."""
     saving(tmp_path, 3).train()
     folder = tmp_path / "checkpoint-3"
@@ -275,7 +275,7 @@ def test_the_newest_is_of_the_run_that_wrote_last(tmp_path: Path):
     assert chosen(tmp_path, True) == tmp_path / "checkpoint-9"
 
 
-def test_where_none_is_good_each_is_named_and_nothing_begins_anew(tmp_path: Path):
+def test_if_none_is_good_the_error_names_each(tmp_path: Path):
     saving(tmp_path, 2).train()
     for step in (1, 2):
         flip(tmp_path / f"checkpoint-{step}" / "model.safetensors")

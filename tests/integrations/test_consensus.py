@@ -245,6 +245,8 @@ def test_processes_that_would_write_into_folders_of_their_own_are_told_before_th
 
 def test_one_that_writes_into_another_folder_all_the_same_is_told_so(ends):
     said = [of_rank["own"]["unseen"]["error"] for of_rank in ends]
-    assert all("own-1 is not the folder that the first rank writes into. Give all ranks the same" in error for error in said)
+    assert all(
+        "own-1 is not the folder that the first rank writes into. Give all ranks the same" in error for error in said
+    )
     assert "is not written: on rank 1, CheckpointError" in said[0]
     assert [of_rank["own"]["unseen"]["saved"] for of_rank in ends] == [[], []]

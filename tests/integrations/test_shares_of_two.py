@@ -242,4 +242,4 @@ def test_each_row_once_though_the_number_of_processes_changes_again(found, chain
 
 
 def test_another_number_of_processes_is_said(found):
-    assert "was written by 1 processes, and these are 2" in found["said"]
+    assert "was written with world size 1 and resumes with world size 2" in found["said"]

@@ -106,9 +106,9 @@ def files_of_rank(
     split: dict[str, Any] = {key: tensor for key, tensor in tensors.items() if is_split(tensor)}
     if not split:
         return {name: (dict(tensors), dict(metadata))}
-    told = {key: [str(tensor.dtype).removeprefix("torch."), [*tensor.shape]] for key, tensor in split.items()}
+    sharded = {key: [str(tensor.dtype).removeprefix("torch."), [*tensor.shape]] for key, tensor in split.items()}
     plain = {key: tensor for key, tensor in tensors.items() if key not in split}
-    found: Files = {name: (plain, {**metadata, _SPLIT: json.dumps(told)})}
+    found: Files = {name: (plain, {**metadata, _SPLIT: json.dumps(sharded)})}
     regions = {key: own_region(tensor) for key, tensor in split.items() if is_first_copy(tensor)}
     regions = {key: region for key, region in regions.items() if prod(region.shape)}
     if regions:

@@ -162,7 +162,7 @@ def _identity(checkpoint: SavedCheckpoint) -> list[str]:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What the quick check tells of a checkpoint. Ranks exchange it."""
+    """The result of the quick check of a checkpoint. Ranks exchange it."""
 
     name: str
     """The name of the folder."""

@@ -57,7 +57,7 @@ class SavedCheckpoint(CheckpointFolder):
         step = files.step_of(self.path)
         step = self.recorded_step if step is None else step
         if step is None:
-            raise CheckpointError(f"{self.path} does not say of which step it is.")
+            raise CheckpointError(f"{self.path} does not record its step.")
         return step
 
     @property

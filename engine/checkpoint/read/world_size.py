@@ -55,8 +55,8 @@ def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: Save
     losses = [of_rank["losses"] for of_rank in of_ranks]
     if run.ranks.rank == 0:
         logger.warning(
-            "%s was written by %d ranks and resumes on %d. The samples left in its epoch are divided among them. "
-            "Ranks with saved RNG states restore them; new ranks take those of the first rank.",
+            "%s was written with world size %d and resumes with world size %d. The samples left in its epoch are "
+            "divided among the ranks. Ranks with saved RNG states restore them. New ranks take those of rank 0.",
             checkpoint.path,
             before,
             now,

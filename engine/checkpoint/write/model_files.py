@@ -92,8 +92,8 @@ def save_weights(named: Mapping[str, torch.Tensor], folder: Path, max_bytes: int
             metadata[name] = first
             continue
         # A view into a larger buffer, as sharding creates, would be written with the whole buffer.
-        alone = tensor.untyped_storage().nbytes() == tensor.nbytes
-        weights[name] = tensor.contiguous() if alone else tensor.clone().contiguous()
+        owns_buffer = tensor.untyped_storage().nbytes() == tensor.nbytes
+        weights[name] = tensor.contiguous() if owns_buffer else tensor.clone().contiguous()
     shards = _shards(weights, max_bytes)
     if len(shards) == 1:
         save_file(weights, folder / MODEL, metadata)
