@@ -28,7 +28,6 @@ from ..events.state import TrainerState
 from ..events.triggers import Moment, Place
 from .arguments import TrainingArguments
 from .checkpoint.callback_states import CallbackStates
-from .checkpoint.read.contents import Contents
 from .data.plan import RunPlan
 from .data.position import Position, Sizes
 from .distributed.ranks import Ranks
@@ -169,8 +168,6 @@ class Run:
     """What this process is doing, for error reports."""
     callback_states: CallbackStates
     """The callback states for checkpoints."""
-    contents: Contents
-    """What was read of the checkpoint during verification, kept until it is loaded."""
     losses: Losses
     """The training losses since the last log."""
     run_id: str
@@ -239,7 +236,6 @@ class Run:
         self.bus = EventBus(self, control)
         self.activity = Activity()
         self.callback_states = CallbackStates(self.bus)
-        self.contents = Contents()
         self.model_wrapped = model
         self.optimizer = self.lr_scheduler = self.checkpoint = None
         self.run_id, self.logs, self.requested_by = "", {}, frozenset()
@@ -270,6 +266,10 @@ class Run:
     def restore_step(self, last: Mapping[str, Any]) -> None:
         """Restore the values of the last step before a checkpoint."""
         self.step.grad_norm, self.step.learning_rate = last.get("grad_norm"), last.get("learning_rate")
+
+    def set_checkpoint(self, checkpoint: Any) -> None:
+        """Make a checkpoint the one that is being written or was restored."""
+        self.checkpoint = checkpoint
 
     def report_grad_norm(self, norm: Any) -> None:
         """Set the gradient norm of the step, where the wrapped model clips the gradients itself."""

@@ -11,11 +11,12 @@ from typing import TypeVar
 from ...engine.arguments import TrainingArguments
 from ...engine.checkpoint.format import files
 from ...engine.checkpoint.read.listing import list_checkpoints
-from ...engine.checkpoint.store import Snapshot, take, together, write
-from ...engine.checkpoint.write.background_writer import Writer
+from ...engine.checkpoint.write.background_writer import BackgroundWriter
 from ...engine.checkpoint.write.commit import remove
 from ...engine.checkpoint.write.host_copies import HostCopies
 from ...engine.checkpoint.write.retention import Keep
+from ...engine.checkpoint.write.save import on_all_ranks, write_checkpoint
+from ...engine.checkpoint.write.snapshot import Snapshot, take_snapshot
 from ...engine.run import Run
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError, CheckpointError, nearest
@@ -52,7 +53,7 @@ class Checkpoint(Cadence):
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     _copies: HostCopies = field(default_factory=HostCopies, init=False, repr=False, compare=False)
-    _writer: Writer = field(default_factory=Writer, init=False, repr=False, compare=False)
+    _writer: BackgroundWriter = field(default_factory=BackgroundWriter, init=False, repr=False, compare=False)
     _best_before: str | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -78,7 +79,7 @@ class Checkpoint(Cadence):
         step = run.state.global_step
         path = Path(run.args.output_dir) / files.folder_name(step)
         metrics = dict(run.metrics) if run.metrics_step == step else {}
-        run.checkpoint = files.Checkpoint(path, step, metrics)
+        run.set_checkpoint(files.CheckpointRecord(path, step, metrics))
         self._best_before = run.state.best_model_checkpoint
         run.announce("on_save_begin")
         # One process that forbids it is enough: the others would wait for its part.
@@ -92,7 +93,7 @@ class Checkpoint(Cadence):
 
     def _save(self, run: Run, later: bool) -> None:
         states = on_all(run, run.callback_states.collect)
-        snapshot = on_all(run, lambda: take(run, run.checkpoint, states, self._copies if later else None))
+        snapshot = on_all(run, lambda: take_snapshot(run, run.checkpoint, states, self._copies if later else None))
         best = run.state.best_model_checkpoint
         if snapshot.frozen:
             self._writer.submit(lambda: self._write(run, snapshot, best))
@@ -101,7 +102,7 @@ class Checkpoint(Cadence):
         run.announce("on_snapshot")
 
     def _write(self, run: Run, snapshot: Snapshot, best: str | None) -> None:
-        write(run, snapshot)
+        write_checkpoint(run, snapshot)
         if run.args.should_save:
             self._forget(run, best)
 
@@ -151,7 +152,7 @@ class Checkpoint(Cadence):
 def on_all(run: Run, work: Callable[[], T]) -> T:
     """Do something on every process, and return what it gave on this one; if it fails on one, it is an error on all."""
     results: list[T] = []
-    together(run, lambda: results.append(work()))
+    on_all_ranks(run, lambda: results.append(work()))
     return results[0]
 
 

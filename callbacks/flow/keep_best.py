@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ...engine.arguments import TrainingArguments
 from ...engine.checkpoint.format import files
-from ...engine.checkpoint.store import load_weights
+from ...engine.checkpoint.read.saved import SavedCheckpoint
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.control import TrainerControl
@@ -114,7 +114,7 @@ class KeepBest(Callback):
         best = Path(state.best_model_checkpoint)
         if not best.is_dir():
             best = Path(run.args.output_dir) / best.name  # a resumed run whose folder was moved
-        load_weights(run.model, best, run.seams.load_model)
+        SavedCheckpoint.open(best).load_weights(run.model, run.seams.load_model)
         if best.name == files.folder_name(state.best_global_step or 0):
             logger.info("Loaded the model of %s, %s = %s.", best, self.metric, state.best_metric)
         else:

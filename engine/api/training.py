@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from ...events.errors import ModelError
-from ..checkpoint import store
-from ..checkpoint.read.choosing import folder_to_resume
-from ..checkpoint.read.resumption import NoResumption, Resumption
+from ..checkpoint.read.choosing import checkpoint_to_resume
+from ..checkpoint.read.resumption import FreshStart, Resumption
+from ..checkpoint.read.saved import SavedCheckpoint
 from ..data.build import length_of
 from ..data.feed import Feed
 from ..data.plan import RunPlan, plan_run
@@ -65,26 +64,25 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
             return with_smaller_batches(self.run, lambda: self._train(choose, trial))
         return self._train(choose, trial)
 
-    def _choose_checkpoint(self, resume_from_checkpoint: str | bool | None) -> Path | None:
+    def _choose_checkpoint(self, resume_from_checkpoint: str | bool | None) -> SavedCheckpoint | None:
         """Return the checkpoint to resume from. A batch size that an earlier session found is the first to try."""
         run = self.run
-        folder = folder_to_resume(run, resume_from_checkpoint)
-        if folder is not None and self.args.auto_find_batch_size:
-            run.use_batch_size(store.read_state(folder).get("train_batch_size") or run.train_batch_size)
-        return folder
+        checkpoint = checkpoint_to_resume(run, resume_from_checkpoint)
+        if checkpoint is not None and self.args.auto_find_batch_size:
+            run.use_batch_size(checkpoint.state.get("train_batch_size") or run.train_batch_size)
+        return checkpoint
 
-    def _train(self, choose: Callable[[], Path | None], trial: Any) -> TrainOutput:
+    def _train(self, choose: Callable[[], SavedCheckpoint | None], trial: Any) -> TrainOutput:
         run, args = self.run, self.args
         with session(run, "train"), memory_explained(run):
-            folder = choose()
+            checkpoint = choose()
             if self.model_init is not None:
                 set_seed(args.seed, args.full_determinism)
                 self._use_model(self._placed(self.call_model_init(trial)))
-            resumption = Resumption(run, folder) if folder is not None else NoResumption(run)
+            resumption = Resumption(run, checkpoint) if checkpoint is not None else FreshStart(run)
             run.data_seed = resumption.data_seed(args.data_seed)
             run.train_dataloader = self.get_train_dataloader()
-            run.plan = self._plan_run(run.train_dataloader)
-            run.state, run.position = resumption.begin(run.plan)
+            run.state, run.plan, run.position = resumption.begin(self._plan_run(run.train_dataloader))
             self._assemble(run.plan)
             compare_training(run, self._known_eval_datasets())
             feed = Feed(

@@ -1,1 +1,1 @@
-"""Checkpoints: a folder from which a run goes on as if it had never stopped. No file in it can run code."""
+"""Checkpoints: the files on disk (`format`), writing them (`write`), and reading, verifying and resuming (`read`)."""

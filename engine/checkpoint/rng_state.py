@@ -1,4 +1,4 @@
-"""The states of all random generators that a step may draw from."""
+"""The states of all random number generators that a step may use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def random_states() -> dict[str, Any]:
-    """Return the states of python's, numpy's and torch's generators, those of the devices included."""
+    """Return the RNG states of python, numpy and torch, on the CPU and on all CUDA devices."""
     states: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
@@ -22,7 +22,7 @@ def random_states() -> dict[str, Any]:
 
 
 def restore_random_states(states: dict[str, Any]) -> None:
-    """Put all generators back to where `random_states` found them."""
+    """Restore the RNG states that `random_states` returned."""
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.set_rng_state(states["torch"])

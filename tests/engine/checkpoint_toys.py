@@ -9,6 +9,7 @@ from typing import Any
 from engine_toys import Regression, trainer
 
 from trainbus.engine.checkpoint.format.files import VERSION, Hidden, hidden_name
+from trainbus.engine.checkpoint.read.choosing import choose
 from trainbus.engine.checkpoint.write.commit import Staging
 
 GONE = 2**22
@@ -46,6 +47,12 @@ def commit(output_dir: Path, step: int, run_id: str = "run", *, model: str = "we
     }
     staging.commit({**defaults, **facts}, staging.digests)
     return staging.target
+
+
+def chosen(output_dir: Path, wanted: Any) -> Path | None:
+    """The folder of the checkpoint that a single process would resume from."""
+    checkpoint = choose(output_dir, wanted)
+    return None if checkpoint is None else checkpoint.path
 
 
 def names_in(folder: Path) -> list[str]:

@@ -23,11 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from checkpoint_toys import names_in, saving
+from checkpoint_toys import chosen, names_in, saving
 from engine_toys import same_weights, weights
 
 from trainbus.engine.checkpoint.format.files import parse_hidden
-from trainbus.engine.checkpoint.read.choosing import choose
 from trainbus.engine.checkpoint.read.listing import survey
 from trainbus.engine.checkpoint.read.verify import problems
 from trainbus.engine.checkpoint.write.commit import HashedFile
@@ -170,9 +169,9 @@ def kill_at_each(folder: Path, replaced: bool) -> None:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         assert status in (0, 137), f"the session failed at call {at}"
         check(killed, 0)
-        chosen = choose(killed, True)
-        assert chosen is not None, f"nothing is left at call {at}"
-        run = session(killed, 3, begin=chosen.name)
+        found = chosen(killed, True)
+        assert found is not None, f"nothing is left at call {at}"
+        run = session(killed, 3, begin=found.name)
         assert same_weights(weights(run.model), wanted)
         assert names_in(killed)[-1] == "checkpoint-3"
         assert not any(parse_hidden(path) for path in killed.iterdir()), names_in(killed)

@@ -15,7 +15,7 @@ from engine_toys import CountedRows
 from resume_points import SizedStream, Stream
 
 from trainbus.engine.arguments import TrainingArguments
-from trainbus.engine.checkpoint.read.other_ranks import in_rows
+from trainbus.engine.checkpoint.read.world_size import position_in_samples
 from trainbus.engine.data.build import build_loader, length_of
 from trainbus.engine.data.feed import Feed
 from trainbus.engine.data.plan import plan_run
@@ -124,7 +124,7 @@ def _of_one(
         position, offset = restore_position(own["position"], plan, sizes, state.global_step, loader.batches_after)
         plan = plan.moved(offset, state.global_step, position.epoch, by_steps)
         alike = (len(saved), own["position"]["rows_per_batch"]) == (session.world, sizes.rows_per_batch)
-        place = own["place"] if alike else in_rows(saved[0]["place"])
+        place = own["place"] if alike else position_in_samples(saved[0]["place"])
         feed.resume({**place, "row": own["position"]["rows"]}, lambda: None)
     state.max_steps = plan.max_steps
     control = TrainerControl()

@@ -23,8 +23,8 @@ from torch import nn
 import trainbus
 from trainbus import Stage, order
 from trainbus.engine.checkpoint.read.listing import survey
+from trainbus.engine.checkpoint.read.saved import SavedCheckpoint
 from trainbus.engine.checkpoint.read.verify import problems
-from trainbus.engine.checkpoint.store import load_weights
 from trainbus.engine.checkpoint.write import commit as committing
 from trainbus.events import CheckpointError
 
@@ -214,7 +214,7 @@ def test_tied_weights_are_written_once(later: bool, tmp_path: Path):
         names = set(file.keys())
     assert names == {"body.weight", "body.bias", "again.bias", "head.weight", "head.bias", "steps"}
     read = Tied(seed=1)
-    load_weights(read, tmp_path / "checkpoint-1")
+    SavedCheckpoint.open(tmp_path / "checkpoint-1").load_weights(read)
     assert same_weights(weights(read), weights(run.model))
     assert read.again.weight is read.body.weight
 

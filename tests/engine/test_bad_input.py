@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 import trainbus
-from trainbus.engine.checkpoint import store
 from trainbus.engine.checkpoint.read.listing import survey
 from trainbus.engine.checkpoint.read.verify import problems
+from trainbus.engine.checkpoint.write import snapshot
 from trainbus.events import (
     EVENTS,
     FLAGS,
@@ -423,7 +423,7 @@ def test_a_checkpoint_that_fails_half_way_leaves_nothing_behind(
 
     run = whole_run(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(store, "random_states", fail)
+        patched.setattr(snapshot, "random_states", fail)
         with pytest.raises(error):
             run.train()
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Which checkpoint several processes go on from: one that is good for each of them, or an error that names whom not."""
+"""Choosing a checkpoint on several ranks: one that is good for each, or an error that names the rank and the damage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from checkpoint_toys import commit, flip, rewrite
 
 from trainbus.engine.checkpoint.format.hashing import digest_of
 from trainbus.engine.checkpoint.read import choosing
-from trainbus.engine.checkpoint.read.choosing import Look, choose
+from trainbus.engine.checkpoint.read.choosing import Inspector, choose
+from trainbus.engine.checkpoint.read.saved import SavedCheckpoint
+from trainbus.engine.checkpoint.read.state_files import StatePart
 from trainbus.engine.checkpoint.read.verify import Check
 from trainbus.engine.distributed.ranks import Ranks
 from trainbus.events import ArgumentError, CheckpointError
@@ -65,12 +67,13 @@ def on_all(count: int, work: Callable[[Ranks], Any]) -> list[Any]:
 
 def chosen(folders: list[Path], wanted: Any, *, apart: bool = True, partial: bool = False) -> list[Any]:
     """What each process goes on from, with a folder of its own or the first one's."""
-    check = Check(of_run=("model.json", "rng_state_*"), partial=partial)
+    check = Check(optional=("model.json", "rng_state_*"), partial=partial)
 
     def work(ranks: Ranks) -> Any:
         folder = folders[ranks.rank]
-        look = Look(ranks, check, reads=apart or ranks.rank == 0, apart=apart)
-        return choose(folder, folder / wanted if str(wanted).startswith("checkpoint") else wanted, look)
+        inspector = Inspector(ranks, check, reads=apart or ranks.rank == 0, separate_disks=apart)
+        found = choose(folder, folder / wanted if str(wanted).startswith("checkpoint") else wanted, inspector)
+        return None if found is None else found.path
 
     return on_all(len(folders), work)
 
@@ -89,7 +92,7 @@ def disks(tmp_path: Path) -> list[Path]:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "a bit": (lambda disk: flip(disk / "checkpoint-4" / "model.json"), r"model\.json is not what was written"),
+    "a bit": (lambda disk: flip(disk / "checkpoint-4" / "model.json"), r"model\.json has changed since it was written"),
     "a file": (lambda disk: (disk / "checkpoint-4" / "trainer_state.json").unlink(), r"trainer_state\.json is missing"),
     "all": (lambda disk: shutil.rmtree(disk / "checkpoint-4"), r"there is (none|no such folder)"),
     "random states": (
@@ -113,7 +116,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 @pytest.mark.parametrize("on", [0, 1])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_not_good_on_one_machine_is_gone_on_from_on_none(
+def test_damage_on_one_machine_excludes_the_checkpoint_on_all(
     damage: str, on: int, disks: list[Path], caplog: pytest.LogCaptureFixture
 ):
     does, said = DAMAGES[damage]
@@ -140,7 +143,7 @@ def test_what_is_good_on_all_is_taken_without_a_word(disks: list[Path], caplog: 
     assert caplog.messages == []
 
 
-def test_where_one_machine_has_nothing_the_run_does_not_begin_anew(disks: list[Path]):
+def test_if_one_machine_has_no_checkpoint_the_run_does_not_start_fresh(disks: list[Path]):
     shutil.rmtree(disks[1])
     for error in chosen(disks, "auto"):
         assert isinstance(error, CheckpointError)
@@ -149,11 +152,14 @@ def test_where_one_machine_has_nothing_the_run_does_not_begin_anew(disks: list[P
     assert chosen(disks, "auto") == [None, None]
 
 
-def test_a_part_that_may_begin_anew_does_so_on_all_or_on_none(disks: list[Path], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(choosing, "lacking", lambda folder: [] if (folder / "model.json").is_file() else ["the model"])
+def test_missing_state_must_be_the_same_on_all_ranks(disks: list[Path], monkeypatch: pytest.MonkeyPatch):
+    def missing_parts(checkpoint: SavedCheckpoint) -> list[StatePart]:
+        return [] if (checkpoint.path / "model.json").is_file() else [StatePart.OPTIMIZER]
+
+    monkeypatch.setattr(SavedCheckpoint, "missing_parts", missing_parts)
     (disks[1] / "checkpoint-4" / "model.json").unlink()
     for error in chosen(disks, "checkpoint-4", partial=True):
-        assert "it is without the model, and on rank 0 whole" in str(error)
+        assert "it is without the optimizer, and on rank 0 complete" in str(error)
     (disks[0] / "checkpoint-4" / "model.json").unlink()
     assert chosen(disks, True, partial=True) == [disk / "checkpoint-4" for disk in disks]
 
@@ -168,16 +174,17 @@ def test_a_process_that_comes_to_another_machine_misses_its_random_states(disks:
 # One folder for all.
 
 
-def test_in_a_folder_of_all_the_first_process_alone_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_in_a_shared_folder_only_the_first_rank_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     commit(tmp_path, 1)
     readers: list[str] = []
-    really = choosing.problems
+    really = SavedCheckpoint.problems
 
-    def reads(folder: Path, **options: Any) -> list[str]:
-        readers.append(threading.current_thread().name)
-        return really(folder, **options)
+    def reads(checkpoint: SavedCheckpoint, *, full: bool = True, **options: Any) -> list[str]:
+        if full:
+            readers.append(threading.current_thread().name)
+        return really(checkpoint, full=full, **options)
 
-    monkeypatch.setattr(choosing, "problems", reads)
+    monkeypatch.setattr(SavedCheckpoint, "problems", reads)
     assert chosen([tmp_path] * 3, True, apart=False) == [tmp_path / "checkpoint-1"] * 3
     assert len(readers) == 1
     assert chosen([tmp_path] * 3, "checkpoint-1", apart=False) == [tmp_path / "checkpoint-1"] * 3
@@ -188,13 +195,13 @@ def test_a_machine_that_does_not_see_the_folder_is_named_with_the_remedy(disks: 
     shutil.rmtree(disks[1])
     for error in chosen(disks, "checkpoint-4", apart=False):
         assert "on rank 1 (" in str(error)
-        assert "there is no such folder; where machines share no disk, set `save_on_each_node`" in str(error)
+        assert "there is no such folder; if machines share no disk, set `save_on_each_node`" in str(error)
 
 
-def test_what_is_damaged_for_the_first_is_said_by_all_without_a_place(tmp_path: Path):
+def test_damage_in_a_shared_folder_is_reported_without_a_rank(tmp_path: Path):
     flip(commit(tmp_path, 1) / "model.json")
     for error in chosen([tmp_path] * 2, True, apart=False):
-        assert "\n- checkpoint-1: model.json is not what was written" in str(error)
+        assert "\n- checkpoint-1: model.json has changed since it was written" in str(error)
 
 
 def test_what_one_cannot_look_at_is_an_error_on_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -114,19 +114,19 @@ def test_verifies_every_file_of_a_folder_or_of_one(tmp_path, said):
     (tmp_path / str(Hidden(5, "run", GONE))).mkdir()
     status, lines = said("verify", tmp_path)
     assert status == 1
-    assert lines[1].startswith("checkpoint-2: model.json is not what was written")
+    assert lines[1].startswith("checkpoint-2: model.json has changed since it was written")
     assert lines[4] == f"{Hidden(5, 'run', GONE)}: it was never finished"
     assert said("verify", tmp_path / "checkpoint-2") == (1, [lines[1]])
     assert said("verify", tmp_path / "checkpoint-1") == (0, ["checkpoint-1: good"])
 
 
-def test_says_where_only_the_presence_of_files_can_be_checked(tmp_path, said):
+def test_verify_says_if_only_presence_was_checked(tmp_path, said):
     saving(tmp_path, 1).train()
     for path in (tmp_path / "checkpoint-1").iterdir():
         if path.name not in ("model.safetensors", "trainer_state.json"):  # which other libraries write too
             path.unlink()
     status, [line] = said("verify", tmp_path)
-    assert (status, line) == (0, "checkpoint-1: good (it has no list of its files: only their presence was checked)")
+    assert (status, line) == (0, "checkpoint-1: good (it has no manifest: only the presence of its files was checked)")
 
 
 # Prune.
@@ -167,7 +167,7 @@ def test_the_best_that_the_run_will_load_stays(tmp_path, said):
     assert names_in(tmp_path) == ["checkpoint-1", "checkpoint-3"]
 
 
-def test_what_is_damaged_or_of_another_run_or_says_nothing_is_left_alone(tmp_path, said):
+def test_prune_does_not_touch_damaged_or_other_runs(tmp_path, said):
     commit(tmp_path, 1, "another", time=0.0)
     for step in (2, 3, 4, 5):
         commit(tmp_path, step)
@@ -178,7 +178,7 @@ def test_what_is_damaged_or_of_another_run_or_says_nothing_is_left_alone(tmp_pat
     assert names_in(tmp_path) == [f"checkpoint-{step}" for step in (1, 2, 4, 5, 9)]
     assert lines == [
         *("deleted checkpoint-3", "kept checkpoint-4"),
-        "left alone, as damaged or of another run: checkpoint-1, checkpoint-2, checkpoint-5, checkpoint-9",
+        "not touched, because damaged or of another run: checkpoint-1, checkpoint-2, checkpoint-5, checkpoint-9",
     ]
 
 
@@ -214,10 +214,10 @@ def test_exports_nothing_damaged_and_over_nothing(tmp_path, said):
     commit(tmp_path, 1)
     (tmp_path / "out").mkdir()
     status, [line] = said("export", tmp_path / "checkpoint-1", tmp_path / "out")
-    assert (status, "is there already" in line) == (2, True)
+    assert (status, "out exists. Give a folder that does not exist." in line) == (2, True)
     flip(tmp_path / "checkpoint-1" / "model.json")
     status, [line] = said("export", tmp_path / "checkpoint-1", tmp_path / "new")
-    assert (status, "model.json is not what was written" in line) == (2, True)
+    assert (status, "model.json has changed since it was written" in line) == (2, True)
     assert not (tmp_path / "new").exists()
 
 

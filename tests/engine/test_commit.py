@@ -19,9 +19,9 @@ from safetensors.torch import load_file
 from trainbus.engine.checkpoint.format.files import VERSION, Checkpoint, Hidden, hidden_name, parse_hidden, this_host
 from trainbus.engine.checkpoint.format.tensor_file import write_tensors
 from trainbus.engine.checkpoint.read.verify import problems
-from trainbus.engine.checkpoint.store import together
 from trainbus.engine.checkpoint.write import commit as committing
 from trainbus.engine.checkpoint.write.commit import HashedFile, put_back, remove, sweep
+from trainbus.engine.checkpoint.write.save import on_all_ranks
 from trainbus.events import CheckpointError
 from trainbus.events.activity import Activity
 
@@ -213,7 +213,10 @@ def test_tensors_are_read_by_safetensors_as_they_were_written(tmp_path: Path):
 
 def test_a_type_that_the_format_does_not_have_is_refused_by_name(tmp_path: Path):
     staging = stage(tmp_path, 1)
-    with pytest.raises(CheckpointError, match=r"torch\.complex128, as 'odd' is"), staging.open("odd") as file:
+    with (
+        pytest.raises(CheckpointError, match=r"'odd' is a tensor of dtype torch\.complex128, which"),
+        staging.open("odd") as file,
+    ):
         write_tensors(file, {"odd": torch.ones(1, dtype=torch.complex128)}, {})
 
 
@@ -235,8 +238,8 @@ def two(other: tuple[Any, str]) -> Any:
 
 
 def test_what_fails_on_one_process_is_an_error_on_all():
-    assert together(two(("theirs", "")), lambda: "mine") == ["mine", "theirs"]
+    assert on_all_ranks(two(("theirs", "")), lambda: "mine") == ["mine", "theirs"]
     with pytest.raises(CheckpointError, match=r"step 7 is not written: on rank 1, OSError: full"):
-        together(two((None, "OSError: full")), lambda: "mine")
+        on_all_ranks(two((None, "OSError: full")), lambda: "mine")
     with pytest.raises(ZeroDivisionError):
-        together(two((None, "OSError: full")), lambda: 1 / 0)
+        on_all_ranks(two((None, "OSError: full")), lambda: 1 / 0)

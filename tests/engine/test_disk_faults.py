@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_toys import names_in, saving
+from checkpoint_toys import chosen, names_in, saving
 from engine_toys import Regression, points, same_weights, trainer, weights
 from safetensors import SafetensorError
 from torch import nn
 
 from trainbus import Checkpoint, KeepBest, Trainer, TrainingArguments
-from trainbus.engine.checkpoint.read.choosing import choose
 from trainbus.engine.checkpoint.read.listing import list_checkpoints
 from trainbus.engine.checkpoint.read.verify import problems
 from trainbus.engine.checkpoint.write import commit as committing
@@ -190,7 +189,7 @@ def test_a_limit_of_the_system_is_met_for_real(tmp_path: Path):
     finally:
         limit(soft)
     assert names_in(tmp_path) == ["checkpoint-1"]
-    assert choose(tmp_path, True) == tmp_path / "checkpoint-1"
+    assert chosen(tmp_path, True) == tmp_path / "checkpoint-1"
 
 
 def test_a_run_may_train_on_and_try_again_and_is_no_other_for_it(tmp_path: Path, monkeypatch, wanted, caplog):

@@ -18,9 +18,10 @@ from launching import run_on_two
 from safetensors.torch import load_file
 
 import trainbus
-from trainbus.engine.checkpoint import store
-from trainbus.engine.checkpoint.read import hf_checkpoint as foreign
-from trainbus.engine.checkpoint.read import verify
+from trainbus.engine.checkpoint.read.hf_checkpoint import is_hf_checkpoint
+from trainbus.engine.checkpoint.read.optimizer_state import restore_optimizer
+from trainbus.engine.checkpoint.read.saved import SavedCheckpoint
+from trainbus.engine.checkpoint.read.verify import problems, weight_files
 from trainbus.events import CheckpointError
 
 ROWS = 26
@@ -156,7 +157,7 @@ def test_what_the_state_of_the_run_says_is_kept(tmp_path: Path, caplog: pytest.L
         ours.train(resume_from_checkpoint=str(tmp_path / "theirs" / "checkpoint-4"))
     told = [record.getMessage() for record in caplog.records if "callbacks" in record.getMessage()]
     assert len(told) == 1
-    assert "the states of its callbacks are left out: EarlyStoppingCallback." in told[0]
+    assert "The states of its callbacks are not restored: EarlyStoppingCallback." in told[0]
     read = transformers.TrainerState.load_from_json(str(tmp_path / "theirs" / "checkpoint-4" / "trainer_state.json"))
     for name in ("log_history", "best_metric", "best_global_step", "epoch", "global_step", "num_input_tokens_seen"):
         assert at_begin[0][name] == getattr(read, name), name
@@ -185,7 +186,7 @@ def test_pickled_weights_are_read(saved: Any, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors"])
-def test_a_missing_file_is_an_error_unless_it_may_begin_anew(
+def test_a_missing_file_is_an_error_unless_resume_is_partial(
     name: str, saved: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     folder = copy(saved, tmp_path)
@@ -195,16 +196,14 @@ def test_a_missing_file_is_an_error_unless_it_may_begin_anew(
     if name != "model.safetensors":
         ours = resumed(tmp_path / "ours", folder, weight_decay=0.1, max_steps=4, resume_partial=True)
         assert ours.state.global_step == 4
-        assert caplog.text.count("begin anew: ") == 1
+        assert caplog.text.count("these start fresh: ") == 1
 
 
-def test_random_states_of_another_number_of_processes_are_done_without(
-    saved: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_rng_states_of_another_world_size_are_skipped(saved: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     folder = copy(saved, tmp_path)
     (folder / "rng_state.pth").rename(folder / "rng_state_0.pth")
     assert resumed(tmp_path / "ours", folder, max_steps=4).state.global_step == 4
-    assert "another number of processes than 1: it has no rng_state.pth" in caplog.text
+    assert "another number of ranks than 1: it has no rng_state.pth" in caplog.text
 
 
 def flip(path: Path) -> None:
@@ -239,14 +238,15 @@ def test_what_is_damaged_is_passed_over(
 def test_the_scale_of_the_loss_is_read(tmp_path: Path):
     saved = torch.amp.GradScaler("cpu", init_scale=128.0, growth_interval=7)
     torch.save({**saved.state_dict(), "_enabled": False}, tmp_path / "scaler.pt")
+    torch.save({}, tmp_path / "optimizer.pt")
     scaler = torch.amp.GradScaler("cpu")
     owner = SimpleNamespace(optimizer=None, lr_scheduler=None, seams=SimpleNamespace(scaler=scaler))
-    foreign.restore_optimizer(owner, tmp_path)
+    restore_optimizer(owner, SavedCheckpoint.open(tmp_path))
     assert scaler.state_dict() == saved.state_dict()
     assert scaler.is_enabled()
     torch.save({"another": 1}, tmp_path / "scaler.pt")
     with pytest.raises(CheckpointError, match=r"scaler\.pt does not fit the GradScaler of this run"):
-        foreign.restore_optimizer(owner, tmp_path)
+        restore_optimizer(owner, SavedCheckpoint.open(tmp_path))
 
 
 def frozen(model: Any) -> Any:
@@ -259,7 +259,9 @@ def test_an_optimizer_that_does_not_fit_is_refused(saved: Any, tmp_path: Path):
     checkpoint = Path(saved.args.output_dir) / "checkpoint-3"
     with pytest.raises(CheckpointError, match=r"optimizer\.pt has groups of \d+ and \d+ parameters, and the optimizer"):
         run(trainbus, tmp_path, frozen(bert()), max_steps=4).train(resume_from_checkpoint=str(checkpoint))
-    with pytest.raises(CheckpointError, match=r"optimizer\.pt is of another optimizer than SGD: it has no 'momentum'"):
+    with pytest.raises(
+        CheckpointError, match=r"optimizer\.pt is the state of another optimizer than SGD: it has no 'momentum'"
+    ):
         run(trainbus, tmp_path, optim="sgd", max_steps=4).train(resume_from_checkpoint=str(checkpoint))
     folder = copy(saved, tmp_path)
     state = torch.load(folder / "optimizer.pt", weights_only=True)
@@ -301,19 +303,19 @@ def test_weights_of_another_model_are_refused_with_their_names(saved: Any, tmp_p
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     torch.save({"more": tensors.pop("classifier.bias"), **tensors}, folder / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match=r"missing are classifier\.bias; not of the model are more"):
+    with pytest.raises(CheckpointError, match=r"the checkpoint lacks classifier\.bias; the model lacks more"):
         resumed(tmp_path / "ours", folder, max_steps=4)
 
 
 def test_which_checkpoints_are_foreign(saved: Any, tmp_path: Path):
     theirs = copy(saved, tmp_path)
-    assert foreign.is_foreign(theirs)
+    assert is_hf_checkpoint(theirs)
     (theirs / "training_args.json").write_text("{}")  # which somebody wrote beside it
-    assert verify.problems(theirs, full=True) == []
+    assert problems(theirs, full=True) == []
     (theirs / "optimizer.safetensors").write_text("{}")
-    assert verify.problems(theirs, full=True)[0].startswith("manifest.json is missing, though optimizer.safetensors is")
+    assert problems(theirs, full=True)[0].startswith("manifest.json is missing and optimizer.safetensors is there")
     run(trainbus, tmp_path, max_steps=1, save_strategy="steps", save_steps=1).train()
-    assert not foreign.is_foreign(tmp_path / "checkpoint-1")
+    assert not is_hf_checkpoint(tmp_path / "checkpoint-1")
 
 
 # Ours, read by transformers.
@@ -329,7 +331,7 @@ def test_transformers_reads_the_state_and_the_model_of_ours(tmp_path: Path):
         assert (read.global_step, read.epoch, read.max_steps) == (3, 3 / 7, 3)
         assert read.log_history == ours.state.log_history[: len(read.log_history)] != []
         assert trainbus.TrainerState.load_from_json(folder / "trainer_state.json").samples_seen == 12
-    position = store.read_state(tmp_path / "checkpoint-3")["position"]
+    position = SavedCheckpoint.open(tmp_path / "checkpoint-3").state["position"]
     assert [position[name] for name in ("epoch", "batches", "rows", "rows_per_batch")] == [0, 3, 12, 4]
     loaded = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "checkpoint-3")
     inputs = transformers.default_data_collator(sentences(5, 2))
@@ -344,11 +346,11 @@ def test_both_read_weights_in_several_files(tmp_path: Path):
     with hushed():
         ours.train()
     folder = tmp_path / "checkpoint-3"
-    assert len(verify.weight_files(folder)) > 2
+    assert len(weight_files(SavedCheckpoint.open(folder))) > 2
     loaded = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
     assert same_weights(weights(loaded), weights(ours.model))
     again = bert()
-    store.load_weights(again, folder)
+    SavedCheckpoint.open(folder).load_weights(again)
     assert same_weights(weights(again), weights(ours.model))
 
 
@@ -359,7 +361,7 @@ FIXTURES = Path(__file__).resolve().parent.parent / "fixtures" / "checkpoints"
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_a_checkpoint_of_an_earlier_format_is_gone_on_from(version: int, tmp_path: Path):
+def test_a_checkpoint_of_an_earlier_format_resumes(version: int, tmp_path: Path):
     module = importlib.util.spec_from_file_location("write", FIXTURES / "write.py")
     write = importlib.util.module_from_spec(module)
     module.loader.exec_module(write)

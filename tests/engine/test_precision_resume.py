@@ -109,5 +109,5 @@ def test_a_checkpoint_without_the_state_of_the_scaler_is_refused(tmp_path: Path)
     plain = trainer(tmp_path, args={"max_steps": 2, "save_strategy": "steps", "save_steps": 1})
     plain.train()
     scaled = trainer(tmp_path, args={"max_steps": 4}, callbacks=[Scaling()])
-    with pytest.raises(CheckpointError, match=r"has no scaler\.safetensors, so the run cannot go on"):
+    with pytest.raises(CheckpointError, match=r"has no scaler\.safetensors, so the run cannot resume exactly"):
         scaled.train(resume_from_checkpoint=True)

@@ -1,4 +1,4 @@
-"""`resume_from_checkpoint="auto"`: go on where there is something to go on from, begin anew where there is nothing."""
+"""`resume_from_checkpoint="auto"`: resume if there is any checkpoint, else start fresh."""
 
 from __future__ import annotations
 
@@ -6,42 +6,41 @@ import os
 from pathlib import Path
 
 import pytest
-from checkpoint_toys import GONE, commit, flip, names_in, saving, stage
+from checkpoint_toys import GONE, chosen, commit, flip, names_in, saving, stage
 from engine_toys import same_weights, weights
 
-from trainbus.engine.checkpoint.read.choosing import choose
 from trainbus.events.errors import CheckpointError
 
 
 def test_where_there_is_nothing_it_begins_anew(tmp_path: Path) -> None:
-    assert choose(tmp_path / "nowhere", "auto") is None
+    assert chosen(tmp_path / "nowhere", "auto") is None
     tmp_path.joinpath("runs").mkdir()
-    assert choose(tmp_path, "auto") is None
+    assert chosen(tmp_path, "auto") is None
 
 
 def test_a_save_that_was_the_first_and_never_finished_is_nothing(tmp_path: Path) -> None:
     stage(tmp_path, 2, pid=GONE)
-    assert choose(tmp_path, "auto") is None
+    assert chosen(tmp_path, "auto") is None
 
 
 def test_it_takes_the_newest_good_one(tmp_path: Path) -> None:
     commit(tmp_path, 1)
     commit(tmp_path, 2)
     flip(commit(tmp_path, 3) / "model.json")
-    assert choose(tmp_path, "auto") == tmp_path / "checkpoint-2"
-    assert choose(tmp_path, "auto") == choose(tmp_path, True)
+    assert chosen(tmp_path, "auto") == tmp_path / "checkpoint-2"
+    assert chosen(tmp_path, "auto") == chosen(tmp_path, True)
 
 
 def test_where_all_are_damaged_it_is_an_error(tmp_path: Path) -> None:
     flip(commit(tmp_path, 3) / "model.json")
     with pytest.raises(CheckpointError, match=r"checkpoint-3: model\.json"):
-        choose(tmp_path, "auto")
+        chosen(tmp_path, "auto")
 
 
 def test_one_that_was_being_replaced_is_not_nothing(tmp_path: Path) -> None:
     committed = commit(tmp_path, 2)
     os.rename(committed, tmp_path / f".tmp-checkpoint-2-run-{GONE}-replaced")
-    assert choose(tmp_path, "auto") == committed
+    assert chosen(tmp_path, "auto") == committed
     assert names_in(tmp_path) == ["checkpoint-2"]
 
 

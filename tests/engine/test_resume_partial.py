@@ -1,4 +1,4 @@
-"""Going on from a checkpoint that lacks a part of its run: an error, unless `resume_partial` allows it."""
+"""Resuming from a checkpoint that lacks a part of the training state: an error unless `resume_partial` is set."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from engine_toys import same_weights, weights
 from safetensors.torch import load_file
 
 from trainbus import Callback
-from trainbus.engine.checkpoint.format.files import OPTIMIZER, SCALER, SCHEDULER
-from trainbus.engine.checkpoint.read.contents import Contents
+from trainbus.engine import trainer as trainer_module
+from trainbus.engine.checkpoint.format.files import CALLBACKS, OPTIMIZER, SCALER, SCHEDULER
+from trainbus.engine.checkpoint.format.tensor_cache import TensorCache
+from trainbus.engine.checkpoint.read.saved import SavedCheckpoint
+from trainbus.engine.checkpoint.read.verify import Check
 from trainbus.events import CheckpointError
 
 RANDOM = "rng_state_0.safetensors"
 RATES = (0.05, 0.0375, 0.025, 0.0125)
 """Of the steps of an unbroken run."""
-SAID = "`resume_partial` allows it, and these begin anew: "
+SAID = "`resume_partial` allows this, and these start fresh: "
 
 
 class Scaling(Callback):
@@ -73,14 +76,14 @@ LACKING: dict[str, tuple[tuple[str, ...], str]] = {
 
 @pytest.mark.parametrize("lacking", LACKING)
 @pytest.mark.parametrize("newest", [True, False])
-def test_what_is_missing_begins_anew_and_one_warning_says_so(
+def test_missing_state_starts_fresh_with_one_warning(
     lacking: str, newest: bool, checkpoint: Path, saved: Path, caplog: pytest.LogCaptureFixture
 ):
     names, said = LACKING[lacking]
     for name in names:
         (checkpoint / name).unlink()
     wanted = True if newest else str(checkpoint)
-    hint = "(`resume_partial=True` begins anew what was in it)"
+    hint = "(`resume_partial=True` starts this part fresh)"
     with pytest.raises(CheckpointError, match=re.escape(f"{names[0]} is missing {hint}")):
         going_on(checkpoint.parent, wanted, partial=False)
     with caplog.at_level(logging.WARNING):
@@ -93,9 +96,9 @@ def test_what_is_missing_begins_anew_and_one_warning_says_so(
     assert run.run.learning_rate == RATES[0 if SCHEDULER in names else 3]
 
 
-def test_what_was_saved_without_it_goes_on_from_its_weights(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_model_only_checkpoint_resumes_from_its_weights(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     saving(tmp_path, 2, save_only_model=True).train()
-    with pytest.raises(CheckpointError, match=r"`resume_partial=True` goes on with what is there"):
+    with pytest.raises(CheckpointError, match=r"`resume_partial=True` to resume with the state that is there"):
         going_on(tmp_path, True, partial=False)
     seen: list[Any] = []
     run = saving(tmp_path, 3, seed=1, resume_partial=True, logging_steps=1, logging_strategy="steps")
@@ -113,9 +116,9 @@ def test_nothing_is_said_of_a_checkpoint_that_has_all(checkpoint: Path, saved: P
     assert warned(caplog) == []
 
 
-def test_weights_and_what_is_damaged_are_never_spared(checkpoint: Path):
+def test_weights_and_damaged_files_are_never_optional(checkpoint: Path):
     flip(checkpoint / OPTIMIZER)
-    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors is not what was written"):
+    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors has changed since it was written"):
         going_on(checkpoint.parent, str(checkpoint))
     (checkpoint / OPTIMIZER).unlink()
     (checkpoint / "callbacks.safetensors").unlink()
@@ -129,7 +132,7 @@ def test_weights_and_what_is_damaged_are_never_spared(checkpoint: Path):
 # What is loaded is what was compared.
 
 
-def test_what_was_compared_is_what_is_loaded_though_the_file_is_another_by_then(saved: Path, tmp_path: Path):
+def test_the_verified_tensors_are_loaded_even_if_the_files_change(saved: Path, tmp_path: Path):
     folder = Path(shutil.copytree(saved / "checkpoint-3", tmp_path / "checkpoint-3"))
     unbroken = saving(tmp_path / "unbroken", 4, Scaling(), lr_scheduler_type="linear")
     unbroken.train()
@@ -139,40 +142,58 @@ def test_what_was_compared_is_what_is_loaded_though_the_file_is_another_by_then(
     assert same_weights(weights(run.model), weights(unbroken.model))
 
 
-def test_contents_of_one_checkpoint_are_kept_and_taken_once(saved: Path):
-    contents = Contents()
-    first, second = (saved / f"checkpoint-{step}" / OPTIMIZER for step in (1, 2))
-    entry = json.loads((first.parent / "manifest.json").read_text())["files"][OPTIMIZER]
-    digest = contents.digest_of(first)
+def test_verified_tensors_are_kept_and_taken_once(saved: Path):
+    cache = TensorCache()
+    path = saved / "checkpoint-2" / OPTIMIZER
+    entry = json.loads((path.parent / "manifest.json").read_text())["files"][OPTIMIZER]
+    digest = cache.digest_of(path)
     assert (digest.size, digest.sha256) == (entry["size"], entry["sha256"])
-    assert first in contents
-    contents.digest_of(second)
-    assert first not in contents
-    tensors, metadata = contents.take(second)
-    assert second not in contents
-    again, same = contents.take(second)
+    assert path in cache
+    tensors, metadata = cache.take(path)
+    assert path not in cache
+    again, same = cache.take(path)
     assert metadata == same
     assert tensors.keys() == again.keys()
     for name, tensor in tensors.items():
         assert tensor.equal(again[name])
         assert tensor is not again[name]
         assert tensor.data_ptr() % 64 == 0
-    contents.digest_of(saved / "checkpoint-1" / "model.safetensors")
-    assert saved / "checkpoint-1" / "model.safetensors" not in contents
-    contents.digest_of(first)
-    contents.clear()
-    assert first not in contents
+    cache.digest_of(saved / "checkpoint-1" / "model.safetensors")
+    assert saved / "checkpoint-1" / "model.safetensors" not in cache
+    cache.digest_of(path)
+    cache.clear()
+    assert path not in cache
 
 
-def test_nothing_that_was_compared_stays_in_memory_after_it_is_loaded(checkpoint: Path):
-    run = going_on(checkpoint.parent, True, restore_callback_states_from_checkpoint=False)
-    assert not [path for path in checkpoint.iterdir() if path in run.run.contents]
+def test_a_damaged_checkpoint_keeps_no_tensors(saved: Path, tmp_path: Path):
+    folder = Path(shutil.copytree(saved / "checkpoint-3", tmp_path / "checkpoint-3"))
+    keeping = Check(keep_tensors=True)
+    good = SavedCheckpoint.open(folder)
+    assert good.problems(check=keeping) == []
+    assert good.keeps(OPTIMIZER)
+    flip(folder / "model.safetensors")
+    damaged = SavedCheckpoint.open(folder)
+    assert damaged.problems(check=keeping) != []
+    assert not damaged.keeps(OPTIMIZER)
 
 
-def test_what_cannot_be_read_as_tensors_is_still_compared(checkpoint: Path):
+def test_verified_tensors_are_released_after_loading(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
+    chosen: list[SavedCheckpoint] = []
+    really = trainer_module.checkpoint_to_resume
+
+    def chooses(*arguments: Any) -> Any:
+        chosen.append(really(*arguments))
+        assert all(chosen[0].keeps(name) for name in (OPTIMIZER, SCHEDULER, SCALER, RANDOM, CALLBACKS))
+        return chosen[0]
+
+    monkeypatch.setattr(trainer_module, "checkpoint_to_resume", chooses)
+    going_on(checkpoint.parent, True, restore_callback_states_from_checkpoint=False)
+    assert not [path for path in checkpoint.iterdir() if chosen[0].keeps(path.name)]
+
+
+def test_files_that_are_not_tensors_are_still_hashed(checkpoint: Path):
     (checkpoint / OPTIMIZER).write_bytes(b"no tensors")
-    contents = Contents()
-    digest = contents.digest_of(checkpoint / OPTIMIZER)
+    digest = TensorCache().digest_of(checkpoint / OPTIMIZER)
     assert digest.size == len(b"no tensors")
     entry = {"size": digest.size, "sha256": digest.sha256}
     files = json.loads((checkpoint / "manifest.json").read_text())["files"]

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_toys import commit, names_in, rewrite, saving
+from checkpoint_toys import chosen, commit, names_in, rewrite, saving
 from engine_toys import points, same_weights, trainer, weights
 from kill_program import forked
 from safetensors.torch import load_file
 
 from trainbus import Checkpoint, Keep, KeepBest, never
 from trainbus.engine.checkpoint.format.manifest import read_manifest
-from trainbus.engine.checkpoint.read.choosing import choose
-from trainbus.engine.checkpoint.read.listing import describe, list_checkpoints, survey
+from trainbus.engine.checkpoint.read.listing import list_checkpoints, survey
+from trainbus.engine.checkpoint.read.saved import SavedCheckpoint
 from trainbus.engine.checkpoint.read.verify import problems
 from trainbus.engine.checkpoint.write.commit import remove
 from trainbus.events import CheckpointError
@@ -99,7 +99,7 @@ def test_a_new_run_beside_a_longer_one_keeps_its_own(tmp_path: Path):
     assert sorted(old) == [3, 6, 9]
     saving(tmp_path, 4, save_steps=2, save_total_limit=1).train()
     assert steps_in(tmp_path) == [3, 4, 6, 9]
-    assert choose(tmp_path, True) == tmp_path / "checkpoint-4"
+    assert chosen(tmp_path, True) == tmp_path / "checkpoint-4"
     assert {found.step for found in survey(tmp_path) if found.run_id in old.values()} == {3, 6, 9}
 
 
@@ -116,7 +116,7 @@ def test_times_of_files_are_of_no_account(tmp_path: Path):
         again = saving(folder, 5, save_total_limit=2)
         again.train(resume_from_checkpoint=True)
         assert steps_in(folder) == [4, 5]
-        assert choose(folder, True) == folder / "checkpoint-5"
+        assert chosen(folder, True) == folder / "checkpoint-5"
 
 
 def test_a_clock_that_is_set_back_deletes_nothing_new_and_loses_no_step(tmp_path: Path, monkeypatch):
@@ -127,13 +127,13 @@ def test_a_clock_that_is_set_back_deletes_nothing_new_and_loses_no_step(tmp_path
         now[0] -= 3600
         return now[0]
 
-    monkeypatch.setattr("trainbus.engine.checkpoint.store.time.time", earlier)
+    monkeypatch.setattr("trainbus.engine.checkpoint.write.snapshot.time.time", earlier)
     run = saving(tmp_path, 5, save_total_limit=2)
     run.train()
     times = {found.step: found.time for found in survey(tmp_path)}
     assert sorted(times) == [4, 5]
     assert times[5] < times[4]
-    assert choose(tmp_path, True) == tmp_path / "checkpoint-5"
+    assert chosen(tmp_path, True) == tmp_path / "checkpoint-5"
     again = saving(tmp_path, 7, seed=1, save_total_limit=2)
     again.train(resume_from_checkpoint=True)
     assert steps_in(tmp_path) == [6, 7]
@@ -150,7 +150,7 @@ def test_who_reads_a_checkpoint_that_is_removed_reads_it_to_its_end(tmp_path: Pa
     folder = commit(tmp_path, 1, model="a long text" * 10_000)
     with open(folder / "model.json") as reader:
         begun = reader.read(11)
-        remove(describe(folder, 1))
+        remove(SavedCheckpoint.open(folder))
         assert begun + reader.read() == "a long text" * 10_000
     assert names_in(tmp_path) == []
 
@@ -158,7 +158,10 @@ def test_who_reads_a_checkpoint_that_is_removed_reads_it_to_its_end(tmp_path: Pa
 def test_a_checkpoint_that_vanishes_is_nobodys_error(tmp_path: Path):
     """Somebody else removes what the run was about to."""
     run = saving(tmp_path, 4, save_total_limit=1, async_save=False)
-    run.on("on_save_begin", lambda state: state.global_step == 3 and remove(describe(tmp_path / "checkpoint-2", 2)))
+    run.on(
+        "on_save_begin",
+        lambda state: state.global_step == 3 and remove(SavedCheckpoint.open(tmp_path / "checkpoint-2")),
+    )
     run.train()
     assert steps_in(tmp_path) == [4]
 
@@ -187,7 +190,7 @@ def test_a_manifest_cannot_send_the_rotation_elsewhere(run_id: str, tmp_path: Pa
     folder = commit(tmp_path / "output" / "runs", 1)
     rewrite(folder, run_id=run_id, step=99)
     assert read_manifest(folder)["run_id"] == run_id
-    remove(describe(folder, 1))
+    remove(SavedCheckpoint.open(folder))
     assert names_in(tmp_path / "output" / "runs") == []
     assert (tmp_path / "elsewhere" / "dear.txt").read_text() == "dear"
 

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_toys import flip, names_in
+from checkpoint_toys import chosen, flip, names_in
 from engine_toys import bert, hushed, points, same_weights, sentences, trainer, weights
 from safetensors.torch import load_file
 from torch import nn
 
 from trainbus import TrainingArguments
-from trainbus.engine.checkpoint.read.choosing import choose
+from trainbus.engine.checkpoint.read.saved import SavedCheckpoint
 from trainbus.engine.checkpoint.read.verify import problems, weight_files
-from trainbus.engine.checkpoint.store import load_weights
 from trainbus.engine.checkpoint.write.model_files import bytes_in, save_weights
 from trainbus.events import ArgumentError, CheckpointError
 
@@ -60,7 +59,7 @@ def test_a_run_goes_on_from_shards_as_the_unbroken_one(make: Callable[..., Any],
         run = make(tmp_path / "run", async_save=later)
         run.train()
         folder = tmp_path / "run" / "checkpoint-2"
-        assert len(weight_files(folder)) > 2
+        assert len(weight_files(SavedCheckpoint.open(folder))) > 2
         assert "model.safetensors" not in names_in(folder)
         assert problems(folder, full=True) == []
         again = make(tmp_path / "again", seed=1, save_strategy="no")
@@ -82,7 +81,7 @@ def test_huggingface_hub_reads_those_of_a_plain_model(tmp_path: Path):
     hub = pytest.importorskip("huggingface_hub")
     model = nn.Sequential(nn.Linear(3, 20), nn.Linear(20, 20), nn.Linear(20, 1))
     save_weights(model.state_dict(), tmp_path, 1000)
-    assert len(weight_files(tmp_path)) == 3
+    assert len(weight_files(SavedCheckpoint.open(tmp_path))) == 3
     read = nn.Sequential(nn.Linear(3, 20), nn.Linear(20, 20), nn.Linear(20, 1))
     hub.load_torch_model(read, tmp_path)
     assert same_weights(weights(read), weights(model))
@@ -119,7 +118,7 @@ def test_a_tensor_that_is_too_large_has_a_file_to_itself(limit: int, tmp_path: P
     read = nn.Module()
     for name, tensor in NAMED.items():
         read.register_buffer(name, torch.zeros_like(tensor))
-    load_weights(read, tmp_path)
+    SavedCheckpoint.open(tmp_path).load_weights(read)
     assert same_weights(weights(read), NAMED)
 
 
@@ -129,7 +128,7 @@ def test_a_weight_with_two_names_is_in_one_of_them_and_comes_back_under_both(tmp
     held = [name for path in tmp_path.glob("*.safetensors") for name in load_file(path)]
     assert sorted(held) == sorted(set(held))
     assert not {"layers.0.weight", "again.weight"} <= set(held)
-    load_weights(read, tmp_path)
+    SavedCheckpoint.open(tmp_path).load_weights(read)
     assert same_weights(weights(read), weights(model))
     assert read.again.weight is read.layers[0].weight
 
@@ -142,9 +141,11 @@ def test_the_model_that_was_saved_last_is_the_one_that_is_read(sizes: tuple[str,
     for seed, size in enumerate(sizes, 1):
         plain(tmp_path / "run", seed, max_shard_size=size).save_model(str(tmp_path / "model"))
     read = Deep()
-    load_weights(read, tmp_path / "model")
+    SavedCheckpoint.open(tmp_path / "model").load_weights(read)
     assert same_weights(weights(read), weights(Deep(seed=2)))
-    expected = ["model.safetensors"] if sizes[1] == "1GB" else [*weight_files(tmp_path / "model"), INDEX]
+    expected = (
+        ["model.safetensors"] if sizes[1] == "1GB" else [*weight_files(SavedCheckpoint.open(tmp_path / "model")), INDEX]
+    )
     assert names_in(tmp_path / "model") == expected
 
 
@@ -156,7 +157,7 @@ def test_any_damage_to_a_shard_or_to_the_index_is_found(make: Callable[..., Any]
     with hushed():
         make(tmp_path).train()
     folder = tmp_path / "checkpoint-4"
-    for name in (*weight_files(folder), INDEX):
+    for name in (*weight_files(SavedCheckpoint.open(folder)), INDEX):
         whole = (folder / name).read_bytes()
         for damage in ("one bit", "half", "empty", "absent"):
             if damage == "one bit":
@@ -166,7 +167,7 @@ def test_any_damage_to_a_shard_or_to_the_index_is_found(make: Callable[..., Any]
             else:
                 (folder / name).write_bytes(whole[: len(whole) // 2] if damage == "half" else b"")
             caplog.clear()
-            assert choose(tmp_path, True) == tmp_path / "checkpoint-2"
+            assert chosen(tmp_path, True) == tmp_path / "checkpoint-2"
             assert f"- checkpoint-4: {name}" in caplog.text
             (folder / name).write_bytes(whole)
     assert problems(folder, full=True) == []
@@ -174,8 +175,8 @@ def test_any_damage_to_a_shard_or_to_the_index_is_found(make: Callable[..., Any]
 
 def test_shards_that_lack_a_weight_are_refused_by_its_name(tmp_path: Path):
     save_weights({name: tensor for name, tensor in Deep().state_dict().items() if "head" not in name}, tmp_path, 300)
-    with pytest.raises(CheckpointError, match=r"do not fit Deep: missing are head\.bias, head\.weight"):
-        load_weights(Deep(), tmp_path)
+    with pytest.raises(CheckpointError, match=r"do not fit Deep: the checkpoint lacks head\.bias, head\.weight"):
+        SavedCheckpoint.open(tmp_path).load_weights(Deep())
 
 
 # Sizes.
@@ -191,11 +192,13 @@ def test_sizes_are_read(size: Any, expected: int):
 
 @pytest.mark.parametrize("size", [0, -1, "", "0.1", "GB", "5 elephants", "5TBs", "1e3", "nan"])
 def test_what_is_no_size_is_refused_before_anything_is_trained(size: Any, tmp_path: Path):
-    with pytest.raises(ArgumentError, match=r"`max_shard_size` is .*write bytes, or a size as '5GB'"):
+    with pytest.raises(
+        ArgumentError, match=r"max_shard_size=.* is not a size. Write a number of bytes, or text such as '5GB'"
+    ):
         TrainingArguments(str(tmp_path), max_shard_size=size)
 
 
 def test_one_file_is_written_where_it_is_large_enough(tmp_path: Path):
     trainer(tmp_path, Deep(), args={"max_steps": 1, "save_strategy": "steps"}, train_dataset=points(4)).train()
-    assert weight_files(tmp_path / "checkpoint-1") == ["model.safetensors"]
+    assert weight_files(SavedCheckpoint.open(tmp_path / "checkpoint-1")) == ["model.safetensors"]
     assert INDEX not in names_in(tmp_path / "checkpoint-1")

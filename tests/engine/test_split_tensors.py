@@ -8,7 +8,8 @@ from safetensors.torch import save_file
 from torch.distributed.tensor import Replicate, Shard
 
 from trainbus.engine.checkpoint.format.codec import encode, load_values
-from trainbus.engine.checkpoint.format.sharded import Region, as_tensor, divide, fitted, own_region, stored_in
+from trainbus.engine.checkpoint.format.folder import CheckpointFolder
+from trainbus.engine.checkpoint.format.sharded import Region, as_tensor, files_of_rank, fitted, open_tensors, own_region
 from trainbus.events.errors import CheckpointError
 
 ROW, HYBRID, ON_COLUMNS = (Shard(0),), (Replicate(), Shard(0)), (Shard(1),)
@@ -31,7 +32,9 @@ def write(folder, values, coordinates, sizes, placements=ROW):
         mine = {
             name: part(value, coordinate, sizes, placements) if value.dim() else value for name, value in values.items()
         }
-        for name, (tensors, metadata) in divide("it.safetensors", *encode(mine, "it"), rank, len(coordinates)).items():
+        for name, (tensors, metadata) in files_of_rank(
+            "it.safetensors", *encode(mine, "it"), rank, len(coordinates)
+        ).items():
             if rank == 0 or name != "it.safetensors":
                 save_file(tensors, folder / name, metadata)
     return folder / "it.safetensors"
@@ -84,7 +87,7 @@ def test_other_processes_read_other_parts(tmp_path, before, after):
 
 def test_a_plain_file_is_read_in_parts_too(tmp_path):
     save_file(VALUES, tmp_path / "plain.safetensors")
-    stored, metadata = stored_in(tmp_path / "plain.safetensors")
+    stored, metadata = open_tensors(tmp_path / "plain.safetensors", CheckpointFolder(tmp_path))
     assert metadata == {}
     assert same({name: as_tensor(value) for name, value in stored.items()}, VALUES)
     assert torch.equal(stored["odd"].read(Region((2, 1), (3, 2))), VALUES["odd"][2:5, 1:3])
@@ -101,7 +104,7 @@ def test_what_is_read_does_not_change_with_the_file(tmp_path):
 def test_a_part_that_is_missing_is_named_by_its_size(tmp_path, gone):
     path = write(tmp_path, VALUES, [(0,), (1,)], (2,))
     (tmp_path / f"it-0000{gone}-of-00002.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"those have \d+ of 35 numbers: one of the files beside it is missing"):
+    with pytest.raises(CheckpointError, match=r"the shards hold \d+ of 35 values: one of these files is missing"):
         load_values(path, whole=False)["odd"].whole()
 
 
@@ -109,13 +112,13 @@ def test_a_way_to_split_that_is_not_known_is_refused():
     class Strided(Shard):
         pass
 
-    with pytest.raises(CheckpointError, match="cannot hold a tensor that is split"):
+    with pytest.raises(CheckpointError, match="cannot hold a tensor with the placement"):
         part(VALUES["odd"], (0,), (2,), (Strided(0),))
 
 
 def test_what_is_not_split_is_written_in_one_file():
     tensors, metadata = encode(VALUES, "it")
-    assert divide("it.safetensors", tensors, metadata, 1, 2) == {"it.safetensors": (tensors, metadata)}
+    assert files_of_rank("it.safetensors", tensors, metadata, 1, 2) == {"it.safetensors": (tensors, metadata)}
 
 
 def test_a_whole_tensor_stays_what_it_is_beside_a_whole_one():

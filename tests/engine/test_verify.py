@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint, and which one a run goes on from when some are damaged."""
+"""Verification of a checkpoint, and the choice of the one to resume from when some are damaged."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_toys import GONE, commit, flip, names_in, rewrite, saving
+from checkpoint_toys import GONE, chosen, commit, flip, names_in, rewrite, saving
 from engine_toys import Regression, points, same_weights, weights
 
 from trainbus.engine.checkpoint.format.files import VERSION, Hidden
 from trainbus.engine.checkpoint.format.hashing import digest_of
-from trainbus.engine.checkpoint.read.choosing import choose
 from trainbus.engine.checkpoint.read.listing import list_checkpoints, survey
 from trainbus.engine.checkpoint.read.verify import problems
 from trainbus.events import CheckpointError
@@ -42,23 +41,26 @@ def test_nothing_is_wrong_with_what_was_committed(folder: Path):
     ("damage", "expected"),
     [
         (lambda f: (f / "model.json").unlink(), r"model\.json is missing"),
-        (lambda f: (f / "model.json").write_text(""), r"model\.json has 0 bytes, and 7 were written"),
-        (lambda f: (f / "model.json").write_text("weigh"), r"model\.json has 5 bytes, and 7 were written"),
+        (lambda f: (f / "model.json").write_text(""), r"model\.json has 0 bytes, but 7 were written"),
+        (lambda f: (f / "model.json").write_text("weigh"), r"model\.json has 5 bytes, but 7 were written"),
         (lambda f: (f / "manifest.json").write_text("{"), r"manifest\.json cannot be read: Expecting.*"),
         (lambda f: (f / "manifest.json").write_text("[" * 9999), r"manifest\.json cannot be read: .*"),
         (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe"), r"manifest\.json cannot be read: .*codec.*"),
-        (lambda f: (f / "manifest.json").write_text("[]"), r"manifest\.json cannot be read: it is no object"),
+        (lambda f: (f / "manifest.json").write_text("[]"), r"manifest\.json cannot be read: it is not an object"),
         (
             lambda f: rewrite(f, files={"a": 3}),
-            r"manifest\.json cannot be read: of 'a' in its 'files', 3 is no size .*",
+            r"manifest\.json cannot be read: its 'files' entry for 'a' is 3, not a size and SHA-256",
         ),
-        (lambda f: rewrite(f, files={"a": {"size": 3}}), r"manifest\.json cannot be read: .* is no size and SHA-256"),
-        (lambda f: rewrite(f, files={}), r"manifest\.json cannot be read: among its 'files' is no trainer_state\.json"),
-        (lambda f: rewrite(f, format_version=9), rf"it is of format 9, and this version reads formats up to {VERSION}"),
+        (lambda f: rewrite(f, files={"a": {"size": 3}}), r"manifest\.json cannot be read: .*, not a size and SHA-256"),
+        (
+            lambda f: rewrite(f, files={}),
+            r"manifest\.json cannot be read: its 'files' do not include trainer_state\.json",
+        ),
+        (lambda f: rewrite(f, format_version=9), rf"it has format 9, and this version reads formats up to {VERSION}"),
         (shutil.rmtree, r"there is no such folder"),
     ],
 )
-def test_what_is_wrong_is_said(folder: Path, damage: Any, expected: str, full: bool):
+def test_each_damage_is_reported(folder: Path, damage: Any, expected: str, full: bool):
     damage(folder)
     [found] = problems(folder, full=full)
     assert re.fullmatch(expected, found), found
@@ -87,7 +89,7 @@ def test_a_field_of_the_manifest_of_another_type_or_out_of_its_range_is_named(fo
         assert f"'{field}'" in found
         assert len(found) < 300
     with pytest.raises(CheckpointError, match=f"manifest.json cannot be read: .*'{field}'"):
-        choose(folder.parent, folder)
+        chosen(folder.parent, folder)
 
 
 def test_a_field_that_is_not_there_is_missed_where_all_formats_have_it(folder: Path):
@@ -103,7 +105,7 @@ def test_the_list_counts_whatever_format_a_manifest_says_it_is_of(folder: Path):
     """The digits 1 and 3 differ in one bit."""
     rewrite(folder, format_version=1)
     flip(folder / "model.json", 3)
-    assert problems(folder, full=True)[0].startswith("model.json is not what was written")
+    assert problems(folder, full=True)[0].startswith("model.json has changed since it was written")
 
 
 def test_more_processes_than_are_said_to_have_been_is_no_manifest(folder: Path):
@@ -111,7 +113,7 @@ def test_more_processes_than_are_said_to_have_been_is_no_manifest(folder: Path):
     files = json.loads((folder / "manifest.json").read_text())["files"]
     rewrite(folder, world_size=2, files={**files, "rng_state_2.safetensors": digest})
     [found] = problems(folder, full=False)
-    assert found.endswith("its 'world_size' is 2, and among its 'files' is rng_state_2.safetensors")
+    assert found.endswith("its 'world_size' is 2, and its 'files' include rng_state_2.safetensors")
 
 
 def test_a_resumed_run_is_not_held_up_by_a_number_of_processes_that_cannot_be(tmp_path: Path):
@@ -126,10 +128,10 @@ def test_a_single_bit_is_found_by_the_full_check_only(folder: Path):
     flip(folder / "model.json", 3)
     assert problems(folder, full=False) == []
     [found] = problems(folder, full=True)
-    assert found.startswith("model.json is not what was written: its SHA-256 is ")
+    assert found.startswith("model.json has changed since it was written: its SHA-256 is ")
 
 
-def test_everything_that_is_wrong_is_said(folder: Path):
+def test_all_damages_are_reported(folder: Path):
     (folder / "model.json").unlink()
     flip(folder / "trainer_state.json")
     assert [found.split()[0] for found in problems(folder, full=True)] == ["model.json", "trainer_state.json"]
@@ -159,7 +161,7 @@ def of_the_first_format(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("wanted", [True, "path"])
-def test_those_without_a_list_are_gone_on_from(tmp_path: Path, wanted: Any):
+def test_checkpoints_without_a_file_list_resume(tmp_path: Path, wanted: Any):
     saving(tmp_path, 4).train()
     of_the_first_format(tmp_path / "checkpoint-4")
     unbroken = saving(tmp_path / "unbroken", 6)
@@ -180,7 +182,10 @@ def test_files_that_must_be_there_are_missed_without_a_list_too(tmp_path: Path):
     assert problems(folder, full=False) == ["model.safetensors is empty"]
     (folder / "model.safetensors").unlink()
     (folder / "trainer_state.json").write_text("[]")
-    assert problems(folder, full=False) == ["trainer_state.json is no state of a run", "model.safetensors is missing"]
+    assert problems(folder, full=False) == [
+        "trainer_state.json is not an object with the state of a run",
+        "model.safetensors is missing",
+    ]
     (folder / "trainer_state.json").unlink()
     assert problems(folder, full=False) == ["trainer_state.json is missing", "model.safetensors is missing"]
 
@@ -210,7 +215,7 @@ def test_a_checkpoint_of_transformers_is_listed(tmp_path: Path):
     assert [found.step for found in list_checkpoints(tmp_path)] == [1]
 
 
-def test_of_ours_without_a_list_nothing_is_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_native_checkpoint_without_its_manifest_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """Whichever of its files are left, beside the weights and the state that other libraries write too."""
     saving(tmp_path, 3).train()
     folder = tmp_path / "checkpoint-3"
@@ -220,13 +225,13 @@ def test_of_ours_without_a_list_nothing_is_believed(tmp_path: Path, caplog: pyte
     assert problems(folder, full=True) == []
     for name in sorted(set(FILES) - {"model.safetensors", "trainer_state.json"}):
         (tmp_path / name).rename(folder / name)
-        wrong = f"manifest.json is missing, though {name} is there: nothing says what was written"
+        wrong = f"manifest.json is missing and {name} is there: nothing lists what was written"
         assert problems(folder, full=False) == [wrong]
         with pytest.raises(CheckpointError, match=f"{wrong}. Beside it, .*checkpoint-2 is good"):
-            choose(tmp_path, folder)
+            chosen(tmp_path, folder)
         for wanted in (True, "auto"):
             caplog.clear()
-            assert choose(tmp_path, wanted) == tmp_path / "checkpoint-2"
+            assert chosen(tmp_path, wanted) == tmp_path / "checkpoint-2"
             assert f"- checkpoint-3: {wrong}" in caplog.text
         (folder / name).rename(tmp_path / name)
 
@@ -244,11 +249,11 @@ def test_the_newest_good_one_is_chosen_and_the_others_are_named_in_one_warning(t
     (tmp_path / str(Hidden(7, "run", GONE))).mkdir()
     (tmp_path / str(Hidden(8, "other", os.getppid()))).mkdir()  # somebody writes it
     with caplog.at_level(logging.WARNING, logger="trainbus"):
-        assert choose(tmp_path, True) == tmp_path / "checkpoint-3"
+        assert chosen(tmp_path, True) == tmp_path / "checkpoint-3"
     [message] = caplog.messages
     said = dict(line[2:].split(": ", 1) for line in message.splitlines()[1:])
     assert said.keys() == {"checkpoint-6", "checkpoint-5", "checkpoint-4", str(Hidden(7, "run", GONE))}
-    assert "checkpoint-3 is resumed from" in message
+    assert f"Resuming from {tmp_path / 'checkpoint-3'}." in message
     assert said["checkpoint-5"] == "model.json is missing"
     assert said[str(Hidden(7, "run", GONE))] == "it was never finished"
 
@@ -256,7 +261,7 @@ def test_the_newest_good_one_is_chosen_and_the_others_are_named_in_one_warning(t
 def test_good_ones_alone_are_worth_no_warning(tmp_path: Path, caplog):
     commit(tmp_path, 1)
     newest = commit(tmp_path, 2)
-    assert choose(tmp_path, True) == newest
+    assert chosen(tmp_path, True) == newest
     assert caplog.messages == []
 
 
@@ -265,12 +270,12 @@ def test_the_newest_is_of_the_run_that_wrote_last(tmp_path: Path):
     commit(tmp_path, 3, "new", time=2.0)
     commit(tmp_path, 4, "new", time=3.0)
     flip(tmp_path / "checkpoint-4" / "model.json")
-    assert choose(tmp_path, True) == tmp_path / "checkpoint-3"
+    assert chosen(tmp_path, True) == tmp_path / "checkpoint-3"
     flip(tmp_path / "checkpoint-3" / "model.json")
-    assert choose(tmp_path, True) == tmp_path / "checkpoint-9"
+    assert chosen(tmp_path, True) == tmp_path / "checkpoint-9"
 
 
-def test_where_none_is_good_each_is_named_and_nothing_begins_anew(tmp_path: Path):
+def test_if_none_is_good_the_error_names_each(tmp_path: Path):
     saving(tmp_path, 2).train()
     for step in (1, 2):
         flip(tmp_path / f"checkpoint-{step}" / "model.safetensors")
@@ -279,7 +284,7 @@ def test_where_none_is_good_each_is_named_and_nothing_begins_anew(tmp_path: Path
     message = (
         r"no checkpoint to resume from .*no good one.*\n- checkpoint-2: model.*SHA.*\n- checkpoint-1: model.*SHA.*"
     )
-    with pytest.raises(CheckpointError, match=rf"(?s){message}anew"):
+    with pytest.raises(CheckpointError, match=rf"(?s){message}fresh"):
         run.train(resume_from_checkpoint=True)
     assert same_weights(weights(run.model), before)
     assert run.state.global_step == 0
@@ -289,7 +294,7 @@ def test_a_damaged_path_is_an_error_that_names_a_good_one(tmp_path: Path):
     saving(tmp_path, 3).train()
     for step in (2, 3):
         flip(tmp_path / f"checkpoint-{step}" / "optimizer.safetensors")
-    with pytest.raises(CheckpointError, match=r"checkpoint-2 cannot.*optimizer\.\w+ is not.*checkpoint-1 is good"):
+    with pytest.raises(CheckpointError, match=r"checkpoint-2 cannot.*optimizer\.\w+ has changed.*checkpoint-1 is good"):
         saving(tmp_path, 3).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     shutil.rmtree(tmp_path / "checkpoint-1")
     with pytest.raises(CheckpointError, match=r"There is no good one beside it"):
@@ -328,10 +333,10 @@ def test_any_damage_to_any_file_is_found_before_anything_is_changed(tmp_path: Pa
         if damaged is not None:
             (copy / "checkpoint-2" / name).write_bytes(damaged)
         caplog.clear()
-        assert choose(copy, True) == copy / "checkpoint-1"
+        assert chosen(copy, True) == copy / "checkpoint-1"
         assert f"- checkpoint-2: {name}" in caplog.text
         with pytest.raises(CheckpointError, match=name):
-            choose(copy, copy / "checkpoint-2")
+            chosen(copy, copy / "checkpoint-2")
 
 
 # Nothing that is read can run code.
@@ -389,6 +394,6 @@ def test_survey_and_listing_agree(tmp_path: Path):
     (commit(tmp_path, 2) / "model.json").unlink()
     (tmp_path / "checkpoint-3").write_text("no folder")
     (tmp_path / "checkpoint-x").mkdir()
-    assert [(found.step, found.problems) for found in survey(tmp_path)] == [(1, ()), (2, ("model.json is missing",))]
+    assert [(found.step, found.problems()) for found in survey(tmp_path)] == [(1, []), (2, ["model.json is missing"])]
     assert [found.step for found in list_checkpoints(tmp_path)] == [1]
     assert survey(tmp_path / "nowhere") == []

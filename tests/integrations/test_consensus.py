@@ -240,11 +240,13 @@ def test_processes_that_would_write_into_folders_of_their_own_are_told_before_th
     seen = of_both(ends, "own", "seen")["error"]
     assert seen.startswith("ArgumentError: `output_dir` is ")
     assert "own-0 on rank 0 and " in seen
-    assert "own-1 on rank 1, and all processes write into one folder" in seen
+    assert "own-1 on rank 1, and all ranks write into one folder" in seen
 
 
 def test_one_that_writes_into_another_folder_all_the_same_is_told_so(ends):
     said = [of_rank["own"]["unseen"]["error"] for of_rank in ends]
-    assert all("own-1 is not the folder that the first process writes into: all must have" in error for error in said)
+    assert all(
+        "own-1 is not the folder that the first rank writes into. Give all ranks the same" in error for error in said
+    )
     assert "is not written: on rank 1, CheckpointError" in said[0]
     assert [of_rank["own"]["unseen"]["saved"] for of_rank in ends] == [[], []]

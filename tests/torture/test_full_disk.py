@@ -25,8 +25,8 @@ disk, policy = Path(sys.argv[2]), sys.argv[3]
 space._REST = 0
 if sys.argv[4] == "unforeseen":
     space.check_space = lambda needed, folder: None  # the disk fills up after the check
-    import trainbus.engine.checkpoint.store as store
-    store.check_space = space.check_space
+    import trainbus.engine.checkpoint.write.save as save
+    save.check_space = space.check_space
 
 class Wide(nn.Module):
     def __init__(self):
@@ -55,7 +55,7 @@ found = survey(disk)
 assert found, "no checkpoint was saved"
 assert [problems(checkpoint.path, full=True) for checkpoint in found] == [[]] * len(found)
 assert not list(disk.glob(".tmp-*")), names_in(disk)
-assert choose(disk, True) == found[-1].path
+assert choose(disk, True).path == found[-1].path
 print("saved", [checkpoint.step for checkpoint in found])
 """
 

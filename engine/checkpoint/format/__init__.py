@@ -1,1 +1,1 @@
-"""The files of a checkpoint: names, encoding, hashes and manifest."""
+"""The files of a checkpoint: names, manifest, hashes, and how nested values and tensors are encoded."""

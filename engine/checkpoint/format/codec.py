@@ -1,4 +1,4 @@
-"""Nested values with tensors in them, as one safetensors file: the tensors as such, the rest as JSON in its header."""
+"""Nested values with tensors as one safetensors file: tensors as tensors, everything else as JSON in the metadata."""
 
 from __future__ import annotations
 
@@ -10,48 +10,52 @@ import numpy as np
 import torch
 
 from ....events.errors import CheckpointError
-from ..read.contents import Contents
-from .sharded import as_tensor, stored_in, tells_of_split
+from .folder import CheckpointFolder
+from .sharded import as_tensor, has_sharded_tensors, open_tensors
+from .tensor_cache import TensorCache
 
 _TENSOR, _ARRAY, _TUPLE, _ITEMS = "__tensor__", "__array__", "__tuple__", "__items__"
 _SKELETON = "trainbus_skeleton"
 
 
 def encode(values: Any, name: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return nested dicts, lists, tuples, numbers, strings, arrays and tensors as tensors and metadata of a file.
+    """Encode nested dicts, lists, tuples, numbers, strings, arrays and tensors as tensors and metadata of a file.
 
-    The tensors are those that were given, and not copies.
+    The returned tensors share memory with the given ones.
 
     Args:
         values: the values.
-        name: how to call them in an error.
+        name: how errors call them.
 
     Raises:
-        CheckpointError: for a value of another kind, naming where in the structure it is.
+        CheckpointError: for a value of another type. The message says where in the structure it is.
     """
     tensors: dict[str, torch.Tensor] = {}
     skeleton = _encode(values, tensors, name)
     return tensors, {_SKELETON: json.dumps(skeleton)}
 
 
-def load_values(path: Path, *, whole: bool = True, contents: Contents | None = None) -> Any:
-    """Read what `encode` made of values; tensors come back on the host.
+def load_values(
+    path: Path, *, whole: bool = True, folder: CheckpointFolder | None = None, cache: TensorCache | None = None
+) -> Any:
+    """Read a file that `encode` produced. Tensors are returned on the CPU.
 
     Args:
-        path: the file; what was split over processes is in others beside it.
-        whole: read all tensors now; else they come as `sharded.Stored`, of which any part can be read.
-        contents: where what is in the file is taken from, if it is kept there; it is read whole then.
+        path: the file. Shards of its tensors are in other files beside it.
+        whole: read all tensors now. Otherwise tensors are `sharded.StoredTensor`, which can read any region.
+        folder: the checkpoint that the file belongs to. Default: the folder of the file, with its manifest read now.
+        cache: tensors that verification kept. A file that is there is taken from it and is always whole.
 
     Raises:
-        CheckpointError: if the file is damaged, or is of another kind.
+        CheckpointError: if the file is damaged or of another format.
     """
     tensors: dict[str, Any]
-    kept = Contents() if contents is None else contents
+    cache = TensorCache() if cache is None else cache
     try:
-        if path in kept or (whole and not tells_of_split(path)):
-            tensors, metadata = kept.take(path)
+        if path in cache or (whole and not has_sharded_tensors(path)):
+            tensors, metadata = cache.take(path)
         else:
-            stored, metadata = stored_in(path)
+            stored, metadata = open_tensors(path, CheckpointFolder(path.parent) if folder is None else folder)
             tensors = {key: as_tensor(value) for key, value in stored.items()} if whole else dict(stored)
         return _decode(json.loads(metadata[_SKELETON]), tensors)
     except FileNotFoundError:
@@ -84,8 +88,8 @@ def _encode(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Any:
             _ITEMS: [[_encode(k, tensors, where), _encode(v, tensors, f"{where}[{k!r}]")] for k, v in value.items()]
         }
     raise CheckpointError(
-        f"{where} is a {type(value).__name__}, which a checkpoint cannot hold: "
-        "state is made of numbers, strings, tensors and arrays, in dicts, lists and tuples."
+        f"{where} is a {type(value).__name__}, which a checkpoint cannot hold. "
+        "Use numbers, strings, tensors and arrays, in dicts, lists and tuples."
     )
 
 

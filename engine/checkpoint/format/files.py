@@ -1,4 +1,4 @@
-"""Checkpoint folders: the names in them and of them, and what each tells of itself."""
+"""Names of checkpoint folders and of the files in them, and the record of a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from typing import Any
 
 PREFIX = "checkpoint"
 MODEL = "model.safetensors"
+INDEX = f"{MODEL}.index.json"
+"""Maps each weight to its file where the weights are in several files."""
+PICKLED_MODEL = "pytorch_model.bin"
+"""The weights of a transformers checkpoint that has no safetensors: pickled tensors."""
 OPTIMIZER = "optimizer.safetensors"
 SCHEDULER = "scheduler.safetensors"
 SCALER = "scaler.safetensors"
@@ -20,27 +24,38 @@ CALLBACKS = "callbacks.safetensors"
 RANDOM = "rng_state_{rank}.safetensors"
 STATE = "trainer_state.json"
 ARGUMENTS = "training_args.json"
-FOREIGN_ARGUMENTS = "training_args.bin"
+HF_ARGUMENTS = "training_args.bin"
+"""The pickled arguments of transformers. They are never read."""
 MANIFEST = "manifest.json"
 
 VERSION = 3
-"""The format that is written. Of the first, a manifest did not list the files; up to the second, what only this library
-keeps of a run's state stood in it at the top, where transformers did not read it."""
+"""The format that is written.
+
+- Format 1: the manifest does not list the files.
+- Format 2: the manifest lists the files. Values that transformers does not know are at the top of the trainer state.
+- Format 3: those values are under `stateful_callbacks`, so that transformers reads the trainer state.
+"""
 
 TO_RESUME = (STATE, ARGUMENTS, MANIFEST, RANDOM.format(rank="*"), "optimizer*", "scheduler*", "scaler*", "callbacks*")
-"""Patterns of the files in a checkpoint that only resuming needs."""
+"""Patterns of the files that only resuming needs."""
 
 LACKING = (
-    "so the run cannot go on from it as it was. It may have been written with `save_only_model`; "
-    "`resume_partial=True` goes on with what is there, and begins the rest anew."
+    "so the run cannot resume exactly. The checkpoint may have been written with `save_only_model`. "
+    "Set `resume_partial=True` to resume with the state that is there and start the rest fresh."
 )
-"""What is said of a checkpoint that lacks a file, after which it is."""
+"""The second half of the error for a checkpoint without a file of the training state."""
 
-OURS = (
-    *(ARGUMENTS, CALLBACKS, OPTIMIZER, SCHEDULER, SCALER, RANDOM.format(rank="*")),
-    *("optimizer-*-of-*.safetensors", "callbacks-*-of-*.safetensors"),
+NATIVE = (
+    ARGUMENTS,
+    CALLBACKS,
+    OPTIMIZER,
+    SCHEDULER,
+    SCALER,
+    RANDOM.format(rank="*"),
+    "optimizer-*-of-*.safetensors",
+    "callbacks-*-of-*.safetensors",
 )
-"""Patterns of the files that no other library writes, and always with a manifest."""
+"""Patterns of the files that only this library writes. It always writes a manifest with them."""
 
 _NAME = re.compile(rf"{PREFIX}-(\d+)")
 _HIDDEN = re.compile(
@@ -50,52 +65,55 @@ _HIDDEN = re.compile(
 
 
 @dataclass
-class Checkpoint:
-    """A checkpoint: being written, as `on_save_begin` hears of it, or on disk."""
+class CheckpointRecord:
+    """The checkpoint that a run is writing or has restored. Handlers of `on_save_begin` and `on_save` receive it."""
 
     path: Path
-    """Its folder, `checkpoint-<step>`."""
+    """The folder, `checkpoint-<step>`."""
     step: int
-    """The optimizer steps that were done."""
+    """The number of optimizer steps done."""
     metrics: dict[str, Any] = field(default_factory=dict)
-    """The metrics of the evaluation made at that very step, if there was one."""
+    """The metrics of the evaluation at this step; empty if there was none."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """What others want kept in it: nested values with tensors, by name. Handlers of `on_save_begin` may add to it."""
+    """Nested values with tensors that callbacks store, by name. Handlers of `on_save_begin` may add to it."""
     run_id: str = ""
-    """The run that wrote it; empty where its manifest does not say, or there is none."""
+    """The run that wrote it; empty if unknown."""
     time: float = 0.0
-    """When it was written, in seconds since 1970; 0 where its manifest does not say."""
+    """When it was written, in seconds since 1970; 0 if unknown."""
     seconds: float = 0.0
-    """How long the run had trained by then, in seconds; 0 where its manifest does not say."""
-    problems: tuple[str, ...] = ()
-    """What is wrong with it on disk; empty if it is good."""
+    """How long the run had trained, in seconds; 0 if unknown."""
+
+
+Checkpoint = CheckpointRecord
+"""The former name of `CheckpointRecord`."""
 
 
 def folder_name(step: int) -> str:
-    """Return the name of the folder of a step."""
+    """Return the folder name of a step."""
     return f"{PREFIX}-{step}"
 
 
 def step_of(path: Path) -> int | None:
-    """Return the step in the name of a folder; None if it is not named as a checkpoint is."""
+    """Return the step in a folder name; None if the name is not `checkpoint-<step>`."""
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match else None
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """The name of a folder that is no checkpoint: not yet, or not any more."""
+    """The name of a hidden folder: a checkpoint that is being written, or that was moved aside."""
 
     step: int
-    """The step of the checkpoint that it is to be, or was."""
+    """The step of the checkpoint."""
     run_id: str
-    """The run that named it, in letters and digits only."""
+    """The run that named the folder, letters and digits only."""
     pid: int
-    """The process that named it."""
+    """The process that named the folder."""
     aside: str = ""
-    """Why it was put aside: `-replaced` by a new checkpoint of its step, or `-removed`; empty while being written."""
+    """`-replaced` if a new checkpoint of the step replaces it, `-removed` if it is being deleted, empty if it is being
+    written."""
     host: str = ""
-    """Where that process is, as `this_host` says it; empty where an earlier version did not say."""
+    """The host of the process, as `this_host` returns it; empty in names of earlier versions."""
 
     def __str__(self) -> str:
         process = f"{self.host}-{self.pid}" if self.host else str(self.pid)
@@ -103,49 +121,50 @@ class Hidden:
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody here works on it: its process is this one, which does one thing at a time, is gone, or is of
-        another machine, from which a run comes here when it is over there.
+        """Whether no other process of this host works on the folder.
+
+        This is so if the process is this one, if it has ended, or if it is on another host.
         """
-        return self.host not in ("", this_host()) or self.pid == os.getpid() or _is_gone(self.pid)
+        return self.host not in ("", this_host()) or self.pid == os.getpid() or _has_ended(self.pid)
 
     @property
     def orphaned(self) -> bool:
-        """Whether the process that named it is known to be gone, whichever run it was of."""
-        return self.host == this_host() and _is_gone(self.pid)
+        """Whether the process that named the folder was on this host and has ended, in whichever run."""
+        return self.host == this_host() and _has_ended(self.pid)
 
 
-def _is_gone(pid: int) -> bool:
+def _has_ended(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):
-        return False  # it is another user's, or no number of a process
+        return False  # the process belongs to another user, or the number is no process id
     return False
 
 
 @cache
 def this_host() -> str:
-    """Return what tells the place where numbers of processes mean the same from all others, as eight digits.
+    """Return eight hexadecimal digits that identify the host within which process ids are unique.
 
-    On Linux that is a boot of a machine and a container of it, in which processes are numbered anew; names of machines
-    would not do, as two containers may have the same. Elsewhere it is the machine's name.
+    On Linux they identify one boot of a machine and one container, because each container numbers its processes itself
+    and two containers may have the same host name. Elsewhere they identify the host name.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-        place = f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
+        host = f"{boot} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
-        place = socket.gethostname()
-    return hashlib.sha256(place.encode()).hexdigest()[:8]
+        host = socket.gethostname()
+    return hashlib.sha256(host.encode()).hexdigest()[:8]
 
 
 def hidden_name(step: int, run_id: str, aside: str = "") -> Hidden:
-    """Return the name under which this process writes a checkpoint, or puts one aside."""
+    """Return the hidden name under which this process writes a checkpoint or moves one aside."""
     return Hidden(step, re.sub(r"[^0-9A-Za-z]", "", run_id), os.getpid(), aside, this_host())
 
 
 def parse_hidden(path: Path) -> Hidden | None:
-    """Return what a hidden folder's name says; None if it is no such folder."""
+    """Return the parts of a hidden folder name; None if the name has another form."""
     match = _HIDDEN.fullmatch(path.name)
     if match is None:
         return None

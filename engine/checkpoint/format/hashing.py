@@ -1,4 +1,4 @@
-"""The size and hash of files, made while they are written or read."""
+"""Size and SHA-256 of files, computed while they are written or read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 _BLOCK = 1 << 20
 AT_ONCE = 8
-"""Threads that work at the same time, most of which wait for the disk."""
+"""Number of threads for work that mostly waits for the disk."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -19,31 +19,31 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Digest:
-    """What a file was when it was written."""
+    """Size and hash of a file."""
 
     size: int
     """In bytes."""
     sha256: str
-    """The hash of its contents, in hexadecimal digits."""
+    """The SHA-256 of the contents, in hexadecimal digits."""
 
 
 class Hashing:
-    """Bytes that are hashed in their order by a thread beside, as writing or reading them takes about as long."""
+    """Hashes bytes in order on another thread, because reading or writing them takes about as long."""
 
     def __init__(self, thread: Executor) -> None:
-        """Hash on `thread`, which must be a single one."""
+        """Hash on `thread`, which must run one task at a time."""
         self._thread = thread
         self._hash = hashlib.sha256()
         self._parts: list[Future[None]] = []
         self._size = 0
 
     def add(self, data: bytes | memoryview) -> None:
-        """Add bytes, which must stay as they are until the digest is taken."""
+        """Add bytes. They must not change until `digest` returns."""
         self._parts.append(self._thread.submit(self._hash.update, data))
         self._size += len(data)
 
     def digest(self) -> Digest:
-        """Wait for what was added until now, and return what it is."""
+        """Wait for the added bytes and return their digest."""
         for part in self._parts:
             part.result()
         self._parts.clear()
@@ -51,7 +51,7 @@ class Hashing:
 
 
 def digest_of(path: Path) -> Digest:
-    """Read a file and return its size and hash."""
+    """Read a file and return its digest."""
     found = hashlib.sha256()
     size = 0
     block = memoryview(bytearray(_BLOCK))
@@ -62,7 +62,12 @@ def digest_of(path: Path) -> Digest:
     return Digest(size, found.hexdigest())
 
 
-def at_once(work: Callable[[S], T], things: Iterable[S]) -> list[T]:
-    """Do something with several things at the same time, on threads, and return what it gave of each, in order."""
+def digest_of_bytes(data: bytes) -> Digest:
+    """Return the digest of bytes in memory."""
+    return Digest(len(data), hashlib.sha256(data).hexdigest())
+
+
+def at_once(work: Callable[[S], T], items: Iterable[S]) -> list[T]:
+    """Call `work` with each item on several threads. Return the results in the order of the items."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(work, things))
+        return list(pool.map(work, items))

@@ -1,7 +1,7 @@
-"""Writing and reading tensors in the format of safetensors, piece by piece, so that they are hashed on the way.
+"""Reading and writing safetensors files piece by piece, so that the bytes are hashed on the way.
 
-The library itself writes to a path, or makes one copy of everything in memory; and what it reads lies in the file. The
-format is 8 bytes with the length of the header, the header as JSON, and the tensors:
+The safetensors library writes to a path or to one buffer in memory, and maps files when reading, so it cannot hash on
+the way. The format is 8 bytes with the length of the header, the header as JSON, then the tensors:
 https://github.com/huggingface/safetensors#format
 """
 
@@ -35,36 +35,36 @@ _NAMES = {
     "F8_E5M2": "float8_e5m2",
     "C64": "complex64",
 }
-_NAME_OF = {getattr(torch, torchs): theirs for theirs, torchs in _NAMES.items()}
+_NAME_OF = {getattr(torch, dtype): name for name, dtype in _NAMES.items()}
 _ALIGNMENT = 8
 
 
 class Sink(Protocol):
-    """What is written to."""
+    """Accepts bytes."""
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write bytes, which stay as they are."""
+        """Write bytes. The caller does not change them afterwards."""
 
 
 def write_tensors(file: Sink, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors, on any device, that safetensors reads.
+    """Write tensors, from any device, as a safetensors file.
 
     Args:
-        file: where to.
-        tensors: by name.
-        metadata: what else the header holds.
+        file: the destination.
+        tensors: the tensors by name.
+        metadata: the metadata of the header.
 
     Raises:
-        CheckpointError: for a tensor of a type that the format does not have.
+        CheckpointError: for a tensor with a dtype that the format does not have.
     """
-    # The widest first: so each begins at a multiple of its own width.
+    # Wide dtypes come first, so that each tensor begins at a multiple of its item size.
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     offset = 0
     for name in names:
         tensor = tensors[name]
         if tensor.dtype not in _NAME_OF:
-            raise CheckpointError(f"A checkpoint cannot hold tensors of type {tensor.dtype}, as {name!r} is.")
+            raise CheckpointError(f"{name!r} is a tensor of dtype {tensor.dtype}, which a checkpoint cannot hold.")
         end = offset + tensor.numel() * tensor.element_size()
         header[name] = {"dtype": _NAME_OF[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [offset, end]}
         offset = end
@@ -79,20 +79,20 @@ def write_tensors(file: Sink, tensors: Mapping[str, torch.Tensor], metadata: Map
 def read_tensors(
     path: Path, seen: Callable[[bytes | memoryview], object] = len
 ) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Read a file of tensors; return them by name, on the host, and the metadata.
+    """Read a safetensors file. Return its tensors by name, on the CPU, and its metadata.
 
-    Each has memory of its own: in the file they begin anywhere, and products may round otherwise by where one begins.
+    Each tensor has its own memory. The alignment in the file is arbitrary, and it can change how matrix products round.
 
     Args:
         path: the file.
-        seen: is given all bytes of the file in their order; they stay as they are.
+        seen: called with all bytes of the file in order. They do not change afterwards.
 
     Raises:
-        OSError: if it cannot be read.
-        ValueError: if it is damaged, or of another format, or has tensors of a type that torch does not.
+        OSError: if the file cannot be read.
+        ValueError: if it is damaged, has another format, or has a dtype that torch does not have.
     """
     try:
-        with safe_open(path, framework="pt") as checked:  # it refuses tensors that overlap, or are not in the file
+        with safe_open(path, framework="pt") as checked:  # it refuses tensors that overlap or exceed the file
             metadata = checked.metadata() or {}
     except SafetensorError as error:
         raise ValueError(str(error)) from error
@@ -107,17 +107,17 @@ def read_tensors(
         for name in sorted(entries, key=lambda name: entries[name]["data_offsets"]):
             kind, shape = entries[name]["dtype"], entries[name]["shape"]
             if kind not in _NAMES:
-                raise ValueError(f"{name!r} is of type {kind}, which is not read")
+                raise ValueError(f"{name!r} has the dtype {kind}, which is not supported")
             tensor = torch.empty(shape, dtype=getattr(torch, _NAMES[kind]))
             data = _bytes_of(tensor)
             if file.readinto(data) != len(data):
-                raise ValueError("it ends too early")
+                raise ValueError("the file ends too early")
             seen(data)
             tensors[name] = tensor
     return tensors, metadata
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    """Return the memory of a contiguous tensor on the host."""
+    """Return the memory of a contiguous CPU tensor."""
     data: memoryview = tensor.reshape(-1).view(torch.uint8).numpy().data
     return data

@@ -1,1 +1,1 @@
-"""Reading checkpoints: listing, choosing, verifying and resuming."""
+"""Reading checkpoints: one saved checkpoint, listing, choosing, verifying and resuming."""

@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from: the same on every process, and good for each of them."""
+"""Choosing the checkpoint to resume from: the same one on every rank, and good for each of them."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from typing import TypeVar
 from ....events.activity import CHOOSE_CHECKPOINT, during
 from ....events.errors import ArgumentError, CheckpointError
 from ...distributed.ranks import Ranks
-from ...run import Run
 from ..format import files
-from ..format.manifest import read_manifest
-from ..store import read_state
+from ..protocols import ResumableRun
 from ..write.commit import put_back
 from .listing import newest_first, survey, unfinished
-from .partial import check_for, lacking, lacks_own
+from .missing_state import check_for
+from .saved import SavedCheckpoint
 from .verify import STRICT, Check, problems
 
 logger = logging.getLogger(__name__)
 
 AUTO = "auto"
-"""What resumes where there is something to resume from, and begins anew where there is nothing."""
+"""Resume if there is any checkpoint, else start fresh."""
 
 T = TypeVar("T")
 
 
 @during(CHOOSE_CHECKPOINT)
-def folder_to_resume(run: Run, wanted: str | Path | bool | None) -> Path | None:
-    """Return the checkpoint to go on from, the same on every process; None to begin anew.
+def checkpoint_to_resume(run: ResumableRun, wanted: str | Path | bool | None) -> SavedCheckpoint | None:
+    """Return the checkpoint to resume from, of the same step and run on every rank; None to start fresh.
+
+    Call it on every rank. The first rank reads the files; with `save_on_each_node`, one rank of each machine does.
 
     Args:
-        run: the run; called on every process, of which the first reads, or where machines share no disk, that of each.
-        wanted: the folder of a checkpoint, True for the newest good one in the output folder, "auto" for the same where
-            there is any checkpoint, or nothing. What the first process wants counts; where machines share no disk,
-            each may have its own folder.
+        run: the run.
+        wanted: the folder of a checkpoint; True for the newest good one in the output folder; "auto" for the same if
+            there is any checkpoint; or nothing. The value of the first rank counts. With `save_on_each_node`, each rank
+            may name a folder of its own.
 
     Raises:
-        ArgumentError: if the processes would write one checkpoint into several folders.
-        CheckpointError: if the folder is not good, or there is no good one, saying what is wrong with each.
+        ArgumentError: if ranks have different output folders and would write one checkpoint into several.
+        CheckpointError: if the folder is not good, or there is no good one. The message says what is wrong with each.
     """
     args = run.args
-    run.contents.clear()
     everyone = run.ranks.gather_objects((wanted, os.path.abspath(args.output_dir)))
     first, directory = everyone[0]
     if args.save_on_each_node:
@@ -54,8 +54,7 @@ def folder_to_resume(run: Run, wanted: str | Path | bool | None) -> Path | None:
         first = wanted if _is_path(first) and _is_path(wanted) else first
     elif args.save_strategy != "no":
         _check_same([folder for _, folder in everyone])
-    look = Look(run.ranks, check_for(run), args.should_save, args.save_on_each_node)
-    return choose(directory, first, look)
+    return choose(directory, first, Inspector(run.ranks, check_for(run), args.should_save, args.save_on_each_node))
 
 
 def _is_path(wanted: str | Path | bool | None) -> bool:
@@ -66,139 +65,177 @@ def _check_same(folders: list[str]) -> None:
     for rank, folder in enumerate(folders):
         if folder != folders[0]:
             raise ArgumentError(
-                f"`output_dir` is {folders[0]} on rank 0 and {folder} on rank {rank}, and all processes write into one "
-                "folder. Let all of them have the same name for it: one with the time in it is made before they are "
-                "started. Where machines share no disk, set `save_on_each_node`."
+                f"`output_dir` is {folders[0]} on rank 0 and {folder} on rank {rank}, and all ranks write into one "
+                "folder. Give all ranks the same name. If the name contains the time, compute it before the ranks "
+                "start. If machines share no disk, set `save_on_each_node`."
             )
 
 
 @dataclass(frozen=True)
-class Look:
-    """How the processes of a run look at checkpoints: what one finds wrong, all of them know."""
+class Inspector:
+    """Inspects checkpoints on all ranks. Each rank learns the problems that any rank finds."""
 
     ranks: Ranks = field(default_factory=Ranks)
-    """The processes."""
+    """The process group."""
     check: Check = STRICT
     """How a checkpoint is checked."""
     reads: bool = True
-    """Whether this process reads the files, or only sees that they are there."""
-    apart: bool = False
+    """Whether this rank reads the files. Otherwise it only checks that they exist."""
+    separate_disks: bool = False
     """Whether each machine has files of its own."""
+    _opened: dict[Path, SavedCheckpoint] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def everyone(self, work: Callable[[], T]) -> list[tuple[str, T]]:
-        """Do something on every process; return what it gave on each, after what says where that was.
+    def open(self, path: Path) -> SavedCheckpoint:
+        """Return the checkpoint in a folder, one object for each folder."""
+        return self._opened.setdefault(path, SavedCheckpoint.open(path))
+
+    def on_every_rank(self, work: Callable[[], T]) -> list[tuple[str, T]]:
+        """Call `work` on every rank. Return for each rank a prefix that names it, and the result there.
 
         Raises:
-            CheckpointError: on all, if it fails on one.
+            CheckpointError: on every rank, if the work fails on one.
         """
-        mine, complaint = None, ""
+        result, complaint = None, ""
         try:
-            mine = work()
+            result = work()
         except OSError as error:
             complaint = str(error)
-        told = self.ranks.gather_objects((socket.gethostname(), mine, complaint))
-        places = [
-            "" if self.ranks.single_process or (rank == 0 and not self.apart) else f"on rank {rank} ({host}), "
-            for rank, (host, _, _) in enumerate(told)
+        gathered = self.ranks.gather_objects((socket.gethostname(), result, complaint))
+        prefixes = [
+            "" if self.ranks.single_process or (rank == 0 and not self.separate_disks) else f"on rank {rank} ({host}), "
+            for rank, (host, _, _) in enumerate(gathered)
         ]
-        if failed := [f"{place}{said}" for place, (_, _, said) in zip(places, told) if said]:
+        if failed := [f"{prefix}{said}" for prefix, (_, _, said) in zip(prefixes, gathered) if said]:
             raise CheckpointError(f"Checkpoints cannot be read: {'; '.join(failed)}")
-        return [(place, given) for place, (_, given, _) in zip(places, told)]
+        return [(prefix, given) for prefix, (_, given, _) in zip(prefixes, gathered)]
 
-    def problems(self, folder: Path) -> list[str]:
-        """Return what is wrong with a checkpoint on any process, a sentence each."""
-        everyone = self.everyone(lambda: self._seen(folder))
-        if wrong := [f"{place}{problem}" for place, (found, _) in everyone for problem in found]:
+    def problems(self, checkpoint: SavedCheckpoint) -> list[str]:
+        """Return what is wrong with a checkpoint on any rank, a sentence each."""
+        everyone = self.on_every_rank(lambda: self._inspect(checkpoint))
+        if wrong := [f"{prefix}{problem}" for prefix, (found, _) in everyone for problem in found]:
+            checkpoint.release()
             return wrong
         first = everyone[0][1][1]
-        return [
-            f"{place}it is {mine}, and on rank 0 {theirs}"
-            for place, (_, told) in everyone
-            for mine, theirs in zip(told, first)
-            if mine != theirs
+        different = [
+            f"{prefix}it is {here}, and on rank 0 {there}"
+            for prefix, (_, identity) in everyone
+            for here, there in zip(identity, first)
+            if here != there
         ]
+        if different:
+            checkpoint.release()
+        return different
 
-    def _seen(self, folder: Path) -> tuple[list[str], list[str]]:
-        """Return what is wrong with a checkpoint for this process, and if nothing is, what it is."""
-        hint = "" if self.apart else "; where machines share no disk, set `save_on_each_node`"
+    def survey(self, directory: Path) -> dict[str, Candidate] | None:
+        """Return what this rank sees in a folder by the quick check, by name; None if it does not read."""
+        if not self.reads:
+            return None
+        found = [self._opened.setdefault(checkpoint.path, checkpoint) for checkpoint in survey(directory)]
+        return {checkpoint.path.name: Candidate.of(checkpoint, self.check) for checkpoint in found}
+
+    def _inspect(self, checkpoint: SavedCheckpoint) -> tuple[list[str], list[str]]:
+        """Return what is wrong with a checkpoint for this rank, and if nothing is, its identity."""
+        hint = "" if self.separate_disks else "; if machines share no disk, set `save_on_each_node`"
         try:
             if self.reads:
-                found = problems(folder, full=True, check=self.check)
+                found = checkpoint.problems(check=self.check)
             else:
-                found = [] if folder.is_dir() else [f"there is no such folder{hint}"]
-            found = found or self._lacks_own(folder)
-            return found, [] if found else _told_of(folder)
-        except OSError as error:
+                found = [] if checkpoint.path.is_dir() else [f"there is no such folder{hint}"]
+            found = found or self._missing_rng_states(checkpoint)
+            return found, [] if found else _identity(checkpoint)
+        except (OSError, CheckpointError) as error:
             return [str(error)], []
 
-    def _lacks_own(self, folder: Path) -> list[str]:
-        """Return what is wrong if this process wrote random states and they are not there."""
-        said = self.check.lacks(files.RANDOM.format(rank=self.ranks.rank))
-        return [said] if said and lacks_own(self.ranks, folder) else []
+    def _missing_rng_states(self, checkpoint: SavedCheckpoint) -> list[str]:
+        rank, world_size = self.ranks.rank, self.ranks.world_size
+        problem = self.check.missing(files.RANDOM.format(rank=rank))
+        return [problem] if problem and checkpoint.lacks_rng_states_of(rank, world_size) else []
 
 
-def _told_of(folder: Path) -> list[str]:
-    """Return what a checkpoint is, as far as it must be the same on all processes."""
-    if (folder / files.MANIFEST).exists():
-        manifest = read_manifest(folder)
-        step, run_id = manifest.get("step"), manifest.get("run_id", "")
-    else:
-        step, run_id = read_state(folder).get("global_step"), ""
-    whose = f" of the run {run_id}" if run_id else ""
-    parts = lacking(folder)
-    return [f"of step {step}{whose}", f"without {', '.join(parts)}" if parts else "whole"]
+def _identity(checkpoint: SavedCheckpoint) -> list[str]:
+    """Return what must be the same on all ranks, in words."""
+    of_run = f" of the run {checkpoint.run_id}" if checkpoint.run_id else ""
+    missing = [part.value for part in checkpoint.missing_parts()]
+    return [
+        f"of step {checkpoint.recorded_step}{of_run}",
+        f"without {', '.join(missing)}" if missing else "complete",
+    ]
 
 
-def choose(output_dir: str | Path, wanted: str | Path | bool | None, look: Look | None = None) -> Path | None:
-    """Return the checkpoint that a run goes on from; None if it is to begin anew. Called on every process.
+@dataclass(frozen=True)
+class Candidate:
+    """The result of the quick check of a checkpoint. Ranks exchange it."""
+
+    name: str
+    """The name of the folder."""
+    step: int
+    """The number of steps done."""
+    problems: tuple[str, ...]
+    """What is wrong with it, a sentence each."""
+    run_id: str = ""
+    """The run that wrote it; empty if it is damaged."""
+    time: float = 0.0
+    """When it was written, in seconds since 1970; 0 if it is damaged."""
+
+    @classmethod
+    def of(cls, checkpoint: SavedCheckpoint, check: Check) -> Candidate:
+        """Check a checkpoint quickly."""
+        found = tuple(checkpoint.problems(full=False, check=check))
+        if found:
+            return cls(checkpoint.path.name, checkpoint.step, found)
+        return cls(checkpoint.path.name, checkpoint.step, found, checkpoint.run_id, checkpoint.time)
+
+
+def choose(
+    output_dir: str | Path, wanted: str | Path | bool | None, inspector: Inspector | None = None
+) -> SavedCheckpoint | None:
+    """Return the checkpoint that a run resumes from; None if it starts fresh. Call it on every rank.
 
     Args:
-        output_dir: where the run writes its checkpoints.
-        wanted: the folder of a checkpoint, True for the newest good one in `output_dir`, "auto" for the same where
-            there is any checkpoint, or nothing.
-        look: how it is looked at; by default by a single process.
+        output_dir: the folder that the run writes its checkpoints into.
+        wanted: the folder of a checkpoint; True for the newest good one in `output_dir`; "auto" for the same if there
+            is any checkpoint; or nothing.
+        inspector: inspects the checkpoints. Default: for a single process.
 
     Raises:
-        CheckpointError: if the folder is not good, or there is no good one, saying what is wrong with each.
+        CheckpointError: if the folder is not good, or there is no good one. The message says what is wrong with each.
     """
-    look = Look() if look is None else look
+    inspector = Inspector() if inspector is None else inspector
     if not wanted:
         return None
     if wanted is True or wanted == AUTO:
-        return _newest(Path(output_dir), look, needed=wanted is True)
-    folder = Path(wanted)
-    found = look.problems(folder)
+        return _newest(Path(output_dir), inspector, needed=wanted is True)
+    checkpoint = inspector.open(Path(wanted))
+    found = inspector.problems(checkpoint)
     if found:
-        good = _find(folder.parent, look).good
-        remedy = f"Beside it, {good} is good." if good else "There is no good one beside it."
-        raise CheckpointError(f"{folder} cannot be resumed from: {'; '.join(found)}. {remedy}")
-    return folder
+        good = _find(checkpoint.path.parent, inspector).good
+        remedy = f"Beside it, {good.path} is good." if good else "There is no good one beside it."
+        raise CheckpointError(f"{checkpoint.path} cannot be resumed from: {'; '.join(found)}. {remedy}")
+    return checkpoint
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What there is to go on from in a folder."""
+    """The checkpoints of a folder, inspected."""
 
-    good: Path | None
-    """The newest checkpoint with which nothing is wrong."""
+    good: SavedCheckpoint | None
+    """The newest checkpoint that is good on every rank."""
     wrong: list[str]
     """What is wrong with others, a line for each."""
     count: int
-    """How many checkpoints there are, good or not."""
+    """How many checkpoints there are, good or damaged."""
 
 
-def _find(directory: Path, look: Look) -> _Found:
-    """Look at the checkpoints in a folder: at all of them quickly, and from the newest on at every file."""
-    everyone = look.everyone(
-        lambda: {found.path.name: found for found in survey(directory, look.check)} if look.reads else None
-    )
-    surveys = [(place, found) for place, found in everyone if found is not None]
-    known = {name: checkpoint for _, found in reversed(surveys) for name, checkpoint in found.items()}
-    ordered = [checkpoint.path.name for checkpoint in newest_first([*known.values()])]
+def _find(directory: Path, inspector: Inspector) -> _Found:
+    """Check all checkpoints of a folder quickly, then read those that pass, newest first, until one is good."""
+    everyone = inspector.on_every_rank(lambda: inspector.survey(directory))
+    surveys = [(prefix, found) for prefix, found in everyone if found is not None]
+    known = {name: candidate for _, found in reversed(surveys) for name, candidate in found.items()}
+    ordered = [candidate.name for candidate in newest_first(known.values())]
     wrong = {
         name: [
-            f"{place}{problem}"
-            for place, found in surveys
+            f"{prefix}{problem}"
+            for prefix, found in surveys
             for problem in (found[name].problems if name in found else ("there is none",))
         ]
         for name in ordered
@@ -206,32 +243,31 @@ def _find(directory: Path, look: Look) -> _Found:
     good = None
     for name in ordered:
         if not wrong[name]:
-            wrong[name] = look.problems(directory / name)
+            checkpoint = inspector.open(directory / name)
+            wrong[name] = inspector.problems(checkpoint)
             if not wrong[name]:
-                good = directory / name
+                good = checkpoint
                 break
     return _Found(good, [f"{name}: {'; '.join(wrong[name])}" for name in ordered if wrong[name]], len(ordered))
 
 
-def _newest(output_dir: Path, look: Look, *, needed: bool) -> Path | None:
-    with suppress(OSError):  # a folder that cannot be written to can still be read
-        if look.reads:
+def _newest(output_dir: Path, inspector: Inspector, *, needed: bool) -> SavedCheckpoint | None:
+    with suppress(OSError):  # a read-only folder can still be read
+        if inspector.reads:
             put_back(output_dir)
-    found = _find(output_dir, look)
+    found = _find(output_dir, inspector)
     if not found.count and not needed:
         return None
-    left = unfinished(output_dir) if look.reads else []
-    said = found.wrong + [f"{path.name}: {'; '.join(problems(path, full=False))}" for path in left]
-    listed = "".join(f"\n- {line}" for line in said)
+    left = unfinished(output_dir) if inspector.reads else []
+    lines = found.wrong + [f"{path.name}: {'; '.join(problems(path, full=False))}" for path in left]
+    listed = "".join(f"\n- {line}" for line in lines)
     if found.good is None:
+        message = f"There is no checkpoint to resume from in '{output_dir}'"
+        if not lines:
+            raise CheckpointError(f"{message}.")
         raise CheckpointError(
-            f"There is no checkpoint to resume from in '{output_dir}'"
-            + (
-                f", no good one. What is there:{listed}\nTo begin anew, leave `resume_from_checkpoint` out."
-                if said
-                else "."
-            )
+            f"{message}, no good one. These are there:{listed}\nTo start fresh, leave out `resume_from_checkpoint`."
         )
-    if said and look.reads:
-        logger.warning("%s is resumed from; what else is there and is not good:%s", found.good, listed)
+    if lines and inspector.reads:
+        logger.warning("Resuming from %s. These are not good:%s", found.good.path, listed)
     return found.good

@@ -1,53 +1,63 @@
-"""Which checkpoints a folder holds, and which of them is the newest."""
+"""Listing the checkpoints in a folder, and finding the newest."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+from typing import Protocol, TypeVar
 
-from ..format.files import MANIFEST, STATE, Checkpoint, parse_hidden, step_of
-from ..format.manifest import read_manifest
+from ..format.files import parse_hidden, step_of
 from ..write.commit import put_back
-from .verify import STRICT, Check, problems
+from .saved import SavedCheckpoint
+from .verify import STRICT, Check
 
 
-def survey(output_dir: str | Path, check: Check = STRICT) -> list[Checkpoint]:
-    """Return all checkpoints in a folder, oldest step first, each with what the quick check finds wrong with it."""
+class Dated(Protocol):
+    """What orders checkpoints in time."""
+
+    @property
+    def step(self) -> int:
+        """The number of steps done."""
+
+    @property
+    def run_id(self) -> str:
+        """The run that wrote it."""
+
+    @property
+    def time(self) -> float:
+        """When it was written, in seconds since 1970."""
+
+
+D = TypeVar("D", bound=Dated)
+
+
+def survey(output_dir: str | Path) -> list[SavedCheckpoint]:
+    """Return all checkpoints in a folder, good and damaged, lowest step first. No file is read."""
     directory = Path(output_dir)
-    found = []
-    for path in directory.iterdir() if directory.is_dir() else ():
-        step = step_of(path)
-        if step is not None and path.is_dir():
-            found.append(describe(path, step, check))
+    found = [
+        SavedCheckpoint.open(path)
+        for path in (directory.iterdir() if directory.is_dir() else ())
+        if step_of(path) is not None and path.is_dir()
+    ]
     return sorted(found, key=lambda checkpoint: checkpoint.step)
 
 
-def describe(path: Path, step: int, check: Check = STRICT) -> Checkpoint:
-    """Return what the folder of a checkpoint says of itself, and what the quick check finds wrong with it."""
-    checkpoint = Checkpoint(path, step, problems=tuple(problems(path, full=False, check=check)))
-    if checkpoint.problems or not (path / MANIFEST).exists():
-        return checkpoint
-    manifest = read_manifest(path)
-    told = {name: manifest[name] for name in ("metrics", "run_id", "time", "seconds") if name in manifest}
-    return replace(checkpoint, **told)
-
-
-def list_checkpoints(output_dir: str | Path) -> list[Checkpoint]:
-    """Return the good checkpoints in a folder, by the quick check, oldest step first."""
-    return [checkpoint for checkpoint in survey(output_dir) if not checkpoint.problems]
+def list_checkpoints(output_dir: str | Path) -> list[SavedCheckpoint]:
+    """Return the checkpoints in a folder that pass the quick check, lowest step first."""
+    return [checkpoint for checkpoint in survey(output_dir) if not checkpoint.problems(full=False)]
 
 
 def unfinished(output_dir: str | Path) -> list[Path]:
-    """Return the folders that killed runs were writing, or removing, a checkpoint in."""
+    """Return the hidden folders in which killed runs were writing or deleting a checkpoint."""
     directory = Path(output_dir)
     folders = sorted(directory.iterdir()) if directory.is_dir() else []
     return [path for path in folders if (hidden := parse_hidden(path)) is not None and hidden.abandoned]
 
 
-def newest_first(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-    """Sort checkpoints: those of the run that was the last to write one come first, later steps before earlier."""
+def newest_first(checkpoints: Iterable[D]) -> list[D]:
+    """Sort checkpoints: those of the run that wrote last come first, and higher steps before lower ones."""
+    checkpoints = list(checkpoints)
     last_of: dict[str, tuple[float, int]] = {}
     for checkpoint in checkpoints:
         written = (checkpoint.time, checkpoint.step)
@@ -55,40 +65,32 @@ def newest_first(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
     return sorted(checkpoints, key=lambda found: (last_of[found.run_id], found.step), reverse=True)
 
 
-def best_of(checkpoint: Checkpoint) -> str:
-    """Return the name of the folder of the best checkpoint, as the state in one tells it; empty where it does not."""
-    try:
-        best = json.loads((checkpoint.path / STATE).read_text(encoding="utf-8")).get("best_model_checkpoint")
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return ""
-    return Path(best).name if isinstance(best, str) else ""
-
-
-def newest_good(checkpoints: list[Checkpoint], check: Check = STRICT) -> tuple[Checkpoint | None, list[Checkpoint]]:
-    """Return the newest checkpoint that the full check finds nothing wrong with, and those that were tried before it.
+def newest_good(
+    checkpoints: Iterable[SavedCheckpoint], check: Check = STRICT
+) -> tuple[SavedCheckpoint | None, list[SavedCheckpoint]]:
+    """Find the newest checkpoint that passes the full check.
 
     Args:
-        checkpoints: those that the quick check found good.
+        checkpoints: those that passed the quick check.
         check: how they are checked.
 
     Returns:
-        The checkpoint, None if there is none, and the damaged ones with what is wrong with them.
+        The checkpoint, None if there is none, and the damaged ones that were tried before it.
     """
-    damaged: list[Checkpoint] = []
+    damaged: list[SavedCheckpoint] = []
     for checkpoint in newest_first(checkpoints):
-        found = problems(checkpoint.path, full=True, check=check)
-        if not found:
+        if not checkpoint.problems(check=check):
             return checkpoint, damaged
-        damaged.append(replace(checkpoint, problems=tuple(found)))
+        damaged.append(checkpoint)
     return None, damaged
 
 
 def get_last_checkpoint(folder: str | Path) -> str | None:
     """Return the path of the newest good checkpoint in a folder, the one that `resume_from_checkpoint=True` takes.
 
-    Every file of it is read and compared with what was written. None if there is no good checkpoint, or no folder.
+    Every file of it is read and compared with its hash. None if there is no good checkpoint, or no folder.
     """
-    with suppress(OSError):  # a folder that cannot be written to can still be read
+    with suppress(OSError):  # a read-only folder can still be read
         put_back(Path(folder))
     good, _ = newest_good(list_checkpoints(folder))
     return None if good is None else str(good.path)

@@ -1,4 +1,4 @@
-"""Loading the state of an optimizer whose parameters may have been in other groups when it was saved."""
+"""Restoring optimizer, schedule and loss scaler, also if the parameters were in other groups when they were saved."""
 
 from __future__ import annotations
 
@@ -12,82 +12,119 @@ from torch.optim import Optimizer
 
 from ....events.errors import ArgumentError, CheckpointError
 from ...optim.build import parameter_groups
-from ...run import Run
+from ..format.files import LACKING
 from ..format.sharded import as_tensor, fitted
+from ..protocols import ResumableRun
+from .saved import SavedCheckpoint
+from .state_files import StatePart
 
 SHAPED = ("exp_avg", "exp_avg_sq", "momentum_buffer")
-"""Parts of a parameter's state that have its shape, in torch's own optimizers; others may keep less of them."""
+"""Entries of torch optimizer states that have the shape of their parameter. Other optimizers may factorise them."""
 
 
-def load_optimizer(run: Run, state: dict[str, Any], path: Path) -> None:
-    """Load the state of the run's optimizer, with the groups that it was saved with.
+def restore_optimizer(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
+    """Load optimizer, learning-rate schedule and loss scaler.
 
-    A state numbers the parameters through its groups. Where a run splits them otherwise, as without weight decay, it
-    takes over the saved division, found by the names of the parameters.
+    Raises:
+        CheckpointError: if one of them is missing and `resume_partial` is not set, or does not fit.
+    """
+    stored = checkpoint.state_files
+    for part, target in targets_of(run).items():
+        path = stored.path_of(part)
+        if target is None:
+            continue
+        if not stored.has(part):
+            if run.args.resume_partial:
+                continue
+            raise CheckpointError(f"{checkpoint.path} has no {path.name}, {LACKING}")
+        if part is StatePart.OPTIMIZER:
+            stored.restore(part, target, partial(load_optimizer, run, path=path))
+        else:
+            stored.restore(part, target, target.load_state_dict)
+
+
+def targets_of(run: ResumableRun) -> dict[StatePart, Any]:
+    """Return the objects of a run that load each part of the training state; None for those that it does not have."""
+    return {
+        StatePart.OPTIMIZER: run.optimizer,
+        StatePart.SCHEDULER: run.lr_scheduler,
+        StatePart.SCALER: run.seams.scaler,
+    }
+
+
+def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
+    """Load the state of the run's optimizer, with the parameter groups that it was saved with.
+
+    An optimizer state numbers the parameters through its groups. If the run groups them differently, for example
+    without weight decay, the optimizer takes over the saved grouping.
 
     Args:
         run: the run.
-        state: as `state_dict()` of an optimizer returns it.
-        path: the file it is from, for errors.
+        state: the result of an optimizer's `state_dict()`.
+        path: the file of the state, for errors.
 
     Raises:
-        CheckpointError: if it is the state of another optimizer, or of one of other parameters.
+        CheckpointError: if it is the state of another optimizer or of other parameters.
     """
     optimizer = run.optimizer
     plain = not run.seams.filled_by("make_optimizer") and isinstance(optimizer, Optimizer)
     if plain:
-        saved = _groups_of(state, path)
-        _divide(optimizer, run.model, [len(group["params"]) for group in saved], path)
-        _check(optimizer, state, saved, path)
-    run.seams.load_optimizer(optimizer, _as_held(optimizer, state, plain))
+        saved = _saved_groups(state, path)
+        _regroup(optimizer, run.model, [len(group["params"]) for group in saved], path)
+        _check_fit(optimizer, state, saved, path)
+    run.seams.load_optimizer(optimizer, _placed_like_parameters(optimizer, state, plain))
 
 
-def _as_held(optimizer: Any, state: Any, plain: bool) -> Any:
-    """Return a state whose tensors are read, and split over processes where their parameters are."""
+def _placed_like_parameters(optimizer: Any, state: Any, plain: bool) -> Any:
+    """Return a state with its tensors read, and sharded where their parameters are sharded."""
     if not isinstance(state, Mapping) or not isinstance(state.get("state"), Mapping):
         return state
-    held: dict[Any, Any] = {}
+    parameters: dict[Any, Any] = {}
     for group, was in zip(optimizer.param_groups, state["param_groups"]) if plain else ():
-        held.update(zip(was["params"], group["params"]))
-    parts = {number: _each(part, partial(fitted, like=held.get(number))) for number, part in state["state"].items()}
-    return {**_each({key: value for key, value in state.items() if key != "state"}, as_tensor), "state": parts}
+        parameters.update(zip(was["params"], group["params"]))
+    states = {
+        number: _map_leaves(entries, partial(fitted, like=parameters.get(number)))
+        for number, entries in state["state"].items()
+    }
+    rest = {key: value for key, value in state.items() if key != "state"}
+    return {**_map_leaves(rest, as_tensor), "state": states}
 
 
-def _each(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return nested dicts, lists and tuples with every other value in them changed."""
+def _map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return nested dicts, lists and tuples with every leaf changed."""
     if isinstance(value, Mapping):
-        return {key: _each(inner, change) for key, inner in value.items()}
+        return {key: _map_leaves(inner, change) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_each(inner, change) for inner in value)
+        return type(value)(_map_leaves(inner, change) for inner in value)
     return change(value)
 
 
-def _groups_of(state: Any, path: Path) -> list[dict[str, Any]]:
+def _saved_groups(state: Any, path: Path) -> list[dict[str, Any]]:
     groups = state.get("param_groups") if isinstance(state, Mapping) else None
     if not isinstance(groups, list) or not isinstance(state.get("state"), Mapping):
         groups = [None]
     if not all(isinstance(group, dict) and isinstance(group.get("params"), list) for group in groups):
-        raise CheckpointError(f"{path} holds no state of an optimizer.")
+        raise CheckpointError(f"{path} is not the state of an optimizer.")
     return groups
 
 
-def _divide(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Path) -> None:
-    """Split the parameters of an optimizer into groups of these sizes, as this library or transformers does it."""
+def _regroup(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Path) -> None:
+    """Put the parameters of an optimizer into groups of these sizes, grouped as this library or transformers does."""
     own = [len(group["params"]) for group in optimizer.param_groups]
     if own == sizes:
         return
     for weight_decay in (1.0, 0.0):
         try:
-            division = [group["params"] for group in parameter_groups(model, weight_decay)]
+            grouped = [group["params"] for group in parameter_groups(model, weight_decay)]
         except ArgumentError:
-            division = []
-        if [len(members) for members in division] == sizes and len(own) == len(sizes) and sum(own) == sum(sizes):
-            for group, members in zip(optimizer.param_groups, division):
+            grouped = []
+        if [len(members) for members in grouped] == sizes and len(own) == len(sizes) and sum(own) == sum(sizes):
+            for group, members in zip(optimizer.param_groups, grouped):
                 group["params"] = members
             return
     raise CheckpointError(
         f"{path} has groups of {_listed(sizes)} parameters, and the optimizer of this run has groups of "
-        f"{_listed(own)}: the model, or which of its parameters are frozen, is not what it was."
+        f"{_listed(own)}. Use the model, and freeze the parameters, of the saved run."
     )
 
 
@@ -95,25 +132,25 @@ def _listed(sizes: list[int]) -> str:
     return " and ".join(map(str, sizes)) or "no"
 
 
-def _check(optimizer: Optimizer, state: dict[str, Any], saved: list[dict[str, Any]], path: Path) -> None:
-    """Refuse the state of an optimizer of another kind, or of parameters of other shapes."""
-    torchs = type(optimizer).__module__.startswith("torch.optim.")
+def _check_fit(optimizer: Optimizer, state: dict[str, Any], saved: list[dict[str, Any]], path: Path) -> None:
+    """Refuse the state of another kind of optimizer, or of parameters with other shapes."""
+    from_torch = type(optimizer).__module__.startswith("torch.optim.")
     for group, was in zip(optimizer.param_groups, saved):
         lacking = [name for name in ("betas", "momentum", "clip_threshold") if name in group and name not in was]
         if lacking:
             raise CheckpointError(
-                f"{path} is of another optimizer than {type(optimizer).__name__}: it has no {lacking[0]!r}. Say by "
-                "`optim` which one it was."
+                f"{path} is the state of another optimizer than {type(optimizer).__name__}: it has no {lacking[0]!r}. "
+                "Set `optim` to the optimizer of the saved run."
             )
-        for parameter, number in zip(group["params"], was["params"]) if torchs else ():
-            parts = state["state"].get(number, {})
-            if not isinstance(parts, Mapping):
-                raise CheckpointError(f"{path} holds no state of an optimizer.")
-            whole = getattr(parameter, "_orig_size", parameter.shape)  # fairscale's name for it, where it split one
+        for parameter, number in zip(group["params"], was["params"]) if from_torch else ():
+            entries = state["state"].get(number, {})
+            if not isinstance(entries, Mapping):
+                raise CheckpointError(f"{path} is not the state of an optimizer.")
+            expected = getattr(parameter, "_orig_size", parameter.shape)  # fairscale's shape before sharding
             for name in SHAPED:
-                shape = getattr(parts.get(name), "shape", whole)
-                if shape != whole:
+                shape = getattr(entries.get(name), "shape", expected)
+                if shape != expected:
                     raise CheckpointError(
-                        f"{path} has a {name!r} of shape {[*shape]} for a parameter of shape {[*whole]}: "
-                        "the model is not what it was."
+                        f"{path} has a {name!r} of shape {[*shape]} for a parameter of shape {[*expected]}. "
+                        "Use the model of the saved run."
                     )

@@ -1,48 +1,55 @@
-"""Resuming: what a training begins from, be it nothing or a checkpoint."""
+"""The start of a training: fresh, or from a checkpoint."""
 
 from __future__ import annotations
 
+import copy
+import logging
 import uuid
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from ....events.errors import CheckpointError
 from ....events.state import TrainerState
-from ...data.feed import Feed
-from ...data.plan import Plan
+from ...data.plan import RunPlan
 from ...data.position import Position, restore_position
-from ...run import Run
-from .. import store
-from ..format.files import Checkpoint
+from ..format.files import LACKING, CheckpointRecord
+from ..protocols import ResumableFeed, ResumableRun
 from ..rng_state import restore_random_states
-from . import hf_checkpoint as foreign
-from .other_ranks import adapted, in_rows
-from .partial import begin_the_rest_anew
+from .missing_state import warn_of_missing_state
+from .optimizer_state import restore_optimizer
+from .saved import SavedCheckpoint
+from .world_size import adapt_to_world_size, position_in_samples
+
+logger = logging.getLogger(__name__)
 
 
-class NoResumption:
-    """Begins a training from its beginning."""
+class FreshStart:
+    """Starts a training at its first step."""
 
-    def __init__(self, run: Run) -> None:
-        """Begin `run` anew."""
+    def __init__(self, run: ResumableRun) -> None:
+        """Start `run`."""
         self.run = run
 
     def data_seed(self, wanted: int | None) -> int:
-        """Return the seed of the data's order."""
+        """Return the seed of the data order."""
         return wanted if wanted is not None else torch.initial_seed()
 
-    def begin(self, plan: Plan) -> tuple[TrainerState, Position]:
-        """Return the state and position to begin with."""
-        self.run.run_id = self.run.ranks.gather_objects(uuid.uuid4().hex)[0]  # by which machines know it is one run
-        return self._state(TrainerState(), plan), Position()
+    def begin(self, plan: RunPlan) -> tuple[TrainerState, RunPlan, Position]:
+        """Return the trainer state, the plan and the data position to start with."""
+        self.run.run_id = self._new_run_id()
+        return self._state(TrainerState(), plan), plan, Position()
 
-    def restore(self, feed: Feed) -> None:
-        """Put everything that is built back to where it was."""
-        self.run.randomness = {}
-        self.run.callback_states.restore({})  # what an earlier run of this trainer carried on ends here
+    def restore(self, feed: ResumableFeed) -> None:
+        """Restore everything that is built by now: optimizer, callbacks, RNG states, loader position."""
+        self.run.continue_from({})
+        self.run.callback_states.restore({})  # drops the states that an earlier run of this trainer carried
 
-    def _state(self, state: TrainerState, plan: Plan) -> TrainerState:
+    def _new_run_id(self) -> str:
+        run_id: str = self.run.ranks.gather_objects(uuid.uuid4().hex)[0]  # the same on every rank
+        return run_id
+
+    def _state(self, state: TrainerState, plan: RunPlan) -> TrainerState:
         args, ranks = self.run.args, self.run.ranks
         state.max_steps = plan.max_steps
         state.num_train_epochs = plan.epochs
@@ -56,77 +63,92 @@ class NoResumption:
         return state
 
 
-class Resumption(NoResumption):
-    """Goes on from a checkpoint."""
+class Resumption(FreshStart):
+    """Resumes a training from a checkpoint."""
 
-    def __init__(self, run: Run, folder: Path) -> None:
-        """Read the state in `folder`, and load its weights into the run's model.
+    def __init__(self, run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
+        """Read the trainer state, and load the weights into the run's model.
 
         Raises:
-            CheckpointError: if the folder is no checkpoint, or its weights do not fit.
+            CheckpointError: if the folder is not a checkpoint, or its weights do not fit.
         """
         super().__init__(run)
-        self.folder = folder
-        self.saved: dict[str, Any] = store.read_state(folder)
-        # A model that has no values yet, or was split by an earlier training, is loaded when each process has its part.
+        self.checkpoint = checkpoint
+        self.saved: dict[str, Any] = copy.deepcopy(checkpoint.state)  # training appends to lists in it
+        # A model without values, or sharded by an earlier training, is loaded once each rank has its shard.
         self.loads_later = any(weight.is_meta or not weight.numel() for weight in run.model.parameters())
         if not self.loads_later:
-            store.load_weights(run.model, folder)
-        self.foreign = foreign.is_foreign(folder)
-        if self.foreign:
-            foreign.say_what_is_left_out(self.saved, folder)
+            checkpoint.load_weights(run.model)
+        if ignored := checkpoint.state_files.ignored_callbacks(self.saved):
+            logger.info(
+                "%s is a transformers checkpoint. The states of its callbacks are not restored: %s.",
+                checkpoint.path,
+                ", ".join(ignored),
+            )
 
     def data_seed(self, wanted: int | None) -> int:
         saved = self.saved.get("data_seed")
         return saved if saved is not None else super().data_seed(wanted)
 
-    def begin(self, plan: Plan) -> tuple[TrainerState, Position]:
-        self.run.run_id = self.saved.get("run_id") or self.run.ranks.gather_objects(uuid.uuid4().hex)[0]
+    def begin(self, plan: RunPlan) -> tuple[TrainerState, RunPlan, Position]:
+        self.run.run_id = self.saved.get("run_id") or self._new_run_id()
         state = TrainerState.from_dict(self.saved)
         self.run.control.ledger.load_list(self.saved.get("ledger", []))
         where = self.saved.get("position")
         if where:
             step, after = state.global_step, getattr(self.run.train_dataloader, "batches_after", lambda rows: None)
             position, offset = restore_position(where, plan, self.run.sizes, step, after)
-            self.run.plan = plan = plan.moved(offset, step, position.epoch, self.run.args.max_steps > 0)
-            return self._state(state, plan), position
-        epoch, steps = divmod(state.global_step, plan.steps_per_epoch)
-        return self._state(state, plan), Position(epoch, steps * self.run.args.gradient_accumulation_steps)
+            plan = plan.moved(offset, step, position.epoch, self.run.args.max_steps > 0)
+        else:
+            epoch, steps = divmod(state.global_step, plan.steps_per_epoch)
+            position = Position(epoch, steps * self.run.args.gradient_accumulation_steps)
+        if self.run.args.ignore_data_skip:
+            position = Position(position.epoch)
+        return self._state(state, plan), plan, position
 
-    def restore(self, feed: Feed) -> None:
-        run = self.run
+    def restore(self, feed: ResumableFeed) -> None:
+        run, checkpoint = self.run, self.checkpoint
         if self.loads_later or run.seams.filled_by("load_model"):
-            store.load_weights(run.model, self.folder, run.seams.load_model)
-        reads = foreign if self.foreign else store
-        reads.restore_optimizer(run, self.folder)
+            checkpoint.load_weights(run.model, run.seams.load_model)
+        restore_optimizer(run, checkpoint)
         if run.args.restore_callback_states_from_checkpoint:
-            run.callback_states.restore(store.callback_states(self.folder))
-        if run.args.ignore_data_skip and run.position is not None:
-            run.position = Position(run.position.epoch)
-        own = reads.read_own(run, self.folder)
-        begin_the_rest_anew(run, self.folder)
-        if not self.foreign:
-            own = adapted(own, run, self.folder)
+            run.callback_states.restore(checkpoint.callback_states())
+        own = self._own()
+        warn_of_missing_state(run, checkpoint)
+        own = adapt_to_world_size(own, run, checkpoint)
         run.losses.load_state_dict(own.get("losses", {}))
-        last = own.get("last_step", {})
-        run.grad_norm, run.learning_rate = last.get("grad_norm"), last.get("learning_rate")
-        run.randomness = own
-        feed.resume(self._place(own.get("place", {})), lambda: _go_on_drawing(run), self.foreign)
-        run.contents.clear()
-        run.checkpoint = Checkpoint(self.folder, run.state.global_step)
+        run.restore_step(own.get("last_step", {}))
+        run.continue_from(own)
+        restore_late = not checkpoint.state_files.resumes_loader_exactly
+        feed.resume(self._place(own.get("place", {})), lambda: _restore_rng(run), restore_late)
+        checkpoint.release()
+        run.set_checkpoint(CheckpointRecord(checkpoint.path, run.state.global_step))
         run.announce("on_load")
 
+    def _own(self) -> dict[str, Any]:
+        """Return what this rank saved for itself.
+
+        Raises:
+            CheckpointError: if no rank has RNG states and `resume_partial` is not set.
+        """
+        rank, world_size = self.run.ranks.rank, self.run.ranks.world_size
+        stored = self.checkpoint.state_files
+        own = stored.own(rank, world_size)
+        if not own and not stored.has_rng_states() and not self.run.args.resume_partial:
+            raise CheckpointError(f"{self.checkpoint.path} has no {stored.rng_path(rank, world_size).name}, {LACKING}")
+        return own
+
     def _place(self, place: dict[str, Any]) -> dict[str, Any]:
-        """Return where the loader goes on: exactly where it was, or in batches of another size at the row it was at."""
+        """Return the loader position to resume at. With another batch size it is counted in samples."""
         where, size = self.saved.get("position"), self.run.sizes.rows_per_batch
         if not where:
             return place
         was = where.get("rows_per_batch", size)
         if was != size:
-            place = in_rows(place)
+            place = position_in_samples(place)
         return {**place, "row": where.get("rows", where["batches"] * was)}
 
 
-def _go_on_drawing(run: Run) -> None:
+def _restore_rng(run: ResumableRun) -> None:
     if run.randomness:
         restore_random_states(run.randomness)

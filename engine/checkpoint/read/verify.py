@@ -1,4 +1,4 @@
-"""Whether a checkpoint is what was written: a folder in, a list of what is wrong with it out."""
+"""Verification: compare a checkpoint folder with its manifest and return what is wrong, one sentence per problem."""
 
 from __future__ import annotations
 
@@ -12,133 +12,145 @@ from pathlib import Path
 from safetensors import safe_open
 
 from ....events.errors import CheckpointError
-from ..format.files import ARGUMENTS, FOREIGN_ARGUMENTS, MANIFEST, MODEL, OURS, PREFIX, STATE
-from ..format.hashing import Digest, at_once, digest_of
-from ..format.manifest import has, inside, read_manifest
-
-INDEX = f"{MODEL}.index.json"
-PICKLED = "pytorch_model.bin"
-"""What transformers' weights are in where they are not in safetensors: tensors, pickled."""
+from ..format.files import ARGUMENTS, HF_ARGUMENTS, INDEX, MANIFEST, MODEL, NATIVE, PICKLED_MODEL, PREFIX, STATE
+from ..format.folder import CheckpointFolder
+from ..format.hashing import Digest, at_once, digest_of, digest_of_bytes
+from ..format.manifest import inside
 
 
 @dataclass(frozen=True)
 class Check:
-    """How a checkpoint is checked."""
+    """What a checkpoint must have, and what happens to the tensors that are read."""
 
-    read: Callable[[Path], Digest] = digest_of
-    """Reads a file, on one of several threads, and returns its size and hash."""
-    of_run: tuple[str, ...] = ()
-    """Patterns of the files without which a run can go on if `resume_partial` allows it."""
+    optional: tuple[str, ...] = ()
+    """Patterns of the files that `resume_partial` does without."""
     partial: bool = False
-    """Whether it does, and those need not be there."""
+    """Whether the optional files may be missing."""
+    keep_tensors: bool = False
+    """Keep the verified tensors of the training state in memory until they are loaded."""
 
-    def lacks(self, name: str) -> str:
-        """Return what to say of a file that is not there; an empty string where it need not be."""
-        begins_anew = any(fnmatch(name, pattern) for pattern in self.of_run)
-        if not begins_anew:
+    def missing(self, name: str) -> str:
+        """Return the problem of a missing file; an empty string if it may be missing."""
+        if not any(fnmatch(name, pattern) for pattern in self.optional):
             return f"{name} is missing"
-        return "" if self.partial else f"{name} is missing (`resume_partial=True` begins anew what was in it)"
+        return "" if self.partial else f"{name} is missing (`resume_partial=True` starts this part fresh)"
 
 
 STRICT = Check()
-"""Everything that was written is there."""
+"""Every file of the manifest must be there."""
 
 
-def problems(folder: Path, *, full: bool, check: Check = STRICT) -> list[str]:
-    """Return what is wrong with a checkpoint, a sentence each; nothing if it is good.
+def problems(path: Path, *, full: bool, check: Check = STRICT) -> list[str]:
+    """Open the checkpoint in a folder and return what is wrong with it. See `problems_of`."""
+    return problems_of(CheckpointFolder(path), full=full, check=check)
 
-    A checkpoint without a list of its files, as other libraries and the first version of this one write them, is good
-    if the files are there that any checkpoint must have, and those that can be checked without such a list are whole.
+
+def problems_of(
+    folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Callable[[Path], Digest] = digest_of
+) -> list[str]:
+    """Return what is wrong with a checkpoint, a sentence each; empty if it is good.
+
+    Checkpoints of other libraries and of format 1 do not list their files. Such a checkpoint is good if it has a
+    trainer state and weights, and if every file with its own checksum or header passes that check.
 
     Args:
         folder: the checkpoint.
-        full: whether the contents of the files are compared too, which reads them all; else their sizes only.
-        check: how else it is checked.
+        full: read and hash every file. Otherwise only existence and sizes are checked.
+        check: what may be missing.
+        read: reads a file and returns its digest. Several threads call it.
     """
-    if folder.name.startswith(f".tmp-{PREFIX}"):
+    if folder.path.name.startswith(f".tmp-{PREFIX}"):
         return ["it was never finished"]
-    return damage(folder, full=full, check=check)
+    return damage(folder, full=full, check=check, read=read)
 
 
-def damage(folder: Path, *, full: bool, check: Check = STRICT) -> list[str]:
-    """Return what is wrong with the contents of a folder, whatever its name; see `problems`."""
-    if not folder.is_dir():
+def damage(
+    folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Callable[[Path], Digest] = digest_of
+) -> list[str]:
+    """Return what is wrong with the contents of a folder of any name. See `problems_of`."""
+    path = folder.path
+    if not path.is_dir():
         return ["there is no such folder"]
-    if links := _links_out(folder):
+    if links := _links_to_outside(path):  # before any file is read
         return links
-    if not (folder / MANIFEST).exists() and (own := _of_ours(folder)):
-        return [f"{MANIFEST} is missing, though {own} is there: nothing says what was written"]
     try:
-        files = read_manifest(folder).get("files") if (folder / MANIFEST).exists() else None
+        manifest = folder.manifest
     except CheckpointError as error:
         return [str(error)]
+    if manifest is None and (name := _native_file(path)):
+        return [f"{MANIFEST} is missing and {name} is there: nothing lists what was written"]
+    files = None if manifest is None else manifest.get("files")
     if files is None:
-        return _missing(folder) or (_unreadable(folder) if full else [])
+        return _missing(folder) or (_unreadable(path) if full else [])
     listed = {name: Digest(entry["size"], entry["sha256"]) for name, entry in files.items()}
-    found = {name: _misfit(folder, name, digest, check) for name, digest in listed.items()}
+    found = {name: _wrong_size(path, name, digest, check) for name, digest in listed.items()}
     if full:
         whole = [name for name, problem in found.items() if not problem]
-        found.update(zip(whole, at_once(lambda name: _changed(folder, name, listed[name], check), whole)))
+        hashed = at_once(lambda name: _changed(folder, name, listed[name], check, read), whole)
+        found.update(zip(whole, hashed))
     return [problem for problem in found.values() if problem]
 
 
-def _of_ours(folder: Path) -> str:
+def _native_file(path: Path) -> str:
     """Return the name of a file in a folder that only this library writes; an empty string if there is none."""
-    names = sorted(path.name for path in folder.iterdir())
-    # Some keep the arguments of transformers as JSON beside them.
-    foreign = {ARGUMENTS} if FOREIGN_ARGUMENTS in names else set()
-    return next((name for name in names if name not in foreign and any(fnmatch(name, own) for own in OURS)), "")
+    names = sorted(file.name for file in path.iterdir())
+    # Some users keep the arguments of transformers as JSON beside the pickled ones.
+    shared = {ARGUMENTS} if HF_ARGUMENTS in names else set()
+    return next((name for name in names if name not in shared and any(fnmatch(name, own) for own in NATIVE)), "")
 
 
-def leads_out(folder: Path, name: str) -> str:
-    """Return where a file of a folder is a link to, if that is outside of the folder; else an empty string."""
-    path = folder / name
+def link_target_outside(path: Path, name: str) -> str:
+    """Return the target of a link in a folder if it is outside of the folder; else an empty string."""
+    file = path / name
     try:
-        return "" if path.resolve().is_relative_to(folder.resolve()) else str(path.readlink())
-    except (OSError, RuntimeError):  # a link to itself
-        return str(path)
+        return "" if file.resolve().is_relative_to(path.resolve()) else str(file.readlink())
+    except (OSError, RuntimeError):  # the link leads to itself
+        return str(file)
 
 
-def _links_out(folder: Path) -> list[str]:
+def _links_to_outside(path: Path) -> list[str]:
     found = []
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_symlink() and (where := leads_out(folder, name)):
-            found.append(f"{name} is a link to {where}, outside of the folder; copy the folder with what it links to")
+    for file in sorted(path.rglob("*")):
+        name = file.relative_to(path).as_posix()
+        if file.is_symlink() and (target := link_target_outside(path, name)):
+            found.append(f"{name} is a link to {target}, outside of the folder; copy the files into the folder")
     return found
 
 
-def _misfit(folder: Path, name: str, written: Digest, check: Check) -> str:
-    """Return what is wrong with a file that is seen without reading it; an empty string if nothing is."""
-    path = folder / name
+def _wrong_size(path: Path, name: str, written: Digest, check: Check) -> str:
+    """Return the problem of a file that shows without reading it; an empty string if there is none."""
+    file = path / name
     try:
-        if not path.is_file():
-            return f"{name} is no file" if path.exists() else check.lacks(name)
-        size = path.stat().st_size
+        if not file.is_file():
+            return f"{name} is not a file" if file.exists() else check.missing(name)
+        size = file.stat().st_size
     except OSError as error:
         return f"{name} cannot be read: {error}"
-    return "" if size == written.size else f"{name} has {size} bytes, and {written.size} were written"
+    return "" if size == written.size else f"{name} has {size} bytes, but {written.size} were written"
 
 
-def _changed(folder: Path, name: str, written: Digest, check: Check) -> str:
-    """Read a file, and return in what it is not what was written; an empty string if it is."""
+def _changed(folder: CheckpointFolder, name: str, written: Digest, check: Check, read: Callable[[Path], Digest]) -> str:
+    """Read a file and return how it differs from what was written; an empty string if it does not."""
     try:
-        found = check.read(folder / name)
+        # The trainer state is parsed from the bytes that are hashed here.
+        found = digest_of_bytes(folder.state_bytes) if name == STATE else read(folder.path / name)
     except FileNotFoundError:
-        return check.lacks(name)
+        return check.missing(name)
     except OSError as error:
         return f"{name} cannot be read: {error}"
     if found.sha256 == written.sha256:
         return ""
-    return f"{name} is not what was written: its SHA-256 is {found.sha256[:12]}..., not {written.sha256[:12]}..."
+    return (
+        f"{name} has changed since it was written: its SHA-256 is {found.sha256[:12]}..., not {written.sha256[:12]}..."
+    )
 
 
-def _missing(folder: Path) -> list[str]:
-    """Return what is wrong with a checkpoint that has no list of its files."""
+def _missing(folder: CheckpointFolder) -> list[str]:
+    """Return which required files a checkpoint without a list of files lacks."""
     found = []
     try:
-        if not isinstance(json.loads((folder / STATE).read_text(encoding="utf-8")), dict):
-            found.append(f"{STATE} is no state of a run")
+        if not isinstance(json.loads(folder.state_bytes.decode("utf-8")), dict):
+            found.append(f"{STATE} is not an object with the state of a run")
     except FileNotFoundError:
         found.append(f"{STATE} is missing")
     except (OSError, ValueError, RecursionError) as error:
@@ -146,57 +158,57 @@ def _missing(folder: Path) -> list[str]:
     try:
         weights = weight_files(folder)
     except (OSError, ValueError, RecursionError) as error:
-        return [*found, f"{index_of(folder).name} cannot be read: {error}"]
+        return [*found, f"{index_name(folder)} cannot be read: {error}"]
     for name in weights:
-        if not (folder / name).is_file():
+        if not (folder.path / name).is_file():
             found.append(f"{name} is missing")
-        elif not (folder / name).stat().st_size:
+        elif not (folder.path / name).stat().st_size:
             found.append(f"{name} is empty")
     return found
 
 
-def _unreadable(folder: Path) -> list[str]:
-    """Return which files of a checkpoint that has no hashes were cut short, or are not what their own sums say."""
+def _unreadable(path: Path) -> list[str]:
+    """Return which files without a hash are cut short or fail their own checksums."""
     found = []
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".safetensors", ".pt", ".pth") or path.match("pytorch_model*.bin"):
+    for file in sorted(path.iterdir()):
+        if file.suffix in (".safetensors", ".pt", ".pth") or file.match("pytorch_model*.bin"):
             try:
-                _read_through(path)
-            except Exception as error:  # of many kinds, none of which is more than that it cannot be read
-                found.append(f"{path.name} is damaged: {error}")
+                _read_through(file)
+            except Exception as error:  # parsers raise many types, and each means that the file cannot be read
+                found.append(f"{file.name} is damaged: {error}")
     return found
 
 
 def _read_through(path: Path) -> None:
     if path.suffix == ".safetensors":
         with safe_open(path, framework="np"):
-            return  # its header fits its size; it has no sums
+            return  # the header fits the size of the file; there are no checksums
     with open(path, "rb") as file:
-        zipped = file.read(2) == b"PK"  # or in torch's earlier format, which has no sums either
+        zipped = file.read(2) == b"PK"  # torch's legacy format has no checksums
     if zipped:
         with zipfile.ZipFile(path) as archive:
             if bad := archive.testzip():
-                raise ValueError(f"{bad} in it is not what was written")
+                raise ValueError(f"the checksum of {bad} in it does not match")
 
 
-def index_of(folder: Path) -> Path:
-    """Return where the index of a checkpoint's weights is if they are in several files."""
-    pickled = f"{PICKLED}.index.json"
-    others = any(has(folder, name) for name in (INDEX, MODEL, PICKLED))
-    return folder / (pickled if has(folder, pickled) and not others else INDEX)
+def index_name(folder: CheckpointFolder) -> str:
+    """Return the name of the index of a checkpoint's weights, if they were in several files."""
+    pickled = f"{PICKLED_MODEL}.index.json"
+    others = any(folder.has(name) for name in (INDEX, MODEL, PICKLED_MODEL))
+    return pickled if folder.has(pickled) and not others else INDEX
 
 
-def weight_files(folder: Path) -> list[str]:
-    """Return the names of the files that a checkpoint's weights are in, or should be.
+def weight_files(folder: CheckpointFolder) -> list[str]:
+    """Return the names of the files that a checkpoint's weights are in, missing ones included.
 
     Raises:
-        OSError: if the index of the files cannot be read.
-        ValueError: if it is no index, or names a file outside of the folder.
+        OSError: if the index cannot be read.
+        ValueError: if it is not an index, or names a file outside of the folder.
     """
-    path = index_of(folder)
-    if not has(folder, path.name):
-        return [PICKLED] if has(folder, PICKLED) and not has(folder, MODEL) else [MODEL]
-    index = json.loads(path.read_text(encoding="utf-8"))
+    name = index_name(folder)
+    if not folder.has(name):
+        return [PICKLED_MODEL] if folder.has(PICKLED_MODEL) and not folder.has(MODEL) else [MODEL]
+    index = json.loads((folder.path / name).read_text(encoding="utf-8"))
     if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
         raise ValueError("it has no 'weight_map'")
     names = sorted({str(name) for name in index["weight_map"].values()})

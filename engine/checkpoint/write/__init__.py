@@ -1,1 +1,1 @@
-"""Writing checkpoints: model files, commit, background writer, disk space and retention."""
+"""Writing checkpoints: snapshot, model files, commit, background writer, disk space and retention."""

@@ -1,4 +1,4 @@
-"""Writing on a thread: one checkpoint at a time, while training goes on."""
+"""A thread that writes one checkpoint at a time while training continues."""
 
 from __future__ import annotations
 
@@ -6,37 +6,41 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 
-class Writer:
-    """Does one piece of work at a time on a thread of its own; what fails there is raised where it is waited for."""
+class BackgroundWriter:
+    """Runs one task at a time on a thread. Its error is raised by the next call that waits for it."""
 
     def __init__(self) -> None:
-        """Begin with nothing to do, and no thread."""
+        """Start idle. The thread starts with the first task."""
         self._pool: ThreadPoolExecutor | None = None
-        self._work: Future[None] | None = None
+        self._task: Future[None] | None = None
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have work done, after that under way; its error, if it fails, is raised here."""
+        """Wait for the running task, then start another. An error of the running task is raised here."""
         self.wait()
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._work = self._pool.submit(work)
+        self._task = self._pool.submit(work)
 
     @property
     def done(self) -> bool:
-        """Whether work was submitted, is finished, and was not waited for."""
-        return self._work is not None and self._work.done()
+        """Whether a task has finished that `wait` has not been called for."""
+        return self._task is not None and self._task.done()
 
     def wait(self) -> None:
-        """Wait for the work under way, if there is any, and raise the error it met."""
-        work, self._work = self._work, None
-        if work is not None:
-            work.result()
+        """Wait for the running task, if there is one, and raise its error."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.result()
 
     def close(self) -> None:
-        """Wait, and let the thread go."""
+        """Wait for the running task, then end the thread."""
         pool, self._pool = self._pool, None
         try:
             self.wait()
         finally:
             if pool is not None:
                 pool.shutdown()
+
+
+Writer = BackgroundWriter
+"""The former name of `BackgroundWriter`."""

@@ -1,12 +1,12 @@
-"""Committing a checkpoint: everything is written under a name that nobody reads, and renamed when it is whole.
+"""Committing a checkpoint: write it under a hidden name, then rename it.
 
-The order of what is done, so that a process may be killed, or the machine lose its power, at any point of it:
+The order makes the save safe against a kill or a power loss at any point:
 
-1. Every file is written and synchronised, and its size and hash are noted: of one while the next is written.
-2. The manifest, which lists them, is written and synchronised, and so are the folders.
-3. The folder is renamed to its name, and the folder it is in is synchronised.
+1. Every file is written and synchronised to the disk. Its size and hash are computed while the next one is written.
+2. The manifest, which lists the files, is written and synchronised. The folders are synchronised.
+3. The folder is renamed to its final name. The folder that contains it is synchronised.
 
-Nothing is deleted under its own name: a folder is renamed away first, so that no half of one is ever found.
+A folder is renamed before it is deleted, so a half-deleted checkpoint never has its final name.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
-from ..format.files import MANIFEST, Checkpoint, Hidden, folder_name, hidden_name, parse_hidden
+from ..format.files import MANIFEST, Hidden, folder_name, hidden_name, parse_hidden
+from ..format.folder import CheckpointFolder
 from ..format.hashing import AT_ONCE, Digest, Hashing, at_once, digest_of
 from ..read.verify import damage
 
 
 class HashedFile:
-    """A file that is hashed as it is written, by a thread beside: both take about as long."""
+    """A file that is hashed on another thread while it is written."""
 
     def __init__(self, file: BinaryIO, thread: Executor) -> None:
-        """Write into `file`, and hash on `thread`, which must be a single one."""
+        """Write into `file`, and hash on `thread`, which must run one task at a time."""
         self._file = file
         self._hashing = Hashing(thread)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write bytes, which must stay as they are until the digest is taken."""
+        """Write bytes. They must not change until `digest` returns."""
         self._hashing.add(data)
         self._file.write(data)
 
     def digest(self) -> Digest:
-        """Return what was written until now."""
+        """Return the digest of what was written."""
         return self._hashing.digest()
 
 
 class Staging:
-    """The hidden folder that a checkpoint is written into before it has its name."""
+    """The hidden folder that a checkpoint is written into before it gets its final name."""
 
     def __init__(self, target: Path, name: Hidden) -> None:
-        """Be the folder `name`, which becomes `target`."""
+        """Use the folder `name`, which becomes `target`."""
         self.target = target
         self.name = name
         self.path = target.with_name(str(name))
@@ -58,14 +59,14 @@ class Staging:
         self._synchronising: list[Future[None]] = []
 
     def create(self) -> None:
-        """Make the folder, and remove what was left of others."""
+        """Create the folder, and remove what killed sessions left."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         sweep(self.path.parent, self.name.run_id)
         self.path.mkdir()
 
     @contextmanager
     def open(self, name: str) -> Iterator[HashedFile]:
-        """Open a new file for writing; it is hashed on the way.
+        """Open a new file in the folder for writing. It is hashed while it is written.
 
         Args:
             name: its name in the folder.
@@ -78,13 +79,13 @@ class Staging:
             self.digests[name] = hashed.digest()
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a file of text."""
+        """Write a text file."""
         with self.open(name) as file:
             file.write(text.encode())
 
-    def take_note(self) -> None:
-        """Begin to read and synchronise the files that others put into the folder, and that are complete."""
-        allowed = self.path.stat().st_mode & 0o666  # safetensors lets nobody but the owner read
+    def add_written_files(self) -> None:
+        """Start to hash and synchronise the complete files that others wrote into the folder."""
+        allowed = self.path.stat().st_mode & 0o666  # safetensors creates files that only the owner can read
         for path in sorted(self.path.rglob("*")):
             name = path.relative_to(self.path).as_posix()
             if path.is_file() and name not in self.digests and name not in self._reading:
@@ -93,11 +94,8 @@ class Staging:
                 self._synchronise(path)
 
     def flush(self) -> None:
-        """Wait until the files that are known here are on the disk."""
+        """Wait until the known files are on the disk and hashed."""
         self._wait()
-
-    def _synchronise(self, path: Path) -> None:
-        self._synchronising.append(self._beside.submit(_synchronise, path))
 
     def _wait(self) -> None:
         waiting, self._synchronising = self._synchronising, []
@@ -106,17 +104,20 @@ class Staging:
         self.digests |= {name: reading.result() for name, reading in self._reading.items()}
         self._reading = {}
 
-    def commit(self, facts: Mapping[str, Any], digests: Mapping[str, Digest]) -> None:
-        """Write the manifest and give the folder its name. If that fails, everything is as it was before.
+    def _synchronise(self, path: Path) -> None:
+        self._synchronising.append(self._beside.submit(_synchronise, path))
 
-        A checkpoint that has the name already is replaced.
+    def commit(self, facts: Mapping[str, Any], digests: Mapping[str, Digest]) -> None:
+        """Write the manifest and rename the folder. If that fails, everything stays as it was.
+
+        A checkpoint with the final name is replaced.
 
         Args:
-            facts: what the manifest says beside the list of files.
-            digests: the files that are known, and on the disk; those that others put into the folder are read here.
+            facts: the entries of the manifest, without the list of files.
+            digests: the files that are hashed and on the disk. Other files in the folder are hashed here.
         """
         self.digests |= digests
-        self.take_note()
+        self.add_written_files()
         self._wait()
         listed = {name: asdict(self.digests[name]) for name in sorted(self.digests)}
         self.write_text(MANIFEST, json.dumps({**facts, "files": listed}, indent=2) + "\n")
@@ -145,7 +146,7 @@ class Staging:
 
 
 def synchronise(paths: Iterable[Path]) -> None:
-    """Wait until files, or the names in folders, are on the disk: all at once, which a disk does in the time of one."""
+    """Wait until files, or the names in folders, are on the disk. All are synchronised at the same time."""
     at_once(_synchronise, paths)
 
 
@@ -157,11 +158,27 @@ def _synchronise(path: Path) -> None:
         os.close(descriptor)
 
 
-def remove(checkpoint: Checkpoint) -> None:
-    """Delete a checkpoint, under another name.
+class Removable(Protocol):
+    """A checkpoint that can be deleted."""
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+
+    @property
+    def step(self) -> int:
+        """The number of steps done."""
+
+    @property
+    def run_id(self) -> str:
+        """The run that wrote it."""
+
+
+def remove(checkpoint: Removable) -> None:
+    """Rename a checkpoint, then delete it.
 
     Raises:
-        OSError: if that fails; it is whole then, or has its name no more.
+        OSError: if that fails. The checkpoint is complete then, or no longer has its name.
     """
     aside = checkpoint.path.with_name(str(hidden_name(checkpoint.step, checkpoint.run_id, "-removed")))
     shutil.rmtree(aside, ignore_errors=True)
@@ -170,13 +187,13 @@ def remove(checkpoint: Checkpoint) -> None:
 
 
 def sweep(output_dir: Path, run_id: str) -> None:
-    """Remove what killed sessions left unfinished: that of this run, and of others whose process is known to be gone.
+    """Remove what killed sessions left: those of this run, and those of other runs with a process that has ended.
 
-    What another run writes on another machine is not touched: nobody here knows whether it is alive.
+    Folders that another run writes on another machine are kept, because it may be alive.
 
     Args:
-        output_dir: where its checkpoints are.
-        run_id: the run, as it stands in the names of its hidden folders.
+        output_dir: the folder of the checkpoints.
+        run_id: this run, as the names of its hidden folders give it.
     """
     put_back(output_dir)
     for path, hidden in _abandoned(output_dir):
@@ -185,10 +202,10 @@ def sweep(output_dir: Path, run_id: str) -> None:
 
 
 def put_back(output_dir: Path) -> None:
-    """Give checkpoints their name back that were about to be replaced when the run was killed."""
+    """Give the final name back to good checkpoints that a killed run was about to replace."""
     for path, hidden in _abandoned(output_dir):
         target = path.with_name(folder_name(hidden.step))
-        if hidden.aside == "-replaced" and not target.exists() and not damage(path, full=False):
+        if hidden.aside == "-replaced" and not target.exists() and not damage(CheckpointFolder(path), full=False):
             os.rename(path, target)
 
 

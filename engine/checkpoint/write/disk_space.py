@@ -1,4 +1,4 @@
-"""Room on the disk: how much a checkpoint needs, how much there is, and what to say when writing fails."""
+"""Disk space: how much a checkpoint needs, how much is free, and what an error of the disk says."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import torch
 from safetensors import SafetensorError
 
 from ....events.errors import CheckpointError
-from ...run import Run
+from ..protocols import SavableRun
 
 _REST = 1 << 20
-"""Bytes for all that is no tensor."""
+"""Bytes for everything that is not a tensor."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-def bytes_needed(run: Run, *others: Any) -> int:
-    """Estimate the size of a checkpoint: the tensors of the model and the optimizer, and those in other values."""
+def bytes_needed(run: SavableRun, *others: Any) -> int:
+    """Estimate the size of a checkpoint in bytes: the tensors of model and optimizer, and those in `others`."""
     total = bytes_of([*run.model.parameters(), *run.model.buffers()]) + bytes_of(others) + _REST
     if not run.args.save_only_model:
         total += bytes_of(getattr(run.optimizer, "state", {}))
@@ -41,7 +41,7 @@ def bytes_of(value: Any) -> int:
 
 
 def bytes_free(folder: Path) -> int | None:
-    """Return the bytes that are free where a folder is, or is to be; None if the system does not say."""
+    """Return the free bytes on the disk of a folder, existing or not; None if the system does not say."""
     existing = next((parent for parent in (folder, *folder.absolute().parents) if parent.is_dir()), None)
     try:
         usage = shutil.disk_usage(existing or folder)
@@ -51,10 +51,10 @@ def bytes_free(folder: Path) -> int | None:
 
 
 def check_space(needed: int, folder: Path) -> None:
-    """Refuse to begin what will not fit.
+    """Refuse to start a save that does not fit on the disk.
 
     Raises:
-        OSError: if fewer bytes are free than are needed.
+        OSError: if fewer bytes are free than needed.
     """
     free = bytes_free(folder)
     if free is not None and free < needed:
@@ -63,12 +63,12 @@ def check_space(needed: int, folder: Path) -> None:
 
 @contextmanager
 def explained(step: int, needed: int, folder: Path) -> Iterator[None]:
-    """Turn an error of the disk into one that says what was to be written where, and what to do.
+    """Turn an error of the disk into one that says what was to be written, where, and what to do.
 
     Args:
-        step: that of the checkpoint being written.
-        needed: its size in bytes.
-        folder: where it is to be.
+        step: the step of the checkpoint.
+        needed: its estimated size in bytes.
+        folder: the folder that it is written into.
 
     Raises:
         CheckpointError: in place of any error of the disk.
@@ -79,10 +79,10 @@ def explained(step: int, needed: int, folder: Path) -> Iterator[None]:
         raise
     except (OSError, SafetensorError) as error:
         free = bytes_free(folder)
-        room = f"It needs about {needed} bytes, and {'nobody knows how many' if free is None else free} are free there."
+        available = "an unknown number is free" if free is None else f"{free} are free"
         raise CheckpointError(
-            f"The checkpoint of step {step} cannot be written to {folder}: {str(error).rstrip('.')}. {room} The "
-            f"checkpoints that were there before are as they were. "
+            f"The checkpoint of step {step} cannot be written to {folder}: {str(error).rstrip('.')}. "
+            f"It needs about {needed} bytes, and {available} there. Earlier checkpoints are unchanged. "
             + _remedy(getattr(error, "errno", None), full=free is not None and free < needed)
         ) from error
 
@@ -91,5 +91,5 @@ def _remedy(number: int | None, *, full: bool) -> str:
     if full or number in _FULL:
         return "Free some space, or keep fewer checkpoints with `save_total_limit`."
     if number in _FORBIDDEN:
-        return "Allow this user to write there, or give another `output_dir`."
-    return "`on_save_error='warn'` trains on and tries again when the next checkpoint is due."
+        return "Allow this user to write there, or set another `output_dir`."
+    return "Set `on_save_error='warn'` to continue training and try again when the next checkpoint is due."

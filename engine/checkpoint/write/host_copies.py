@@ -1,4 +1,4 @@
-"""Copies of tensors in the host's memory, which is used again for the next: fresh memory costs more than copying."""
+"""Copies of tensors on the CPU. The next save reuses their memory, because allocating costs more than copying."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import torch
 
 
 class HostCopies:
-    """Copies tensors, each under a name; the memory of a name is used again for a tensor of the same form.
+    """Copies tensors by name. A later copy under the same name, shape and dtype reuses the memory.
 
-    What was copied before is overwritten then, so it must not be needed any more.
+    A later copy overwrites the earlier one, so the earlier one must be written by then.
     """
 
     def __init__(self) -> None:
-        """Begin without any memory."""
+        """Start without any memory."""
         self._kept: dict[str, torch.Tensor] = {}
         self._used: set[str] = set()
 
     def begin(self) -> None:
-        """Begin a new set of copies; the memory of names that the last set did not use is let go."""
+        """Start a new set of copies. Free the memory of names that the last set did not use."""
         self._kept = {name: tensor for name, tensor in self._kept.items() if name in self._used}
         self._used = set()
 
     def copy(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a contiguous copy of a tensor, on the host."""
+        """Return a contiguous copy of a tensor, on the CPU."""
         self._used.add(name)
         kept = self._kept.get(name)
         if kept is None or kept.shape != tensor.shape or kept.dtype != tensor.dtype:
-            pinned = tensor.is_cuda  # a device copies into locked memory several times as fast
+            pinned = tensor.is_cuda  # copies from a GPU into pinned memory are several times faster
             kept = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
             self._kept[name] = kept
         return kept.copy_(tensor.detach())

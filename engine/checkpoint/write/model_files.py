@@ -1,4 +1,4 @@
-"""The model's own files: its weights, whole or in shards, with its config and tokenizer."""
+"""The files of a model: its weights in one file or several, and its config."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from ....events.errors import ArgumentError
-from ..format.files import MODEL
-from ..read.verify import INDEX
+from ..format.files import INDEX, MODEL
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
@@ -22,20 +21,22 @@ Weights = dict[str, torch.Tensor]
 
 
 def bytes_in(size: str | int) -> int:
-    """Return the bytes of a size: a number of them, or text as `5GB` (10**9 each) or `500MiB` (2**20 each).
+    """Return a size in bytes: a number, or text such as `5GB` (10**9 bytes each) or `500MiB` (2**20 bytes each).
 
     Raises:
-        ArgumentError: if it is none, or not above 0.
+        ArgumentError: if it is not a size, or below 1.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(size))
     number = float(match[1]) * _UNITS.get(match[2].upper(), 0) if match else 0.0
     if number < 1:
-        raise ArgumentError(f"`max_shard_size` is {size!r}; write bytes, or a size as '5GB' or '500MB'.")
+        raise ArgumentError(
+            f"max_shard_size={size!r} is not a size. Write a number of bytes, or text such as '5GB' or '500MB'."
+        )
     return int(number)
 
 
 def copies_of(weights: Mapping[str, torch.Tensor], copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Weights:
-    """Copy weights, each by its name; those that are one tensor under several names stay so."""
+    """Copy weights by name. Names of one tied tensor share the copy."""
     firsts: dict[Any, torch.Tensor] = {}
     copied = {}
     for name, tensor in weights.items():
@@ -47,7 +48,7 @@ def copies_of(weights: Mapping[str, torch.Tensor], copy: Callable[[str, torch.Te
 
 
 def can_be_written_later(model: Any) -> bool:
-    """Say whether a model's files can be written from a copy of its weights, while the model itself goes on."""
+    """Say whether a model can be written from a copy of its weights, while the model itself trains."""
     if not hasattr(model, "save_pretrained"):
         return True
     parameters = inspect.signature(model.save_pretrained).parameters
@@ -55,13 +56,13 @@ def can_be_written_later(model: Any) -> bool:
 
 
 def write_model(model: Any, weights: Weights | None, folder: Path, max_shard_size: str | int) -> None:
-    """Write a model into a folder, by its own `save_pretrained` where it has one, else its weights alone.
+    """Write a model into a folder, with its own `save_pretrained` if it has one. Otherwise write its weights only.
 
     Args:
-        model: says how it is written.
-        weights: what is written; None for what the model has now.
-        folder: where to.
-        max_shard_size: how large a file of weights may get, unless a single tensor is larger.
+        model: the model.
+        weights: the weights to write; None for those of the model.
+        folder: the folder.
+        max_shard_size: the largest size of a file of weights. A larger tensor gets a file of its own.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not hasattr(model, "save_pretrained"):
@@ -76,10 +77,10 @@ def write_model(model: Any, weights: Weights | None, folder: Path, max_shard_siz
 
 
 def save_weights(named: Mapping[str, torch.Tensor], folder: Path, max_bytes: int | None = None) -> None:
-    """Write weights as `model.safetensors`, or as shards with an index; a tensor with several names is written once.
+    """Write weights as `model.safetensors`, or as several files with an index. Write a tied tensor once.
 
-    The other names stand in the file's metadata, as safetensors' own `save_model` writes them. What an earlier saving
-    left in the folder, in another number of files, is removed: it would be read in place of this.
+    Its other names are in the metadata of the file, as safetensors' `save_model` writes them. Weight files of an
+    earlier save in the folder are removed, because they could be read in place of these.
     """
     folder.mkdir(parents=True, exist_ok=True)
     first_of: dict[Any, str] = {}
@@ -90,9 +91,9 @@ def save_weights(named: Mapping[str, torch.Tensor], folder: Path, max_bytes: int
         if first != name and tensor.numel():
             metadata[name] = first
             continue
-        # A view into a larger buffer, as sharding makes them, would drag the whole buffer along.
-        alone = tensor.untyped_storage().nbytes() == tensor.nbytes
-        weights[name] = tensor.contiguous() if alone else tensor.clone().contiguous()
+        # A view into a larger buffer, as sharding creates, would be written with the whole buffer.
+        owns_buffer = tensor.untyped_storage().nbytes() == tensor.nbytes
+        weights[name] = tensor.contiguous() if owns_buffer else tensor.clone().contiguous()
     shards = _shards(weights, max_bytes)
     if len(shards) == 1:
         save_file(weights, folder / MODEL, metadata)
@@ -118,7 +119,7 @@ def _remove_others(folder: Path, written: set[str]) -> None:
 
 
 def _shards(weights: Weights, max_bytes: int | None) -> list[Weights]:
-    """Deal out weights, in their order, to parts of at most so many bytes; a larger tensor has one of its own."""
+    """Divide weights, in order, into files of at most `max_bytes`. A larger tensor gets a file of its own."""
     shards: list[Weights] = [{}]
     size = 0
     for name, tensor in weights.items():

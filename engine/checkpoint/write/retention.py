@@ -1,57 +1,79 @@
-"""Retention: which checkpoints stay, as a pure function of what they are."""
+"""Retention: which checkpoints stay on disk, as a pure function of their steps, times and metrics."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from ....events.errors import ArgumentError
-from ..format.files import Checkpoint
+
+
+class Retainable(Protocol):
+    """What retention reads of a checkpoint."""
+
+    @property
+    def step(self) -> int:
+        """The number of steps done."""
+
+    @property
+    def seconds(self) -> float:
+        """How long the run had trained, in seconds."""
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """The metrics measured at its step."""
+
+
+R = TypeVar("R", bound=Retainable)
 
 
 @dataclass(frozen=True)
 class Keep:
-    """Which checkpoints stay on disk. The newest always does, and the one that is to be loaded at the end.
+    """Which checkpoints stay on disk. The newest always stays, and so does the one that is loaded at the end.
 
-    A checkpoint stays if any of the fields wants it; with none of them set, all stay.
+    A checkpoint stays if any field selects it. If no field is set, all stay.
     """
 
     last: int | None = None
-    """This many of the newest."""
+    """Keep this many of the newest."""
     best: int = 0
-    """This many of the best, by the metric that chooses the best model."""
+    """Keep this many of the best, by the metric that chooses the best model."""
     multiples: int | None = None
-    """Those whose step is a multiple of this, for good."""
+    """Keep every step that is a multiple of this, permanently."""
     total: int | None = None
-    """At most this many in all, filled up with the newest; those that must stay count, even if they are more."""
+    """Keep at most this many in total, the newest first. Checkpoints that must stay count, even if they are more."""
     minutes: float | None = None
-    """One of every so many minutes of training, for good: the first at or after each."""
+    """Keep one checkpoint per this many minutes of training, permanently: the first at or after each."""
 
     def __post_init__(self) -> None:
         for name in ("last", "multiples", "total"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ArgumentError(f"Keep({name}={value}): keep at least 1, or leave it out to set no limit.")
+                raise ArgumentError(f"Keep({name}={value}) is below 1. Set 1 or more, or leave it out for no limit.")
         if self.minutes is not None and not self.minutes > 0:
-            raise ArgumentError(f"Keep(minutes={self.minutes}): give more than 0, or leave it out.")
+            raise ArgumentError(
+                f"Keep(minutes={self.minutes}) is not positive. Set a positive number, or leave it out."
+            )
         if self.best < 0:
-            raise ArgumentError(f"Keep(best={self.best}): this cannot be negative.")
+            raise ArgumentError(f"Keep(best={self.best}) is negative. Set 0 or more.")
 
     def superfluous(
         self,
-        checkpoints: list[Checkpoint],
+        checkpoints: Sequence[R],
         *,
         pinned: set[int],
         metric: str = "",
         greater_is_better: bool = False,
-    ) -> list[Checkpoint]:
+    ) -> list[R]:
         """Return the checkpoints to delete, oldest first.
 
         Args:
-            checkpoints: the good ones of one run, oldest first.
-            pinned: steps that must stay, whatever the fields say.
+            checkpoints: the good checkpoints of one run, oldest first.
+            pinned: steps that must stay in any case.
             metric: the metric that `best` compares.
-            greater_is_better: its direction.
+            greater_is_better: the direction of the metric.
         """
         if not checkpoints or self == Keep():
             return []
@@ -59,7 +81,7 @@ class Keep:
         if self.multiples is not None:
             stay |= {checkpoint.step for checkpoint in checkpoints if checkpoint.step % self.multiples == 0}
         if self.minutes is not None:
-            stay |= _one_of_each(checkpoints, 60 * self.minutes)
+            stay |= _first_in_each(checkpoints, 60 * self.minutes)
         if self.best:
             measured = [checkpoint for checkpoint in checkpoints if not math.isnan(_measured(checkpoint, metric))]
             measured.sort(key=lambda checkpoint: _measured(checkpoint, metric), reverse=greater_is_better)
@@ -73,15 +95,15 @@ class Keep:
         return [checkpoint for checkpoint in checkpoints if checkpoint.step not in stay]
 
 
-def _one_of_each(checkpoints: list[Checkpoint], span: float) -> set[int]:
-    """Return the step of the first checkpoint in every span of training but the one at the very beginning."""
+def _first_in_each(checkpoints: Sequence[Retainable], span: float) -> set[int]:
+    """Return the step of the first checkpoint in each span of training seconds, except the first span."""
     first: dict[int, int] = {}
     for checkpoint in checkpoints:
         first.setdefault(int(checkpoint.seconds // span), checkpoint.step)
     return {step for number, step in first.items() if number > 0}
 
 
-def _measured(checkpoint: Checkpoint, metric: str) -> float:
-    """Return a metric of a checkpoint; NaN, which is never among the best, where it was not measured."""
+def _measured(checkpoint: Retainable, metric: str) -> float:
+    """Return a metric of a checkpoint; NaN, which is never among the best, if it was not measured."""
     value = checkpoint.metrics.get(metric)
     return float(value) if isinstance(value, (int, float)) else math.nan

@@ -1,0 +1,71 @@
+"""A checkpoint folder: its manifest and the files that belong to it."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .files import MANIFEST, STATE
+from .manifest import rank_of, read_manifest
+
+
+class CheckpointFolder:
+    """A checkpoint folder. It reads the manifest and the trainer state at most once, at the first access.
+
+    Files that the manifest does not list do not belong to the checkpoint. Without a list, every file does: so it is in
+    checkpoints of other libraries and of format 1.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Refer to the folder `path`. Nothing is read."""
+        self.path = path
+
+    @cached_property
+    def manifest(self) -> dict[str, Any] | None:
+        """The validated manifest; None if the folder has none.
+
+        Raises:
+            CheckpointError: if the manifest cannot be read or is invalid.
+        """
+        return read_manifest(self.path) if (self.path / MANIFEST).exists() else None
+
+    @cached_property
+    def names(self) -> frozenset[str] | None:
+        """The names of the files that belong to the checkpoint; None if no manifest lists them."""
+        files = None if self.manifest is None else self.manifest.get("files")
+        return None if files is None else frozenset(files)
+
+    @cached_property
+    def state_bytes(self) -> bytes:
+        """The contents of the trainer state file. Verification hashes these bytes, and loading parses them.
+
+        Raises:
+            OSError: if the file cannot be read.
+        """
+        return (self.path / STATE).read_bytes()
+
+    def has(self, name: str) -> bool:
+        """Say whether a file exists and belongs to the checkpoint."""
+        return (self.names is None or name in self.names) and (self.path / name).is_file()
+
+    def matching(self, pattern: str) -> list[Path]:
+        """Return the files of the checkpoint with names that match a pattern, sorted, missing ones included."""
+        if self.names is None:
+            return sorted(self.path.glob(pattern))
+        return sorted(self.path / name for name in self.names if fnmatch(name, pattern))
+
+    def parts_of(self, name: str) -> list[Path]:
+        """Return the files with the sharded tensors of a file of values, missing ones included."""
+        path = self.path / name
+        return self.matching(f"{path.stem}-*-of-*{path.suffix}")
+
+    def is_complete(self, name: str) -> bool:
+        """Say whether the checkpoint has a file of values and all files with its sharded tensors."""
+        return self.has(name) and all(part.is_file() for part in self.parts_of(name))
+
+    def rng_files(self) -> dict[int, Path]:
+        """Return the existing RNG state files of this library, by rank."""
+        found = [(rank_of(path.name), path) for path in self.matching("rng_state_*.safetensors") if path.is_file()]
+        return dict(sorted((rank, path) for rank, path in found if rank is not None))

@@ -1,0 +1,67 @@
+"""Tensors that verification reads, kept until they are loaded: a run loads exactly the bytes that were hashed."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
+from pathlib import Path
+from threading import Lock
+
+import torch
+
+from .files import TO_RESUME
+from .hashing import Digest, Hashing, digest_of
+from .sharded import has_sharded_tensors
+from .tensor_file import read_tensors
+
+Tensors = tuple[dict[str, torch.Tensor], dict[str, str]]
+"""The tensors of a file by name, and its metadata."""
+
+
+class TensorCache:
+    """Files of tensors of one checkpoint, in memory. Each can be taken out once."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._kept: dict[Path, Tensors] = {}
+        self._lock = Lock()
+
+    def digest_of(self, path: Path) -> Digest:
+        """Read a file and return its digest. Keep the tensors of a file that only resuming needs.
+
+        Files with shards of tensors are not kept, because their other shards are in other files.
+
+        Raises:
+            OSError: if the file cannot be read.
+        """
+        if path.suffix != ".safetensors" or not any(fnmatch(path.name, pattern) for pattern in TO_RESUME):
+            return digest_of(path)
+        with ThreadPoolExecutor(1) as thread:
+            hashing = Hashing(thread)
+            try:
+                tensors = read_tensors(path, hashing.add)
+            except ValueError:
+                return digest_of(path)  # the caller compares it with the manifest
+        if not has_sharded_tensors(path):
+            with self._lock:
+                self._kept[path] = tensors
+        return hashing.digest()
+
+    def __contains__(self, path: Path) -> bool:
+        return path in self._kept
+
+    def take(self, path: Path) -> Tensors:
+        """Remove and return the tensors of a file. Read the file if it is not kept.
+
+        Raises:
+            OSError: if the file cannot be read.
+            ValueError: if it is not a file of tensors.
+        """
+        with self._lock:
+            kept = self._kept.pop(path, None)
+        return kept or read_tensors(path)
+
+    def clear(self) -> None:
+        """Drop all kept tensors."""
+        with self._lock:
+            self._kept.clear()

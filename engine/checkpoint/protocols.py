@@ -1,0 +1,165 @@
+"""What checkpoints read and write of a run. `engine.run.Run` fits these protocols; nothing here imports it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from ...events.activity import Activity
+from ...events.control import TrainerControl
+from ...events.state import TrainerState
+from ..arguments import TrainingArguments
+from ..data.plan import RunPlan
+from ..data.position import Position, Sizes
+from ..distributed.ranks import Ranks
+from ..seams import Seams
+
+
+class ModelWriter(Protocol):
+    """Writes the model of a run."""
+
+    def save_model(self, output_dir: str) -> None:
+        """Write the model, with its config and tokenizer, into a folder."""
+
+    def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
+        """Copy the weights and return a function that writes them later; None if the model cannot be written so."""
+
+
+class StatefulLosses(Protocol):
+    """The loss sums of a run."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the sums."""
+
+
+class RestorableCallbacks(Protocol):
+    """The callbacks of a run."""
+
+    def restore(self, states: Mapping[str, Any]) -> None:
+        """Give each callback its state."""
+
+
+class SavableRun(Protocol):
+    """What saving reads of a run."""
+
+    @property
+    def activity(self) -> Activity:
+        """What this process is doing, for error reports."""
+
+    @property
+    def run_id(self) -> str:
+        """The name of the run."""
+
+    @property
+    def position(self) -> Position | None:
+        """Where in the data the run is."""
+
+    @property
+    def plan(self) -> RunPlan | None:
+        """The length of the run."""
+
+    @property
+    def grad_norm(self) -> Any:
+        """The gradient norm of the last step."""
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The learning rate of the last step."""
+
+    @property
+    def args(self) -> TrainingArguments:
+        """The training arguments."""
+
+    @property
+    def state(self) -> TrainerState:
+        """The trainer state."""
+
+    @property
+    def control(self) -> TrainerControl:
+        """The control, with the ledger."""
+
+    @property
+    def ranks(self) -> Ranks:
+        """The process group."""
+
+    @property
+    def services(self) -> ModelWriter:
+        """What writes the model."""
+
+    @property
+    def seams(self) -> Seams:
+        """The seams of the step."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The model."""
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer."""
+
+    @property
+    def lr_scheduler(self) -> Any:
+        """The learning-rate schedule."""
+
+    @property
+    def train_dataloader(self) -> Any:
+        """The loader of the training batches."""
+
+    @property
+    def losses(self) -> StatefulLosses:
+        """The loss sums."""
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of batches and steps."""
+
+    @property
+    def data_seed(self) -> int | None:
+        """The seed of the data order."""
+
+    def seconds(self) -> float:
+        """Return the seconds spent training."""
+
+
+class ResumableRun(SavableRun, Protocol):
+    """What resuming reads and sets in a run."""
+
+    run_id: str
+
+    @property
+    def randomness(self) -> dict[str, Any]:
+        """The RNG states to restore with the first batch; empty in a fresh run."""
+
+    def continue_from(self, rng_states: dict[str, Any]) -> None:
+        """Restore these RNG states before the next batch is taken."""
+
+    def restore_step(self, last: Mapping[str, Any]) -> None:
+        """Restore gradient norm and learning rate of the last step."""
+
+    def set_checkpoint(self, checkpoint: Any) -> None:
+        """Make a checkpoint the one that was restored."""
+
+    @property
+    def callback_states(self) -> RestorableCallbacks:
+        """The states of the callbacks."""
+
+    @property
+    def train_batch_size(self) -> int:
+        """Samples in a training batch of this rank."""
+
+    def announce(self, event: str) -> None:
+        """Announce an event."""
+
+
+class ResumableFeed(Protocol):
+    """What resuming sets in the feed of batches."""
+
+    def resume(self, place: dict[str, Any], restore_rng: Callable[[], None], restore_late: bool, /) -> None:
+        """Continue at a position of the loader, and restore the RNG states there."""

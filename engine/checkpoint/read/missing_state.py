@@ -1,0 +1,58 @@
+"""Resuming from a checkpoint that lacks a part of the training state, if `resume_partial` allows it."""
+
+from __future__ import annotations
+
+import logging
+
+from ..format import files
+from ..protocols import ResumableRun
+from .optimizer_state import targets_of
+from .saved import SavedCheckpoint
+from .state_files import StatePart
+from .verify import Check
+
+logger = logging.getLogger(__name__)
+
+_OPTIONAL = (
+    files.OPTIMIZER,
+    files.SCHEDULER,
+    files.SCALER,
+    files.RANDOM.format(rank="*"),
+    "optimizer-*-of-*.safetensors",
+)
+
+
+def check_for(run: ResumableRun) -> Check:
+    """Return how a checkpoint is checked before a run resumes from it."""
+    return Check(
+        optional=_OPTIONAL,
+        partial=run.args.resume_partial,
+        # With several ranks, the others would wait while this one reads what each of them loads itself.
+        keep_tensors=run.ranks.single_process,
+    )
+
+
+def warn_of_missing_state(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
+    """Warn once of the state that starts fresh, and align the optimizer with the schedule if one of them is missing."""
+    if not run.args.resume_partial:
+        return
+    missing = checkpoint.missing_parts()
+    fresh = [part for part, target in targets_of(run).items() if target is not None and part in missing]
+    if (StatePart.OPTIMIZER in fresh) != (StatePart.SCHEDULER in fresh):
+        _take_scheduled_rates(run)
+    names = [part.value for part in fresh]
+    ranks = run.ranks
+    if not checkpoint.state_files.has_rng_states() or checkpoint.lacks_rng_states_of(ranks.rank, ranks.world_size):
+        names.append("random draws")
+    if names:
+        logger.warning(
+            "%s lacks a part of the training state. `resume_partial` allows this, and these start fresh: %s.",
+            checkpoint.path,
+            ", ".join(names),
+        )
+
+
+def _take_scheduled_rates(run: ResumableRun) -> None:
+    """Set the learning rates of the optimizer to those of the schedule."""
+    for group, rate in zip(run.optimizer.param_groups, run.lr_scheduler.get_last_lr()):
+        group["lr"] = rate

@@ -1,0 +1,63 @@
+"""Reading pickled files of other libraries without running any code in them.
+
+Torch's weights-only unpickler reads them. It builds tensors and plain values and calls nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ....events.errors import CheckpointError
+
+_CALLED = re.compile(r"(?:GLOBAL|function) `?(?P<name>[A-Za-z_][\w.]*)")
+
+
+def load_plain(path: Path, allowed: Sequence[Any] = ()) -> Any:
+    """Read a torch file of tensors, numbers and strings, in dicts, lists and tuples.
+
+    Args:
+        path: the file.
+        allowed: further functions and classes that the file may call.
+
+    Raises:
+        CheckpointError: if the file is damaged, or would call anything else. The message names the function. Nothing
+            was called then.
+    """
+    try:
+        with torch.serialization.safe_globals([*allowed]):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        called = _CALLED.search(str(error))
+        if called is None:
+            raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error
+        raise CheckpointError(
+            f"{path} is not read: it would call {called['name']}, and a checkpoint must not call anything. "
+            "Nothing in it was run. Do not use it unless you know who wrote it."
+        ) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of an error of the unpickler, or the type of the error if it has no text."""
+    text = str(error)
+    return text.rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0] or type(error).__name__
+
+
+def load_pickled_weights(path: Path) -> dict[str, torch.Tensor]:
+    """Read pickled weights, such as `pytorch_model.bin`.
+
+    Raises:
+        CheckpointError: if the file holds anything but tensors by name.
+    """
+    state = load_plain(path)
+    if not isinstance(state, Mapping) or not all(
+        isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in state.items()
+    ):
+        raise CheckpointError(f"{path} has no weights: it must hold a dict of tensors by name.")
+    return dict(state)

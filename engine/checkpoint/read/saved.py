@@ -1,0 +1,227 @@
+"""SavedCheckpoint: a checkpoint on disk as a value. Its manifest and its trainer state are parsed once."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ....events.errors import CheckpointError
+from ....events.state import flattened
+from ..format import files
+from ..format.folder import CheckpointFolder
+from ..format.hashing import digest_of
+from .state_files import StateFiles, StatePart
+from .verify import STRICT, Check, problems_of
+
+# What needs torch is imported when it is used: the command line opens checkpoints without torch.
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from ...seams import LoadModel
+    from ..format.tensor_cache import TensorCache
+
+T = TypeVar("T")
+
+
+class SavedCheckpoint(CheckpointFolder):
+    """A checkpoint on disk, written by this library or by transformers' Trainer.
+
+    Opening reads nothing. Each file is parsed at the first access, and the result is kept, so the object describes the
+    folder at one time. Open the folder again to see later changes.
+
+        checkpoint = SavedCheckpoint.open("outputs/checkpoint-500")
+        if not checkpoint.problems():
+            model.load_state_dict(checkpoint.weights())
+    """
+
+    @classmethod
+    def open(cls, path: str | Path) -> SavedCheckpoint:
+        """Return the checkpoint in a folder. The folder need not exist or be good: see `problems`."""
+        return cls(Path(path))
+
+    def __repr__(self) -> str:
+        return f"SavedCheckpoint({str(self.path)!r})"
+
+    # What the manifest says.
+
+    @property
+    def step(self) -> int:
+        """The number of optimizer steps done, from the folder name, else from the files.
+
+        Raises:
+            CheckpointError: if neither says it.
+        """
+        step = files.step_of(self.path)
+        step = self.recorded_step if step is None else step
+        if step is None:
+            raise CheckpointError(f"{self.path} does not record its step.")
+        return step
+
+    @property
+    def recorded_step(self) -> int | None:
+        """The number of steps that the files record, whatever the folder is called; None if they do not.
+
+        Raises:
+            CheckpointError: if the manifest or the trainer state cannot be read.
+        """
+        return self.state.get("global_step") if self.manifest is None else self.manifest.get("step")
+
+    @property
+    def run_id(self) -> str:
+        """The run that wrote it; empty if the manifest does not say or cannot be read."""
+        return self._entry("run_id", "")
+
+    @property
+    def time(self) -> float:
+        """When it was written, in seconds since 1970; 0 if the manifest does not say or cannot be read."""
+        return self._entry("time", 0.0)
+
+    @property
+    def seconds(self) -> float:
+        """How long the run had trained, in seconds; 0 if the manifest does not say or cannot be read."""
+        return self._entry("seconds", 0.0)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The metrics of the evaluation at this step; empty if there are none or the manifest cannot be read."""
+        return self._entry("metrics", {})
+
+    @property
+    def world_size(self) -> int | None:
+        """The number of ranks that wrote it; None if the manifest does not say or cannot be read."""
+        return self._entry("world_size", None)
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether it has a manifest. Without one, only existence and readability of its files can be checked."""
+        return (self.path / files.MANIFEST).exists()
+
+    def _entry(self, name: str, default: T) -> T:
+        try:
+            value: T = default if self.manifest is None else self.manifest.get(name, default)
+        except CheckpointError:
+            return default
+        return value
+
+    # Verification.
+
+    def problems(self, *, full: bool = True, check: Check = STRICT) -> list[str]:
+        """Return what is wrong with the checkpoint, a sentence each; empty if it is good.
+
+        Args:
+            full: read and hash every file. Otherwise only existence and sizes are checked.
+            check: what may be missing, and whether the verified tensors are kept for loading.
+        """
+        read = self._cache.digest_of if check.keep_tensors else digest_of
+        found = problems_of(self, full=full, check=check, read=read)
+        if found:
+            self.release()
+        return found
+
+    def missing_parts(self) -> list[StatePart]:
+        """Return the parts of the training state that are not there. A run without loss scaling has no scaler."""
+        return [part for part in StatePart if not self.state_files.has(part)]
+
+    def lacks_rng_states_of(self, rank: int, world_size: int) -> bool:
+        """Say whether a rank wrote RNG states that are missing now, although those of other ranks are there."""
+        if self.manifest is None:
+            return False
+        there = self.rng_files()
+        return bool(there) and rank not in there and self.world_size == world_size
+
+    # Contents.
+
+    @cached_property
+    def state(self) -> dict[str, Any]:
+        """The trainer state. Do not change it.
+
+        Raises:
+            CheckpointError: if it is missing or cannot be read.
+        """
+        path = self.path / files.STATE
+        if not path.is_file():
+            raise CheckpointError(f"{self.path} is not a checkpoint: there is no {files.STATE} in it.")
+        try:
+            values = json.loads(self.state_bytes.decode("utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"{path} cannot be read: {error}") from error
+        if not isinstance(values, dict):
+            raise CheckpointError(f"{path} is not an object with the state of a run.")
+        return flattened(values)
+
+    @cached_property
+    def state_files(self) -> StateFiles:
+        """The files with the training state, in the layout of the library that wrote them."""
+        from .hf_checkpoint import HFStateFiles, is_hf_checkpoint
+        from .native_checkpoint import NativeStateFiles
+
+        return HFStateFiles(self) if is_hf_checkpoint(self.path) else NativeStateFiles(self, self._cache)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Read the weights, by name, on the CPU.
+
+        Raises:
+            CheckpointError: if there are none, or they cannot be read.
+        """
+        from .weights import read_weights
+
+        return read_weights(self)
+
+    def load_weights(self, model: nn.Module, load: LoadModel | None = None) -> None:
+        """Load the weights into a model, strictly. Call it on every rank.
+
+        Args:
+            model: the model to load into.
+            load: the loading function, as the seam `load_model` defines it. Default: `load_state_dict` of the model.
+
+        Raises:
+            CheckpointError: if there are no weights, or they do not fit. The message gives the names.
+        """
+        from ...seams import load_model
+        from .weights import load_weights
+
+        load_weights(model, self, load_model if load is None else load)
+
+    def own(self, rank: int, world_size: int = 1) -> dict[str, Any]:
+        """Return what one rank saved for itself: RNG states, loader position, loss sums; {} if it saved nothing."""
+        return self.state_files.own(rank, world_size)
+
+    def optimizer_state(self) -> Any:
+        """Return the state dict of the optimizer. Its tensors may be `StoredTensor`, which are read when needed."""
+        return self.state_files.load(StatePart.OPTIMIZER)
+
+    def callback_states(self) -> dict[str, Any]:
+        """Return the states of the callbacks by id; {} if there are none."""
+        if not self.has(files.CALLBACKS):
+            return {}
+        from ..format.codec import load_values
+
+        path = self.path / files.CALLBACKS
+        return dict(load_values(path, folder=self, cache=self._cache)["callbacks"])
+
+    @property
+    def best_model_checkpoint(self) -> str:
+        """The folder name of the best checkpoint of the run, as the trainer state says; empty if it does not."""
+        try:
+            best = self.state.get("best_model_checkpoint")
+        except CheckpointError:
+            return ""
+        return Path(best).name if isinstance(best, str) else ""
+
+    @cached_property
+    def _cache(self) -> TensorCache:
+        from ..format.tensor_cache import TensorCache
+
+        return TensorCache()
+
+    def release(self) -> None:
+        """Drop the tensors that verification kept and nothing loaded."""
+        if "_cache" in self.__dict__:
+            self._cache.clear()
+
+    def keeps(self, name: str) -> bool:
+        """Say whether the tensors of a verified file are in memory."""
+        return self.path / name in self._cache

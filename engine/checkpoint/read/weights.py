@@ -1,0 +1,116 @@
+"""Reading the weights of a checkpoint and loading them into a model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from ....events.errors import CheckpointError
+from ...seams import LoadModel, load_model
+from ..format.folder import CheckpointFolder
+from ..format.sharded import fitted, is_split, open_tensors
+from .pickled import load_pickled_weights
+from .verify import index_name, link_target_outside, weight_files
+
+_SHOWN = 20
+"""Number of weight names in an error."""
+
+
+def read_weights(folder: CheckpointFolder, like: Mapping[str, Any] | None = None) -> dict[str, torch.Tensor]:
+    """Read all weights of a checkpoint.
+
+    Args:
+        folder: the checkpoint.
+        like: the state dict of the model. If it has sharded tensors, only the shards of this rank are read.
+
+    Returns:
+        The weights by name, on the CPU. Names of one tied tensor share it.
+
+    Raises:
+        CheckpointError: if there are no weights, or they cannot be read.
+    """
+    like = {} if like is None else like
+    sharded = any(map(is_split, like.values()))
+    state: dict[str, Any] = {}
+    aliases: dict[str, str] = {}
+    for path in _weight_paths(folder):
+        if path.suffix == ".bin":
+            state.update(load_pickled_weights(path))
+            continue
+        try:
+            if sharded:
+                stored, metadata = open_tensors(path, folder)
+                state.update(stored)
+                aliases.update(metadata)
+                continue
+            with safe_open(path, framework="pt") as file:
+                state.update({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - not a dict
+                aliases.update(file.metadata() or {})
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{path} cannot be read: {error}") from error
+    state.update({name: state[first] for name, first in aliases.items() if first in state})
+    if sharded:
+        state = {name: fitted(value, like.get(name)) for name, value in state.items()}
+    return state
+
+
+def load_weights(model: nn.Module, folder: CheckpointFolder, load: LoadModel = load_model) -> None:
+    """Load the weights of a checkpoint into a model, strictly. Call it on every rank.
+
+    Args:
+        model: the model to load into.
+        folder: the checkpoint.
+        load: the loading function, as the seam `load_model` defines it.
+
+    Raises:
+        CheckpointError: if there are no weights, or they do not fit. The message gives the names.
+    """
+    # If the model is sharded, each rank reads its shards only.
+    state = read_weights(folder, model.state_dict() if load is load_model else None)
+    try:
+        missing, unexpected = load(model, state)
+        problem = _misfit(set(missing) - _tied(model, state), unexpected)
+    except RuntimeError as error:
+        problem = str(error)
+    if problem:
+        raise CheckpointError(f"The weights in {folder.path} do not fit {type(model).__name__}: {problem}")
+
+
+def _weight_paths(folder: CheckpointFolder) -> list[Path]:
+    try:
+        index = folder.path / index_name(folder)
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder.path} cannot be read: {error}") from error
+    try:
+        paths = [folder.path / name for name in weight_files(folder)]
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{index} cannot be read: {error}") from error
+    for path in paths:
+        if target := link_target_outside(folder.path, path.name):
+            raise CheckpointError(f"{path} is a link to {target}, outside of the checkpoint, and is not read.")
+        if not folder.has(path.relative_to(folder.path).as_posix()):
+            raise CheckpointError(f"{folder.path} has no weights: there is no {path.name} in it.")
+    return paths
+
+
+def _tied(model: nn.Module, state: Container[str]) -> set[str]:
+    """Return the names that saving leaves out because they are other names of saved tensors."""
+    tied = getattr(model, "_tied_weights_keys", None) or ()
+    # A submodule may tie weights that `_tied_weights_keys` does not name. Both names refer to one tensor by now.
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    loaded = {id(tensor) for name, tensor in tensors if name in state}
+    return {name for name, tensor in tensors if id(tensor) in loaded or any(name.endswith(key) for key in tied)}
+
+
+def _misfit(missing: Collection[str], unexpected: Collection[str]) -> str:
+    parts = []
+    if missing:
+        parts.append(f"the checkpoint lacks {', '.join(sorted(missing)[:_SHOWN])}")
+    if unexpected:
+        parts.append(f"the model lacks {', '.join(sorted(unexpected)[:_SHOWN])}")
+    return "; ".join(parts)

@@ -1,0 +1,68 @@
+"""Resuming on another number of ranks than the checkpoint was written by."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ..format.codec import load_values
+from ..protocols import ResumableRun
+from .saved import SavedCheckpoint
+
+logger = logging.getLogger(__name__)
+
+_SAMPLE_ENTRIES = ("began", "order", "rows", "parts")
+
+
+def position_in_samples(place: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of a loader position that hold for batches of any size.
+
+    They say which samples are done and in which order samples come. The other entries count batches: how many were
+    taken, which one is prefetched, and how it was built.
+    """
+    return {name: place[name] for name in _SAMPLE_ENTRIES if name in place}
+
+
+def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: SavedCheckpoint) -> dict[str, Any]:
+    """Return the state that this rank resumes with. Call it on every rank.
+
+    With an unchanged world size it is what the rank saved. Otherwise
+
+    - a rank that saved RNG states keeps them, and a new rank takes those of rank 0;
+    - the training loss is the mean over the ranks that wrote the checkpoint;
+    - the loader position is counted in samples, and the prefetched batch is fetched again.
+
+    Args:
+        own: what this rank saved; {} if it saved nothing.
+        run: the run.
+        checkpoint: the checkpoint.
+    """
+    now, before = run.ranks.world_size, checkpoint.world_size
+    if before is None or before == now:
+        if before is None and not own and checkpoint.state_files.has_rng_states():
+            logger.warning(
+                "%s was written by another number of ranks than %d: it has no %s, so random draws continue from "
+                "the seed.",
+                checkpoint.path,
+                now,
+                checkpoint.state_files.rng_path(run.ranks.rank, now).name,
+            )
+        return own
+    # With `save_on_each_node`, a machine has the files of its own ranks only.
+    of_ranks = [dict(load_values(path, folder=checkpoint)) for path in checkpoint.rng_files().values()]
+    if not of_ranks:
+        return own
+    losses = [of_rank["losses"] for of_rank in of_ranks]
+    if run.ranks.rank == 0:
+        logger.warning(
+            "%s was written with world size %d and resumes with world size %d. The samples left in its epoch are "
+            "divided among the ranks. Ranks with saved RNG states restore them. New ranks take those of rank 0.",
+            checkpoint.path,
+            before,
+            now,
+        )
+    return {
+        **(own or of_ranks[0]),
+        "losses": {**losses[0], "sum": sum(part["sum"] for part in losses) / len(losses)},
+        "place": position_in_samples(of_ranks[0]["place"]),
+    }

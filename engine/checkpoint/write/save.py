@@ -1,0 +1,94 @@
+"""Writing a snapshot as a checkpoint, on all ranks together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from ....events.activity import SAVE, during
+from ....events.errors import CheckpointError
+from ..format.files import Hidden, hidden_name
+from ..format.hashing import Digest
+from ..format.tensor_file import write_tensors
+from ..protocols import SavableRun
+from .commit import Staging
+from .disk_space import check_space, explained
+from .snapshot import Snapshot
+
+T = TypeVar("T")
+
+
+@during(SAVE)
+def write_checkpoint(run: SavableRun, snapshot: Snapshot) -> None:
+    """Write a checkpoint completely, or leave everything as it was.
+
+    Call it on every rank. A single process may call it on any thread; it reads only the arguments of the run.
+
+    Raises:
+        CheckpointError: if the disk is full or fails.
+    """
+    checkpoint = snapshot.checkpoint
+    named = run.ranks.gather_objects((run.args.should_save, hidden_name(checkpoint.step, run.run_id)))
+    # The last rank up to this one that saves creates the folder: rank 0, or the first rank of this machine.
+    name: Hidden = [name for saves, name in named[: run.ranks.rank + 1] if saves][-1]
+    staging = Staging(checkpoint.path, name)
+    with explained(checkpoint.step, snapshot.needed, checkpoint.path.parent):
+        try:
+            on_all_ranks(run, lambda: _prepare(run, staging, snapshot.needed))
+            written = on_all_ranks(run, lambda: _write(snapshot, staging, run.ranks.single_process))
+            on_all_ranks(run, lambda: _commit(run, snapshot, staging, written))
+        except BaseException:
+            if run.args.should_save:
+                staging.discard()
+            raise
+
+
+@during(SAVE)
+def on_all_ranks(run: SavableRun, work: Callable[[], T]) -> list[T]:
+    """Call `work` on every rank and return the results by rank. If it fails on one rank, raise an error on all."""
+    result, failure = None, None
+    try:
+        result = work()
+    except Exception as error:
+        failure = error
+    outcomes = run.ranks.gather_objects((result, "" if failure is None else f"{type(failure).__name__}: {failure}"))
+    if failure is not None:
+        raise failure
+    failed = [f"on rank {rank}, {message}" for rank, (_, message) in enumerate(outcomes) if message]
+    if failed:
+        raise CheckpointError(f"The checkpoint of step {run.state.global_step} is not written: {'; '.join(failed)}")
+    return [result for result, _ in outcomes]
+
+
+def _prepare(run: SavableRun, staging: Staging, needed: int) -> None:
+    if run.args.should_save:
+        check_space(needed, staging.path.parent)
+        staging.create()
+
+
+def _write(snapshot: Snapshot, staging: Staging, single_process: bool) -> dict[str, Digest]:
+    """Write the files of this rank and return their digests."""
+    if not staging.path.is_dir():
+        raise CheckpointError(
+            f"{staging.path.parent} is not the folder that the first rank writes into. Give all ranks the same "
+            "`output_dir`, on a shared disk. If machines share no disk, set `save_on_each_node`."
+        )
+    snapshot.write_model(str(staging.path))
+    if single_process:  # with several ranks, another one may be writing a file
+        staging.add_written_files()
+    for name, (tensors, metadata) in snapshot.tensors.items():
+        with staging.open(name) as file:
+            write_tensors(file, tensors, metadata)
+    for name, text in snapshot.texts.items():
+        staging.write_text(name, text)
+    staging.flush()
+    return staging.digests
+
+
+def _commit(run: SavableRun, snapshot: Snapshot, staging: Staging, written: list[dict[str, Digest]]) -> None:
+    if not run.args.should_save:
+        return
+    digests = {name: digest for part in written for name, digest in part.items()} | staging.digests
+    if run.args.save_on_each_node:  # a machine has the files of its own ranks only
+        digests = {name: digest for name, digest in digests.items() if (staging.path / name).is_file()}
+    staging.commit(snapshot.facts, digests)

@@ -1,0 +1,172 @@
+"""Snapshots: everything that a checkpoint holds, collected from a run before it is written."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ....events.activity import SAVE, during
+from ...data.position import save_position
+from ..format import files
+from ..format.codec import encode
+from ..format.files import CheckpointRecord
+from ..format.sharded import files_of_rank, gathered, is_split
+from ..protocols import SavableRun
+from ..rng_state import random_states
+from .disk_space import bytes_needed
+from .host_copies import HostCopies
+
+
+@dataclass
+class Snapshot:
+    """The contents of a checkpoint that is not written yet."""
+
+    checkpoint: CheckpointRecord
+    """The folder, step and metrics."""
+    needed: int
+    """The estimated size in bytes."""
+    facts: dict[str, Any]
+    """The entries of the manifest, without the list of files."""
+    tensors: dict[str, tuple[dict[str, torch.Tensor], dict[str, str]]]
+    """Files of tensors by name: the tensors and the metadata of each."""
+    texts: dict[str, str]
+    """Text files by name."""
+    write_model: Callable[[str], None]
+    """Writes the model into a folder."""
+    frozen: bool
+    """Whether everything is copied. If so, training may continue while it is written."""
+
+
+@during(SAVE)
+def take_snapshot(
+    run: SavableRun, checkpoint: CheckpointRecord, callbacks: dict[str, Any], copies: HostCopies | None
+) -> Snapshot:
+    """Collect everything that a run needs to resume from this step. Call it on every rank.
+
+    Args:
+        run: the run.
+        checkpoint: the folder, step and metrics, and what callbacks store.
+        callbacks: the states of the callbacks by id.
+        copies: copies tensors to the CPU, so that the snapshot can be written later; None to copy nothing.
+
+    Raises:
+        CheckpointError: if the state has a value that a checkpoint cannot hold.
+    """
+    needed = bytes_needed(run, callbacks, checkpoint.extra)
+    write_model = None
+    if copies is not None:
+        copies.begin()
+        write_model = run.services.freeze_model(copies.copy)
+    of_rank, shared, texts = _state_of(run, checkpoint, callbacks)
+    tensors = {name: encode(value, name) for name, value in of_rank.items()}
+    for name, value in shared.items():
+        encoded, metadata = encode(value, name)
+        if run.args.save_on_each_node:  # each machine gets all shards
+            encoded = {key: _gathered(run, tensor) if is_split(tensor) else tensor for key, tensor in encoded.items()}
+        parts = files_of_rank(name, encoded, metadata, run.ranks.rank, run.ranks.world_size)
+        tensors |= {part: content for part, content in parts.items() if run.args.should_save or part != name}
+    if copies is not None and write_model is not None:
+        tensors = {
+            name: ({key: copies.copy(f"{name}/{key}", tensor) for key, tensor in encoded.items()}, metadata)
+            for name, (encoded, metadata) in tensors.items()
+        }
+    return Snapshot(
+        checkpoint,
+        needed,
+        facts={
+            "format_version": files.VERSION,
+            "step": checkpoint.step,
+            "run_id": run.run_id,
+            "time": time.time(),
+            "seconds": run.seconds(),
+            "world_size": run.ranks.world_size,
+            "metrics": checkpoint.metrics,
+        },
+        tensors=tensors,
+        texts=texts,
+        write_model=run.services.save_model if write_model is None else write_model,
+        frozen=write_model is not None,
+    )
+
+
+def _state_of(
+    run: SavableRun, checkpoint: CheckpointRecord, callbacks: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
+    """Return the state by file: values that this rank alone writes, values that may be sharded, and texts."""
+    of_rank: dict[str, Any] = {}
+    shared: dict[str, Any] = {}
+    texts: dict[str, str] = {}
+    saves = run.args.should_save
+    if not run.args.save_only_model:
+        shared[files.OPTIMIZER] = run.seams.optimizer_state(run.optimizer)
+        if saves:
+            of_rank[files.SCHEDULER] = _schedule_state(run.lr_scheduler)
+            if run.seams.scaler is not None:
+                of_rank[files.SCALER] = run.seams.scaler.state_dict()
+        of_rank[files.RANDOM.format(rank=run.ranks.rank)] = {
+            **random_states(),
+            "place": _loader_position(run),
+            "losses": run.losses.state_dict(),
+            "last_step": _last_step(run),
+        }
+    shared[files.CALLBACKS] = {"callbacks": callbacks, "extra": checkpoint.extra}
+    if saves:
+        texts[files.STATE] = json.dumps(_trainer_state(run), indent=2, sort_keys=True) + "\n"
+        texts[files.ARGUMENTS] = run.args.to_json_string()
+    return of_rank, shared, texts
+
+
+def _gathered(run: SavableRun, tensor: torch.Tensor) -> torch.Tensor:
+    whole = gathered(tensor, run.args.device, keep=run.args.should_save)
+    return torch.empty(0) if whole is None else whole
+
+
+def _loader_position(run: SavableRun) -> dict[str, Any]:
+    """Return the position of the data loader; empty if its epoch is about to end."""
+    known = hasattr(run.train_dataloader, "resume_state") and not _leaves_epoch(run)
+    return run.train_dataloader.resume_state() if known else {}
+
+
+def _last_step(run: SavableRun) -> dict[str, Any]:
+    """Return what is logged of the last step. A resumed run may log it at the end of the epoch."""
+    norm = run.grad_norm
+    return {
+        "grad_norm": norm.item() if isinstance(norm, torch.Tensor) else norm,
+        "learning_rate": run.learning_rate,
+    }
+
+
+def _trainer_state(run: SavableRun) -> dict[str, Any]:
+    return run.state.to_file(
+        seconds=run.seconds(),
+        position=_data_position(run),
+        ledger=run.control.ledger.to_list(),
+        data_seed=run.data_seed,
+        run_id=run.run_id,
+    )
+
+
+def _data_position(run: SavableRun) -> dict[str, int]:
+    """Return the data position to resume at: the present one, or the end of an epoch that is about to end."""
+    if run.position is None or run.plan is None:
+        return {}
+    return save_position(run.position, run.plan, run.sizes, _leaves_epoch(run))
+
+
+def _leaves_epoch(run: SavableRun) -> bool:
+    return run.position is not None and run.position.batches > 0 and run.control.should_epoch_stop
+
+
+def _schedule_state(scheduler: Any) -> dict[str, Any]:
+    """Return the state of a schedule without its functions, which are built from the arguments."""
+    if scheduler is None:
+        return {}
+    state: dict[str, Any] = dict(scheduler.state_dict())
+    if "lr_lambdas" in state:
+        state["lr_lambdas"] = [None] * len(state["lr_lambdas"])
+    return state
