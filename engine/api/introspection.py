@@ -12,7 +12,7 @@ from ...events.errors import ArgumentError
 from ..arguments import TrainingArguments
 from ..data.build import length_of
 from ..evaluation.loop import main_input
-from ..optim.build import class_and_options, decay_parameter_names, plain
+from ..optim.build import class_and_options, decay_parameter_names
 from .base import Surface
 
 
@@ -62,7 +62,7 @@ class Asking(Surface):
             ArgumentError: for options that it does not take. MissingExtra: if its package is not installed.
         """
         return class_and_options(
-            plain(args.optim),
+            args.optim,
             lr=args.learning_rate,
             betas=(args.adam_beta1, args.adam_beta2),
             eps=args.adam_epsilon,

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ...events.errors import RankDivergence, SubscriptionError
-from ..arguments.rank_local import OWN
+from ..arguments.rank_local import RANK_LOCAL
 from ..data.build import is_iterable, length_of
 from ..data.loader import Loader
 from ..run import Run
@@ -51,7 +51,7 @@ def arguments_of(args: Any) -> Facts:
     Where the data's order has a seed of its own, `seed` may differ.
     """
     ours = next(cls for cls in type(args).__mro__ if cls.__module__.partition(".")[0] == _PACKAGE)
-    own = OWN if args.data_seed is None else OWN | {"seed"}
+    own = RANK_LOCAL if args.data_seed is None else RANK_LOCAL | {"seed"}
     names = [field.name for field in fields(ours) if field.name not in own]
     return {f"`{name}`": as_text(getattr(args, name)) for name in names}
 

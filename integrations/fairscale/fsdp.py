@@ -17,10 +17,10 @@ from ...callbacks.model.compile_model import Compile
 from ...callbacks.model.ema import EMA
 from ...callbacks.parallel.ddp import send_buffers, synchronise_last
 from ...callbacks.parallel.sharded_model import ShardedModel
-from ...callbacks.parallel.sharded_optimizer import looks_at_shape
 from ...callbacks.precision.half_evaluation import HalfEvaluation
 from ...callbacks.precision.mixed_precision import MixedPrecision
 from ...engine.arguments import TrainingArguments
+from ...engine.optim.registry import is_shape_dependent
 from ...engine.run import Run
 from ...engine.seams import load_model
 from ...events.errors import ArgumentError
@@ -191,7 +191,7 @@ def _refuse_without_cuda(device: torch.device) -> None:
 
 def _refuse_shaped(kind: str) -> None:
     """Refuse an optimizer that would do something else to parts than to whole weights."""
-    if looks_at_shape(kind):
+    if is_shape_dependent(kind):
         raise ArgumentError(
             f"{kind} looks at the shape of a weight, and with FairscaleFSDP each process has a flat part of it: take "
             "another optimizer, as 'adamw_torch', or leave FairscaleFSDP out."

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 from ....events.errors import ArgumentError
 from .. import ALIASES, TrainingArguments
 from .._base import Group, default_of
-from ..keywords import Spelling
+from ..keywords import AliasMeta
 from .values import SEVERAL, Unreadable, adapt, among, choices_of, kind_of, members_of, read, shown_type, shown_value
 
 
@@ -131,11 +131,11 @@ def arguments_of(classes: Sequence[type[Any]]) -> list[Argument]:
     same = [name for name in free if not ALIASES[name].values]
     named = [
         replace(argument, other_names=tuple(name for name in same if ALIASES[name].new == argument.name))
-        if isinstance(argument.owner, Spelling)
+        if isinstance(argument.owner, AliasMeta)
         else argument
         for argument in found
     ]
-    translating = next((cls for cls in classes if isinstance(cls, Spelling)), None)
+    translating = next((cls for cls in classes if isinstance(cls, AliasMeta)), None)
     own = [] if translating is None else [_hidden(translating, name) for name in free if ALIASES[name].values]
     return [*named, *own]
 
