@@ -115,8 +115,8 @@ class DataArguments(Group):
             config = self._accelerator_config()
         except (OSError, TypeError, ValueError) as error:
             yield (
-                f"`accelerator_config` is {self.accelerator_config!r}, which cannot be read as JSON ({error}); give a dict "
-                "or a JSON file."
+                f"`accelerator_config` is {self.accelerator_config!r}, which cannot be read as JSON ({error}); give a "
+                "dict or a JSON file."
             )
             return
         for name, value in config.items():

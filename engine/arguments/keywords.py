@@ -35,7 +35,7 @@ class AliasMeta(type):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """The signature of `__init__`. Editors and command-line builders would otherwise show that of `__call__`."""
+        """The signature of `__init__`. Editors and command-line builders would otherwise show `__call__`."""
         signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # the __init__ of the class, not of an instance
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 

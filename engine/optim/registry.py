@@ -2,8 +2,8 @@
 
 To add an optimizer, add a row to `OPTIMIZERS`. The argument check, the error messages, the memory estimate, the
 callback for optimizers with two modes, the refusals of sharding and the compatibility page read the row; they have no
-table of their own. The rows are data and import nothing, so that `trainbus plan` works without torch, and so that a row costs
-nothing for users who do not have the package.
+table of their own. The rows are data and import nothing. So `trainbus plan` works without torch, and a row costs
+nothing for users who do not have its package.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
         receives=("weight_decay", "warmup_steps"),
         state_bytes=4.0,
     ),
-    # Without the option, the class warns that it is deprecated. The user of the name cannot act on that.
+    # Without this option, the class warns about its own deprecation, which users of the name cannot change.
     "galore_adamw": _with_defaults(_GALORE, no_deprecation_warning=True),
     "galore_adamw_8bit": _GALORE_8BIT,
     "galore_adafactor": _GALORE_ADAFACTOR,
