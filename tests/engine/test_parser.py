@@ -484,8 +484,10 @@ def test_unknown_flags_are_refused_at_once_with_the_nearest(complaint):
         "  - `--max-seq-lenght` is not a flag; did you mean '--max-seq-length'?\n"
         "  - `--zzz` is not a flag."
     )
-    assert complaint(DataArguments, "--dataset", "a", "b") == "'b' belongs to no flag."
-    assert complaint(DataArguments, "--dataset", "a", "b.json").endswith("; a configuration file comes first.")
+    assert complaint(DataArguments, "--dataset", "a", "b") == "'b' belongs to no flag; remove it."
+    assert complaint(DataArguments, "--dataset", "a", "b.json").endswith(
+        "belongs to no flag; write a configuration file first."
+    )
 
 
 def test_abbreviations_are_refused_with_the_whole_flag(complaint):
@@ -630,11 +632,11 @@ def test_training_arguments_check_what_a_dictionary_gives_them_as_in_a_call():
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.json", "{", "cannot be read: Expecting property name"),
-        ("a.json", "[1]", "holds a list; it must map"),
+        ("a.json", "{", "cannot be parsed (Expecting property name"),
+        ("a.json", "[1]", "contains a list. Write a mapping"),
         ("a.json", '{"data": 1}', "`data` is not an argument"),
-        ("a.yaml", "a: [", "cannot be read: while parsing"),
-        ("a.yaml", "- 1", "holds a list"),
+        ("a.yaml", "a: [", "cannot be parsed (while parsing"),
+        ("a.yaml", "- 1", "contains a list"),
         ("b.json", None, "No such file"),
         ("b.yaml", None, "No such file"),
     ],
