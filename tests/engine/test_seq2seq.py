@@ -296,7 +296,7 @@ def test_a_new_model_of_each_training_gets_the_config_and_a_copy_of_it(tmp_path:
     ("config", "message"),
     [
         ("nowhere/at/all", "nowhere/at/all"),
-        (3, "give a `GenerationConfig`"),
+        (3, "set it to a `GenerationConfig`"),
         (Fresh(lambda: transformers.GenerationConfig(num_beams=1, early_stopping=True)), "contradicts itself"),
     ],
 )
@@ -340,7 +340,7 @@ def test_any_model_that_generates(tmp_path: Path):
         ({"generation_num_beams": -1}, "generation_num_beams"),
         ({"predict_with_generate": "yes"}, "it takes bool"),
         ({"predict_with_generat": True}, "did you mean 'predict_with_generate'"),
-        ({"sortish_sampler": True, "train_sampling_strategy": "sequential"}, "give one of the two"),
+        ({"sortish_sampler": True, "train_sampling_strategy": "sequential"}, "remove one of the two"),
     ],
 )
 def test_arguments_that_cannot_be(tmp_path: Path, args: dict[str, Any], message: str):

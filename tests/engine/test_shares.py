@@ -181,14 +181,14 @@ def test_the_loader_of_a_stream_counts_the_batches_of_its_process():
     ("key", "remedy"),
     [
         ("split_batches", "divide `per_device_train_batch_size`"),
-        ("dispatch_batches", "each process reads the data"),
-        ("even_batches", "leave the others waiting"),
+        ("dispatch_batches", "every process reads the data"),
+        ("even_batches", "would block the others"),
         ("use_seedable_sampler", "follows from the seed"),
     ],
 )
 def test_what_accelerate_does_otherwise_is_refused_with_what_to_do(key: str, remedy: str):
     value = key in ("split_batches", "dispatch_batches")
-    with pytest.raises(ArgumentError, match=f"has {key}={value}, which is not to be had here; .*{remedy}"):
+    with pytest.raises(ArgumentError, match=f"has {key}={value}, which is not supported; .*{remedy}"):
         TrainingArguments(accelerator_config={key: value})
 
 
