@@ -408,7 +408,7 @@ def arguments_page() -> str:
         f"`TrainingArguments` has {count} fields. Names and defaults are those of transformers; [the differences]"
         "(differences.md) list the exceptions. If several values are invalid, one error lists all of them.",
         *(_group(group) for group in groups),
-        "## Aliases",
+        "## Other names",
         "Names of older releases and of other trainers also work. Most of them emit a `FutureWarning`.",
         _table(("Alias", "Argument"), aliases),
     ]
