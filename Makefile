@@ -1,7 +1,7 @@
-# Everything a developer does. Each target sets up what it needs, so `make test` works on a fresh machine.
+# The commands of a developer. Each target sets up what it needs, so `make test` works on a fresh machine.
 #
-# It all happens in a virtual environment of its own, .venv. To use another one, an active one for instance, name it:
-# `make test VENV=$VIRTUAL_ENV`. Where one has the versions of constraints.txt already, nothing is downloaded.
+# All targets use the virtual environment .venv. To use another one, such as the active one, name it:
+# `make test VENV=$VIRTUAL_ENV`. If it has the versions of constraints.txt already, nothing is downloaded.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -20,14 +20,14 @@ INSTALL = $(BIN)/python -m pip install --quiet -c constraints.txt
 help:
 	@echo "make demo     train examples/classify.py"
 	@echo "make test     run the tests"
-	@echo "make check    what a change must pass: lint, types, test, wheel"
+	@echo "make check    run lint, types, test and wheel: what a change must pass"
 	@echo "make torture  run the slow tests"
-	@echo "make bench    measure what a step and an import cost"
+	@echo "make bench    measure the cost of a step, an import, a save and a resume, and the memory of sharding"
 	@echo "make docs     rewrite the generated parts of README.md and docs/"
-	@echo "make clean    remove what the other targets made"
+	@echo "make clean    remove the files that the other targets made"
 
-# fairscale and DeepSpeed are built from source, by the torch, numpy, setuptools and wheel that are there before them.
-# GaLore and APOLLO also ask for bitsandbytes, which only their 8-bit forms use.
+# fairscale and DeepSpeed are built from source with the installed torch, numpy, setuptools and wheel.
+# GaLore and APOLLO depend on bitsandbytes, which only their 8-bit variants use. Hence --no-deps.
 $(READY): setup.cfg pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) --upgrade pip
@@ -40,10 +40,10 @@ $(READY): setup.cfg pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/python examples/classify.py
 
-# All tensors here are small: more threads would only wait for each other.
+# All tensors in the tests are small. More threads would only wait for each other.
 test torture wheel bench: export OMP_NUM_THREADS ?= 1
 
-# A file is tested by one process: its runs are shared by its tests.
+# One process runs all tests of a file, because tests of a file share their trainings.
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
@@ -56,17 +56,17 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-# mypy reads paths, not packages: it is given the package as a tree of links. It is content with the little that it finds
-# where a link is missing, so the number of files it saw is compared with the number there is.
+# mypy reads paths, not installed packages, so it gets the package as a tree of links. If a link is missing, mypy checks
+# fewer files and reports no error. Hence the comparison of the number of files.
 types: $(READY)
 	mkdir -p $(FARM)
 	for file in __init__.py former.py lazy.py py.typed; do ln -sfn ../../engine/_root/$$file $(FARM)/$$file; done
 	for folder in $(FOLDERS); do ln -sfn ../../$$folder $(FARM)/$$folder; done
 	MYPYPATH=.typing $(BIN)/python -m mypy --strict -p trainbus | tee .typing/report
 	seen=$$(grep -oE '[0-9]+ source files?' .typing/report | grep -oE '[0-9]+' || echo 0); \
-	there=$$(find $(FOLDERS) -name '*.py' | wc -l); \
-	echo "mypy saw $$seen source files of $$there"; \
-	test "$$seen" -ge "$$there"
+	total=$$(find $(FOLDERS) -name '*.py' | wc -l); \
+	echo "mypy saw $$seen source files of $$total"; \
+	test "$$seen" -ge "$$total"
 
 wheel: $(READY)
 	rm -rf build dist

@@ -1,4 +1,4 @@
-"""Writes docs/compatibility.md: what of transformers' Trainer and PaddleNLP's is here, who does it, what differs."""
+"""Write docs/compatibility.md: which parts of transformers' and PaddleNLP's trainers work, and what differs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from readers import readers_of
 
 import trainbus
-from trainbus.engine.api.overrides import NEVER_CALLED
+from trainbus.engine.api.removed_names import NEVER_CALLED
 from trainbus.engine.arguments import ALIASES, TrainingArguments
 from trainbus.engine.arguments.script import ScriptArguments
 from trainbus.engine.arguments.unsupported import unsupported_arguments, unsupported_values
@@ -21,30 +21,33 @@ from trainbus.events import EVENTS
 Table = Callable[[tuple[str, ...], Iterable[tuple[str, ...]]], str]
 
 DIFFERS = {
-    "accelerator_config": "There is no accelerate: keys are accepted where they change nothing, or can be had.",
-    "auto_find_batch_size": "Each attempt begins from the weights and the seed of the first.",
-    "bf16_full_eval": "The float32 weights come back after the evaluation.",
-    "debug": "Raises, naming the layer, and does not print frames. `tpu_metrics_debug` is refused.",
-    "deepspeed": "Absent sections are filled from the arguments, as transformers 4 did; checkpoints are plain.",
-    "fsdp": "PyTorch's FSDP2. `bf16` stays autocast; half precision throughout is for `fsdp_config`.",
-    "fsdp_config": "Keys with or without `fsdp_`; unknown ones are refused.",
-    "fp16_full_eval": "The float32 weights come back after the evaluation.",
-    "fp16_opt_level": "PaddleNLP's; `O3` of apex is [left out](#values-that-are-left-out).",
-    "logging_nan_inf_filter": "Off by default: a loss that is not finite is shown.",
+    "accelerator_config": "There is no accelerate here. Keys are accepted if they change nothing or have an equal.",
+    "auto_find_batch_size": "Each attempt starts from the weights and the seed of the first.",
+    "bf16_full_eval": "The float32 weights return after the evaluation.",
+    "debug": "Raises an error that names the layer. Does not print frames. `tpu_metrics_debug` is refused.",
+    "deepspeed": "Missing sections are filled from the arguments, as in transformers 4. Checkpoints are plain files.",
+    "fsdp": "Uses FSDP2 of PyTorch. `bf16` stays autocast; `fsdp_config` selects half precision throughout.",
+    "fsdp_config": "Keys work with and without `fsdp_`. Unknown keys are refused.",
+    "fp16_full_eval": "The float32 weights return after the evaluation.",
+    "fp16_opt_level": "From PaddleNLP. `O3` of apex is [refused](#values-that-are-refused).",
+    "logging_nan_inf_filter": "Off by default, so that a loss that is not finite is visible.",
     "logging_steps": "The last window of a run is logged too.",
-    "minimum_eval_times": "PaddleNLP's; the interval is not rounded to tens, and `eval_strategy='epoch'` is an error.",
+    "minimum_eval_times": "From PaddleNLP. The interval is not rounded to tens. `eval_strategy='epoch'` is an error.",
     "past_index": "The memory is detached, so that no graph grows over batches.",
-    "project": "Left to the tracker by default.",
-    "report_to": "A tracker is asked for by name; others are plugins.",
-    "restore_callback_states_from_checkpoint": "On by default, into the callbacks that are attached.",
-    "sharding": "PaddleNLP's; `stage1` is PyTorch's ZeroRedundancyOptimizer, the others are its FSDP2.",
-    "sharding_degree": "PaddleNLP's.",
-    "train_sampling_strategy": "`batch_rebalance` is [left out](#values-that-are-left-out).",
-    "sharded_ddp": "Transformers 4's; `simple` is fairscale's, the others PyTorch's FSDP2, with `fairscale` its own.",
-    "torch_empty_cache_steps": "At the end of a step rather than inside it.",
-    "warmup_ratio": "Transformers 4's; 5 spells it as `warmup_steps` below 1.",
+    "project": "The tracker chooses the default.",
+    "report_to": "Name each tracker. Other trackers are plugins.",
+    "restore_callback_states_from_checkpoint": "On by default. Restores into the attached callbacks.",
+    "sharding": "From PaddleNLP. `stage1` is ZeroRedundancyOptimizer of PyTorch; the others are FSDP2.",
+    "sharding_degree": "From PaddleNLP.",
+    "train_sampling_strategy": "`batch_rebalance` is [refused](#values-that-are-refused).",
+    "sharded_ddp": "From transformers 4. `simple` is fairscale; the others are FSDP2, or FSDP of `fairscale`.",
+    "torch_empty_cache_steps": "Empties the cache at the end of a step, not inside it.",
+    "warmup_ratio": "From transformers 4. In transformers 5 it is `warmup_steps` below 1.",
 }
-"""Where an argument does other than what transformers does, in a sentence."""
+"""Argument -> how it differs from transformers, in short sentences."""
+
+MANY = 6
+"""From this number of readers on, an argument's readers stand in a list of their own."""
 
 
 def page(table: Table, notice: str) -> list[str]:
@@ -53,45 +56,92 @@ def page(table: Table, notice: str) -> list[str]:
 
     theirs = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments)}
     ours = {field.name: field for field in dataclasses.fields(TrainingArguments)}
+    readers = _readers(ours)
     return [
         notice,
         "# Compatibility",
-        f"Measured against transformers {transformers.__version__}: its {len(theirs)} training arguments, optimizers, "
-        "schedules, methods and events, and the arguments of PaddleNLP's and of older trainers. The numbers are held "
-        "equal bit for bit, see [parity](parity.md); what differs on purpose is in [the differences](differences.md).",
-        "## Arguments",
-        table(("Argument", "From", "Accepted", "What it does", "Read by", "Differs"), _arguments(theirs, ours)),
-        "## Values that are left out",
-        table(("Value", "Why, and what to do instead"), _values()),
+        "You have a program for another trainer, and want to know whether an argument, an optimizer or a method works. "
+        f"The page compares with transformers {transformers.__version__}, and lists the arguments of PaddleNLP and of "
+        "older trainers. The tests hold the numbers equal, bit for bit: see [parity](parity.md). "
+        "[Differences](differences.md) explains the deliberate ones.",
+        "## Summary",
+        table(("Subject", "Works", "Refused or absent"), _summary(theirs, ours, transformers.Trainer)),
+        "## Arguments that behave differently",
+        table(("Argument", "Difference"), ((f"`{name}`", text) for name, text in sorted(DIFFERS.items()))),
+        "## Arguments that are refused",
+        table(("Argument", "What to do instead"), _refused(theirs, ours)),
+        "## Values that are refused",
+        table(("Value", "What to do instead"), _values()),
+        "## All arguments",
+        "*Read by* names the classes and modules that use the argument. [Training arguments](arguments.md) has the "
+        "defaults.",
+        table(("Argument", "From", "What it does", "Read by"), _arguments(theirs, ours, readers)),
+        "## Arguments with many readers",
+        "\n".join(f"- `{name}`: {_code(who)}." for name, who in sorted(readers.items()) if len(who) >= MANY),
+        "## Other names of arguments",
+        table(("Name", "From", "Meaning"), _aliases(theirs)),
         "## Optimizers",
-        "`optim=` takes these names. A package is imported when its optimizer is asked for.",
+        "`optim=` takes these names. A package is imported when its optimizer is used.",
         table(("Name", "Needs"), _optimizers()),
         "## Schedules",
         "`lr_scheduler_type=` takes " + ", ".join(f"`{name}`" for name in SCHEDULES) + ".",
         "## Methods",
-        table(("Method of transformers' Trainer", "Here"), _methods(transformers.Trainer)),
+        "If *Available* is *no*, the method does not exist here. An override of a method in the last column is never "
+        "called: do what the column says.",
+        table(
+            ("Method of transformers' Trainer", "Available", "In place of an override"), _methods(transformers.Trainer)
+        ),
         "## Events",
         table(("Event", "From", "Meaning"), ((f"`{event.name}`", event.origin, event.doc) for event in EVENTS)),
-        "A subclass of `transformers.TrainerCallback` runs as it is; what it hears beyond these only warns.",
+        "A subclass of `transformers.TrainerCallback` runs unchanged. A handler for any other event logs a warning.",
     ]
 
 
-def _arguments(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    readers = readers_of(set(ours))
+def _summary(theirs: dict[str, Any], ours: dict[str, Any], trainer: type) -> Iterator[tuple[str, str, str]]:
+    known = [name for name in theirs if name in ours or name in ALIASES]
+    more = [name for name in {*ours, *ALIASES} if name not in theirs]
+    built = [name for name, needs in _optimizers() if "refused" not in needs]
+    methods = [*_methods(trainer)]
+    available = [name for name, here, _ in methods if here == "yes"]
+    yield "Arguments of transformers", str(len(known)), str(len(theirs) - len(known))
+    yield "Arguments and names of trainbus, PaddleNLP and older trainers", str(len(more)), "-"
+    yield "Optimizers", str(len(built)), str(len([*_optimizers()]) - len(built))
+    yield "Schedules", str(len(SCHEDULES)), "-"
+    yield "Methods of `Trainer`, private ones included", str(len(available)), str(len(methods) - len(available))
+    yield "Events of transformers", str(sum(event.origin == "transformers" for event in EVENTS)), "-"
+    yield "Events of trainbus", str(sum(event.origin != "transformers" for event in EVENTS)), "-"
+
+
+def _readers(ours: dict[str, Any]) -> dict[str, list[str]]:
     scripts = {field.name for field in dataclasses.fields(ScriptArguments)}
-    for name in sorted({*theirs, *ours, *ALIASES}):
-        origin = "transformers" if name in theirs else "trainbus, PaddleNLP or older" if name in ours else "older names"
-        if name in ours:
-            who = ["your script"] if name in scripts else readers[name]
-            help = ours[name].metadata["help"]
-            accepted = "not yet" if DIFFERS.get(name, "").startswith("Refused") else "yes"
-            yield (f"`{name}`", origin, accepted, help, ", ".join(f"`{each}`" for each in who), DIFFERS.get(name, ""))
-        elif name in ALIASES:
-            new = ALIASES[name].new
-            meaning = f"Another name of `{new}`." if new else "Nothing is left to choose; accepted where it says so."
-            yield (f"`{name}`", origin, "yes", meaning, "", "")
-        else:
-            yield (f"`{name}`", origin, "no", _sentence(unsupported_arguments()[name]), "", "")
+    return {name: ["your script"] if name in scripts else who for name, who in readers_of(set(ours)).items()}
+
+
+def _arguments(
+    theirs: dict[str, Any], ours: dict[str, Any], readers: dict[str, list[str]]
+) -> Iterator[tuple[str, str, str, str]]:
+    for name in sorted(ours):
+        origin = "transformers" if name in theirs else "trainbus, PaddleNLP or older"
+        many = len(readers[name]) >= MANY
+        who = "[many](#arguments-with-many-readers)" if many else _code(readers[name])
+        yield f"`{name}`", origin, ours[name].metadata["help"], who
+
+
+def _aliases(theirs: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for name in sorted(ALIASES):
+        new = ALIASES[name].new
+        meaning = f"Another name of `{new}`." if new else "Accepted if its value asks for what trainbus does anyway."
+        yield f"`{name}`", "transformers" if name in theirs else "older trainers", meaning
+
+
+def _refused(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in sorted(theirs):
+        if name not in ours and name not in ALIASES:
+            yield f"`{name}`", _sentence(unsupported_arguments()[name])
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _values() -> Iterator[tuple[str, str]]:
@@ -109,14 +159,9 @@ def _optimizers() -> Iterator[tuple[str, str]]:
         yield f"`{name}`", f"{needs}; refused. {spec.unsupported}" if spec.unsupported else needs
 
 
-def _methods(theirs: type) -> Iterator[tuple[str, str]]:
+def _methods(theirs: type) -> Iterator[tuple[str, str, str]]:
     for name, method in sorted(vars(theirs).items()):
-        if not inspect.isfunction(method) and not isinstance(method, staticmethod):
+        if name.startswith("__") or not (inspect.isfunction(method) or isinstance(method, staticmethod)):
             continue
-        if name.startswith("__"):
-            continue
-        if name in NEVER_CALLED:
-            callable_here = "may be called; overridden, " if hasattr(trainbus.Trainer, name) else "no: "
-            yield f"`{name}`", f"{callable_here}{NEVER_CALLED[name]}"
-        else:
-            yield f"`{name}`", "yes" if hasattr(trainbus.Trainer, name) else "no"
+        available = "yes" if hasattr(trainbus.Trainer, name) else "no"
+        yield f"`{name}`", available, _sentence(NEVER_CALLED[name]) if name in NEVER_CALLED else ""

@@ -1,6 +1,6 @@
-"""Writes the generated parts of the documentation in place, from the code they describe. Run by `make docs`.
+"""Write the generated parts of the documentation in place, from the code they describe. `make docs` runs this file.
 
-`python docs/generate.py --check` writes nothing, and fails if a file on disk differs from what would be written.
+`python docs/generate.py --check` writes nothing. It fails if a file on disk differs from the text it would write.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 import compatibility
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTICE = "<!-- Written by docs/generate.py: change the code it describes, then run `make docs`. -->"
+NOTICE = "<!-- docs/generate.py writes this page. Change the code that it describes, then run `make docs`. -->"
+"""The first line of a generated page."""
 
 
 def main(arguments: list[str]) -> int:
-    """Write all generated text, or with `--check` only compare it; return the exit status."""
+    """Write all generated text, or only compare it with `--check`. Return the exit status."""
     stale = []
     for path, text in rendered().items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
@@ -58,14 +59,11 @@ def main(arguments: list[str]) -> int:
 
 
 def rendered() -> dict[Path, str]:
-    """Return the whole text of every file with generated parts, as it should be."""
-    readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    for name, part in (("minimal", minimal()), ("stages", stages()), ("loop", diagram())):
-        text = _between(text, name, part)
+    """Return the up-to-date text of every file with generated parts."""
     docs = ROOT / "docs"
     return {
-        readme: text,
+        ROOT / "README.md": _with_parts(ROOT / "README.md", minimal=minimal()),
+        docs / "tour.md": _with_parts(docs / "tour.md", loop=diagram(), stages=stages()),
         docs / "events.md": events_page(),
         docs / "callbacks.md": callbacks_page(),
         docs / "arguments.md": arguments_page(),
@@ -74,7 +72,7 @@ def rendered() -> dict[Path, str]:
     }
 
 
-# The parts of the README.
+# The parts of README.md and docs/tour.md
 
 
 def minimal() -> str:
@@ -85,13 +83,13 @@ def minimal() -> str:
 
 
 def stages() -> str:
-    """Return the stages and what each is for."""
+    """Return a table of the stages and their purposes."""
     docs = _docs_under(Stage)
     return _table(("Stage", "What runs in it"), ((f"`{stage.name}`", docs[stage.name]) for stage in Stage))
 
 
 def diagram() -> str:
-    """Return the loop as a mermaid diagram, drawn from its table of transitions."""
+    """Return a mermaid diagram of the loop, from its table of transitions."""
     lines = ["stateDiagram-v2", f"    [*] --> {Phase.BEGIN.name}"]
     for phase in Phase:
         lines += [f"    {phase.name} --> {target.name}" for target in Phase if target in NEXT[phase]]
@@ -243,7 +241,7 @@ def _silence() -> Iterator[None]:
 
 
 class _StandIn(ModuleType):
-    """A package that is not installed: everything in it is there, and nothing does anything."""
+    """Replaces a package that is not installed. Every attribute is an empty class."""
 
     __path__ = ()  # type: ignore[assignment] # makes it a package
 
@@ -254,7 +252,7 @@ class _StandIn(ModuleType):
 
 
 class _StandIns(MetaPathFinder, Loader):
-    """Finds stand-ins for the packages of integrations that are not installed, so that their callbacks can be shown."""
+    """Finds stand-ins for packages that are not installed, so that the page can show the callbacks that need them."""
 
     def __init__(self) -> None:
         absent = {target: package for target, package, _ in TABLE.values() if find_spec(package) is None}
@@ -268,12 +266,12 @@ class _StandIns(MetaPathFinder, Loader):
         return _StandIn(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Leave it as it is."""
+        """Leave the module as it is."""
 
 
 @contextmanager
-def _absent_packages_stood_in_for() -> Iterator[None]:
-    """Let integrations be imported whose packages are not installed, and forget them afterwards."""
+def _stand_ins_for_missing_packages() -> Iterator[None]:
+    """Import integrations whose packages are not installed. Forget their modules afterwards."""
     before = set(sys.modules)
     sys.meta_path.append(stand_ins := _StandIns())
     try:
@@ -286,8 +284,8 @@ def _absent_packages_stood_in_for() -> Iterator[None]:
 
 
 def callbacks_page() -> str:
-    """Return the reference of the callbacks, from their dataclasses."""
-    with _absent_packages_stood_in_for():
+    """Return the reference of the callbacks, from their docstrings and fields."""
+    with _stand_ins_for_missing_packages():
         return _page(_callbacks())
 
 
@@ -299,15 +297,17 @@ def _callbacks() -> list[str]:
     return [
         NOTICE,
         "# Callbacks",
-        "Every one is imported as `from trainbus import <name>` and goes into `Trainer(callbacks=[...])`, in any "
-        "order. A *default* one is built from the training arguments where they ask for it; one of its class in the "
-        "list takes its place.",
-        "Every callback also has, as class attributes or fields:",
-        _table(("Attribute", "What it is"), ((f"`{name}`", common[name]) for name in _OF_ALL)),
+        "Import a callback with `from trainbus import <name>`, and pass it in `Trainer(callbacks=[...])`. The order of "
+        "the list does not matter. The Trainer builds the *default* callbacks from the training arguments. A callback "
+        "of the same class in the list replaces the default one.",
+        "To write your own, see [writing callbacks](writing_callbacks.md).",
+        "Every callback also has these class attributes or fields:",
+        _table(("Attribute", "Meaning"), ((f"`{name}`", common[name]) for name in _OF_ALL)),
         *(_callback(cls, extras.get(cls.__name__, "")) for cls in sorted(found, key=lambda cls: cls.__name__.lower())),
-        "# What callbacks take",
+        "# Values that callbacks take",
         "## Triggers",
-        "A trigger says when. `|` is due when either side is, `&` when both are at the same moment.",
+        "A trigger says when something is due. `a | b` is due when `a` or `b` is due. `a & b` is due when both are due "
+        "at the same step.",
         *(_function(function) for function in _TRIGGERS),
         "## Keep",
         inspect.cleandoc(trainbus.Keep.__doc__ or ""),
@@ -340,27 +340,27 @@ def _callback(cls: type[Callback], extra: str) -> str:
     if cls in DEFAULTS:
         facts.append("Default.")
     if cls.arguments:
-        facts.append(f"Spelt by the training arguments {_names(cls.arguments)}.")
+        facts.append(f"Training arguments: {_names(cls.arguments)}.")
     if extra:
         facts.append(f"Needs `pip install 'trainbus[{extra}]'`.")
     if facts:
         parts.append(" ".join(facts))
     if fields := _fields(cls):
         parts.append(fields)
-    parts.append(f"Hears {', '.join(_heard(cls))}.")
+    parts.append(f"Handles {', '.join(_handled(cls))}.")
     return "\n\n".join(parts)
 
 
 def _fields(cls: type) -> str:
-    """Return the fields of a dataclass as a table; an empty string if it has none to show."""
+    """Return a table of the fields of a dataclass, or an empty string if there are none to show."""
     docs, rows = _docs_under(cls), []
     for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
         if field.name in docs and not field.name.startswith("_"):
             rows.append((f"`{field.name}`", _default(field) if field.init else "*set by the run*", docs[field.name]))
-    return _table(("Field", "Default", "What it is"), rows) if rows else ""
+    return _table(("Field", "Default", "Meaning"), rows) if rows else ""
 
 
-def _heard(cls: type[Callback]) -> Iterator[str]:
+def _handled(cls: type[Callback]) -> Iterator[str]:
     for event in EVENTS:
         handler = getattr(cls, event.name)
         if handler is not getattr(Callback, event.name):
@@ -433,31 +433,50 @@ def _group(group: type[Group]) -> str:
 
 
 def parity_page() -> str:
-    """Return the list of trainings that are equal in both trainers, from the table that the tests run."""
+    """Return the list of the trainings that both trainers make equally, from the table that the tests run."""
     with _importable(ROOT / "tests" / "engine", ROOT / "tests" / "parity"):
-        from parity_cases import SUBJECTS, base, rows
+        from parity_cases import SUBJECTS, base
         from parity_differences import DIFFERENCES
     count = sum(map(len, SUBJECTS.values()))
     parts = [
         NOTICE,
-        "# Trainings that are equal in both trainers",
-        f"Each of these {count} trainings is done by `transformers.Trainer` 5.23 and by `trainbus.Trainer`, on the "
-        "CPU, by the tests of this project. Weights, training loss, every entry of the log, the best model, the "
-        "checkpoints' names, and what `evaluate()` and `predict()` then return, are compared digit by digit.",
-        f"All have the arguments {base()}, unless they say otherwise.",
-        "## Where they differ",
-        "What differs on purpose is left out of the comparison, in the cases that name it and nowhere else. Each is "
-        "a row of [the differences](differences.md).",
-        _table(("Name", "The row begins"), ((name, difference.row) for name, difference in DIFFERENCES.items())),
+        "# Parity with transformers' Trainer",
+        "You want to know what equality with transformers means here, and whether the tests cover your set-up. They "
+        f"run each of these {count} trainings with `transformers.Trainer` 5.23 and with `trainbus.Trainer`, on CPU. "
+        "They compare, bit for bit:",
+        "- the weights and the training loss,\n- every entry of the log,\n- the best model and the names of the "
+        "checkpoints,\n- the results of `evaluate()` and `predict()` afterwards.",
+        "## Summary",
+        _table(("Subject", "Cases", "With a difference"), _subjects(SUBJECTS)),
+        "## How to read the tables",
+        f"All cases use {base()}, unless the column *TrainingArguments* says otherwise. The column *Trainer* lists the "
+        "other inputs that a case passes to the Trainer. If a case meets a deliberate difference, the last column "
+        "names it. The comparison leaves out this difference and nothing else.",
+        "## Differences that the cases meet",
+        "Each one is a row of [the differences](differences.md).",
+        _table(("Name", "Row"), ((name, difference.row) for name, difference in DIFFERENCES.items())),
     ]
     for subject, cases in SUBJECTS.items():
-        parts += [f"## {subject}", _table(("Case", "What it shows", "Arguments"), rows(cases))]
+        head = ("Case", "What it shows", "TrainingArguments", "Trainer", "Differs")
+        parts += [f"## {subject}", _table(head, (_case(name, case) for name, case in cases.items()))]
     return _page(parts)
+
+
+def _subjects(subjects: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    for subject, cases in subjects.items():
+        anchor = re.sub(r"[^\w\- ]", "", subject.lower()).replace(" ", "-")
+        differing = sum(bool(case.differs) for case in cases.values())
+        yield f"[{subject}](#{anchor})", str(len(cases)), str(differing or "-")
+
+
+def _case(name: str, case: Any) -> tuple[str, ...]:
+    arguments = ", ".join(f"`{key}={value!r}`" for key, value in case.args.items())
+    return name, case.about, arguments, _names(sorted(case.options)), case.differs
 
 
 @contextmanager
 def _importable(*folders: Path) -> Iterator[None]:
-    """Let modules of these folders be imported for a while."""
+    """Add folders to the import path inside the `with` block."""
     before = list(sys.path)
     sys.path[:0] = map(str, folders)
     try:
@@ -470,7 +489,7 @@ def _importable(*folders: Path) -> Iterator[None]:
 
 
 def _docs_under(cls: type) -> dict[str, str]:
-    """Return the docstring under each attribute of a class, and of its properties, inherited ones included."""
+    """Return the docstring under each attribute and of each property of a class, inherited ones included."""
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if not base.__module__.startswith("trainbus"):
@@ -510,17 +529,24 @@ def _page(parts: Iterable[str]) -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _between(text: str, name: str, part: str) -> str:
-    """Replace what stands between the markers of a name.
+def _with_parts(page: Path, **parts: str) -> str:
+    """Return the text of a page with the text between each pair of markers replaced.
+
+    Args:
+        page: the file.
+        parts: marker name -> the text for it.
 
     Raises:
-        ValueError: if the markers are not there.
+        ValueError: if the page does not have each marker exactly once.
     """
-    begin, end = f"<!-- generated: {name} -->", f"<!-- end of {name} -->"
-    if text.count(begin) != 1 or text.count(end) != 1:
-        raise ValueError(f"the README needs the markers {begin} and {end}, each once")
-    before, rest = text.split(begin)
-    return f"{before}{begin}\n{part}\n{end}{rest.split(end)[1]}"
+    text = page.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        begin, end = f"<!-- generated: {name} -->", f"<!-- end of {name} -->"
+        if text.count(begin) != 1 or text.count(end) != 1:
+            raise ValueError(f"{page.name} needs the markers {begin} and {end}, each once.")
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{part}\n{end}{rest.split(end)[1]}"
+    return text
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Finds who reads each training argument, in the library's source: for the documentation, and against dead ones."""
+"""Find the code that reads each training argument: for the documentation, and for the test against dead arguments."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ ARGUMENTS = ROOT / "engine" / "arguments"
 
 
 def readers_of(fields: set[str]) -> dict[str, list[str]]:
-    """Return, for each argument, the places that read it: a class, or a module where it is none of a class.
+    """Return argument -> the classes that read it, or the modules if the code is outside of a class.
 
-    A property or method of the arguments is read for those fields that it looks at itself; their checks do not count.
+    Code that reads a property or method of the arguments reads every field that this property or method looks at. The
+    checks of the arguments do not count.
     """
     behind = _fields_behind_properties(fields)
     found: dict[str, set[str]] = {name: set() for name in fields}
@@ -29,7 +30,7 @@ def readers_of(fields: set[str]) -> dict[str, list[str]]:
 
 
 def _fields_behind_properties(fields: set[str]) -> dict[str, set[str]]:
-    """Return the fields that each property and method of the arguments looks at, through others too."""
+    """Return property or method of the arguments -> the fields it looks at, directly and through others."""
     looked_at: dict[str, set[str]] = {}
     for path in ARGUMENTS.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -47,7 +48,7 @@ def _fields_behind_properties(fields: set[str]) -> dict[str, set[str]]:
 
 
 def _reads(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield place and name of each attribute that a module reads of something called `args`."""
+    """Yield the place and the name of each attribute that a module reads from an object called `args`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     owners = {id(node): cls.name for cls in tree.body if isinstance(cls, ast.ClassDef) for node in ast.walk(cls)}
@@ -56,14 +57,14 @@ def _reads(path: Path) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.Attribute) and _is_args(node.value):
             yield place, node.attr
         elif isinstance(node, ast.Call) and _reads_by_name(node):
-            # getattr(args, name) for name in ("a", "b"): the names stand somewhere in the same function or class.
+            # getattr(args, name) for name in ("a", "b"): the names are strings somewhere in the same module.
             for text in ast.walk(tree):
                 if isinstance(text, ast.Constant) and isinstance(text.value, str):
                     yield owners.get(id(text), module), text.value
 
 
 def _is_args(node: ast.expr) -> bool:
-    """Say whether an expression is the arguments: `args`, `self.args`, `run.args`, `search.base.args`."""
+    """Return whether an expression is the arguments: `args`, `self.args`, `run.args`, `search.base.args`."""
     return (isinstance(node, ast.Name) and node.id == "args") or (
         isinstance(node, ast.Attribute) and node.attr == "args"
     )

@@ -1,6 +1,6 @@
-"""Seams: the places where a callback may change how a step is made, each with what happens when nobody does.
+"""Seams: the replaceable parts of a step, each with a default.
 
-Callbacks fill them during `on_setup`. A seam that only one can fill refuses a second.
+Callbacks fill them during `on_setup`. A seam that one callback filled refuses a second one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Clip = Callable[[Optimizer, list[nn.Parameter], float], torch.Tensor]
 
 
 class Scaler(Protocol):
-    """What torch.amp.GradScaler does, as far as a step needs it."""
+    """The methods of torch.amp.GradScaler that a step uses."""
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor: ...
     def unscale_(self, optimizer: Optimizer) -> None: ...
@@ -43,7 +43,7 @@ def _synchronise(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
 
 def clip_gradients(optimizer: Optimizer, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
-    """Clip to `max_norm` and return the norm before; 0 only measures."""
+    """Clip gradients to `max_norm` and return their norm before clipping. 0 only measures."""
     total = nn.utils.get_total_norm([_dense(weight.grad) for weight in parameters if weight.grad is not None])
     if max_norm > 0:
         nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
@@ -51,12 +51,12 @@ def clip_gradients(optimizer: Optimizer, parameters: list[nn.Parameter], max_nor
 
 
 def _dense(gradient: torch.Tensor) -> torch.Tensor:
-    # Of a sparse one, its values at each place added up: all that is not zero.
+    # For a sparse gradient, the summed values of each index. All other entries are zero.
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def _zero_grad(parameters: list[nn.Parameter]) -> None:
-    # What `model.zero_grad()` does, without looking for the parameters in every step.
+    # Does what `model.zero_grad()` does, without collecting the parameters in every step.
     for parameter in parameters:
         parameter.grad = None
 
@@ -87,44 +87,44 @@ def _model_state(model: nn.Module) -> dict[str, torch.Tensor] | None:
 
 
 def load_model(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
-    """Load weights by name, and return the names that are missing, and those that the model does not have."""
+    """Load weights by name. Return the missing names and the unexpected names."""
     missing, unexpected = model.load_state_dict(state, strict=False)
     return missing, unexpected
 
 
 class Seams:
-    """How a run makes, clips and applies gradients, and how its model and optimizer are built and saved."""
+    """How a run computes, clips and applies gradients, and how it builds and saves model and optimizer."""
 
     prepare_model: Callable[[nn.Module], nn.Module]
-    """Change the model in place, before its optimizer is made. Default: leave it."""
+    """Change the model before its optimizer is built. Default: no change."""
     make_optimizer: Callable[[Callable[[], Optimizer]], Optimizer]
-    """Return the optimizer to train with, given what makes that of the arguments. Default: make that."""
+    """Build the optimizer. Receives the default factory; the default calls it."""
     wrap_model: Callable[[nn.Module, Optimizer | None], nn.Module]
-    """Wrap the model for training. Default: the model itself."""
+    """Wrap the model for training. Receives the model and the optimizer. Default: the model itself."""
     make_schedule: Callable[[Callable[[], Any]], Any]
-    """Return the learning-rate schedule, given what makes that of the arguments. Default: make that."""
+    """Build the learning-rate schedule. Receives the default factory; the default calls it."""
     synchronise: Callable[[nn.Module, bool], AbstractContextManager[Any]]
-    """Context around forward and backward of a batch; `last` says that its gradients complete a step."""
+    """Return the context around forward and backward of a batch. Receives the model, and if the batch is the last."""
     backward: Callable[..., None]
-    """Backpropagate a loss, with options for `torch.Tensor.backward`. Default: that."""
+    """Backpropagate a loss. Takes the options of `torch.Tensor.backward`, which is the default."""
     clip: Clip
-    """Clip gradients to a norm and return the norm they had. Default: torch's."""
+    """Clip gradients to a norm and return the norm before clipping. Default: `clip_gradients`."""
     step: Callable[[Optimizer], bool]
-    """Step the optimizer and say whether the weights moved, where no scaler does it. Default: its `step()`."""
+    """Step the optimizer and return whether the weights changed. Not called with a scaler. Default: `step()`."""
     zero_grad: Callable[[list[nn.Parameter]], None]
-    """Clear gradients. Default: set them to None."""
+    """Clear the gradients of parameters. Default: set them to None."""
     scaler: Scaler | None
-    """Scales the loss so that half-precision gradients do not vanish. Default: none."""
+    """Scales the loss, so that float16 gradients do not underflow. Default: None."""
     autocast: Callable[[], AbstractContextManager[Any]]
-    """Context in which steps compute what they compute outside of the model's forward. Default: none."""
+    """Return the autocast context for computations outside of the model's forward. Default: no autocast."""
     optimizer_state: Callable[[Optimizer], dict[str, Any]]
-    """Return the whole state of the optimizer, called on every process. Default: its `state_dict()`."""
+    """Return the full optimizer state. Called on every rank. Default: `state_dict()`."""
     load_optimizer: Callable[[Optimizer, dict[str, Any]], None]
-    """Load such a state, on every process. Default: its `load_state_dict()`."""
+    """Load a full optimizer state. Called on every rank. Default: `load_state_dict()`."""
     model_state: Callable[[nn.Module], dict[str, torch.Tensor] | None]
-    """Return the whole weights of the model, or None for what it has, called on every process. Default: None."""
+    """Return the full weights, or None to save the model's own. Called on every rank. Default: None."""
     load_model: LoadModel
-    """Load whole weights, on every process; return the missing and the unexpected names. Default: what torch does."""
+    """Load full weights and return missing and unexpected names. Called on every rank. Default: `load_model`."""
 
     def __init__(self) -> None:
         self._filled: dict[str, str] = {}
@@ -148,24 +148,24 @@ class Seams:
         """Fill seams by name.
 
         Args:
-            by: who fills them, for the error that a second one meets.
-            **fillings: what to put into each.
+            by: the id of the callback. The error for a second callback names it.
+            **fillings: seam name -> the function or object to use.
 
         Raises:
-            SubscriptionError: for a seam that does not exist, or that another callback filled.
+            SubscriptionError: for an unknown seam, or one that another callback filled.
         """
         for seam, filling in fillings.items():
             if seam not in Seams.__annotations__:
                 raise SubscriptionError(
-                    f"{by} fills the seam {seam!r}, which is none of {', '.join(Seams.__annotations__)}."
+                    f"{by} fills the unknown seam {seam!r}. The seams are: {', '.join(Seams.__annotations__)}."
                 )
             if seam in self._filled:
                 raise SubscriptionError(
-                    f"{by} and {self._filled[seam]} both want to decide {seam}: use one of the two."
+                    f"{by} and {self._filled[seam]} both fill the seam {seam}. Use only one of them."
                 )
             self._filled[seam] = by
             setattr(self, seam, filling)
 
     def filled_by(self, seam: str) -> str:
-        """Return who filled a seam, or an empty string."""
+        """Return the id of the callback that filled a seam, or an empty string."""
         return self._filled.get(seam, "")

@@ -1,4 +1,4 @@
-"""Sessions: whatever a run opens is closed, however it ends, and the original error is the one that is raised."""
+"""Sessions: what a run opens is closed, however the session ends. The original error is the one that is raised."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def session(run: Run, mode: str) -> Iterator[None]:
-    """Enclose training, evaluating or predicting; one inside another is part of it.
+    """Enclose training, evaluation or prediction. A session inside another one is part of it.
 
-    Announces `on_setup` for evaluating and predicting (training builds more, and announces it itself), `on_exception`
-    if an error ends the session, and `on_close` at its end in any case.
+    Announces `on_setup` for evaluation and prediction (training announces it itself, after it built more),
+    `on_exception` if an error ends the session, and `on_close` at the end in any case.
+
+    Args:
+        run: the run.
+        mode: `train`, `evaluate` or `predict`.
     """
     if run.mode:
         yield
         return
-    run.mode = mode
-    run.seams = Seams()
+    record = run.session
+    record.mode, record.seams = mode, Seams()
     watch = watch_over(run)
     try:
         watch.begin()
@@ -33,22 +37,23 @@ def session(run: Run, mode: str) -> Iterator[None]:
             run.announce("on_setup")
         yield
     except BaseException as error:
-        run.exception = told = watch.explain(error)
-        _tell(run, "on_exception")
-        _tell(run, "on_close")
-        if told is not error:
-            raise told from error
+        record.exception = explained = watch.explain(error)
+        _announce_ending(run, "on_exception")
+        _announce_ending(run, "on_close")
+        if explained is not error:
+            raise explained from error
         raise
     else:
         run.announce("on_close")
     finally:
-        run.mode, run.exception, run.batch, run.outputs = "", None, None, None
-        run.model_wrapped = run.model
+        record.mode, record.exception = "", None
+        run.drop_batch()
+        run.unwrap()
         _drop_requests(run)
 
 
 def _drop_requests(run: Run) -> None:
-    """Drop what was asked of this session and not served, so that the next one does not begin with it."""
+    """Drop requests that this session did not serve, so that the next session does not start with them."""
     control, speaking = run.control, run.control.speaking
     before, speaking.author = speaking.author, "run"
     for flag in filter(control.raised, FLAGS):
@@ -57,8 +62,8 @@ def _drop_requests(run: Run) -> None:
     speaking.author = before
 
 
-def _tell(run: Run, event: str) -> None:
-    """Announce an event of an ending that has an error already: a second one is reported and does not replace it."""
+def _announce_ending(run: Run, event: str) -> None:
+    """Announce an event of a session that failed. A second error is logged and does not replace the first."""
     try:
         run.announce(event)
     except Exception as error:

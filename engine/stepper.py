@@ -1,4 +1,4 @@
-"""The Stepper: the arithmetic of one optimizer step. A collaborator of the loop, with seams that callbacks fill."""
+"""The Stepper: the arithmetic of one optimizer step. The loop calls it. Callbacks change it through seams."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class TrainingStep(Protocol):
-    """Forward and backward of one batch; returns its loss, detached and divided by the batches of its step."""
+    """Forward and backward of one batch. Returns its loss, detached and divided by the batches of its step."""
 
     def __call__(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor: ...
 
 
 class Stepper:
-    """Turns a window of batches into one optimizer step, announcing what happens inside it."""
+    """Turns the batches of a step into one optimizer step and announces the events inside it."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class Stepper:
         """Prepare for the run's model and optimizer, which exist.
 
         Args:
-            run: the record that is read and written.
+            run: the record. The stepper writes `run.step`.
             training_step: forward and backward of one batch.
-            count_items: counts what the losses of a step are averaged over, where the model or loss wants to know.
-            max_grad_norm: gradients are clipped to this norm; 0 only measures it.
-            filter_nonfinite: keep losses that are not finite out of the logged average.
-            agree: makes the processes agree on whether the update is left out; by default, they cannot but.
+            count_items: counts the label items of a step; None if the loss does not use them.
+            max_grad_norm: the norm to clip gradients to; 0 only measures it.
+            filter_nonfinite: leave non-finite losses out of the logged average.
+            agree: makes the ranks agree on whether the update is skipped. By default every rank decides the same.
         """
         self.run = run
         self.training_step = training_step
@@ -54,40 +54,41 @@ class Stepper:
         self.agree = agree
         self.parameters = list(run.unwrapped_model.parameters())
         self.keeps_outputs = run.bus.asked_for("outputs")
-        # A schedule that reads a metric moves when there is one, after an evaluation.
+        # A schedule that reads a metric steps after an evaluation, when there is a metric.
         self.moves_schedule = run.lr_scheduler is not None and not needs_metric(run.lr_scheduler)
         self.accumulating = 1
-        """Batches in the step being made: what a loss that is a mean over its batch is divided by."""
+        """The batches of the current step. A loss that is a mean over its batch is divided by it."""
         self.completing = True
-        """Whether the batch in work is the last of its step."""
+        """Whether the current batch is the last of its step."""
 
     def step(self, window: Window) -> None:
         """Make one step: forward and backward of each batch, then the update."""
         run, announce, synchronise = self.run, self.run.bus.announce, self.run.seams.synchronise
+        record = run.step
         self.accumulating = window.batches
         items = self.count_items(window.items)
         model = run.model_wrapped
         for index, batch in enumerate(window.items):
-            run.batch = batch
+            record.batch = batch
             announce("on_batch")
             self.completing = last = index == window.batches - 1
             with synchronise(model, last):
-                loss = self.training_step(model, run.batch, items)
-            run.loss = loss
+                loss = self.training_step(model, record.batch, items)
+            record.loss = loss
             if not self.keeps_outputs:
-                run.outputs = None
+                record.outputs = None
             self._sum(loss)
             if not last:
                 announce("on_substep_end")
         self._update(run, run.optimizer)
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
-        """Announce the loss while it is live, and backpropagate it, with options for `torch.Tensor.backward`."""
-        run = self.run
-        run.loss = loss
+        """Announce `on_loss`, then backpropagate the loss. `options` are those of `torch.Tensor.backward`."""
+        run, record = self.run, self.run.step
+        record.loss = loss
         run.bus.announce("on_loss")
         scaler = run.seams.scaler
-        run.seams.backward(run.loss if scaler is None else scaler.scale(run.loss), **options)
+        run.seams.backward(record.loss if scaler is None else scaler.scale(record.loss), **options)
 
     def _sum(self, loss: torch.Tensor) -> None:
         if self.filter_nonfinite and not torch.isfinite(loss):
@@ -101,7 +102,7 @@ class Stepper:
         if seams.scaler is not None:
             seams.scaler.unscale_(optimizer)
         announce("on_gradients")
-        run.grad_norm = seams.clip(optimizer, self.parameters, self.max_grad_norm)
+        run.step.grad_norm = seams.clip(optimizer, self.parameters, self.max_grad_norm)
         announce("on_pre_optimizer_step")
         self.agree(control)
         applied = not control.take("skip_update") and self._apply(optimizer)
@@ -109,18 +110,18 @@ class Stepper:
             announce("on_optimizer_step")
         else:
             run.state.steps_skipped += 1
-        run.learning_rate = run.current_learning_rate()
+        run.step.learning_rate = run.current_learning_rate()
         if applied and self.moves_schedule:
             run.lr_scheduler.step()
         seams.zero_grad(self.parameters)
 
     def _apply(self, optimizer: Optimizer) -> bool:
-        """Step the optimizer; return whether the weights moved."""
+        """Step the optimizer. Return whether the weights changed."""
         scaler = self.run.seams.scaler
         if scaler is None:
             return self.run.seams.step(optimizer)
         before = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()
-        # The scale only falls when gradients overflowed, and then the scaler left the weights alone.
+        # The scale falls only when gradients overflowed. The scaler then skipped the update.
         return scaler.get_scale() >= before

@@ -65,8 +65,8 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
 def _objective(search: Search, trial: Any) -> Any:
     try:
         values = search.space(trial)
-        if not search.ranks.single_process and takes_trial(search.base.model_init):
-            search.base.call_model_init(trial)  # its values are then in `trial.params`, which the other ranks receive
+        if not search.ranks.single_process and takes_trial(search.model_init):
+            search.new_model(trial)  # its values are then in `trial.params`, which the other ranks receive
         name = search.name_of(trial, trial.number)
         _send(search, number=trial.number, params=trial.params, values=values, name=name)
         return _train(search, trial, name, values)

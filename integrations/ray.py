@@ -33,16 +33,16 @@ class RaySearch:
 
     def search(self, search: Search) -> BestRun:
         """Run the trials and return the best one by the reported objectives."""
-        direction = search.alone_and_single("ray")
-        args = search.base.args
+        direction = search.single_direction("ray")
+        args = search.args
         options = {
             "resources_per_trial": {"cpu": 1, "gpu": 1} if args.device.type == "cuda" else {"cpu": 1},
             "progress_reporter": ray.tune.CLIReporter(metric_columns=["objective"]),
             **search.options,
         }
         # A trial runs in a folder of Ray, so its output folder must be absolute. It creates its model there.
-        given = {**search.given, "model": None}
-        sent = replace(search, given=given, options={}, folder=os.path.abspath(search.folder))
+        inputs = replace(search.inputs, model=None)
+        sent = replace(search, inputs=inputs, options={}, folder=os.path.abspath(search.folder))
         analysis = ray.tune.run(
             ray.tune.with_parameters(_train, search=sent),
             config=search.space(None),
@@ -65,7 +65,7 @@ def _train(config: dict[str, Any], search: Search) -> None:
     number = ray.tune.get_context().get_trial_id()
     name = search.name_of(config, number)
     reporter = ReportToTrial(report, search.compute_objective, name, dict(config))
-    there = replace(search, given={**search.given, "model": search.base.call_model_init()})
+    there = replace(search, inputs=replace(search.inputs, model=search.new_model()))
     try:
         objective = there.objective_of(config, name, config, reporter)
     except Exception as error:

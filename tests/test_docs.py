@@ -1,4 +1,4 @@
-"""The documentation: what is generated is up to date, what it shows runs, and what it prints is what is printed."""
+"""Tests of the documentation: generated parts are up to date, examples run, and links lead to files."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+PAGES = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").glob("*.md"))]
 EXTRAS = ("fairscale", "tensorboard", "wandb")
 FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
-LINK = re.compile(r"\]\((?!https?://|#)([^)\s#]+)")
+LINK = re.compile(r"\]\((?!https?://|mailto:)([^)\s#]*)(?:#([^)\s]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?|\bnan\b")
+README_LINES = 144
+"""Three screens of 48 lines."""
 
 
 class Block(NamedTuple):
@@ -25,23 +29,30 @@ class Block(NamedTuple):
     info: str
     code: str
     line: int
-    comes_before: str
+    previous_line: str
 
 
 def blocks(page: Path) -> Iterator[Block]:
+    """Yield the fenced blocks of a page."""
     text = page.read_text(encoding="utf-8")
     for match in FENCE.finditer(text):
         line = text.count("\n", 0, match.start()) + 2
         yield Block(match["info"], match["code"], line, text[: match.start()].rstrip().rpartition("\n")[2])
 
 
-def named(page: Path) -> str:
+def relative(page: Path) -> str:
     return str(page.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub makes of the headings of a page."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text)}
 
 
 @pytest.fixture
 def one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run in an empty folder, from a known seed, and on one thread: the examples are small, the machine may be busy."""
+    """Run in an empty folder with a fixed seed and one thread. The examples are small, and the machine may be busy."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     before = torch.get_num_threads()
@@ -57,53 +68,74 @@ def test_generated_parts_are_up_to_date(one_thread: None) -> None:
     assert spec.loader is not None
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
-    stale = [named(path) for path, text in generate.rendered().items() if path.read_text(encoding="utf-8") != text]
+    stale = [relative(path) for path, text in generate.rendered().items() if path.read_text(encoding="utf-8") != text]
     assert not stale, f"run `make docs`: {', '.join(stale)}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_every_example_runs_and_prints_what_it_shows(
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_examples_run_and_print_the_output_they_show(
     page: Path, one_thread: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     namespace: dict[str, Any] = {"__name__": "docs"}
     printed = ""
     for block in blocks(page):
         if block.info.startswith("python"):
-            # Empty lines above it, so that a traceback names the line of the page.
+            # The empty lines make a traceback name the line of the page.
             code = compile("\n" * (block.line - 1) + block.code, str(page), "exec", dont_inherit=True)
             if block.info == "python no-run":
-                assert block.comes_before.startswith("<!--"), f"{named(page)}:{block.line}: say why it is not run"
+                where = f"{relative(page)}:{block.line}"
+                assert block.previous_line.startswith("<!--"), f"{where}: say in a comment above why it is not run"
                 continue
             exec(code, namespace)
             printed = capsys.readouterr().out
-        elif block.info == "text" and block.comes_before == "```":
-            check_output(block, printed, f"{named(page)}:{block.line}")
+        elif block.info == "text" and block.previous_line == "```":
+            check_output(block, printed, f"{relative(page)}:{block.line}")
 
 
 def check_output(block: Block, printed: str, where: str) -> None:
-    """See that each line shown was printed, in that order; numbers may be others on another machine."""
+    """Assert that each shown line was printed, in the same order. Numbers may differ between machines."""
     lines = iter(NUMBER.sub("#", printed).splitlines())
     for shown in block.code.splitlines():
         assert NUMBER.sub("#", shown) in lines, f"{where} shows {shown!r}, which is not printed:\n{printed}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_links_lead_to_files_of_the_project(page: Path) -> None:
-    broken = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if not (page.parent / link).exists()]
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_lead_to_files_and_headings_of_the_project(page: Path) -> None:
+    broken = []
+    for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        path = page.parent / target if target else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(f"{target}#{anchor}")
     assert not broken
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_every_block_says_what_it_is(page: Path) -> None:
-    known = {"python", "python no-run", "bash", "text", "toml", "mermaid"}
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_every_block_names_its_language(page: Path) -> None:
+    known = {"python", "python no-run", "bash", "text", "toml", "mermaid", "yaml"}
     assert {block.info for block in blocks(page)} <= known
 
 
-def test_readme_names_targets_that_exist() -> None:
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_make_targets_named_in_a_page_exist(name: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"make (\w+)", (ROOT / "README.md").read_text(encoding="utf-8")):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"the README names `make {target}`"
+    for target in re.findall(r"make (\w+)", "\n".join(block.code for block in blocks(ROOT / name))):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{name} names `make {target}`"
 
 
-def test_readme_stays_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+def test_every_page_is_reachable_from_the_readme() -> None:
+    linked, ahead = set(), {ROOT / "README.md"}
+    while ahead:
+        linked |= ahead
+        targets = {
+            (page.parent / target).resolve()
+            for page in ahead
+            if page.suffix == ".md"
+            for target, _ in LINK.findall(page.read_text(encoding="utf-8"))
+            if target
+        }
+        ahead = targets - linked
+    assert {relative(page) for page in PAGES} <= {relative(page) for page in linked}
+
+
+def test_readme_fits_three_screens() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES

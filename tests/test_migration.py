@@ -1,4 +1,4 @@
-"""The programs of docs/migration.md: those of three trainers end with the same weights and the same loss."""
+"""Tests of docs/migration.md: the programs of three trainers end with the same weights and the same loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = ("trainbus", "Hugging Face", "Lightning", "PaddleNLP", "MindNLP")
 
 
 def run(name: str) -> dict[str, Any]:
-    """Run the program under a heading, after what all have in common; return its names."""
+    """Run the shared set-up and the program under a heading. Return its namespace."""
     space: dict[str, Any] = {"__name__": "docs"}
     exec(compile(SETUP, str(PAGE), "exec", dont_inherit=True), space)
     exec(compile(PROGRAMS[NAMES.index(name)], str(PAGE), "exec", dont_inherit=True), space)
@@ -36,12 +36,12 @@ def weights(model: Any) -> list[torch.Tensor]:
     return [weight.detach() for weight in model.parameters()]
 
 
-def test_there_is_a_program_for_each_trainer() -> None:
+def test_each_trainer_has_a_program() -> None:
     assert HEADINGS[: len(NAMES)] == [*NAMES]
     assert len(PROGRAMS) == len(NAMES)
 
 
-def test_ours_learns_and_writes_a_checkpoint_in_each_epoch(ours: dict[str, Any]) -> None:
+def test_trainbus_learns_and_saves_a_checkpoint_per_epoch(ours: dict[str, Any]) -> None:
     trainer: Trainer = ours["trainer"]
     losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
     assert losses[2] < losses[0] < 0.69
@@ -65,7 +65,7 @@ def test_lightning_ends_with_the_same_weights_and_loss(ours: dict[str, Any]) -> 
     pytest.importorskip("lightning")
     space = run("Lightning")
     for mine, theirs in zip(weights(ours["trainer"].model), weights(space["module"]), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)  # its AdamW is not the fused one
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)  # Lightning's AdamW is not fused
     loss = space["trainer"].validate(space["module"], space["loader"], verbose=False)[0]["eval_loss"]
     assert loss == pytest.approx(ours["trainer"].evaluate()["eval_loss"], rel=1e-5)
     assert len([*Path("outputs/lightning").glob("*.ckpt")]) == 3

@@ -625,7 +625,7 @@ def test_an_old_loss_that_calls_no_model_is_told_how_to_return_predictions() -> 
             return model.linear.weight.sum()
 
     trainer = old_style(Own, eval_strategy="no")
-    with pytest.raises(trainbus.TrainbusError, match="give it the parameter `return_outputs`"):
+    with pytest.raises(trainbus.TrainbusError, match="Add the parameter `return_outputs`"):
         trainer.evaluate()
 
 
@@ -717,7 +717,7 @@ def test_a_schedule_that_a_callback_would_leave_behind_is_refused() -> None:
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
     options = {"train_dataset": points(8), "optimizers": (optimizer, schedule), "callbacks": [Replaced()]}
     trainer = Trainer(model, TrainingArguments("out"), **options)
-    with pytest.raises(trainbus.TrainbusError, match="LambdaLR moves an optimizer that Replaced has replaced"):
+    with pytest.raises(trainbus.TrainbusError, match="LambdaLR belongs to an optimizer that Replaced replaced"):
         trainer.train()
 
 

@@ -19,12 +19,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-WORDS = re.compile(
-    r"\b(anew|gone on|go(?:es|ing)? on (?:with|from)|of which|thereof|therein|whose is|none but|that of|be it|in vain"
-    r"|for want of|nobody|one's own|hears?|hearers?)\b",
-    re.IGNORECASE,
+PHRASES = (
+    *("anew", "gone on", "go(?:es|ing)? on (?:with|from)", "of which", "thereof", "therein", "whose is", "none but"),
+    *("that of", "be it", "in vain", "for want of", "nobody", "one's own", "hears?", "hearers?"),
 )
-"""What marks the old voice."""
+"""What marks the old voice, as regular expressions. A blank also matches a line break."""
+
+WORDS = re.compile(
+    rf"\b({'|'.join(PHRASES)})\b".replace(" ", r"[^\S\n]*(?:[^\S\n]|\n(?:\s*#)?)[^\S\n]*"), re.IGNORECASE
+)
+"""Any of the phrases. A line break in a comment is followed by `#`."""
 
 EXEMPT = {Path("docs/glossary.md"), Path("tools/check_voice.py")}
 """Files that list the words."""
@@ -33,33 +37,42 @@ CODE = ("engine", "events", "callbacks", "integrations", "examples", "benchmarks
 
 
 def texts_of_python(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of every string and comment of a module."""
+    """Yield the first line and the text of every string and of every block of comments of a module."""
+    block: list[str] = []
+    last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+        if token.type != tokenize.COMMENT:
+            continue
+        if token.start[0] != last + 1 and block:
+            yield last - len(block) + 1, "\n".join(block)
+            block = []
+        block.append(token.string)
+        last = token.start[0]
+    yield last - len(block) + 1, "\n".join(block)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            for number, line in enumerate(node.value.splitlines()):
-                yield node.lineno + number, line
+            yield node.lineno, node.value
 
 
 def texts_of_markdown(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of a page, code blocks excluded."""
-    fenced = False
-    for number, line in enumerate(source.splitlines(), 1):
-        if line.lstrip().startswith("```"):
-            fenced = not fenced
-        elif not fenced:
-            yield number, line
+    """Yield the first line and the text of a page. Code blocks are replaced by empty lines."""
+    lines, fenced = [], False
+    for line in source.splitlines():
+        fence = line.lstrip().startswith("```")
+        fenced ^= fence
+        lines.append("" if fence or fenced else line)
+    yield 1, "\n".join(lines)
 
 
 def findings(path: Path) -> Iterator[str]:
-    """Yield the findings in one file, relative to the repository."""
+    """Yield the findings in one file, with its path relative to the repository."""
     source = (ROOT / path).read_text(encoding="utf-8")
     texts = texts_of_python(source) if path.suffix == ".py" else texts_of_markdown(source)
-    for number, text in texts:
+    for first, text in texts:
         for match in WORDS.finditer(text):
-            yield f"{path}:{number}: {match.group(0)!r}: {text.strip()[:100]}"
+            above = text.count("\n", 0, match.start())
+            word = " ".join(match.group(0).replace("#", " ").split())
+            yield f"{path}:{first + above}: {word!r}: {text.splitlines()[above].strip()[:100]}"
 
 
 def checked_files(places: list[str]) -> list[Path]:

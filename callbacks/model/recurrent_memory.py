@@ -9,7 +9,7 @@ from typing import Any
 
 from ...engine.arguments import TrainingArguments
 from ...engine.data.batches import detach
-from ...engine.loss.objective import label_names_of
+from ...engine.loss.signature import label_names_of
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.errors import ArgumentError, ModelError, nearest

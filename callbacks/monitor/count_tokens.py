@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from ...engine.arguments import TrainingArguments
-from ...engine.evaluation.loop import main_input
+from ...engine.evaluation.prediction import main_input
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.errors import ArgumentError

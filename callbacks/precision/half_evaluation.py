@@ -11,7 +11,7 @@ from torch import nn
 
 from ...engine.arguments import TrainingArguments
 from ...engine.data.batches import map_tensors
-from ...engine.loss.objective import label_names_of
+from ...engine.loss.signature import label_names_of
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.errors import ArgumentError

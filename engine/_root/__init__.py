@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from trainbus.callbacks.stopping.stop_at_max_steps import StopAtMaxSteps as StopAtMaxSteps
     from trainbus.callbacks.stopping.stop_at_time import StopAtTime as StopAtTime
     from trainbus.callbacks.stopping.stop_on_signal import StopOnSignal as StopOnSignal
+    from trainbus.engine.api.seeding import enable_full_determinism as enable_full_determinism
+    from trainbus.engine.api.seeding import set_seed as set_seed
     from trainbus.engine.arguments import HubStrategy as HubStrategy
     from trainbus.engine.arguments import IntervalStrategy as IntervalStrategy
     from trainbus.engine.arguments import OptimizerNames as OptimizerNames
@@ -77,8 +79,6 @@ if TYPE_CHECKING:
     from trainbus.engine.evaluation.outputs import EvalPrediction as EvalPrediction
     from trainbus.engine.evaluation.outputs import PredictionOutput as PredictionOutput
     from trainbus.engine.evaluation.outputs import TrainOutput as TrainOutput
-    from trainbus.engine.evaluation.outputs import enable_full_determinism as enable_full_determinism
-    from trainbus.engine.evaluation.outputs import set_seed as set_seed
     from trainbus.engine.evaluation.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
     from trainbus.engine.optim.adafactor import Adafactor as Adafactor
     from trainbus.engine.optim.schedule_functions import get_constant_schedule as get_constant_schedule
@@ -176,6 +176,7 @@ _PLACES = {
     "callbacks.stopping.stop_at_max_steps": ("StopAtMaxSteps",),
     "callbacks.stopping.stop_at_time": ("StopAtTime",),
     "callbacks.stopping.stop_on_signal": ("StopOnSignal",),
+    "engine.api.seeding": ("enable_full_determinism", "set_seed"),
     "engine.arguments": (
         "HubStrategy", "IntervalStrategy", "OptimizerNames", "ParallelMode", "SaveStrategy", "SchedulerType",
         "TrainingArguments",
@@ -190,7 +191,7 @@ _PLACES = {
         "DataCollatorForSeq2Seq", "DataCollatorForTokenClassification", "DataCollatorWithPadding",
     ),
     "engine.evaluation.outputs": (
-        "EvalLoopOutput", "EvalPrediction", "PredictionOutput", "TrainOutput", "enable_full_determinism", "set_seed",
+        "EvalLoopOutput", "EvalPrediction", "PredictionOutput", "TrainOutput",
     ),
     "engine.evaluation.seq2seq": ("Seq2SeqTrainer",),
     "engine.optim.adafactor": ("Adafactor",),

@@ -1,1 +1,1 @@
-"""The surface of the Trainer that is not training: evaluating, recording, subscribing."""
+"""The methods of the Trainer, one file per subject. The other rooms do the work."""

@@ -1,10 +1,10 @@
-"""The accelerator that steps written for transformers speak to, over the run that does the work."""
+"""Accelerator: the methods of accelerate's class that training steps call."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,28 +12,26 @@ from torch import nn
 from ...events.errors import ArgumentError
 from ..data.batches import map_tensors
 from ..run import Run
-
-if TYPE_CHECKING:
-    from ..stepper import Stepper
+from ..stepper import Stepper
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What subclasses use of accelerate's class of this name. It has no state: each is as good as the other."""
+    """Calls the run and the stepper. It has no state of its own."""
 
     run: Run
-    """The run that is asked."""
+    """The run."""
     stepper: Stepper | None
-    """What makes the steps; None before training."""
+    """The stepper; None before training."""
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
-        """Backpropagate the loss of a batch: `on_loss` is announced, and half precision scales it.
+        """Backpropagate the loss of a batch. Announces `on_loss`; float16 scales the loss.
 
-        As with transformers, it is not divided by the batches of a step that accumulates: the step does that itself.
+        As in transformers, it does not divide the loss by the accumulation steps. The training step does that.
 
         Args:
             loss: a tensor with one element.
-            **options: for `torch.Tensor.backward`, as `retain_graph`.
+            **options: options of `torch.Tensor.backward`, such as `retain_graph`.
 
         Raises:
             ArgumentError: outside of a training step.
@@ -42,71 +40,71 @@ class Accelerator:
 
     @property
     def sync_gradients(self) -> bool:
-        """Whether the batch in work is the last of its step."""
+        """Whether the current batch is the last of its step."""
         return self._during_training("sync_gradients").completing
 
     def _during_training(self, what: str) -> Stepper:
         if self.stepper is None or self.run.mode != "train":
             raise ArgumentError(
-                f"`accelerator.{what}` belongs into a training step, and no training is under way: override "
-                "`training_step`, and call it there."
+                f"`accelerator.{what}` works only during a training step, and no training is in progress. Override "
+                "`training_step` and call it there."
             )
         return self.stepper
 
     @property
     def device(self) -> torch.device:
-        """Where the batches go."""
+        """The device of the batches."""
         return self.run.device
 
     @property
     def num_processes(self) -> int:
-        """How many processes train together."""
+        """The world size."""
         return self.run.ranks.world_size
 
     @property
     def process_index(self) -> int:
-        """The number of this one."""
+        """The rank of this process."""
         return self.run.ranks.rank
 
     @property
     def local_process_index(self) -> int:
-        """Its number on its machine."""
+        """The local rank of this process."""
         return self.run.ranks.local_rank
 
     @property
     def is_main_process(self) -> bool:
-        """Whether it is the first of all."""
+        """Whether this is rank 0."""
         return self.run.ranks.rank == 0
 
     @property
     def is_local_main_process(self) -> bool:
-        """Whether it is the first of its machine."""
+        """Whether this is local rank 0."""
         return self.run.ranks.local_rank == 0
 
     def unwrap_model(self, model: nn.Module, **options: Any) -> nn.Module:
-        """Return the model as the user gave it, for the wrapped one; any other as it is. Options change nothing."""
+        """Return the user's model for the wrapped model, and any other model unchanged. Options have no effect."""
         return self.run.model if model is self.run.model_wrapped else model
 
     def gather(self, tensor: Any) -> Any:
-        """Return tensors of all processes, of equal shape, joined along their first dimension; nested ones too."""
+        """Return nested tensors of all ranks, concatenated along the first dimension. Shapes must be equal."""
         return map_tensors(self.run.ranks.gather, tensor)
 
     def gather_for_metrics(self, tensor: Any) -> Any:
-        """Gather tensors of any number of rows; what is shorter along the second dimension is padded with -100.
+        """Gather tensors with any number of samples. A shorter second dimension is padded with -100.
 
-        Where several processes evaluate, rows that fill up the last batch are among them, behind the others.
+        With several ranks, the result includes the samples that fill up the last batch, at the end.
         """
         return map_tensors(self.run.ranks.gather_padded, tensor) if self.num_processes > 1 else tensor
 
     def wait_for_everyone(self) -> None:
-        """Wait until all processes are here."""
+        """Wait for all ranks."""
         self.run.ranks.barrier()
 
     def print(self, *values: Any, **options: Any) -> None:
-        """Print, on the first process of each machine."""
+        """Print on local rank 0."""
         if self.is_local_main_process:
             print(*values, **options)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return the context in which the run computes: half precision where a callback says so, else nothing."""
+        """Return the autocast context of the run; it does nothing without mixed precision."""
         return self.run.seams.autocast()

@@ -1,8 +1,7 @@
-"""What every part of the Trainer's surface stands on."""
+"""TrainerBase: the run's parts under the attribute names of transformers' Trainer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -12,85 +11,72 @@ from ...events.control import TrainerControl
 from ...events.errors import ArgumentError
 from ...events.state import TrainerState
 from ..arguments import TrainingArguments
-from ..loss.objective import Objective
 from ..run import Run
 
 
-class Surface:
-    """The parts of a run under the names that programs of this family use."""
+class TrainerBase:
+    """What every group of the Trainer's methods uses."""
 
     args: TrainingArguments
     run: Run
     bus: EventBus
-    objective: Objective
-    loss_takes_items = True
-    """Whether `compute_loss` divides by the items of the whole step; one that is not told them cannot."""
-    loss_is_scaled_for_ga: bool | None = None
-    """Whether the loss is divided by the batches of its step already; None to judge by how it is computed."""
-    _objective_settings: Mapping[str, Any] = {}
-    """What a subclass set of the objective."""
 
     @property
     def state(self) -> TrainerState:
-        """How far the run is."""
+        """The progress of the run."""
         return self.run.state
 
     @property
     def control(self) -> TrainerControl:
-        """What callbacks ask for."""
+        """The flags that callbacks raise."""
         return self.run.control
 
     @control.setter
     def control(self, control: TrainerControl) -> None:
         if control is not self.run.control:
-            raise ArgumentError("A run has one control, which cannot be replaced: set its flags, or request and veto.")
+            raise ArgumentError("The control of a run cannot be replaced. Set its flags, or call request and veto.")
 
     @property
     def model(self) -> nn.Module:
-        """The model as the user gave it."""
+        """The user's model, unwrapped."""
         return self.run.model
 
     @model.setter
     def model(self, model: nn.Module) -> None:
         if self.run.mode:
-            raise ArgumentError(f"The model cannot be replaced while the run is to {self.run.mode}.")
-        self._adopt(model.to(self.args.device))
+            raise ArgumentError(f"The model cannot be replaced during {self.run.mode}(). Replace it before or after.")
+        self._use_model(model.to(self.args.device))
 
-    def _adopt(self, model: nn.Module) -> None:
-        """Take a model as the one of the run."""
+    def _use_model(self, model: nn.Module) -> None:
+        """Make a model the model of the run."""
         raise NotImplementedError
 
     @property
     def model_wrapped(self) -> nn.Module:
-        """The model as it is called: inside DDP and the like, where one is used."""
+        """The model that is called: wrapped by DDP, FSDP or another wrapper if one is used."""
         return self.run.model_wrapped
 
     @property
     def processing_class(self) -> Any:
-        """The tokenizer or processor that belongs to the model."""
+        """The tokenizer or processor of the model."""
         return self.run.processing_class
 
     tokenizer = processing_class
 
     @property
-    def optimizer(self) -> Any:
-        """The optimizer; None before training."""
-        return self.run.optimizer
-
-    @optimizer.setter
-    def optimizer(self, optimizer: Any) -> None:
-        self.run.optimizer = optimizer
-
-    @property
-    def lr_scheduler(self) -> Any:
-        """The learning-rate schedule; None before training."""
-        return self.run.lr_scheduler
-
-    @lr_scheduler.setter
-    def lr_scheduler(self, scheduler: Any) -> None:
-        self.run.lr_scheduler = scheduler
-
-    @property
     def train_dataloader(self) -> Any:
         """The loader of the training batches; None before training."""
         return self.run.train_dataloader
+
+    @property
+    def is_in_train(self) -> bool:
+        """Whether a training is in progress."""
+        return self.run.mode == "train"
+
+    def is_local_process_zero(self) -> bool:
+        """Return whether this process has local rank 0."""
+        return self.run.ranks.local_rank == 0
+
+    def is_world_process_zero(self) -> bool:
+        """Return whether this process has rank 0."""
+        return self.run.ranks.rank == 0

@@ -1,4 +1,4 @@
-"""Adding, removing and showing callbacks."""
+"""The Trainer's methods for callbacks: subscribe, add, remove, describe."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from ...events.bus import Channel, Handle
 from ...events.control import TrainerControl
 from ...events.errors import SubscriptionError
-from .base import Surface
+from .base import TrainerBase
 
 _CARRIES = {"on_log": "logs", "on_evaluate": "metrics", "on_predict": "metrics"}
-"""Event -> what transformers gives its handlers beside arguments, state and control."""
+"""Event -> the value that transformers passes to its handlers after args, state and control."""
 
 
 @dataclass(frozen=True)
 class CallbackHandler:
-    """What loops written for transformers announce their moments to, as `callback_handler.on_log(...)`."""
+    """Announces events for code written for transformers, as `callback_handler.on_log(...)`."""
 
-    trainer: Subscribing
-    """The trainer whose callbacks hear of it."""
+    trainer: CallbackMethods
+    """The trainer whose callbacks are called."""
 
     @property
     def callbacks(self) -> list[Any]:
@@ -29,20 +29,20 @@ class CallbackHandler:
         return list(self.trainer.callbacks.values())
 
     def add_callback(self, callback: Any) -> None:
-        """Attach a callback, or an instance of a class of callbacks."""
+        """Attach a callback, or an instance of a callback class."""
         self.trainer.add_callback(callback)
 
     def pop_callback(self, callback: Any) -> Any:
-        """Detach a callback, or the first of a class, and return it; None if there is none."""
+        """Detach a callback, or the first one of a class, and return it; None if there is none."""
         return self.trainer.pop_callback(callback)
 
     def remove_callback(self, callback: Any) -> None:
-        """Detach a callback, the first of a class, or the one with an id."""
+        """Detach a callback, the first one of a class, or the one with an id."""
         self.trainer.remove_callback(callback)
 
     def __getattr__(self, event: str) -> Callable[..., TrainerControl]:
         if not event.startswith("on_") or event not in self.trainer.signals:
-            raise AttributeError(f"The callback handler has no {event!r}: it has the events, and those are `on_...`.")
+            raise AttributeError(f"The callback handler has no {event!r}. It has one method per event, named `on_...`.")
         return functools.partial(self._announce, event)
 
     def _announce(self, event: str, args: Any, state: Any, control: Any, *carried: Any) -> TrainerControl:
@@ -53,8 +53,8 @@ class CallbackHandler:
         return run.control
 
 
-class Subscribing(Surface):
-    """The part of the Trainer that deals with callbacks."""
+class CallbackMethods(TrainerBase):
+    """Adds, removes and lists callbacks."""
 
     _functions: dict[str, tuple[str, Callable[..., Any], dict[str, Any]]]
 
@@ -65,7 +65,7 @@ class Subscribing(Surface):
 
     @property
     def callback_handler(self) -> CallbackHandler:
-        """What loops of one's own announce their moments to."""
+        """An object with one method per event, for a loop of your own."""
         return CallbackHandler(self)
 
     @property
@@ -76,15 +76,15 @@ class Subscribing(Surface):
     def on(self, event: str, function: Callable[..., Any] | None = None, **filters: Any) -> Any:
         """Subscribe a plain function to an event.
 
-        `trainer.on("on_log", function)` returns a handle that unsubscribes when called. Without a function it is a
-        decorator, and the handle is the decorated function's `handle`:
+        `trainer.on("on_log", function)` returns a handle. Call the handle to unsubscribe. Without a function, `on` is a
+        decorator, and the decorated function has the handle as `handle`:
 
             @trainer.on("on_step_end", every=100)
             def note(state, grad_norm): ...
 
         Args:
             event: the event's name.
-            function: called with the parameters it names.
+            function: receives the parameters that it names.
             **filters: `every=`, `once=`, `before=`, `after=`, `stage=`, `on_error=`, `id=`; see `EventBus.on`.
         """
         if function is not None:
@@ -100,14 +100,14 @@ class Subscribing(Surface):
 
     @property
     def subscribed_functions(self) -> dict[str, tuple[str, Callable[..., Any], dict[str, Any]]]:
-        """What `on` subscribed and nobody unsubscribed, by id: event, function, filters."""
+        """The functions that `on` subscribed and that are still attached: id -> event, function, filters."""
         return {owner_id: said for owner_id, said in self._functions.items() if owner_id in self.bus.subscribers}
 
     def add_callback(self, callback: Any) -> Handle:
-        """Attach a callback, or an instance of a class of callbacks; return a handle that detaches it.
+        """Attach a callback, or an instance of a callback class. Return a handle that detaches it.
 
         Raises:
-            SubscriptionError: if it is none, or wants an order that cannot be; it is not attached then.
+            SubscriptionError: if it is not a callback, or if its order is impossible. It is not attached then.
         """
         handle = self.bus.attach(callback() if isinstance(callback, type) else callback)
         try:
@@ -118,7 +118,7 @@ class Subscribing(Surface):
         return handle
 
     def pop_callback(self, callback: Any) -> Any:
-        """Detach a callback, or the first of a class, and return it; None if there is none."""
+        """Detach a callback, or the first one of a class, and return it; None if there is none."""
         if isinstance(callback, type) and hasattr(callback, "retire"):
             return callback.retire(self.bus)
         for owner_id, attached in self.bus.subscribers.items():
@@ -140,6 +140,6 @@ class Subscribing(Surface):
             raise SubscriptionError(f"There is no callback {callback!r} to remove. Attached: {attached}.")
 
     def describe(self) -> str:
-        """Return, as text, which events are heard, by whom and in which order, and what each callback is."""
+        """Return as text: every callback, and the handlers of each event in the order in which they run."""
         lines = [f"{owner_id} = {callback!r}" for owner_id, callback in self.bus.subscribers.items()]
         return "Callbacks, in order of attachment:\n  " + "\n  ".join(lines) + "\n\n" + self.bus.describe()

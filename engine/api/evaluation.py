@@ -1,91 +1,89 @@
-"""Running the model: its loss, evaluation, prediction."""
+"""The Trainer's methods for evaluation and prediction."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ...events.errors import ArgumentError, DataError, nearest
 from ..arguments import IntervalStrategy
 from ..data.build import is_iterable
 from ..distributed.consistency import check_lengths
-from ..evaluation.loop import evaluation_loop, metrics_of_first, prediction_step
+from ..evaluation.loop import evaluation_loop
+from ..evaluation.metrics import metrics_of_first
 from ..evaluation.outputs import EvalLoopOutput, EvalPrediction, PredictionOutput, speed_metrics
+from ..evaluation.prediction import prediction_step
 from ..session import session
-from .dataloaders import Loading
-from .saving import Recording
+from .dataloaders import DataLoaderMethods
+from .logging import LoggingMethods
+from .overrides import is_overridden
 
 
-class Evaluating(Recording, Loading):
-    """The part of the Trainer that runs the model without training it."""
+class EvaluationMethods(DataLoaderMethods, LoggingMethods):
+    """Runs the model without training it."""
 
-    eval_dataset: Any
     compute_metrics: Callable[[EvalPrediction], dict[str, Any]] | None
     preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
     _ignore_keys: list[str] | None = None
-    _kept_loaders: Mapping[str, tuple[Any, Any]] = {}
-    """Of persistent workers: the name of a dataset of the trainer's, or an empty one -> the dataset and its loader."""
+    """The `ignore_keys` of evaluations during training."""
 
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Evaluate, and return the metrics, which are also logged.
+        """Evaluate, log the metrics and return them.
 
         Args:
-            eval_dataset: a dataset, several by name, or the name of one of those given to the Trainer; by default all
-                of those. The metrics of a named dataset are called `<prefix>_<name>_<metric>`.
-            ignore_keys: keys of the model's outputs that are no predictions.
-            metric_key_prefix: what all names begin with.
+            eval_dataset: a dataset, a dict of named datasets, or the name of one of the trainer's; by default all of
+                the trainer's. The metrics of a named dataset are `<prefix>_<name>_<metric>`.
+            ignore_keys: keys of the model's outputs that are not predictions.
+            metric_key_prefix: the prefix of all metric names.
 
         Raises:
-            DataError: if there is no dataset to evaluate on, or one of them is empty.
+            DataError: if there is no dataset, or if one is empty.
         """
         run = self.run
         if ignore_keys is None and run.mode == "train":
             ignore_keys = self._ignore_keys
-        datasets = self._datasets(eval_dataset)
+        datasets = self._eval_datasets(eval_dataset)
+        complete = eval_dataset is None and metric_key_prefix == "eval"
         everything: dict[str, float] = {}
-        with session(run, "evaluate"):
-            run.metric_prefix = metric_key_prefix
-            run.evaluates_all = eval_dataset is None and metric_key_prefix == "eval"
+        with session(run, "evaluate"), run.evaluating(metric_key_prefix, complete=complete) as record:
             self.bus.announce("on_evaluate_begin")
             for name, dataset in datasets.items():
                 prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
-                output = self._run_over(
-                    self.get_eval_dataloader(dataset), prefix, ignore_keys, self.compute_metrics is None
-                )
+                loss_only = self.compute_metrics is None
+                output = self._run_over(self.get_eval_dataloader(dataset), prefix, ignore_keys, loss_only)
                 if output.num_samples == 0:
                     raise DataError(
-                        f"The eval dataset{f' {name!r}' if name else ''} has no rows, so there is nothing to measure: "
-                        "pass another, or leave it out."
+                        f"The eval dataset{f' {name!r}' if name else ''} has no samples. Pass another, or leave it out."
                     )
-                run.metrics, run.dataset_name, run.metrics_step = output.metrics, name, run.state.global_step
+                record.metrics, record.dataset_name, record.step = output.metrics, name, run.state.global_step
                 self.bus.announce("on_evaluate_dataset")
-                run.metrics = metrics_of_first(run.ranks, run.metrics)
-                self.log(run.metrics)
+                record.metrics = metrics_of_first(run.ranks, record.metrics)
+                self.log(record.metrics)
                 self.bus.announce("on_evaluate")
-                everything.update(run.metrics)
-            run.metrics = everything
+                everything.update(record.metrics)
+            record.metrics = everything
             self.bus.announce("on_evaluate_end")
         return everything
 
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
-        """Predict, and return predictions and labels as arrays, and the metrics if there are labels.
+        """Predict. Return predictions and labels as arrays (samples, ...), and metrics if there are labels.
 
         Args:
-            test_dataset: the rows to predict for.
-            ignore_keys: keys of the model's outputs that are no predictions.
-            metric_key_prefix: what the metrics' names begin with.
+            test_dataset: the samples.
+            ignore_keys: keys of the model's outputs that are not predictions.
+            metric_key_prefix: the prefix of all metric names.
         """
         run = self.run
-        with session(run, "predict"):
+        with session(run, "predict"), run.evaluating(metric_key_prefix, complete=False) as record:
             loss_only = self.args.prediction_loss_only
             output = self._run_over(self.get_test_dataloader(test_dataset), metric_key_prefix, ignore_keys, loss_only)
-            run.metrics = output.metrics
+            record.metrics = output.metrics
             self.bus.announce("on_predict")
         return PredictionOutput(output.predictions, output.label_ids, output.metrics)
 
@@ -97,16 +95,16 @@ class Evaluating(Recording, Loading):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Run the model over a loader; return predictions, labels, metrics and the number of rows.
+        """Run the model over a loader. Return predictions, labels, metrics and the number of samples.
 
-        `evaluate` and `predict` both do so. Override it for a loop of your own.
+        `evaluate` and `predict` call it. Override it for a loop of your own.
 
         Args:
             dataloader: the batches.
-            description: what it is for, `Evaluation` or `Prediction`.
-            prediction_loss_only: compute nothing but the loss; by default, what the arguments say.
-            ignore_keys: keys of the model's outputs that are no predictions.
-            metric_key_prefix: what the metrics' names begin with.
+            description: `Evaluation` or `Prediction`.
+            prediction_loss_only: compute only the loss; by default `args.prediction_loss_only`.
+            ignore_keys: keys of the model's outputs that are not predictions.
+            metric_key_prefix: the prefix of all metric names.
         """
         return evaluation_loop(
             self.run,
@@ -124,11 +122,10 @@ class Evaluating(Recording, Loading):
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Any, Any, Any]:
-        """Return loss, logits and labels of a batch, without gradients; each None where there is none.
+        """Return loss, logits and labels of a batch, without gradients; None for each that does not exist.
 
-        Override it to change how a batch is predicted for.
+        Override it to change how a batch is evaluated.
         """
-
         inputs = self._prepare_inputs(inputs)
 
         def compute(model: Any, inputs: Any) -> Any:
@@ -137,47 +134,12 @@ class Evaluating(Recording, Loading):
 
         return prediction_step(model, inputs, prediction_loss_only, ignore_keys, self.objective, compute)
 
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """Return the loss of a batch, and the model's outputs with it if `return_outputs`.
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        """Return the batch that the model receives. Override it to change batches.
 
-        Override it for a loss of your own.
+        Called for each batch. The default returns the batch unchanged: it is on its device already.
         """
-        loss, outputs = self.objective(model, inputs, num_items_in_batch)
-        if num_items_in_batch is not None and self._averages_items:
-            loss = loss * self.run.ranks.world_size  # the average over processes, which follows, divides by it
-        self.run.outputs = outputs
-        return (loss, outputs) if return_outputs else loss
-
-    def count_items(self, batches: list[Any]) -> Any:
-        """Return the label items of a step, over all processes where they are averaged over all; None if unwanted."""
-        items = self.objective.count_items(batches) if self.loss_takes_items else None
-        return self.run.ranks.sum(items) if items is not None and self._averages_items else items
-
-    @property
-    def _averages_items(self) -> bool:
-        return self.args.average_tokens_across_devices and not self.run.ranks.single_process
-
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Return the loader of evaluation batches. Override it for one of your own."""
-        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        name = dataset if isinstance(dataset, str) else ""
-        if name:
-            dataset = self.eval_dataset[name]
-        if dataset is None:
-            raise DataError("There is nothing to evaluate on: pass `eval_dataset`, here or to the Trainer.")
-        kept, loader = self._kept_loaders.get(name, (None, None))
-        if kept is dataset:
-            return loader
-        loader = self._loader(dataset, batch_size=self.args.eval_batch_size, training=False)
-        if self.args.dataloader_persistent_workers and (name or dataset is self.eval_dataset):
-            self._kept_loaders = {**self._kept_loaders, name: (dataset, loader)}
-        return loader
-
-    def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return the loader of the batches to predict for. Override it for one of your own."""
-        return self._loader(test_dataset, batch_size=self.args.eval_batch_size, training=False)
+        return inputs
 
     def _run_over(self, loader: Any, prefix: str, ignore_keys: list[str] | None, loss_only: bool) -> EvalLoopOutput:
         check_lengths(self.run, loader)
@@ -188,16 +150,16 @@ class Evaluating(Recording, Loading):
         output.metrics.update(speed_metrics(prefix, began, output.num_samples, steps))
         return output
 
-    def _rows_to_evaluate(self) -> dict[str, Any]:
-        """Return the datasets with a length that training will be evaluated on as they are, by name."""
-        overridden = type(self).get_eval_dataloader is not Evaluating.get_eval_dataloader
+    def _known_eval_datasets(self) -> dict[str, Any]:
+        """Return by name the map-style datasets that training evaluates on through the default loader."""
+        overridden = is_overridden(self, "get_eval_dataloader")
         if self.eval_dataset is None or overridden or self.args.eval_strategy == IntervalStrategy.NO:
             return {}
         given = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
         return {name: dataset for name, dataset in given.items() if not is_iterable(dataset)}
 
-    def _datasets(self, wanted: Any) -> dict[str, Any]:
-        """Return what to evaluate on by name; a single dataset has an empty name."""
+    def _eval_datasets(self, wanted: Any) -> dict[str, Any]:
+        """Return the datasets of an evaluation by name; a single dataset has an empty name."""
         given = self.eval_dataset
         if isinstance(wanted, str):
             if not isinstance(given, dict) or wanted not in given:
@@ -205,6 +167,6 @@ class Evaluating(Recording, Loading):
                 raise ArgumentError(f"There is no eval dataset {wanted!r}{nearest(wanted, names)} There are: {names}.")
             return {wanted: wanted}
         if wanted is None:
-            # By name, so that a `get_eval_dataloader` of one's own is given what transformers gives it.
+            # Names, not datasets: an overridden `get_eval_dataloader` receives what transformers passes to it.
             return {name: name for name in given} if isinstance(given, dict) else {"": given}
         return dict(wanted) if isinstance(wanted, dict) else {"": wanted}

@@ -1,4 +1,4 @@
-"""The model card of a run, as text: what was trained, with which settings, and how well it does."""
+"""The text of a model card: the model, the settings of its training, and its results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...events.state import TrainerState
 from ..arguments import TrainingArguments
 
 GENERATED = "generated_from_trainer"
-"""The tag of every card that is written by a trainer."""
+"""The tag of every card that a trainer writes."""
 
 TASKS = {
     "ForMaskedLM": "fill-mask",
@@ -32,7 +32,7 @@ TASKS = {
     "ForCTC": "automatic-speech-recognition",
     "ForSpeechSeq2Seq": "automatic-speech-recognition",
 }
-"""What the class of a transformers model ends with -> the hub's name of its task."""
+"""Suffix of a transformers model class -> the hub's task name."""
 
 METRICS = (
     *("accuracy", "bleu", "f1", "matthews_correlation", "pearsonr", "precision", "recall", "rouge", "sacrebleu"),
@@ -41,7 +41,7 @@ METRICS = (
 """The metrics that the hub knows by name."""
 
 NO_DATASETS = frozenset({None, "csv", "json", "pandas", "parquet", "text", "generator"})
-"""Builders of `datasets` that read whatever they are given, so that their name says nothing about the data."""
+"""Builders of `datasets` for files and generators. Their names say nothing about the data."""
 
 _SPEEDS = ("runtime", "samples_per_second", "steps_per_second")
 _NEEDED = "More information needed"
@@ -49,55 +49,55 @@ _NEEDED = "More information needed"
 
 @dataclass(frozen=True)
 class Facts:
-    """What a card says beside the settings and results of the run."""
+    """The fields of a card besides settings and results."""
 
     model_name: str
-    """The model's name: the card's title."""
+    """The name of the model: the title of the card."""
     language: tuple[str, ...] = ()
-    """The languages that it speaks."""
+    """The languages of the model."""
     license: str | None = None
-    """The license it is under."""
+    """The license of the model."""
     tags: tuple[str, ...] = (GENERATED,)
-    """Tags to find it by."""
+    """Search tags."""
     finetuned_from: str | None = None
-    """The model that it was trained from; None if from scratch."""
+    """The base model; None for a model trained from scratch."""
     tasks: tuple[str, ...] = ()
-    """The hub's names of what it is for."""
+    """Task names of the hub."""
     datasets: tuple[str, ...] = ()
-    """The names of the datasets, as people read them."""
+    """Display names of the datasets."""
     dataset_tags: tuple[str, ...] = ()
-    """Their names on the hub."""
+    """Names of the datasets on the hub."""
     dataset_args: tuple[str, ...] = ()
-    """The configuration of each."""
+    """The configuration of each dataset."""
     dataset_split: str | None = None
-    """The split that the results are of."""
+    """The split of the results."""
     library: str | None = None
     """The library that loads the model."""
 
 
-# What can be seen without being told.
+# Facts that are derived from the model and the dataset.
 
 
 def task_of(model: object) -> str | None:
-    """Return the hub's name of what a model of transformers is for, by its class; None for any other."""
+    """Return the hub's task name of a transformers model, by its class; None for other models."""
     name = type(model).__name__
     found = [end for end in TASKS if name.endswith(end)]
     return TASKS[max(found, key=len)] if found and library_of(model) else None
 
 
 def library_of(model: object) -> str | None:
-    """Return `transformers` for a model of its, else None."""
+    """Return `transformers` for a transformers model, otherwise None."""
     return "transformers" if any(cls.__module__.startswith("transformers.") for cls in type(model).__mro__) else None
 
 
 def base_of(model: object) -> str | None:
-    """Return the name on the hub of the model that this one was loaded from; None for a folder, or a new model."""
+    """Return the hub name that a model was loaded from; None for a folder or a new model."""
     name = getattr(getattr(model, "config", None), "_name_or_path", None)
     return name if name and not Path(name).is_dir() else None
 
 
 def dataset_of(dataset: object) -> dict[str, Any]:
-    """Return `dataset_tags`, `dataset_args` and `dataset_split` of a dataset that came from the hub, else nothing."""
+    """Return `dataset_tags`, `dataset_args` and `dataset_split` of a dataset from the hub; {} for others."""
     name = getattr(dataset, "builder_name", None)
     if name in NO_DATASETS:
         return {}
@@ -113,7 +113,7 @@ def dataset_of(dataset: object) -> dict[str, Any]:
 
 
 def hyperparameters(args: TrainingArguments) -> dict[str, Any]:
-    """Return the settings that decide what comes out of a training, by name."""
+    """Return the settings that affect the result of a training, by name."""
     world, accumulated = args.world_size, args.gradient_accumulation_steps
     values: dict[str, Any] = {
         "learning_rate": args.learning_rate,
@@ -153,7 +153,7 @@ def _optimizer(args: TrainingArguments) -> str:
 
 
 def training_results(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each step that was evaluated: the last training loss, where it was, and the metrics by title.
+    """Return one row per evaluated step: the last training loss, its position, and the metrics by title.
 
     Args:
         history: `state.log_history`.
@@ -164,14 +164,14 @@ def training_results(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
         loss = entry.get("loss", loss)
         metrics = _metrics(entry)
         step = entry.get("step", 0)
-        if metrics and step > 0:  # an evaluation before the training is no result of it
+        if metrics and step > 0:  # an evaluation before training is not a result of it
             row = rows.setdefault(step, {"Training Loss": loss, "Epoch": entry.get("epoch"), "Step": step})
             row.update({"Validation Loss" if name == "loss" else title(name): v for name, v in metrics.items()})
     return list(rows.values())
 
 
 def final_results(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
-    """Return the metrics of the model as it is, by name and without `eval_`: those of the last evaluation.
+    """Return the metrics of the last evaluation, by name and without `eval_`.
 
     Where the best model was loaded when the training ended, and not evaluated since, they are those it had before.
     """
@@ -190,18 +190,18 @@ def final_results(args: TrainingArguments, state: TrainerState) -> dict[str, Any
 
 
 def known_metrics(results: Mapping[str, Any]) -> dict[str, str]:
-    """Return those of the `results` that the hub knows: its name of the metric -> the name in the results."""
+    """Return the results that the hub knows: the hub's name of the metric -> the name in `results`."""
     known = {name: name for name in results if name in METRICS}
     return {**known, **({"rouge": "rouge1"} if "rouge1" in results else {})}
 
 
 def title(name: str) -> str:
-    """Return a metric's name as a heading: `f1_macro` is `F1 Macro`."""
+    """Return a metric's name as a heading: `f1_macro` becomes `F1 Macro`."""
     return " ".join(part.capitalize() for part in name.split("_"))
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as a Markdown table; a row may lack a column that another one has."""
+    """Return rows as a Markdown table. Rows may have different columns."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     cells = [[_shown(row.get(column, "")) for column in columns] for row in rows]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
@@ -212,14 +212,14 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def frameworks() -> dict[str, str]:
-    """Return the versions of this library, of torch, and of those of its family that the program has loaded."""
+    """Return the versions of trainbus, of torch, and of related libraries that the program imported."""
     others = {"transformers": "Transformers", "datasets": "Datasets", "tokenizers": "Tokenizers"}
     loaded = {name: package for package, name in others.items() if package in sys.modules}
     return {name: version(package) for name, package in {"Trainbus": "trainbus", "PyTorch": "torch", **loaded}.items()}
 
 
 def card_text(facts: Facts, args: TrainingArguments, state: TrainerState) -> str:
-    """Return a model card without its header of metadata.
+    """Return a model card without its metadata header.
 
     Args:
         facts: what it says of the model and the data.
@@ -264,7 +264,7 @@ def _listed(values: Mapping[str, Any], heading: Any = str) -> str:
 
 
 def _metrics(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics of a logged evaluation, without `eval_`; empty for what is none."""
+    """Return the metrics of a logged evaluation, without `eval_`; {} for any other log entry."""
     evaluated = {key.removeprefix("eval_"): value for key, value in entry.items() if key.startswith("eval_")}
     return {name: value for name, value in evaluated.items() if not name.endswith(_SPEEDS)}
 

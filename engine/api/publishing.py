@@ -1,4 +1,4 @@
-"""Publishing: the model card, and the model on a hub."""
+"""The Trainer's methods for the model card and the hub."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from typing import Any, Protocol
 from ..checkpoint.format import files
 from ..run import Run
 from .model_card import GENERATED, Facts, base_of, card_text, dataset_of, final_results, library_of, task_of
-from .saving import Recording
+from .saving import SavingMethods
 
 logger = logging.getLogger(__name__)
 
 CARD = "README.md"
-"""The model card's file."""
+"""The file name of the model card."""
 
 
 class Publisher(Protocol):
-    """What pushes to a hub, and writes what only hubs read. A callback that has one offers it as its `publisher`."""
+    """Pushes to a hub and writes the metadata that hubs read. A callback offers one as its `publisher`."""
 
     def create_repository(self, run: Run, token: str | None, private: bool | None) -> str:
-        """Create the repository unless it is there, and return its full name."""
+        """Create the repository if it does not exist, and return its full name."""
 
     def push(self, run: Run, commit_message: str, *, blocking: bool, token: str | None, revision: str | None) -> Any:
-        """Push the output folder without its checkpoints; return the commit, or a future of it if not blocking."""
+        """Push the output folder without its checkpoints. Return the commit, or a future of it if not blocking."""
 
     def existing_metadata(self, card: Path) -> tuple[tuple[str, ...], str | None]:
-        """Return the tags and the library that the header of an existing card names."""
+        """Return the tags and the library that an existing card names in its header."""
 
     def header(self, facts: Facts, results: dict[str, Any]) -> str:
-        """Return the metadata of a card, as the block it begins with."""
+        """Return the metadata block at the top of a card."""
 
 
-class Publishing(Recording):
-    """The part of the Trainer that describes the model and pushes it to a hub. It needs the extra `hub`."""
+class PublishingMethods(SavingMethods):
+    """Describes the model and pushes it to a hub. Requires the extra `hub`."""
 
     train_dataset: Any
     eval_dataset: Any
     hub_model_id: str | None = None
-    """The full name of the repository, once it is known to exist."""
+    """The full name of the repository; None until it exists."""
 
     _integration: Callable[[str], Any]
     _own_publisher: Publisher | None = None
     _pushing = False
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Create the repository to push to, unless it is there. On the first process only.
+        """Create the repository to push to if it does not exist. Only rank 0 does so.
 
         Args:
-            token: with write permission; by default `args.hub_token`.
-            private: whether it is made private; by default `args.hub_private_repo`.
+            token: a token with write permission; by default `args.hub_token`.
+            private: whether a new repository is private; by default `args.hub_private_repo`.
         """
         if self.is_world_process_zero():
             self.hub_model_id = self._publisher().create_repository(self.run, token, private)
@@ -68,20 +68,20 @@ class Publishing(Recording):
         dataset: str | list[str] | None = None,
         dataset_args: str | list[str] | None = None,
     ) -> None:
-        """Write `README.md` into the output folder: settings, results and versions under a header for the hub.
+        """Write the model card `README.md` to the output folder: settings, results, versions, and a header for the hub.
 
-        It takes the place of the one that is there, whose tags are kept. On the first process only.
+        It replaces an existing card and keeps the tags of that card. Only rank 0 writes.
 
         Args:
-            language: the languages that the model speaks.
-            license: the license it is under.
-            tags: tags to find it by.
-            model_name: its name; by default that of the repository, or of the output folder.
-            finetuned_from: the model it was trained from; by default what it was loaded from.
-            tasks: the hub's names of what it is for; by default by the class of the model.
-            dataset_tags: the names of the datasets on the hub; by default from the dataset.
-            dataset: their names as people read them.
-            dataset_args: the configuration of each.
+            language: the languages of the model.
+            license: the license of the model.
+            tags: search tags.
+            model_name: the name of the model; by default the name of the repository or of the output folder.
+            finetuned_from: the base model; by default the name the model was loaded from.
+            tasks: task names of the hub; by default derived from the class of the model.
+            dataset_tags: names of the datasets on the hub; by default read from the dataset.
+            dataset: display names of the datasets.
+            dataset_args: the configuration of each dataset.
         """
         if not self.is_world_process_zero():
             return
@@ -115,25 +115,25 @@ class Publishing(Recording):
         private: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Save the model, its card and the arguments into the output folder, and push it without the checkpoints.
+        """Save the model, its card and the arguments to the output folder, and push the folder without checkpoints.
 
-        To be called on every process; the first one pushes.
+        Call it on every rank. Rank 0 pushes.
 
         Args:
-            commit_message: what the commit says.
-            blocking: wait until all is pushed.
-            token: with write permission; by default `args.hub_token`.
+            commit_message: the commit message.
+            blocking: wait until the push is complete.
+            token: a token with write permission; by default `args.hub_token`.
             revision: the branch; by default `args.hub_revision`.
-            private: whether the repository is made private if it must be made; by default `args.hub_private_repo`.
-            **kwargs: what the card says; see `create_model_card`.
+            private: whether a new repository is private; by default `args.hub_private_repo`.
+            **kwargs: fields of the card; see `create_model_card`.
 
         Returns:
-            The commit, or a future of it if not `blocking`; None on the other processes.
+            The commit, or a future of it if not `blocking`; None on other ranks.
         """
         self._pushing = True
         try:
             self.bus.announce("on_push_begin")
-            # Before anything that can fail on the first process alone: saving may need all of them.
+            # Saving may need every rank, so it comes before anything that can fail on rank 0 only.
             self.save_model()
         finally:
             self._pushing = False
@@ -148,10 +148,10 @@ class Publishing(Recording):
         return self._publisher().push(self.run, commit_message, blocking=blocking, token=token, revision=revision)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the model, and push it if the arguments say `push_to_hub`, unless this is part of a training.
+        """Write the model. Outside of a training, also push it if `args.push_to_hub` is set.
 
         Args:
-            output_dir: where to; by default the output folder, which is also what is pushed.
+            output_dir: the folder; by default `args.output_dir`, which is also the folder that is pushed.
         """
         super().save_model(output_dir)
         if not self.args.push_to_hub or self._pushing or self.run.mode or _internal_call:
@@ -159,10 +159,10 @@ class Publishing(Recording):
         try:
             self.push_to_hub("Model save")
         except Exception as error:
-            logger.warning("The model is saved, and its push failed: %s: %s", type(error).__name__, error)
+            logger.warning("The model is saved, but the push failed: %s: %s", type(error).__name__, error)
 
     def _publisher(self) -> Publisher:
-        """Return that of the callback that pushes, or else one of its own."""
+        """Return the publisher of the callback that pushes, or one of the trainer's own."""
         attached = (getattr(callback, "publisher", None) for callback in self.bus.subscribers.values())
         found: Publisher | None = next((publisher for publisher in attached if publisher is not None), None)
         if found is not None:
@@ -177,7 +177,7 @@ class Publishing(Recording):
 
 
 def _tuple(value: str | list[str] | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return one name, several or none as a tuple."""
+    """Return one name, several names or None as a tuple."""
     if value is None:
         return ()
     return (value,) if isinstance(value, str) else tuple(value)

@@ -1,9 +1,10 @@
-"""Searching for hyperparameters."""
+"""The Trainer's methods for hyperparameter search."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import replace
+from typing import Any, cast
 
 from torch import nn
 
@@ -12,23 +13,26 @@ from ..search.hyperparameters import (
     BestRun,
     Search,
     SearchBackend,
+    TrialTrainer,
     checked_direction,
     default_compute_objective,
     takes_trial,
 )
-from .base import Surface
+from .callbacks import CallbackMethods
+from .inputs import TrainerInputs
 
-if TYPE_CHECKING:
-    from ..trainer import Trainer
+_PARTS_OF_A_RUN = frozenset({"run", "bus", "objective", "_stepper", "_built_with", "_inputs"})
+"""Attributes of a trainer that a trial builds again."""
 
 
-class Searching(Surface):
-    """The part of the Trainer that tries out hyperparameters."""
+class SearchMethods(CallbackMethods):
+    """Searches for hyperparameters."""
 
     model_init: Callable[..., nn.Module] | None
     search_backend: Callable[[str | None], SearchBackend]
-    _given: dict[str, Any]
+    _inputs: TrainerInputs
     _built_with: dict[str, Any]
+    """The callbacks at construction, by id."""
 
     def hyperparameter_search(
         self,
@@ -40,43 +44,52 @@ class Searching(Surface):
         hp_name: Callable[[Any], str] | None = None,
         **kwargs: Any,
     ) -> BestRun | list[BestRun]:
-        """Train with other hyperparameters again and again, and return the best trial.
+        """Train with several sets of hyperparameters and return the best trial.
 
-        Each trial trains a fresh copy of this trainer, which itself stays as it is, with a model that `model_init`
-        makes, and writes into a folder of its own, `<output_dir>/run-<number>`.
+        Each trial builds a new trainer from the inputs of this one, with a model that `model_init` makes. It writes to
+        its own folder, `<output_dir>/run-<number>`. This trainer does not change.
 
         Args:
             hp_space: from a trial to `{argument: value}`; for ray and wandb, from None to their description of the
                 space. By default the learning rate, the epochs, the seed and the batch size.
-            compute_objective: from the metrics of an evaluation to the objective, or to a list of several; by default
-                the loss, or the sum of the metrics that `compute_metrics` adds to it.
-            n_trials: how many trials there are.
-            direction: `minimize` or `maximize` the objective; a list of them for several objectives.
-            backend: `optuna`, `ray` or `wandb`; by default the first that is installed.
-            hp_name: from a trial to its name, which is that of its folder and of its run in trackers.
-            **kwargs: for optuna, what `optuna.create_study` and `Study.optimize` take; for ray, what `ray.tune.run`
-                takes; for wandb, `sweep_id`, `project`, `entity`, `name` and `metric`.
+            compute_objective: from the metrics of an evaluation to the objective, or to a list of objectives. By
+                default the sum of the metrics of `compute_metrics`, or the loss if there are none.
+            n_trials: the number of trials.
+            direction: `minimize` or `maximize`; a list of these for several objectives.
+            backend: `optuna`, `ray` or `wandb`; by default the first one that is installed.
+            hp_name: from a trial to its name, which names its folder and its run in trackers.
+            **kwargs: options of the library. optuna: `optuna.create_study` and `Study.optimize`. ray: `ray.tune.run`.
+                wandb: `sweep_id`, `project`, `entity`, `name` and `metric`.
 
         Returns:
-            The best trial; with several objectives, all that no other beats in each of them.
+            The best trial; with several objectives, the list of Pareto-optimal trials.
 
         Raises:
-            ArgumentError: without a `model_init`, for an unknown backend or direction, or for a hyperparameter that is
-                no argument, each with the nearest name.
-            MissingExtra: if the backend is not installed, naming the extra that installs it.
+            ArgumentError: without `model_init`, or for an unknown backend, direction or hyperparameter, with the
+                nearest name.
+            MissingExtra: if the backend is not installed. The error names the extra to install.
         """
         chosen = self.search_backend(backend)
         if self.model_init is None:
             raise ArgumentError(
-                "A search trains a new model in each trial: give the Trainer a `model_init`, which makes one, in place "
-                "of the `model`."
+                "A search trains a new model in each trial. Pass `model_init`, a function that makes a model, to the "
+                "Trainer in place of `model`."
             )
         if n_trials < 1:
-            raise ArgumentError(f"n_trials={n_trials}: a search has at least 1 trial.")
-        search = Search.of(
-            cast("Trainer", self),
-            self._given,
-            self._built_with,
+            raise ArgumentError(f"n_trials={n_trials} is too small. Set it to 1 or more.")
+        now, functions = self.callbacks, self.subscribed_functions
+        known = {id(callback) for callback in self._built_with.values()}
+        search = Search(
+            trainer_class=cast("type[TrialTrainer]", type(self)),
+            # The constructor receives the present model. A trial makes its own model when it trains.
+            inputs=replace(self._inputs.updated(self), model=self.run.model, model_init=None),
+            attributes={name: value for name, value in vars(self).items() if name not in _PARTS_OF_A_RUN},
+            model_init=self.model_init,
+            folder=self.args.output_dir,
+            removed=[owner_id for owner_id in self._built_with if owner_id not in now],
+            added=[each for owner_id, each in now.items() if owner_id not in functions and id(each) not in known],
+            functions=functions,
+            ranks=self.run.ranks,
             space=chosen.default_space if hp_space is None else hp_space,
             compute_objective=default_compute_objective if compute_objective is None else compute_objective,
             n_trials=n_trials,
@@ -87,13 +100,16 @@ class Searching(Surface):
         return chosen.search(search)
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
-        """Return a new model from `model_init`, which is given the trial, or None, if it takes a parameter.
+        """Return a new model from `model_init`.
+
+        Args:
+            trial: passed to `model_init` if it takes a parameter; None outside of a search.
 
         Raises:
-            ModelError: if it returns none.
+            ModelError: if `model_init` returns None.
         """
         assert self.model_init is not None
         model: nn.Module | None = self.model_init(trial) if takes_trial(self.model_init) else self.model_init()
         if model is None:
-            raise ModelError("`model_init` returned None: it has to return the model.")
+            raise ModelError("`model_init` returned None. Return the model.")
         return model

@@ -15,7 +15,7 @@ from torch import nn
 
 from ...events.errors import CheckpointError
 from ...events.state import flattened
-from ..data.position import noted
+from ..data.position import save_position
 from ..run import Run
 from ..seams import LoadModel, load_model
 from .format import files
@@ -206,8 +206,8 @@ def _commit(run: Run, snapshot: Snapshot, staging: Staging, written: list[dict[s
 
 def _place(run: Run) -> dict[str, Any]:
     """Return where the loader is; nothing of it where its epoch is about to be left."""
-    knows = hasattr(run.train_dataloader, "place") and not _leaves_epoch(run)
-    return run.train_dataloader.place() if knows else {}
+    knows = hasattr(run.train_dataloader, "resume_state") and not _leaves_epoch(run)
+    return run.train_dataloader.resume_state() if knows else {}
 
 
 def _last_step(run: Run) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def _position(run: Run) -> dict[str, int]:
     """Return where in the data the run goes on: where it is, or at the end of an epoch that is about to be left."""
     if run.position is None or run.plan is None:
         return {}
-    return noted(run.position, run.plan, run.sizes, _leaves_epoch(run))
+    return save_position(run.position, run.plan, run.sizes, _leaves_epoch(run))
 
 
 def _leaves_epoch(run: Run) -> bool:

@@ -1,4 +1,4 @@
-"""Batches: nested structures of tensors, measured, moved, joined and detached."""
+"""Batches: nested mappings, lists and tuples of tensors. Measure, move, join, detach and store them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 
+IGNORED_LABEL = -100
+"""The label that losses ignore; also the value that fills up shorter predictions and labels."""
+
 
 def map_tensors(function: Callable[[torch.Tensor], Any], data: Any) -> Any:
-    """Return a copy of nested data with `function` applied to each tensor; what is no tensor stays."""
+    """Return a copy of nested data with `function` applied to each tensor. Other values stay the same objects."""
     if isinstance(data, torch.Tensor):
         return function(data)
     if isinstance(data, Mapping):
         items = {key: map_tensors(function, value) for key, value in data.items()}
         try:
             return type(data)(items)  # type: ignore[call-arg]
-        except TypeError:  # a mapping that is not built from a dict
+        except TypeError:  # its class does not accept a dict
             return items
     if isinstance(data, tuple) and hasattr(data, "_fields"):
         return type(data)(*(map_tensors(function, value) for value in data))
@@ -27,26 +30,36 @@ def map_tensors(function: Callable[[torch.Tensor], Any], data: Any) -> Any:
 
 
 def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> Any:
-    """Return the batch with its tensors on `device`."""
+    """Return the batch with its tensors on `device`.
+
+    Args:
+        batch: nested data.
+        device: where the tensors go.
+        non_blocking: copy from pinned memory while the host continues.
+    """
     if device.type == "cpu" and not torch.cuda.is_available():
-        return batch  # there is nowhere else that it could be
+        return batch  # without CUDA, every tensor is on the CPU already
     return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), batch)
 
 
 def detach(data: Any) -> Any:
-    """Return nested data without its graph."""
+    """Return nested data with every tensor detached from its graph."""
     return map_tensors(torch.Tensor.detach, data)
 
 
 def to_numpy(data: Any) -> Any:
-    """Return nested data as numpy arrays on the host; bfloat16, which numpy lacks, becomes float32."""
+    """Return nested data as numpy arrays in host memory. bfloat16 becomes float32, because numpy does not have it."""
     return map_tensors(
         lambda tensor: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy(), data
     )
 
 
 def rows_of(batch: Any) -> int | None:
-    """Return the number of rows of a batch: the first dimension of the first tensor in it; None if there is none."""
+    """Return the number of samples of a batch: the first dimension of its first tensor or array that has one.
+
+    Returns:
+        None if the batch contains no such tensor.
+    """
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         return len(batch) if batch.ndim else None
     if isinstance(batch, (dict, Mapping)):
@@ -56,13 +69,15 @@ def rows_of(batch: Any) -> int | None:
     return next((rows for rows in map(rows_of, batch) if rows is not None), None)
 
 
-def join(parts: list[Any], padding: int = -100) -> Any:
-    """Join the results of several batches along their first dimension.
+def join(parts: list[Any], padding: int = IGNORED_LABEL) -> Any:
+    """Concatenate the results of several batches along their first dimension.
 
-    Tensors of shape (rows, width, ...) whose widths differ are filled up with `padding` to the widest.
+    Args:
+        parts: nested tensors or arrays of one structure, each of shape (rows, width, ...). Scalars count as one row.
+        padding: fills up parts whose width is smaller than the largest.
 
     Raises:
-        TypeError: if the parts are of different structure.
+        TypeError: if the parts contain other values than tensors and arrays.
     """
     first = parts[0]
     if isinstance(first, Mapping):
@@ -74,11 +89,33 @@ def join(parts: list[Any], padding: int = -100) -> Any:
     if isinstance(first, np.ndarray):
         return _join_tensors([torch.from_numpy(np.atleast_1d(part)) for part in parts], padding).numpy()
     raise TypeError(
-        f"Results of type {type(first).__name__} cannot be joined; return tensors, or lists or dicts of them."
+        f"Results of type {type(first).__name__} cannot be joined. Return tensors, or lists or dicts of tensors."
     )
 
 
+def is_storable(batch: Any) -> bool:
+    """Whether a checkpoint can hold a batch.
+
+    It holds tensors, arrays, numbers, strings, None, and mappings with string keys, lists and tuples of them.
+    """
+    if isinstance(batch, Mapping):
+        return all(isinstance(key, str) and is_storable(value) for key, value in batch.items())
+    if type(batch) in (list, tuple):
+        return all(map(is_storable, batch))
+    if isinstance(batch, np.ndarray):
+        return bool(batch.dtype != object)
+    return batch is None or isinstance(batch, (torch.Tensor, bool, int, float, str))
+
+
+def as_plain(batch: Any) -> Any:
+    """Return a batch with plain dicts in place of other mappings, such as a tokenizer's `BatchEncoding`."""
+    if isinstance(batch, Mapping):
+        return {key: as_plain(value) for key, value in batch.items()}
+    return type(batch)(map(as_plain, batch)) if isinstance(batch, (list, tuple)) else batch
+
+
 def _join_tensors(parts: list[torch.Tensor], padding: int) -> torch.Tensor:
+    """Concatenate tensors of shape (rows, ...), padded along their second dimension if their widths differ."""
     if parts[0].dim() == 1 or len({part.shape[1] for part in parts}) == 1:
         return torch.cat(parts)
     width = max(part.shape[1] for part in parts)

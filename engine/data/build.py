@@ -1,4 +1,4 @@
-"""From a dataset of any kind to its loader."""
+"""Builds the loader of one rank from a dataset of any kind."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from ..arguments import TrainingArguments
 from ..distributed.ranks import Ranks
 from .collators.default import Collator, ColumnFilter
 from .length_sampler import LengthGroupedSampler, lengths_of
-from .loader import Labelling, Loader, WorkerStart
-from .samplers import BatchedSampler, GivenSampler, ShuffledSampler
-from .streaming_shards import CountingExtras, EvenEnds, SharedStream, own_part
-from .workers.signals import outlive_signals
+from .loader import Loader
+from .samplers import BatchedSampler, ShuffledSampler, UserSampler
+from .streaming_shards import PaddingRowCollator, StreamEndSync, StreamShard, own_part
+from .workers.signals import ignore_stop_signals
+from .workers.startup import WorkerCollator, WorkerInit
 
 logger = logging.getLogger(__name__)
 
@@ -34,53 +35,45 @@ def build_loader(
     main_input: str = "input_ids",
     sampler: Callable[[Any], Any] | None = None,
 ) -> Loader:
-    """Build the loader of one process.
+    """Build the loader of one rank.
 
     Args:
-        dataset: a map-style or iterable torch dataset, a `datasets` one, or any object that indexes or iterates rows.
-        args: the order of the rows, workers, pinning, dropping of the last batch.
-        collator: from a list of rows to a batch.
-        ranks: which share of the batches is this process's.
-        batch_size: rows per batch.
-        training: shuffle and seed the workers.
-        accepted: columns to keep, or None for all.
-        seed: of the shuffling.
-        main_input: the key of the rows that says how long they are, where they are grouped by length.
-        sampler: from the dataset to the order of its rows, or None for its own; by default as the arguments say.
+        dataset: a map-style or iterable torch dataset, a `datasets` one, or any object that indexes or iterates over
+            samples.
+        args: sampling strategy, workers, pinned memory, dropping of the last batch.
+        collator: turns a list of samples into a batch.
+        ranks: the ranks that divide the batches.
+        batch_size: samples per batch of one rank.
+        training: shuffle the samples, and seed the workers.
+        accepted: columns to keep; None keeps all.
+        seed: seed of the shuffling.
+        main_input: key of the samples whose length counts when samples are grouped by length.
+        sampler: returns the sampler of a dataset, or None for the dataset's own order. By default, `args` decide.
 
     Raises:
-        DataError: if the dataset is none, has no column that the model accepts, or none that says how long a row is.
+        DataError: if the dataset can neither be indexed nor iterated over, has no column that the model accepts, or
+            has no lengths to group by.
     """
     rows = dataset
     if accepted is not None:
         dataset, collator = keep_columns(dataset, collator, accepted)
-    options: dict[str, Any] = {
-        "collate_fn": collator,
-        "num_workers": args.dataloader_num_workers,
-        "in_group": not ranks.single_process,
-        "pin_memory": args.dataloader_pin_memory and args.device.type == "cuda",
-        "persistent_workers": args.dataloader_persistent_workers and args.dataloader_num_workers > 0,
-        "prefetch_factor": args.dataloader_prefetch_factor,
-        "multiprocessing_context": args.dataloader_multiprocessing_context if args.dataloader_num_workers else None,
-        "in_order": args.dataloader_in_order,
-        "worker_init_fn": outlive_signals if args.dataloader_num_workers else None,
-    }
-    if is_iterable(dataset) and not ranks.single_process:
-        collator = options["collate_fn"] = CountingExtras(collator)
-    if training and args.dataloader_num_workers:
-        options["collate_fn"] = Labelling(collator)
-        options["worker_init_fn"] = WorkerStart(args.dataloader_num_workers, ranks.rank, seeds=not is_iterable(dataset))
     if is_iterable(dataset):
         if training and args.train_sampling_strategy == "group_by_length":
-            logger.warning("`train_sampling_strategy='group_by_length'` cannot order rows that come as a stream.")
-        return _stream_loader(dataset, args, ranks, batch_size, options)
+            logger.warning(
+                "`train_sampling_strategy='group_by_length'` has no effect: it cannot order the samples of a stream."
+            )
+        if not ranks.single_process:
+            collator = PaddingRowCollator(collator)
+        return _stream_loader(
+            dataset, args, ranks, batch_size, _loader_options(dataset, args, collator, ranks, training)
+        )
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise DataError(
-            f"{type(dataset).__name__} is no dataset: it needs __getitem__ and __len__, or __iter__ to be streamed."
+            f"{type(dataset).__name__} is not a dataset: it needs __getitem__ and __len__, or __iter__ to be streamed."
         )
     if sampler is None:
-        order: Sampler[int] = default_sampler(
-            *(rows, args, ranks), batch_size=batch_size, training=training, seed=seed, main_input=main_input
+        order = default_sampler(
+            rows, args, ranks, batch_size=batch_size, training=training, seed=seed, main_input=main_input
         )
     else:
         order = _repeatable(sampler(rows), dataset, seed)
@@ -91,21 +84,44 @@ def build_loader(
         rank=ranks.rank,
         world_size=ranks.world_size,
     )
-    return Loader(dataset, batch_sampler=batches, **options)
+    return Loader(dataset, batch_sampler=batches, **_loader_options(dataset, args, collator, ranks, training))
+
+
+def _loader_options(
+    dataset: Any, args: TrainingArguments, collator: Collator, ranks: Ranks, training: bool
+) -> dict[str, Any]:
+    """Return the options of a `Loader` that do not depend on the order of samples."""
+    workers = args.dataloader_num_workers
+    worker_init: Callable[[int], None] | None = ignore_stop_signals if workers else None
+    if training and workers:
+        collator = WorkerCollator(collator)
+        worker_init = WorkerInit(workers, ranks.rank, seeds=not is_iterable(dataset))
+    return {
+        "collate_fn": collator,
+        "num_workers": workers,
+        "in_group": not ranks.single_process,
+        "pin_memory": args.dataloader_pin_memory and args.device.type == "cuda",
+        "persistent_workers": args.dataloader_persistent_workers and workers > 0,
+        "prefetch_factor": args.dataloader_prefetch_factor,
+        "multiprocessing_context": args.dataloader_multiprocessing_context if workers else None,
+        "in_order": args.dataloader_in_order,
+        "worker_init_fn": worker_init,
+    }
 
 
 def _stream_loader(
     dataset: Any, args: TrainingArguments, ranks: Ranks, batch_size: int, options: dict[str, Any]
 ) -> Loader:
+    """Return the loader of a stream: of this rank's own part, or of its samples from the whole stream."""
     drop_last = args.dataloader_drop_last
-    own = None if ranks.single_process else own_part(dataset, ranks, args.reads_own_shards)
-    if own is not None:
-        alone = SharedStream(own, batch_size, Ranks(), drop_last)
-        loader = Loader(alone, batch_size=batch_size, drop_last=drop_last, **options)
-        loader.ends = EvenEnds(ranks)
+    part = None if ranks.single_process else own_part(dataset, ranks, args.reads_own_shards)
+    if part is not None:
+        shard = StreamShard(part, batch_size, Ranks(), drop_last)
+        loader = Loader(shard, batch_size=batch_size, drop_last=drop_last, **options)
+        loader.stream_end = StreamEndSync(ranks)
         return loader
-    shared = SharedStream(dataset, batch_size, ranks, drop_last)
-    return Loader(shared, batch_size=batch_size, drop_last=drop_last, **options)
+    shard = StreamShard(dataset, batch_size, ranks, drop_last)
+    return Loader(shard, batch_size=batch_size, drop_last=drop_last, **options)
 
 
 def default_sampler(
@@ -118,7 +134,7 @@ def default_sampler(
     seed: int,
     main_input: str = "input_ids",
 ) -> Sampler[int]:
-    """Return the order of a map-style dataset's rows that the arguments ask for; see `build_loader`."""
+    """Return the sampler that the arguments ask for, for a map-style dataset. See `build_loader` for the arguments."""
     if args.train_sampling_strategy == "group_by_length":
         lengths = lengths_of(dataset, args.length_column_name, main_input)
         return _group_by_length(lengths, args, ranks, batch_size, training)
@@ -128,20 +144,23 @@ def default_sampler(
 
 
 def _repeatable(sampler: Any, dataset: Any, seed: int) -> Sampler[int]:
-    """Return an order that can be gone on with; torch's plain shuffling is seeded, as accelerate does it."""
+    """Return a sampler whose order a resumed run can draw again.
+
+    torch's plain `RandomSampler` is replaced by a seeded one, as in accelerate.
+    """
     if sampler is None:
         return SequentialSampler(dataset)
     if isinstance(sampler, (SequentialSampler, ShuffledSampler, LengthGroupedSampler)):
         return sampler
     if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source):
         return ShuffledSampler(sampler.data_source, seed)
-    return GivenSampler(sampler)
+    return UserSampler(sampler)
 
 
 def _group_by_length(
     lengths: list[float], args: TrainingArguments, ranks: Ranks, batch_size: int, training: bool
 ) -> Sampler[int]:
-    """Return the order of training, new in each epoch, or that of evaluation, which stays the same."""
+    """Return a sampler for training, with a new order in each epoch, or for evaluation, with a fixed order."""
     if training:
         return LengthGroupedSampler(lengths, batch_size * args.gradient_accumulation_steps, ranks)
     seed = args.seed if args.data_seed is None else args.data_seed
@@ -149,20 +168,20 @@ def _group_by_length(
 
 
 def order_of(loader: Any) -> list[int] | None:
-    """Return the rows in the order in which a loader last gave them out; None where that is the dataset's."""
+    """Return the dataset index of each sample that a loader last yielded; None if it used the dataset's order."""
     grouping = loader.grouping if isinstance(loader, Loader) else None
     return None if grouping is None else grouping.order
 
 
 def is_iterable(dataset: Any) -> bool:
-    """Say whether a dataset can only be read from its beginning."""
+    """Whether a dataset is a stream: it can be iterated over, but not indexed."""
     return isinstance(dataset, IterableDataset) or (
         hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
     )
 
 
 def length_of(data: Any) -> int | None:
-    """Return the length of a dataset or loader, or None if it has none."""
+    """Return the length of a dataset or loader; None if it has none."""
     try:
         return len(data)
     except (TypeError, AttributeError, NotImplementedError):
@@ -170,10 +189,10 @@ def length_of(data: Any) -> int | None:
 
 
 def keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) -> tuple[Any, Collator]:
-    """Return a dataset and its collator such that batches have the accepted columns only.
+    """Return a dataset and its collator that produce batches with the accepted columns only.
 
     Raises:
-        DataError: if there are none of them.
+        DataError: if the dataset has none of the accepted columns.
     """
     columns = getattr(dataset, "column_names", None)
     if is_iterable(dataset) or not isinstance(columns, list) or not hasattr(dataset, "remove_columns"):

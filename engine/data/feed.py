@@ -1,4 +1,4 @@
-"""The feed: from a loader to the windows of batches that make optimizer steps."""
+"""The feed: takes the batches of each optimizer step from a loader."""
 
 from __future__ import annotations
 
@@ -18,74 +18,92 @@ class Window:
     items: list[Any]
     """The batches, on their device."""
     batches: int
-    """How many there are."""
+    """Number of batches."""
     rows: int
-    """How many rows they hold, over all processes."""
+    """Number of samples, over all ranks."""
 
 
 class Feed:
-    """Takes windows of `accumulate` batches from a loader, the last of an epoch perhaps with fewer."""
+    """Takes windows of `accumulate` batches from a loader. The last window of an epoch may have fewer.
+
+    The loader may be any iterable of batches. These methods of `Loader` are used if the loader has them: `set_epoch`,
+    `resume_from`, `inherit_workers` and `skip`.
+    """
 
     def __init__(
         self, loader: Any, accumulate: int, device: torch.device, world_size: int = 1, non_blocking: bool = False
     ) -> None:
-        """Feed from `loader`, anything that iterates over batches; `non_blocking` copies while the device works."""
+        """Create a feed.
+
+        Args:
+            loader: yields the batches of an epoch each time it is iterated over.
+            accumulate: batches per optimizer step.
+            device: where batches go.
+            world_size: number of ranks.
+            non_blocking: copy batches from pinned memory while the device computes.
+        """
         self.loader = loader
         self.accumulate = accumulate
         self.device = device
         self.world_size = world_size
         self.non_blocking = non_blocking
         self._batches: Iterator[Any] = iter(())
-        self._place: dict[str, Any] = {}
-        self._restore_randomness: Callable[[], None] = _nothing
-        self._restore_later = False
+        self._loader_state: dict[str, Any] = {}
+        self._restore_rng: Callable[[], None] = _do_nothing
+        self._restores_late = False
 
     def resume(
         self,
-        place: dict[str, Any],
-        restore_randomness: Callable[[], None],
-        after_a_window: bool = False,
+        loader_state: dict[str, Any],
+        restore_rng: Callable[[], None],
+        after_first_window: bool = False,
     ) -> None:
-        """Go on, when the first epoch begins, where an earlier session was.
+        """Resume at the first epoch where an earlier session stopped.
 
         Args:
-            place: where its loader was, as `place()` returned it; empty if that is not known.
-            restore_randomness: puts the random generators to where they were.
-            after_a_window: in the middle of an epoch, only when the first window is taken, as transformers does it.
+            loader_state: what the loader's `resume_state` returned; empty if it is unknown.
+            restore_rng: restores the RNG states. It is called once.
+            after_first_window: in the middle of an epoch, restore the RNG states only when the first window is taken,
+                as transformers does.
         """
-        self._place, self._restore_randomness, self._restore_later = place, restore_randomness, after_a_window
+        self._loader_state, self._restore_rng, self._restores_late = loader_state, restore_rng, after_first_window
 
     def begin(self, epoch: int, batches_done: int) -> None:
-        """Go to the given batch of the given epoch: at once where the loader can, else by reading up to it.
+        """Move to a batch of an epoch. A loader that cannot skip is read up to this batch.
 
-        The beginning of an epoch draws random numbers: in the middle of one, those were drawn by the earlier session
-        before the states that are restored.
+        The start of an epoch draws random numbers. At the start, the RNG states are restored before that. In the middle
+        of an epoch, the earlier session drew those numbers, so the states are restored afterwards.
+
+        Args:
+            epoch: the epoch, from 0.
+            batches_done: batches of the epoch that this rank has taken.
         """
         if hasattr(self.loader, "set_epoch"):
             self.loader.set_epoch(epoch)
-        place, self._place = self._place, {}
+        state, self._loader_state = self._loader_state, {}
         if not batches_done:
-            if place and hasattr(self.loader, "take_over"):
-                self.loader.take_over(place)
+            if state and hasattr(self.loader, "inherit_workers"):
+                self.loader.inherit_workers(state)
             self._restore()
             self._batches = iter(self.loader)
             return
         to_read = 0
-        if not (place and hasattr(self.loader, "go_to") and self.loader.go_to(place)):
+        if not (state and hasattr(self.loader, "resume_from") and self.loader.resume_from(state)):
             skips = getattr(self.loader, "skip", None)
             to_read = 0 if skips is not None and skips(batches_done) else batches_done
         self._batches = iter(self.loader)
         for _ in range(to_read):
             next(self._batches, None)
-        if not self._restore_later:
+        if not self._restores_late:
             self._restore()
 
     def _restore(self) -> None:
-        restore, self._restore_randomness = self._restore_randomness, _nothing
+        """Restore the RNG states, the first time only."""
+        restore, self._restore_rng = self._restore_rng, _do_nothing
         restore()
 
     def take(self) -> Window | None:
-        """Return the next window of the epoch, or None when it is used up."""
+        """Return the next window of the epoch; None at its end."""
         items, rows = [], 0
         for batch in self._batches:
             rows += rows_of(batch) or 0
@@ -96,5 +114,5 @@ class Feed:
         return Window(items, len(items), rows * self.world_size) if items else None
 
 
-def _nothing() -> None:
-    """Restore nothing: the run begins anew."""
+def _do_nothing() -> None:
+    """Stand in for restoring RNG states when there are none to restore."""

@@ -1,4 +1,4 @@
-"""The plan of a run: how many steps and epochs, from the arguments and the size of the data."""
+"""The length of a run in steps and epochs, from the arguments and the size of the data."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from ...events.errors import ArgumentError, DataError
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """How long a run is, in every unit."""
 
     max_steps: int
     """Optimizer steps of the whole run."""
     epochs: int
-    """Epochs, the last one perhaps in part."""
+    """Epochs of the run, rounded up: the last may be partial."""
     steps_per_epoch: int
     """Optimizer steps of a whole epoch."""
     batches_per_epoch: int
-    """Batches of one process in a whole epoch."""
+    """Batches of one rank in a whole epoch."""
     total_batch_size: int
-    """Rows of one optimizer step, over all processes."""
+    """Samples of one optimizer step, over all ranks."""
     num_examples: int
-    """Rows of the dataset, or the number planned where it has no length."""
+    """Samples of the dataset, or the planned number of samples if the dataset has no length."""
     num_train_samples: float
-    """Rows to train on in the whole run, for the throughput in the summary."""
+    """Samples to train on in the whole run, for the throughput in the summary."""
     offset: int = 0
-    """Steps by which epochs end later than they would, had the run made all of its steps in this size."""
+    """Steps by which epochs end later than this plan says, because earlier steps of the run had another size."""
 
     @property
     def endless(self) -> bool:
-        """Whether the data has no length, so that steps and not epochs say when the run is over."""
+        """Whether the data has no length, so that the number of steps ends the run."""
         return self.epochs == sys.maxsize
 
-    def moved(self, offset: int, step: int, epoch: int, by_steps: bool) -> Plan:
-        """Return the plan of a run of which a part was made in steps of another size.
+    def moved(self, offset: int, step: int, epoch: int, by_steps: bool) -> RunPlan:
+        """Return the plan of a run whose earlier steps had another size.
 
         Args:
-            offset: steps by which the present epoch, and so each later one, ends later than this plan says.
-            step: optimizer steps done.
-            epoch: the present epoch, from 0.
-            by_steps: whether the number of steps was asked for, and stays; else that of epochs does.
+            offset: steps by which the current epoch, and so each later one, ends later than this plan says.
+            step: optimizer steps that are done.
+            epoch: the current epoch, from 0.
+            by_steps: keep the number of steps, because the user set `max_steps`; else keep the number of epochs.
         """
         if self.endless or not offset:
             return self
@@ -52,8 +52,12 @@ class Plan:
         return replace(self, offset=offset, max_steps=max(step, self.max_steps + offset))
 
     def in_steps(self, interval: float) -> float:
-        """Return an interval in steps; one below 1 is a share of the run, rounded up."""
+        """Return an interval in steps. An interval below 1 is a fraction of the run, rounded up to whole steps."""
         return math.ceil(self.max_steps * interval) if interval < 1 else int(interval)
+
+
+Plan = RunPlan
+"""The former name of `RunPlan`."""
 
 
 def plan_run(
@@ -65,34 +69,40 @@ def plan_run(
     batch_size: int,
     accumulate: int,
     world_size: int = 1,
-) -> Plan:
-    """Plan a run.
+) -> RunPlan:
+    """Compute the length of a run.
 
     Args:
-        batches: batches of one process in an epoch, or None for data without a length.
-        examples: rows of the dataset, or None for data without a length.
-        max_steps: optimizer steps wanted; -1 to go by epochs.
-        num_train_epochs: epochs wanted, where `max_steps` is -1; a fraction ends in the middle of an epoch.
-        batch_size: rows per batch of one process.
-        accumulate: batches per optimizer step of one process.
-        world_size: number of processes.
+        batches: batches of one rank in an epoch; None if the data has no length.
+        examples: samples of the dataset; None if the dataset has no length.
+        max_steps: optimizer steps of the run; -1 uses `num_train_epochs`.
+        num_train_epochs: epochs of the run, if `max_steps` is -1. A fraction ends the run in the middle of an epoch.
+        batch_size: samples per batch of one rank.
+        accumulate: batches per optimizer step of one rank.
+        world_size: number of ranks.
 
     Raises:
-        DataError: if the dataset is empty.
-        ArgumentError: if neither the data nor `max_steps` says how long the run is.
+        DataError: if the dataset yields no batch.
+        ArgumentError: if the data has no length and `max_steps` is not positive.
     """
     total_batch_size = batch_size * accumulate * world_size
     if batches is None:
         if max_steps <= 0:
-            raise ArgumentError(
-                "The train dataset has no length, so the number of steps cannot be known: set `max_steps`."
-            )
+            raise ArgumentError("The train dataset has no length, so the number of steps is unknown. Set `max_steps`.")
         rows = max_steps * total_batch_size
-        return Plan(max_steps, sys.maxsize, max_steps, max_steps * accumulate, total_batch_size, rows, rows)
+        return RunPlan(
+            max_steps=max_steps,
+            epochs=sys.maxsize,
+            steps_per_epoch=max_steps,
+            batches_per_epoch=max_steps * accumulate,
+            total_batch_size=total_batch_size,
+            num_examples=rows,
+            num_train_samples=rows,
+        )
     if batches == 0:
+        remedy = ", and `dataloader_drop_last` drops incomplete batches. Use smaller batches" if examples else ""
         raise DataError(
-            f"The train dataset gives no batch: it has {examples or 0} rows and a batch has {batch_size}"
-            + (", incomplete ones being dropped (`dataloader_drop_last`)." if examples else ".")
+            f"The train dataset gives no batch: it has {examples or 0} samples, a batch has {batch_size}{remedy}."
         )
     steps_per_epoch = max(math.ceil(batches / accumulate), 1)
     rows_per_epoch = examples if examples is not None else batches * batch_size
@@ -103,4 +113,4 @@ def plan_run(
         max_steps = math.ceil(num_train_epochs * steps_per_epoch)
         epochs = math.ceil(num_train_epochs)
         samples = rows_per_epoch * num_train_epochs
-    return Plan(max_steps, epochs, steps_per_epoch, batches, total_batch_size, rows_per_epoch, samples)
+    return RunPlan(max_steps, epochs, steps_per_epoch, batches, total_batch_size, rows_per_epoch, samples)

@@ -1,4 +1,4 @@
-"""Where in the data a run is: in rows of all processes too, so that it holds for batches and steps of any size."""
+"""The position of a run in the data. It also counts samples of all ranks, so it holds for batches of any size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .plan import Plan
+from .plan import RunPlan
 
 
 @dataclass
@@ -15,46 +15,47 @@ class Position:
     """Where in the data the run is."""
 
     epoch: int = 0
-    """The epoch being run, from 0."""
+    """The current epoch, from 0."""
     batches: int = 0
-    """How many batches of it one process has taken; rows of other batches count as batches of this size, rounded up."""
+    """Batches of the epoch that one rank has taken. Samples taken in batches of another size count as batches of the
+    present size, rounded up."""
     first_row: int = 0
-    """Rows of it, of all processes, that were taken in batches or steps of another size, before those of this one."""
+    """Samples of the epoch, over all ranks, that were taken in batches or steps of another size. They come first."""
     length: int = 0
-    """How many batches it has, counted likewise, where that is another number than in other epochs; else 0."""
+    """Batches of this epoch, counted like `batches`, if it has another number of batches than other epochs; else 0."""
 
     def rows(self, rows_per_batch: int) -> int:
-        """Return how many rows of the epoch are taken; what fills up its last batch counts too.
+        """Return the number of samples of the epoch that are taken, padding of the last batch included.
 
         Args:
-            rows_per_batch: rows of a batch, over all processes.
+            rows_per_batch: samples of a batch, over all ranks.
         """
         before = math.ceil(self.first_row / rows_per_batch)
         return self.first_row + (self.batches - before) * rows_per_batch
 
     def next_epoch(self) -> None:
-        """Go to the beginning of the next epoch."""
+        """Move to the start of the next epoch."""
         self.epoch, self.batches, self.first_row, self.length = self.epoch + 1, 0, 0, 0
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What decides where in the data steps begin and end."""
+    """The sizes that decide where in the data steps begin and end."""
 
     rows_per_batch: int
-    """Rows of a batch, over all processes."""
+    """Samples of a batch, over all ranks."""
     batches_per_step: int
-    """Batches of one process in an optimizer step."""
+    """Batches of one rank in an optimizer step."""
 
 
-def noted(position: Position, plan: Plan, sizes: Sizes, leaves_epoch: bool) -> dict[str, int]:
-    """Return what a checkpoint says of a position, for sessions with other sizes too.
+def save_position(position: Position, plan: RunPlan, sizes: Sizes, leaves_epoch: bool) -> dict[str, int]:
+    """Return the position for a checkpoint, in a form that sessions with other sizes can resume from.
 
     Args:
         position: where the run is.
-        plan: its plan.
-        sizes: its sizes.
-        leaves_epoch: whether the run is about to leave the epoch, and goes on at its end.
+        plan: length of the run.
+        sizes: sizes of this session.
+        leaves_epoch: whether the run is about to leave the epoch, so that a resumed run starts at its end.
     """
     batches = (position.length or plan.batches_per_epoch) if leaves_epoch else position.batches
     rows = Position(0, batches, position.first_row).rows(sizes.rows_per_batch)
@@ -70,18 +71,19 @@ def noted(position: Position, plan: Plan, sizes: Sizes, leaves_epoch: bool) -> d
     }
 
 
-def taken_up(
-    saved: dict[str, Any], plan: Plan, sizes: Sizes, step: int, batches_after: Callable[[int], int | None]
+def restore_position(
+    saved: dict[str, Any], plan: RunPlan, sizes: Sizes, step: int, batches_after: Callable[[int], int | None]
 ) -> tuple[Position, int]:
-    """Return the position that a checkpoint says, and the plan's offset, for the sizes of this session.
+    """Return the position of a checkpoint and the plan's offset, for the sizes of this session.
 
     Args:
-        saved: what `noted` returned. Earlier checkpoints say the epoch, its batches and their rows only.
-        plan: of a whole run of these sizes.
-        sizes: of this session.
-        step: optimizer steps done.
-        batches_after: from rows of an epoch, of all processes, to the batches of one process that come after them;
-            None where nobody knows.
+        saved: what `save_position` returned. Checkpoints of earlier versions contain only the epoch, its batches and
+            their samples.
+        plan: length of a whole run with the sizes of this session.
+        sizes: sizes of this session.
+        step: optimizer steps that are done.
+        batches_after: returns the batches of one rank that follow a number of samples of an epoch, counted over all
+            ranks; None if it is unknown.
     """
     position = Position(saved["epoch"], saved["batches"], saved.get("first_row", 0), saved.get("length", 0))
     rows_per_batch = saved.get("rows_per_batch", sizes.rows_per_batch)

@@ -1,4 +1,4 @@
-"""Samplers: the order of the rows, as a function of seed and epoch, so that any position can be returned to."""
+"""Samplers: the order of samples as a function of seed and epoch, so that a run can resume at any position."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ..checkpoint.rng_state import random_states, restore_random_states
 
 
 class ShuffledSampler(Sampler[int]):
-    """All rows in random order, another one each epoch: the permutation that torch draws from `seed + epoch`.
+    """All samples in a random order, which is new in each epoch: the permutation that torch draws from `seed + epoch`.
 
-    That is what transformers' Trainer does, through accelerate's seedable sampler.
+    transformers' Trainer uses the same order, through accelerate's `SeedableRandomSampler`.
     """
 
     def __init__(self, dataset: Sized, seed: int) -> None:
-        """Shuffle the rows of `dataset`, beginning at epoch 0."""
+        """Shuffle the samples of `dataset`, starting at epoch 0."""
         self.dataset = dataset
         self.seed = seed
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to an epoch, counted from 0."""
+        """Set the epoch, from 0."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
@@ -37,23 +37,24 @@ class ShuffledSampler(Sampler[int]):
         return len(self.dataset)
 
 
-class GivenSampler(Sampler[int]):
-    """The order of a sampler of the user's, with what it takes to draw it again in the middle of an epoch."""
+class UserSampler(Sampler[int]):
+    """The order of a sampler that the user wrote. It keeps the RNG states with which to draw the same order again."""
 
     def __init__(self, sampler: Any) -> None:
-        """Give out the rows of `sampler`, anything that iterates over them."""
+        """Take the order of `sampler`, any iterable of sample indices with a length."""
         self.sampler = sampler
         self.state: dict[str, Any] | None = None
-        """The random states from which the last order was drawn; None before the first."""
+        """RNG states from which the last order was drawn; None before the first. `global` has the states of all global
+        generators, `own` the state of the sampler's own generator, if it has one."""
         self._again = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to an epoch, where the sampler knows of epochs."""
+        """Pass the epoch, from 0, on to the sampler, if it has `set_epoch`."""
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
 
     def repeat(self) -> None:
-        """Give out once more, the next time, the order that belongs to `state`."""
+        """Draw the order of `state` again at the next iteration."""
         self._again = self.state is not None
 
     def __iter__(self) -> Iterator[int]:
@@ -66,7 +67,7 @@ class GivenSampler(Sampler[int]):
             if own:
                 generator.set_state(self.state["own"])
             rows = list(self.sampler)
-            restore_random_states(before)  # which are those behind the draw already
+            restore_random_states(before)  # the earlier session drew this order before it saved these states
             return iter(rows)
         self.state = {"global": random_states(), **({"own": generator.get_state()} if own else {})}
         return iter(list(self.sampler))
@@ -76,10 +77,10 @@ class GivenSampler(Sampler[int]):
 
 
 class BatchedSampler(Sampler[list[int]]):
-    """The batches of one process: every `world_size`-th batch of the sampler's, beginning at its rank.
+    """The batches of one rank: every `world_size`-th batch of a sampler, starting at the rank's number.
 
-    With `even`, all processes get the same number of full batches: the end is filled up from the beginning, as
-    accelerate fills it, and `drop_last` drops what cannot be filled. Without, each row is given out exactly once.
+    With `even`, all ranks get the same number of full batches. The last ones are filled up with samples from the start,
+    as accelerate does; `drop_last` drops batches that cannot be filled. Without `even`, each sample comes exactly once.
     """
 
     def __init__(
@@ -92,7 +93,16 @@ class BatchedSampler(Sampler[list[int]]):
         world_size: int = 1,
         even: bool = True,
     ) -> None:
-        """Batch the rows of `sampler`; `batch_size` is of one process."""
+        """Batch the samples of `sampler`.
+
+        Args:
+            sampler: the order of all samples, the same on all ranks.
+            batch_size: samples per batch of one rank.
+            drop_last: drop the last incomplete batches.
+            rank: this rank.
+            world_size: number of ranks.
+            even: give all ranks the same number of full batches.
+        """
         self.sampler = sampler
         self.batch_size = batch_size
         self.drop_last = drop_last
@@ -100,23 +110,23 @@ class BatchedSampler(Sampler[list[int]]):
         self.world_size = world_size
         self.even = even
         self.first = 0
-        """Batches of this process to leave out at the beginning of the next iteration."""
+        """Batches of this rank to skip at the start of the next iteration."""
         self.blank = 0
-        """Batches without rows to give out before those."""
+        """Batches without samples to yield before the others."""
         self.first_row = 0
-        """Rows, of all processes, to leave out at the beginning of the next iteration."""
+        """Samples, over all ranks, to skip at the start of the next iteration."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to an epoch, where the sampler knows of epochs."""
+        """Pass the epoch, from 0, on to the sampler, if it has `set_epoch`."""
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
 
     def skip(self, batches: int, blank: int = 0) -> None:
-        """Leave out so many batches of this process at the beginning of the next iteration, which goes on with one.
+        """Skip batches of this rank at the start of the next iteration, which repeats the order of its epoch.
 
         Args:
-            batches: how many.
-            blank: how many without rows come in their place.
+            batches: number of batches to skip.
+            blank: number of batches without samples to yield instead.
         """
         self.first, self.blank = batches, blank
         if hasattr(self.sampler, "repeat"):
@@ -138,18 +148,23 @@ class BatchedSampler(Sampler[list[int]]):
 
     @property
     def stride(self) -> int:
-        """Rows of a batch, over all processes."""
+        """Samples of one batch, over all ranks."""
         return self.batch_size * self.world_size
 
     def _end(self, rows: int, first_row: int) -> int:
-        """Return the row number at which no further batch of any process begins, if they begin at `first_row`."""
+        """Return the index at which no further batch starts on any rank.
+
+        Args:
+            rows: number of samples.
+            first_row: index at which the first batch starts.
+        """
         stride, left = self.stride, max(0, rows - first_row)
         if self.drop_last:
             return first_row + left // stride * stride
         return first_row + (math.ceil(left / stride) * stride if self.even else left)
 
     def batches_after(self, first_row: int) -> int:
-        """Return the batches of this process that come after so many rows, of all processes."""
+        """Return the number of batches of this rank after `first_row` samples of all ranks."""
         rows, size = len(self.sampler), self.batch_size  # type: ignore[arg-type]
         return len(range(first_row + self.rank * size, self._end(rows, first_row), self.stride))
 

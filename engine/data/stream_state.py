@@ -1,4 +1,4 @@
-"""Where a stream of rows is: the state of a dataset that can say so, and can go on from it exactly."""
+"""Position of a streaming dataset, if the dataset can save and restore it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,24 @@ from typing import Any
 
 
 def dataset_state(dataset: Any) -> Any:
-    """Return where a dataset is; None where it cannot say so, and is read anew."""
+    """Return the position of a streaming dataset; None if it cannot save its position and is read from the start."""
     return dataset.state_dict() if keeps_state(dataset) else None
 
 
 def keeps_state(dataset: Any) -> bool:
-    """Say whether a dataset can say where it is, by `state_dict`, and go on from there, by `load_state_dict`.
+    """Whether a dataset saves its position in `state_dict` and restores it in `load_state_dict`.
 
-    A `datasets.IterableDataset` that shuffles in a buffer cannot: its state leaves out what is in the buffer.
+    A `datasets.IterableDataset` that shuffles with a buffer does not: its state leaves out the content of the buffer.
     """
     return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict") and not _shuffles(dataset)
 
 
 def restore_dataset(dataset: Any, state: Any) -> bool:
-    """Put a dataset to where `dataset_state` found it; False where there is no state to put it to."""
+    """Restore a position that `dataset_state` returned.
+
+    Returns:
+        False if there is no position to restore, or the dataset cannot restore one.
+    """
     if state is None or not hasattr(dataset, "load_state_dict"):
         return False
     dataset.load_state_dict(state)
@@ -28,11 +32,12 @@ def restore_dataset(dataset: Any, state: Any) -> bool:
 
 
 def _shuffles(dataset: Any) -> bool:
+    """Whether a `datasets.IterableDataset` shuffles with a buffer at any stage."""
     return any(type(stage).__name__.startswith("BufferShuffled") for stage in _stages(dataset))
 
 
 def _stages(dataset: Any) -> Iterator[Any]:
-    """Yield the stages of a `datasets.IterableDataset`, from the last to its sources."""
+    """Yield the processing stages of a `datasets.IterableDataset`, from the last to its sources."""
     waiting = [getattr(dataset, "_ex_iterable", None)]
     while waiting:
         stage = waiting.pop()

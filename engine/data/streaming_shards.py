@@ -1,4 +1,4 @@
-"""A stream of rows, shared out among processes that each read all of it, or each read their own part."""
+"""Streaming shards: a stream of samples, divided over ranks that each read all of it, or each read their own part."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ from .collators.default import Collator
 from .stream_state import dataset_state, restore_dataset
 
 
-class SharedStream(IterableDataset[Any]):
-    """The rows of one process: of each `batch_size` rows for all processes, those that come at its place.
+class StreamShard(IterableDataset[Any]):
+    """The samples of one rank from a stream that every rank reads whole.
 
-    All processes get the same number of batches, and each row goes to one of them. Of what is left at the end each
-    gets the same number of rows, for which the first rows of the stream fill it up: those come as `Extra`. The rows are
-    those that accelerate deals out from the first process, but here each process reads the stream, so that it has to
-    give all of them the same rows in the same order: one that shuffles does so by its epoch, in `set_epoch`.
+    Of each `batch_size * world_size` consecutive samples, rank r takes the r-th `batch_size`. Every rank gets the same
+    number of batches, and each sample goes to one rank. At the end of the stream, the remaining samples are divided
+    evenly. Where they do not suffice, the first samples of the stream fill up; those come as `PaddingRow`.
+
+    accelerate sends the same samples from rank 0. Here each rank reads the stream itself. The stream must therefore
+    yield the same samples in the same order on every rank. A stream that shuffles does so by its epoch, in `set_epoch`.
     """
 
     def __init__(self, rows: Any, batch_size: int, ranks: Ranks, drop_last: bool = False) -> None:
-        """Share out `rows`, which iterates over them; `batch_size` is of one process.
+        """Take this rank's samples of `rows`.
 
         Args:
-            rows: all rows, for every process.
-            batch_size: rows of one process that follow each other.
-            ranks: the processes.
-            drop_last: leave out what does not fill a batch on every process.
+            rows: iterates over all samples, on every rank.
+            batch_size: consecutive samples of one rank.
+            ranks: the ranks.
+            drop_last: drop the remaining samples that do not fill a batch on every rank.
         """
         self.rows = rows
         self.batch_size = batch_size
         self.ranks = ranks
         self.drop_last = drop_last
         self.first_rows: dict[int, int] = {}
-        """Rows, of all processes, to leave out at the beginning of the next iteration: of what each worker reads, by
-        its number; without workers, it is as of one of number 0."""
+        """Samples, over all ranks, to skip at the start of the next iteration, by worker number. Without workers, the
+        number is 0."""
         self._first: list[Any] = []
-        self._goes_on = False
+        self._resumed = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to an epoch, counted from 0, where the stream knows of epochs."""
+        """Pass the epoch, from 0, on to the stream, if it has `set_epoch`."""
         if hasattr(self.rows, "set_epoch"):
             self.rows.set_epoch(epoch)
 
@@ -54,10 +56,11 @@ class SharedStream(IterableDataset[Any]):
         return self._from(first_rows.get(0 if worker is None else worker.id, 0))
 
     def _from(self, first_row: int) -> Iterator[Any]:
+        """Yield this rank's samples, without those before sample `first_row` of the stream."""
         world, rank, size = self.ranks.world_size, self.ranks.rank, self.batch_size
-        if not self._goes_on:
+        if not self._resumed:
             self._first = []
-        self._goes_on = False
+        self._resumed = False
         group: list[Any] = []
         for number, row in enumerate(self.rows):
             if len(self._first) < world:
@@ -69,113 +72,114 @@ class SharedStream(IterableDataset[Any]):
                 yield from group[rank * size : (rank + 1) * size]
                 group = []
         if group and not self.drop_last:
-            share = math.ceil(len(group) / world)
-            for place in range(rank * share, (rank + 1) * share):
-                over = place - len(group)
-                yield group[place] if over < 0 else Extra(self._first[over % len(self._first)])
+            per_rank = math.ceil(len(group) / world)
+            for index in range(rank * per_rank, (rank + 1) * per_rank):
+                over = index - len(group)
+                yield group[index] if over < 0 else PaddingRow(self._first[over % len(self._first)])
 
     def __len__(self) -> int:
-        return len(self.rows)  # of all processes, as a dataset that is indexed says it
+        return len(self.rows)  # samples over all ranks, as a map-style dataset counts them
 
     @property
     def stride(self) -> int:
-        """Rows of a batch, over all processes."""
+        """Samples of one batch, over all ranks."""
         return self.batch_size * self.ranks.world_size
 
     def batches(self, first_row: int = 0) -> int:
-        """Return the batches of one process that come after so many rows, of all processes.
+        """Return the number of batches of one rank after `first_row` samples of all ranks.
 
         Raises:
-            TypeError: if the stream does not know how many rows it has.
+            TypeError: if the stream has no length.
         """
         left = max(0, len(self.rows) - first_row)
         return left // self.stride if self.drop_last else math.ceil(left / self.stride)
 
     def state_dict(self) -> Any:
-        """Return where the stream is, and the first rows of it; None where it cannot say so."""
+        """Return the position of the stream and its first samples; None if the stream cannot save its position."""
         state = dataset_state(self.rows)
         return state if state is None or self.ranks.single_process else {"rows": state, "first": [*self._first]}
 
     def load_state_dict(self, state: Any) -> None:
-        """Go on from such a state."""
+        """Restore a state that `state_dict` returned."""
         if not self.ranks.single_process:
-            self._first, state, self._goes_on = [*state["first"]], state["rows"], True
+            self._first, state, self._resumed = [*state["first"]], state["rows"], True
         restore_dataset(self.rows, state)
 
 
 @dataclass
-class Extra:
-    """A row that fills up the last batch of a process, for which there is no row of its own."""
+class PaddingRow:
+    """A sample that fills up the last batch of a rank. It belongs to another rank and counts there."""
 
     row: Any
-    """The row, which another process has or had."""
+    """The sample."""
 
 
 @dataclass
-class Filled:
-    """A batch that is filled up."""
+class PaddedBatch:
+    """A batch whose last rows may be padding."""
 
     batch: Any
     """The batch."""
-    extra: int
-    """How many of its rows, the last ones, fill it up."""
+    padding_rows: int
+    """Number of padding rows at its end."""
 
-    def pin_memory(self) -> Filled:
-        """Pin the batch, as torch asks of kinds that it does not know."""
-        return Filled(map_tensors(torch.Tensor.pin_memory, self.batch), self.extra)
+    def pin_memory(self) -> PaddedBatch:
+        """Return a copy with the batch in pinned memory. torch calls this method."""
+        return PaddedBatch(map_tensors(torch.Tensor.pin_memory, self.batch), self.padding_rows)
 
 
 @dataclass
-class CountingExtras:
-    """A collator that says of a batch how many of its rows fill it up."""
+class PaddingRowCollator:
+    """A collator that returns a `PaddedBatch` if some of its samples are padding."""
 
     collator: Collator
     """Makes the batch."""
 
     def __call__(self, features: list[Any]) -> Any:
-        extra = sum(isinstance(row, Extra) for row in features)
-        if not extra:
+        padding_rows = sum(isinstance(row, PaddingRow) for row in features)
+        if not padding_rows:
             return self.collator(features)
-        return Filled(self.collator([row.row if isinstance(row, Extra) else row for row in features]), extra)
+        rows = [row.row if isinstance(row, PaddingRow) else row for row in features]
+        return PaddedBatch(self.collator(rows), padding_rows)
 
 
 @dataclass(frozen=True)
-class EvenEnds:
-    """Has processes that each read a stream of their own come to its end together.
+class StreamEndSync:
+    """Makes ranks that each read their own part of a stream end an epoch together.
 
-    Where one has no batch left and others have, it takes that of the first of those, as one that only fills up.
+    A rank without a batch left gets a copy of a batch of the first rank that still has one, as padding.
     """
 
     ranks: Ranks
-    """The processes."""
+    """The ranks."""
 
-    def agreed(self, batch: Any, end: Any) -> Any:
-        """Return the batch of this process, one to fill up with, or `end` if no process has any left.
+    def align(self, batch: Any, end: Any) -> Any:
+        """Return this rank's batch, a padding batch, or `end` if no rank has a batch left.
 
-        Called on every process for every batch.
+        Every rank must call this method for every batch.
 
         Args:
-            batch: the next one of this process, or `end`.
-            end: what stands for the end.
+            batch: the next batch of this rank, or `end`.
+            end: marks the end of the stream.
         """
-        has = [own for (own,) in self.ranks.gather_numbers(int(batch is not end))]
-        if all(has) or not any(has):
+        has_batch = [flag for (flag,) in self.ranks.gather_numbers(int(batch is not end))]
+        if all(has_batch) or not any(has_batch):
             return batch
-        giver = has.index(1)
+        giver = has_batch.index(1)
         given = self.ranks.gather_objects(batch if self.ranks.rank == giver else None)[giver]
         if batch is not end:
             return batch
-        given = given.batch if isinstance(given, Filled) else given
-        return Filled(given, rows_of(given) or 1)
+        given = given.batch if isinstance(given, PaddedBatch) else given
+        return PaddedBatch(given, rows_of(given) or 1)
 
 
 def own_part(dataset: Any, ranks: Ranks, wanted: bool) -> Any:
-    """Return the part of a `datasets` stream that this process reads alone; None where it reads all of it.
+    """Return the part of a `datasets` stream that only this rank reads; None if each rank reads the whole stream.
 
     Args:
-        dataset: a stream. One that the program has split by node itself is such a part already.
-        ranks: the processes.
-        wanted: whether the shards of others are to be dealt out, if there are enough of them.
+        dataset: a stream. One that the program split with `split_dataset_by_node` already is such a part.
+        ranks: the ranks.
+        wanted: divide the stream's shards over the ranks, if it has at least one shard per rank.
     """
     if getattr(dataset, "_distributed", None) is not None:
         return dataset

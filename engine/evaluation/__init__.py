@@ -1,19 +1,27 @@
-"""Evaluation and prediction: the loop, its outputs, and generation."""
+"""Evaluation and prediction: the loop, its results and metrics, and generation.
+
+| Module | Subject |
+| --- | --- |
+| `loop` | One pass over a loader. |
+| `prediction` | Loss, logits and labels of one batch. |
+| `results`, `gathering` | Results of all batches and ranks. |
+| `metrics` | Metrics: checked, named, equal on all ranks. |
+| `outputs` | What trainers return and metric functions receive. |
+| `seq2seq` | `Seq2SeqTrainer`, which evaluates generated sequences. |
+"""
 
 from ...lazy import lazy_exports
 
 __getattr__, __all__ = lazy_exports(
     __name__,
     {
-        "loop": (
-            "evaluation_loop",
-            "prediction_step",
-        ),
+        "loop": ("evaluation_loop",),
         "outputs": (
             "EvalLoopOutput",
             "EvalPrediction",
             "PredictionOutput",
         ),
+        "prediction": ("prediction_step",),
         "seq2seq": ("Seq2SeqTrainer",),
     },
 )

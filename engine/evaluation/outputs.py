@@ -1,28 +1,29 @@
-"""What trainers return and metric functions receive, and a few helpers of the same family."""
+"""Results: what trainers return, what metric functions receive, and the throughput of a session."""
 
 from __future__ import annotations
 
-import logging
-import os
-import random
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
+from ...events.state import TrainerState
+from ..data.plan import RunPlan
+from ..loss.loss_window import Losses
+
 
 class EvalPrediction:
-    """What `compute_metrics` receives.
+    """The argument of `compute_metrics`.
 
-    Unpacks to `predictions, label_ids`, with `inputs` and `losses` behind them where they were asked for.
+    Unpacks to `predictions, label_ids`. `inputs` and `losses` follow if they are present.
 
     Args:
-        predictions: the model's outputs other than its loss, an array of shape (rows, ...), or a tuple of such.
-        label_ids: the labels, an array of shape (rows, ...), or a tuple of such.
-        inputs: the model's main input, where `include_for_metrics` names `inputs`.
-        losses: the loss of each row, where `include_for_metrics` names `loss`.
+        predictions: outputs of the model without its loss: an array of shape (rows, ...), or a tuple of such arrays.
+        label_ids: labels: an array of shape (rows, ...), or a tuple of such arrays.
+        inputs: main input of the model, if `include_for_metrics` contains `inputs`.
+        losses: loss of each row, shape (rows,), if `include_for_metrics` contains `loss`.
     """
 
     def __init__(self, predictions: Any, label_ids: Any, inputs: Any = None, losses: Any = None) -> None:
@@ -40,80 +41,82 @@ class EvalPrediction:
 
 
 class EvalLoopOutput(NamedTuple):
-    """What an evaluation loop returns."""
+    """The result of an evaluation loop."""
 
     predictions: Any
+    """Predictions in dataset order, shape (rows, ...); None if there are none."""
     label_ids: Any
+    """Labels in dataset order, shape (rows, ...); None if there are none."""
     metrics: dict[str, Any]
+    """Metrics by name. Each name starts with the prefix."""
     num_samples: int
+    """Number of samples, over all ranks."""
 
 
 class PredictionOutput(NamedTuple):
-    """What `Trainer.predict` returns."""
+    """The result of `Trainer.predict`."""
 
     predictions: Any
+    """Predictions in dataset order, shape (rows, ...)."""
     label_ids: Any
+    """Labels in dataset order, shape (rows, ...); None if there are none."""
     metrics: dict[str, Any]
+    """Metrics by name. Each name starts with the prefix."""
 
 
 class TrainOutput(NamedTuple):
-    """What `Trainer.train` returns."""
+    """The result of `Trainer.train`."""
 
     global_step: int
+    """Optimizer steps of the whole run."""
     training_loss: float
+    """Mean training loss of the whole run."""
     metrics: dict[str, Any]
+    """The summary of the session, see `train_summary`."""
 
 
-def set_seed(seed: int, deterministic: bool = False) -> None:
-    """Seed python's, numpy's and torch's generators, those of all devices included.
+class SummarizedRun(Protocol):
+    """What `train_summary` reads of a run."""
 
-    Args:
-        seed: any whole number.
-        deterministic: also let torch use only operations that give the same bits every time, which is slower; one that
-            has no such form raises.
-    """
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-    torch.cuda.manual_seed_all(seed)
-    if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs for it
-        torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cudnn.benchmark = False
+    @property
+    def plan(self) -> RunPlan | None:
+        """Length of the run."""
+
+    @property
+    def state(self) -> TrainerState:
+        """Progress of the run."""
+
+    @property
+    def losses(self) -> Losses:
+        """Training losses of the run."""
 
 
-def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
-    """Seed every generator, and let torch and CUDA use only operations that give the same bits every time.
-
-    It is slower. Call it before CUDA is first used, which reads its settings once.
+def train_summary(run: SummarizedRun, first_step: int, began: float) -> dict[str, Any]:
+    """Return runtime and throughput of this session, and FLOPs and mean training loss of the whole run.
 
     Args:
-        seed: any whole number.
-        warn_only: warn of an operation that has no such form, rather than raise.
+        run: a run whose loop has ended or is about to end.
+        first_step: number of optimizer steps that were done before this session.
+        began: start of the session, on the clock of `time.time`, in seconds.
     """
-    os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
-    os.environ["FLASH_ATTENTION_DETERMINISTIC"] = "1"
-    set_seed(seed, deterministic=True)
-    torch.use_deterministic_algorithms(True, warn_only=warn_only)
-
-
-def print_messages(level: int) -> None:
-    """Have the library's messages printed from a level of `logging` on, to stderr unless the program logs elsewhere."""
-    logger = logging.getLogger(__name__.partition(".")[0])
-    logger.setLevel(level)
-    if not logger.hasHandlers():
-        logger.addHandler(logging.StreamHandler())
+    assert run.plan is not None
+    run.losses.main.drain()
+    steps = run.state.global_step - first_step
+    rows = run.plan.num_train_samples * steps / max(run.state.max_steps, 1)
+    summary: dict[str, Any] = speed_metrics("train", began, rows, steps)
+    summary["total_flos"] = run.state.total_flos
+    summary["train_loss"] = run.losses.main.total / max(run.state.global_step - run.losses.first, 0.001)
+    return summary
 
 
 def speed_metrics(prefix: str, began: float, rows: float | None = None, steps: int | None = None) -> dict[str, float]:
-    """Return runtime in seconds, and rows and steps per second, rounded as transformers rounds them.
+    """Return the runtime in seconds, and samples and steps per second, rounded as in transformers.
 
     Args:
-        prefix: of the keys, as `eval`.
-        began: when it began, on the clock of `time.time`.
-        rows: rows processed.
-        steps: batches or optimizer steps processed.
+        prefix: start of each key, such as `eval`.
+        began: start of the work, on the clock of `time.time`, in seconds.
+        rows: number of processed samples.
+        steps: number of processed batches or optimizer steps.
     """
     runtime = time.time() - began
     speed = {f"{prefix}_runtime": round(runtime, 4)}
@@ -125,7 +128,7 @@ def speed_metrics(prefix: str, began: float, rows: float | None = None, steps: i
 
 
 def plain(value: Any) -> Any:
-    """Return a metric as plain numbers and containers, so that it can be written as JSON."""
+    """Return a metric as plain numbers and containers, so that JSON can hold it."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

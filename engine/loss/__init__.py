@@ -1,1 +1,10 @@
-"""Loss: how a batch becomes a loss, and how losses are summed until they are logged."""
+"""Loss: how a batch becomes a loss, and how losses are summed until they are logged.
+
+| Module | Subject |
+| --- | --- |
+| `objective` | Loss and outputs of a batch, with the model's own loss, a criterion or a loss function. |
+| `signature` | The parameters that a model's `forward` accepts, and which of them are labels. |
+| `label_smoothing` | Cross entropy with label smoothing. |
+| `item_counts` | The number of label items of a step, over which a loss is averaged. |
+| `loss_window` | Sums of training losses between two logs. |
+"""

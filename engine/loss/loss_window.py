@@ -1,4 +1,4 @@
-"""Training losses, summed where they are computed and read only when somebody logs."""
+"""Loss windows: training losses, summed on their device until they are logged."""
 
 from __future__ import annotations
 
@@ -9,44 +9,59 @@ import torch
 
 
 class LossWindow:
-    """The sum of the losses since it was last read.
+    """The sum of the training losses since the window was last read.
 
-    The sum stays a tensor on its device: reading a number out of it would make the processor wait for the device.
+    The sum stays a tensor on its device. Reading a number out of it would make the host wait for the device.
     """
 
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Begin at the end of step `step`; `gather` joins the sums of all processes when they are read."""
+        """Open a window at the end of a step.
+
+        Args:
+            step: number of optimizer steps that are done.
+            device: where the sum lives.
+            gather: concatenates the sums of all ranks, shape () -> (world_size,).
+        """
         self.since = step
+        """Optimizer steps that were done when the window was last read."""
         self.total = 0.0
+        """Sum of all losses that were read, over the whole run."""
         self._gather = gather
         self._sum = torch.tensor(0.0, device=device)
 
     def add(self, loss: torch.Tensor) -> None:
-        """Add the loss of one batch, already divided by the batches of its step."""
+        """Add the loss of one batch, a scalar that is already divided by the number of batches of its step."""
         self._sum += loss
 
     def skip(self, step: int) -> None:
-        """Count a batch with the average of those before it, as transformers does with one that is not finite."""
+        """Count a batch with the average of the batches before it. transformers does this for a non-finite loss."""
         self._sum += self._sum / (1 + step - self.since)
 
     def read(self, step: int) -> float:
-        """Return the mean loss per step since the last reading and begin anew; NaN if no step was made."""
+        """Return the mean loss per step since the last reading, and reset the window.
+
+        Args:
+            step: number of optimizer steps that are done.
+
+        Returns:
+            The mean over steps and ranks; NaN if no step was made since the last reading.
+        """
         total = self.drain()
         mean = total / (step - self.since) if step > self.since else math.nan
         self.since = step
         return mean
 
     def state_dict(self) -> dict[str, float]:
-        """Return where the window is, for a checkpoint; exactly, for a sum of float32 is a float."""
+        """Return the window's state for a checkpoint. It is exact: a Python float holds every float32."""
         return {"since": self.since, "total": self.total, "sum": self._sum.item()}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on where another window was."""
+        """Restore a state that `state_dict` returned."""
         self.since, self.total = int(state["since"]), state["total"]
         self._sum.fill_(state["sum"])
 
     def drain(self) -> float:
-        """Move the sum into `total`, which holds all that was ever added, and return what was moved."""
+        """Move the sum into `total` and return it, averaged over ranks. Every rank must call it."""
         moved = self._gather(self._sum).mean().item()
         self._sum.zero_()
         self.total += moved
@@ -54,17 +69,18 @@ class LossWindow:
 
 
 class Losses:
-    """All windows that are open on the losses of a run: the run's own, and one for each further logger."""
+    """All open windows on the losses of a run: the run's own window, and one per further logger."""
 
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Open the run's own window, `main`, at the end of step `step`."""
+        """Open the run's own window, `main`. The arguments are those of `LossWindow`."""
         self._device, self._gather = device, gather
         self.first = step
+        """Optimizer steps that were done before the first counted loss."""
         self.main = LossWindow(step, device, gather)
         self.windows = [self.main]
 
     def open(self, step: int) -> LossWindow:
-        """Open one more window."""
+        """Open and return one more window at the end of a step."""
         window = LossWindow(step, self._device, self._gather)
         self.windows.append(window)
         return window
@@ -75,11 +91,11 @@ class Losses:
             window.add(loss)
 
     def state_dict(self) -> dict[str, float]:
-        """Return where the run's own window is, and since which step its losses are counted."""
+        """Return the state of the run's own window and the step of its first loss, for a checkpoint."""
         return {**self.main.state_dict(), "first": self.first}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on where an earlier session was; with nothing known of it, count from here."""
+        """Restore a state that `state_dict` returned. An empty state changes nothing: losses count from here."""
         if state:
             self.main.load_state_dict(state)
             self.first = int(state["first"])

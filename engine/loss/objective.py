@@ -1,12 +1,8 @@
-"""The objective: from a batch to a loss, in every way in which models and users state it."""
+"""The objective: loss and outputs of a batch, with the model's own loss, a criterion or a loss function."""
 
 from __future__ import annotations
 
-import inspect
-import logging
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,14 +10,19 @@ from torch import nn
 
 from ...events.errors import ModelError
 from ..data.batches import detach
-
-logger = logging.getLogger(__name__)
+from .item_counts import count_items, loss_shifts_labels, predicted_labels
+from .label_smoothing import is_causal, smoother_for
+from .signature import ForwardSignature, described, label_names_of
 
 Criterion = Callable[[Any, Any], torch.Tensor]
 
 
 class Objective:
-    """How the loss of one model is computed, and what its labels are called."""
+    """Computes the loss of a model and knows the names of its labels.
+
+    The loss comes from the first of these that is present: `compute_loss_func`, `criterion`, label smoothing, the
+    model's own loss.
+    """
 
     def __init__(
         self,
@@ -35,40 +36,40 @@ class Objective:
         """Inspect the model once.
 
         Args:
-            model: returns its loss under `loss` or as its first output, unless one of the next two is given.
-            criterion: called as `criterion(logits, labels)` for models that return logits only; a mean over the batch.
-            compute_loss_func: called as `compute_loss_func(outputs, labels, num_items_in_batch=...)`; divides by the
-                items of the whole step itself.
-            label_smoothing: share of the target spread over all classes.
-            label_names: what labels are called in a batch; by default, the parameters of `forward` named like labels.
+            model: returns its loss under `loss` or as its first output, unless `criterion` or `compute_loss_func` is
+                given.
+            criterion: called as `criterion(logits, labels)`; returns the mean over the batch. For models that return
+                logits only.
+            compute_loss_func: called as `compute_loss_func(outputs, labels, num_items_in_batch=...)`. It divides by
+                the items of the whole step itself.
+            label_smoothing: probability that is spread over all classes; 0 turns label smoothing off.
+            label_names: names of the labels in a batch; by default the parameters of `forward` that are named like
+                labels, see `label_names_of`.
         """
-        self.parameters = dict(inspect.signature(model.forward).parameters)
-        self.takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in self.parameters.values())
+        self.signature = ForwardSignature.of(model)
         self.criterion = criterion
         self.compute_loss_func = compute_loss_func
-        self.smoother = LabelSmoother(label_smoothing) if label_smoothing and _has_one_class(model) else None
+        self.smoother = smoother_for(model, label_smoothing)
         self.splits_labels = criterion is not None or compute_loss_func is not None
         self.model_returns_loss = not self.splits_labels and self.smoother is None
-        # What transformers' models say of themselves, and what their `**kwargs` are taken to mean.
-        self.takes_item_count = bool(getattr(model, "accepts_loss_kwargs", self.takes_any))
-        self.shifts_labels = _shifts_labels(model)
-        self.smooths_shifted = _is_causal(model)
+        # Models of transformers declare it. For other models, `**kwargs` means that they accept the count.
+        self.takes_item_count = bool(getattr(model, "accepts_loss_kwargs", self.signature.accepts_any_keyword))
+        self.shifts_labels = loss_shifts_labels(model)
+        self.smooths_shifted = is_causal(model)
         if label_names is None:
             label_names = label_names_of(model)
-            if not label_names and (criterion is not None or compute_loss_func is not None):
+            if not label_names and self.splits_labels:
                 label_names = ["labels"]
         self.label_names = label_names
-        self.returns_loss = any(
-            name == "return_loss" and parameter.default is True for name, parameter in self.parameters.items()
-        )
+        self.returns_loss = self.signature.has_default("return_loss", True)
 
     @property
     def accepted_columns(self) -> list[str]:
-        """The columns of a dataset that the model, or the loss, has a use for."""
-        return [*self.parameters, "label", "label_ids", *self.label_names]
+        """Columns of a dataset that the model or the loss uses."""
+        return [*self.signature.parameters, "label", "label_ids", *self.label_names]
 
     def set(self, **settings: Any) -> None:
-        """Replace what was found by looking at the model, as `label_names`, by what the user knows of it."""
+        """Replace what the inspection found, such as `label_names`, with values that the user knows better."""
         for name, value in settings.items():
             setattr(self, name, value)
 
@@ -77,12 +78,15 @@ class Objective:
 
         Args:
             model: the model, wrapped or not.
-            inputs: a dict passed by name, or a tuple passed by position (its last element being the labels, where a
-                criterion wants them).
-            items: what the losses of a whole step are averaged over, see `count_items`.
+            inputs: a mapping (passed by name), or a tuple or list (passed by position). If a criterion or loss function
+                is given, the last element of a tuple is the labels.
+            items: number of label items of the whole step, see `count_items`; None if unknown.
+
+        Returns:
+            The loss, usually a scalar. A model wrapped for several devices may return one loss per device.
 
         Raises:
-            ModelError: if the model does not take the batch, or returns no loss.
+            ModelError: if the model does not accept the batch, or returns no loss.
         """
         labels = None
         if not self.model_returns_loss:
@@ -101,29 +105,33 @@ class Objective:
         return self._loss_of(outputs, inputs, model), outputs
 
     def forward(self, model: nn.Module, inputs: Any) -> Any:
-        """Call the model with a batch; if it cannot take it, say what it takes and what the batch has."""
+        """Call the model with a batch.
+
+        Raises:
+            ModelError: if the batch does not fit the model's `forward`. It names what each of them has.
+        """
         try:
             if isinstance(inputs, (dict, Mapping)):
                 return model(**inputs)
             return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
         except TypeError as error:
-            problem = self._mismatch(inputs)
+            problem = self.signature.mismatch(inputs)
             if problem is None:
                 raise
             raise ModelError(f"{type(model).__name__}.forward cannot take the batch: {problem}") from error
 
     def count_items(self, batches: list[Any]) -> torch.Tensor | None:
-        """Return the number of label items of a step that are not ignored (-100), where the loss wants to know it."""
+        """Return the number of label items of a step that are not ignored (-100), on this rank.
+
+        Returns:
+            A scalar float tensor; None if neither model nor loss function uses it, or if batches have no labels.
+        """
         if not (self.takes_item_count or self.compute_loss_func is not None):
             return None
-        try:
-            counted = [self._labels_that_count(batch).ne(-100).sum() for batch in batches]
-        except (TypeError, AttributeError, KeyError):
-            return None
-        return torch.stack(counted).sum() / 1 if counted else None  # as a float, which is what transformers passes on
+        return count_items(batches, self._counted_labels)
 
     def labels_in(self, inputs: Any) -> Any:
-        """Return the labels of a batch: one tensor, a tuple of them, or None where there are none."""
+        """Return the labels of a batch, detached: one tensor, a tuple of tensors, or None if there are none."""
         if not isinstance(inputs, Mapping):
             return detach(inputs[-1]) if self._splits(inputs) else None
         if self.label_names and all(inputs.get(name) is not None for name in self.label_names):
@@ -132,25 +140,28 @@ class Objective:
         return None
 
     def has_loss(self, inputs: Any) -> bool:
-        """Say whether a loss can be computed of a batch."""
+        """Whether a loss can be computed from a batch."""
         return self.labels_in(inputs) is not None or (not self.label_names and self.returns_loss)
 
-    def _labels_that_count(self, batch: Any) -> torch.Tensor:
-        if not isinstance(batch, Mapping):
-            found = self.labels_in(batch)
-        elif "shift_labels" in batch:
-            found = batch["shift_labels"]
-        else:
-            found = batch["labels"][..., 1:] if self.shifts_labels else batch["labels"]
-        if not isinstance(found, torch.Tensor):
-            raise TypeError("labels are no tensor")
-        return found
+    def _counted_labels(self, batch: Any) -> torch.Tensor:
+        """Return the labels of a batch that count.
+
+        Raises:
+            KeyError: if a mapping has no labels.
+            TypeError: if the labels are not a tensor.
+        """
+        mapping = isinstance(batch, Mapping)
+        labels = predicted_labels(batch, self.shifts_labels) if mapping else self.labels_in(batch)
+        if not isinstance(labels, torch.Tensor):
+            raise TypeError("labels are not a tensor")
+        return labels
 
     def _splits(self, inputs: Any) -> bool:
+        """Whether the last element of a batch is its labels."""
         return isinstance(inputs, (tuple, list)) and len(inputs) > 1 and self.splits_labels
 
     def _take_labels(self, inputs: Any) -> tuple[Any, Any]:
-        """Split the labels off a batch, where something other than the model turns them into a loss."""
+        """Return the labels of a batch, and the batch without them."""
         if not isinstance(inputs, Mapping):
             return (inputs[-1], inputs[:-1]) if self._splits(inputs) else (None, inputs)
         if "labels" in inputs:
@@ -158,11 +169,18 @@ class Objective:
         if self.criterion is None:
             return None, inputs
         names = ", ".join(map(str, inputs))
-        raise ModelError(f"A criterion is given, but the batch has no 'labels', only: {names}.")
+        raise ModelError(
+            f"The batch has no 'labels' for the criterion, only: {names}. Name the column of labels 'labels'."
+        )
 
     def _loss_of(self, outputs: Any, inputs: Any, model: nn.Module) -> torch.Tensor:
+        """Return the loss among the outputs of a model.
+
+        Raises:
+            ModelError: if there is none.
+        """
         loss: Any = None
-        if isinstance(outputs, (dict, Mapping)):  # dict first: it is the usual one, and quicker to tell
+        if isinstance(outputs, (dict, Mapping)):  # `dict` first: it is the most common type and quick to test
             loss = outputs.get("loss")
         elif isinstance(outputs, (tuple, list)):
             loss = outputs[0]
@@ -173,105 +191,20 @@ class Objective:
         several = isinstance(outputs, Mapping) or getattr(model, "gathers_losses", False)
         if isinstance(loss, torch.Tensor) and (loss.dim() == 0 or loss.numel() == 1 or several):
             return loss
-        got = f"the keys {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else _in_words(outputs)
-        fed = f"{', '.join(map(str, inputs))}" if isinstance(inputs, Mapping) else _in_words(inputs)
+        got = f"the keys {described(outputs)}" if isinstance(outputs, Mapping) else described(outputs)
         expected = ", ".join(self.label_names) or "-"
         raise ModelError(
-            f"{type(model).__name__} returned no loss, but {got}, from a batch of {fed}. Return it as `loss`, or as "
-            f"the first of a tuple, or pass `criterion=` or `compute_loss_func=` to the Trainer. If the model computes "
-            f"it from labels, see that the batch has them under the name expected ({expected})."
+            f"{type(model).__name__} returned no loss, but {got}, from a batch of {described(inputs)}. Return the loss "
+            "as `loss` or as the first element of a tuple, or pass `criterion=` or `compute_loss_func=` to the "
+            "Trainer. If the model computes its loss from labels, make sure that the batch has them under the expected "
+            f"name ({expected})."
         )
-
-    def _mismatch(self, inputs: Any) -> str | None:
-        """Say what of a batch the model's forward does not take or misses; None if the two agree."""
-        signature = inspect.Signature(list(self.parameters.values()))
-        try:
-            if isinstance(inputs, Mapping):
-                signature.bind(**inputs)
-            else:
-                signature.bind(*inputs) if isinstance(inputs, (tuple, list)) else signature.bind(inputs)
-        except TypeError as error:
-            has = ", ".join(map(str, inputs)) if isinstance(inputs, Mapping) else _in_words(inputs)
-            takes = ", ".join(str(parameter).split(":")[0].split("=")[0] for parameter in self.parameters.values())
-            return f"{error}. The batch has: {has}. Its forward takes: {takes}."
-        return None
-
-
-@dataclass(frozen=True)
-class LabelSmoother:
-    """Cross entropy against a target of which a share is spread over all classes (Szegedy et al., arXiv:1512.00567).
-
-    The operations and their order are those of transformers' class of this name.
-    """
-
-    epsilon: float = 0.1
-    """The share that is spread."""
-    ignored: int = -100
-    """The label of items that do not count."""
-
-    def __call__(self, logits: torch.Tensor, labels: torch.Tensor, shift: bool, items: Any) -> torch.Tensor:
-        """Return the loss of logits (..., classes) and labels (...), averaged over `items`, or those that count."""
-        if shift:
-            logits, labels = logits[..., :-1, :].contiguous(), labels[..., 1:].contiguous()
-        negative = -nn.functional.log_softmax(logits, dim=-1)
-        if labels.dim() == negative.dim() - 1:
-            labels = labels.unsqueeze(-1)
-        ignored = labels.eq(self.ignored)
-        likelihood = negative.gather(dim=-1, index=torch.clamp(labels, min=0))
-        spread = negative.sum(dim=-1, keepdim=True, dtype=torch.float32)
-        likelihood.masked_fill_(ignored, 0.0)
-        spread.masked_fill_(ignored, 0.0)
-        count = ignored.numel() - ignored.long().sum() if items is None else items
-        return (1 - self.epsilon) * (likelihood.sum() / count) + self.epsilon * (
-            spread.sum() / (count * negative.shape[-1])
-        )
-
-
-def label_names_of(model: nn.Module) -> list[str]:
-    """Return the parameters of a model's forward that are labels, judged by their names."""
-    parameters = inspect.signature(type(model).forward).parameters
-    also = ("start_positions", "end_positions") if "QuestionAnswering" in type(model).__name__ else ()
-    return [name for name in parameters if "label" in name or name in also]
 
 
 def logits_of(outputs: Any) -> Any:
-    """Return the logits of a model's outputs: under `logits`, the first of a tuple, or the outputs themselves."""
+    """Return the logits of a model's outputs: `logits`, else the first output, else the outputs themselves."""
     if isinstance(outputs, Mapping):
         return outputs["logits"] if "logits" in outputs else next(iter(outputs.values()))
     if hasattr(outputs, "logits"):
         return outputs.logits
     return outputs[0] if isinstance(outputs, (tuple, list)) else outputs
-
-
-def _has_one_class(model: nn.Module) -> bool:
-    """Say whether each label is one class, so that a share of it can be spread; warn if it is not."""
-    several = getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification"
-    if several:
-        logger.warning(
-            "`label_smoothing_factor` is ignored: %s is configured for rows that belong to several classes at once, "
-            "and it is the share of one class that is spread.",
-            type(model).__name__,
-        )
-    return not several
-
-
-def _is_causal(model: nn.Module) -> bool:
-    """Say whether transformers lists the model as one that predicts each label from the position before."""
-    auto = sys.modules.get("transformers.models.auto.modeling_auto")
-    return auto is not None and type(model).__name__ in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-
-
-def _shifts_labels(model: nn.Module) -> bool:
-    """Say whether the model's own loss does so, so that the first label is never predicted and must not be counted."""
-    losses = sys.modules.get("transformers.loss.loss_utils")
-    if losses is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-        return False
-    return losses.LOSS_MAPPING.get(getattr(model, "loss_type", None)) is losses.ForCausalLMLoss
-
-
-def _in_words(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of {', '.join(_in_words(part) for part in value) or 'nothing'}"
-    return f"a {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Finding the batch size that memory holds: train, and where it does not, start over with a smaller one."""
+"""Finding a batch size that fits in memory: train, and start over with a smaller batch on an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SHARE = 0.9
-"""The next size to try, as a share of the one that did not fit: what accelerate takes too."""
+"""The next size to try, as a fraction of the size that did not fit. accelerate uses the same."""
 
 SIGNS = (" out of memory", "can't allocate memory", "CUDNN_STATUS_NOT_SUPPORTED")
-"""What the message says when memory is what is missing: CUDA's, the CPU allocator's, cuDNN's."""
+"""Parts of out-of-memory messages: of CUDA, of the CPU allocator, of cuDNN."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an error means that memory did not suffice."""
+    """Return whether an error is an out-of-memory error."""
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
 
 
 @contextmanager
 def memory_explained(run: Run) -> Iterator[None]:
-    """Have one of several processes that cannot start over say what to do instead, in place of torch's error.
+    """With several ranks, replace torch's out-of-memory error by one that names the remedy.
 
-    The others may be waiting for its part in the middle of a step, where nothing calls them back.
+    Several ranks cannot start over: the other ranks may be inside a collective of the same step.
 
     Raises:
-        ArgumentError: if memory does not suffice.
+        ArgumentError: if a batch does not fit in memory.
     """
     try:
         yield
@@ -48,20 +48,20 @@ def memory_explained(run: Run) -> Iterator[None]:
         if run.ranks.single_process or not run.args.auto_find_batch_size or not is_out_of_memory(error):
             raise
         raise ArgumentError(
-            f"Memory of rank {run.ranks.rank} does not hold a batch of {run.train_batch_size} rows, and several "
-            "processes cannot start over with a smaller one: set a lower `per_device_train_batch_size`."
+            f"A batch of {run.train_batch_size} samples does not fit in the memory of rank {run.ranks.rank}. Several "
+            "ranks cannot start over with a smaller batch: set a lower `per_device_train_batch_size`."
         ) from error
 
 
 def with_smaller_batches(run: Run, train: Callable[[], T]) -> T:
-    """Train, with ever smaller batches until memory holds them; each attempt begins where the first one did.
+    """Train with smaller and smaller batches until one fits. Each attempt starts from the same weights and RNG state.
 
     Args:
-        run: of a single process; its `train_batch_size` is the first to try, and afterwards the one that fitted.
-        train: what is tried.
+        run: the run of a single process. Its `train_batch_size` is the first size, and afterwards the size that fits.
+        train: one attempt.
 
     Raises:
-        ArgumentError: if not even a batch of one row fits.
+        ArgumentError: if a batch of one sample does not fit.
     """
     weights = map_tensors(lambda weight: weight.detach().to("cpu", copy=True), dict(run.model.state_dict()))
     randomness = random_states()
@@ -73,10 +73,14 @@ def with_smaller_batches(run: Run, train: Callable[[], T]) -> T:
                 raise
             size = run.train_batch_size
             if size == 1:
-                raise ArgumentError("Memory does not hold a training batch of a single row.") from error
-        run.train_batch_size = int(size * SHARE)
-        logger.warning("Memory does not hold a batch of %d rows; starting over with %d.", size, run.train_batch_size)
-        # What the failed attempt left is only free when nothing refers to it.
+                raise ArgumentError(
+                    "A training batch of one sample does not fit in memory. Use a smaller model or shorter samples."
+                ) from error
+        run.use_batch_size(int(size * SHARE))
+        logger.warning(
+            "A batch of %d samples does not fit in memory. Starting over with %d.", size, run.train_batch_size
+        )
+        # The memory of the failed attempt is free only when nothing refers to it.
         run.optimizer = run.lr_scheduler = run.loss = None
         gc.collect()
         torch.cuda.empty_cache()

@@ -1,157 +1,168 @@
-"""Hyperparameter search, whatever library chooses the values: a fresh trainer and an objective for each trial."""
+"""Hyperparameter search with any library: a new trainer and an objective for each trial."""
 
 from __future__ import annotations
 
-import copy
 import gc
 import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 
+from ...events.bus import EventBus
 from ...events.errors import ArgumentError, nearest
+from ..api.inputs import TrainerInputs
 from ..arguments import ALIASES, TrainingArguments
 from ..arguments._checks import fits, hints_of
 from ..arguments.cli.values import Unreadable, adapt
 from ..arguments.keywords import resolve_aliases
 from ..distributed.ranks import Ranks
 
-if TYPE_CHECKING:
-    from ..trainer import Trainer
-
 logger = logging.getLogger(__name__)
 
 DIRECTIONS = ("minimize", "maximize")
 SPEED = ("_runtime", "_per_second")
-"""How the names of metrics end that measure the machine, not the model."""
+"""Suffixes of metric names that measure speed, not quality."""
 
 
 class BestRun(NamedTuple):
-    """What a hyperparameter search found."""
+    """The result of a hyperparameter search."""
 
     run_id: str
-    """The number or id of the trial; its files are in the folder `run-<run_id>`, unless `hp_name` named it."""
+    """The number or id of the trial. Its files are in the folder `run-<run_id>`, unless `hp_name` names it."""
     objective: float | list[float]
-    """What it reached; a list where there are several objectives."""
+    """The objective of the trial; a list for several objectives."""
     hyperparameters: dict[str, Any]
-    """The values that were chosen for it."""
+    """The hyperparameters of the trial."""
     run_summary: Any | None = None
-    """The library's own record of the search: optuna's study, ray's analysis, the id of wandb's sweep."""
+    """The library's record of the search: optuna's study, ray's analysis, or the id of wandb's sweep."""
 
 
 class SearchBackend(Protocol):
-    """A library that chooses the values of the trials."""
+    """A library that chooses hyperparameters."""
 
     def default_space(self, trial: Any) -> dict[str, Any]:
-        """Return the space that is searched where none is given."""
+        """Return the default search space."""
 
     def search(self, search: Search) -> BestRun | list[BestRun]:
-        """Run the trials; return the best."""
+        """Run the trials and return the best."""
 
 
 class Reporter(Protocol):
-    """A callback that notes the objective of each evaluation."""
+    """A callback that keeps the objective of each evaluation."""
 
     objective: Any
-    """The last one; None before the first."""
+    """The objective of the last evaluation; None before the first."""
+
+
+class TrialTrainer(Protocol):
+    """What a search uses of a Trainer."""
+
+    bus: EventBus
+    model_init: Callable[..., nn.Module] | None
+
+    @classmethod
+    def from_inputs(cls, inputs: TrainerInputs, attributes: Mapping[str, Any]) -> TrialTrainer:
+        """Return a trainer built from inputs, with attributes that the user's class set on itself."""
+
+    def call_model_init(self, trial: Any = None) -> nn.Module:
+        """Return a new model."""
+
+    def add_callback(self, callback: Any) -> Any:
+        """Attach a callback."""
+
+    def on(self, event: str, function: Callable[..., Any], **filters: Any) -> Any:
+        """Subscribe a function to an event."""
+
+    def train(self, resume_from_checkpoint: Any = None, trial: Any = None) -> Any:
+        """Train."""
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluate."""
 
 
 @dataclass(repr=False)
 class Search:
-    """A search: what is varied, what is wanted, and the recipe of the trainer that each trial gets.
+    """A hyperparameter search: the space, the objective, and the inputs of the trainer that each trial builds.
 
-    It holds nothing of a run, so that it can be sent to another process.
+    It holds no part of a run, so it can be sent to another process.
     """
 
-    base: Trainer
-    """A copy of the user's trainer, without its run; each trial trains a fresh copy of it."""
-    given: dict[str, Any]
-    """What the constructor is called with."""
+    trainer_class: type[TrialTrainer]
+    """The class of the user's trainer."""
+    inputs: TrainerInputs
+    """The inputs of each trial's trainer, with the user's model and without `model_init`."""
+    attributes: dict[str, Any]
+    """The attributes of the user's trainer, without the parts of its run."""
+    model_init: Callable[..., nn.Module] | None
+    """Makes the model of each trial."""
     folder: str
-    """Where the trials' folders are."""
+    """The parent of the trials' output folders."""
     removed: list[str]
-    """Ids of callbacks that the user took away after the construction."""
+    """Ids of callbacks that the user removed after construction."""
     added: list[Any]
-    """Callbacks that the user added after the construction."""
+    """Callbacks that the user added after construction."""
     functions: dict[str, tuple[str, Callable[..., Any], dict[str, Any]]]
     """Functions that the user subscribed, by id: event, function, filters."""
     ranks: Ranks
-    """The processes that each trial runs on."""
+    """The process group that each trial uses."""
     space: Callable[[Any], dict[str, Any]]
-    """From a trial to the values of its hyperparameters; with None, for some libraries, to the space itself."""
+    """From a trial to the values of its hyperparameters. Some libraries pass None and get the space itself."""
     compute_objective: Callable[[dict[str, Any]], Any]
-    """The objective from the metrics of an evaluation."""
+    """From the metrics of an evaluation to the objective."""
     n_trials: int
-    """How many trials there are."""
+    """The number of trials."""
     direction: str | list[str]
-    """`minimize` or `maximize`; a list of them for several objectives."""
+    """`minimize` or `maximize`, or a list of these for several objectives."""
     hp_name: Callable[[Any], str] | None
     """From a trial to its name."""
     options: dict[str, Any]
-    """What else was said, for the library."""
+    """Further options for the library."""
 
-    @classmethod
-    def of(cls, trainer: Trainer, given: Mapping[str, Any], built_with: Mapping[str, Any], **options: Any) -> Search:
-        """Take down how a trainer was built, and what its user did to it since.
+    @property
+    def args(self) -> TrainingArguments:
+        """The training arguments of the user's trainer."""
+        return self.inputs.training_arguments
 
-        Args:
-            trainer: the user's, which stays as it is.
-            given: what its constructor was called with.
-            built_with: the callbacks it had when it was constructed, by id.
-            **options: what the search is to do.
-        """
-        now, functions = trainer.callbacks, trainer.subscribed_functions
-        known = {id(callback) for callback in built_with.values()}
-        base = copy.copy(trainer)
-        for name in ("run", "bus", "objective", "_stepper", "_built_with"):
-            vars(base).pop(name, None)
-        current = {name: value for name, value in vars(trainer).items() if name in given}
-        return cls(
-            base=base,
-            # The constructor is given the model that is there already: a trial makes its own when it trains.
-            given={**given, **current, "model": trainer.model, "model_init": None},
-            folder=trainer.args.output_dir,
-            removed=[owner_id for owner_id in built_with if owner_id not in now],
-            added=[each for owner_id, each in now.items() if owner_id not in functions and id(each) not in known],
-            functions=functions,
-            ranks=trainer.run.ranks,
-            **options,
-        )
+    def new_model(self, trial: Any = None) -> nn.Module:
+        """Return the model that the user's `model_init` makes for a trial."""
+        trainer = object.__new__(self.trainer_class)
+        vars(trainer).update(self.attributes)
+        return trainer.call_model_init(trial)
 
     @property
     def several(self) -> bool:
         """Whether there are several objectives."""
         return isinstance(self.direction, list)
 
-    def alone_and_single(self, library: str) -> str:
-        """Return the direction, for a library that can only search for one objective, in one process.
+    def single_direction(self, library: str) -> str:
+        """Return the direction, for a library that supports one objective and one process per trial only.
 
         Raises:
-            ArgumentError: if there is more of one of them.
+            ArgumentError: for several objectives or several ranks.
         """
         if isinstance(self.direction, list):
-            raise ArgumentError(f"{library} searches for one objective, not {len(self.direction)}: use optuna.")
+            raise ArgumentError(f"{library} searches for one objective, not {len(self.direction)}. Use optuna.")
         if not self.ranks.single_process:
-            raise ArgumentError(f"{library} trains each trial in one process, not {self.ranks.world_size}: use optuna.")
+            raise ArgumentError(f"{library} trains each trial in one process, not {self.ranks.world_size}. Use optuna.")
         return self.direction
 
     def name_of(self, trial: Any, run_id: Any) -> str:
-        """Return the name of a trial, which is that of its folder too."""
+        """Return the name of a trial. Its output folder has the same name."""
         return f"run-{run_id}" if self.hp_name is None else self.hp_name(trial)
 
     def objective_of(self, trial: Any, name: str, values: Mapping[str, Any], reporter: Reporter) -> Any:
-        """Train a trial and return its objective: that of the last evaluation, or of one made now if there was none.
+        """Train a trial and return the objective of its last evaluation. Evaluates now if there was none.
 
         Args:
-            trial: what `model_init` is given, where it takes a parameter.
-            name: of the trial.
-            values: of its hyperparameters.
-            reporter: a callback that notes the objectives.
+            trial: what `model_init` receives, if it takes a parameter.
+            name: the name of the trial.
+            values: the hyperparameters of the trial.
+            reporter: a callback that keeps the last objective.
         """
         trainer = self.trainer_for(name, values)
         trainer.add_callback(reporter)
@@ -161,16 +172,13 @@ class Search:
                 return self.compute_objective(trainer.evaluate())
             return reporter.objective
 
-    def trainer_for(self, name: str, values: Mapping[str, Any]) -> Trainer:
-        """Return a fresh trainer for a trial, with its values, and a folder of its own.
+    def trainer_for(self, name: str, values: Mapping[str, Any]) -> TrialTrainer:
+        """Return a new trainer for a trial, with the trial's values and its own output folder.
 
         Raises:
             ArgumentError: for values that cannot be used, with the name of the trial.
         """
-        # Not the constructor of the user's own class, which may take other things: what it did is in the copy.
-        from ..trainer import Trainer
-
-        base: TrainingArguments = self.base.args
+        base = self.args
         places = {"output_dir": os.path.join(self.folder, name), "run_name": name}
         if base.logging_dir is not None:
             places["logging_dir"] = os.path.join(base.logging_dir, name)
@@ -179,9 +187,8 @@ class Search:
             args = with_values(base, {**places, **taken})
         except ArgumentError as error:
             raise ArgumentError(f"The hyperparameters of {name} cannot be used: {error}") from error
-        trainer = copy.copy(self.base)
-        Trainer.__init__(trainer, **{**self.given, "args": args})
-        trainer.model_init = self.base.model_init
+        trainer = self.trainer_class.from_inputs(replace(self.inputs, args=args), self.attributes)
+        trainer.model_init = self.model_init
         for owner_id in self.removed:
             trainer.bus.detach(owner_id)
         for callback in self.added:
@@ -191,9 +198,9 @@ class Search:
         return trainer
 
     def _arguments_among(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values that are arguments; others only stay out if `model_init` gets the trial, and reads them."""
-        known = {field.name for field in fields(self.base.args)} | set(ALIASES)
-        if not takes_trial(self.base.model_init):
+        """Return the values that are training arguments. Others are left to `model_init` if it receives the trial."""
+        known = {field.name for field in fields(self.args)} | set(ALIASES)
+        if not takes_trial(self.model_init):
             return dict(values)
         for name in values:
             if name not in known and (hint := nearest(name, known)) != ".":
@@ -202,8 +209,8 @@ class Search:
 
 
 @contextmanager
-def _ended(trainer: Trainer) -> Iterator[None]:
-    """End a trial's trainer, so that its trackers finish; the process group stays, for the next trial."""
+def _ended(trainer: TrialTrainer) -> Iterator[None]:
+    """End a trial's trainer, so that its trackers finish. The process group stays for the next trial."""
     try:
         yield
     except BaseException:
@@ -215,16 +222,16 @@ def _ended(trainer: Trainer) -> Iterator[None]:
     else:
         trainer.bus.announce("on_end")
     finally:
-        gc.collect()  # a trainer's parts refer to each other, and hold the memory of a device
+        gc.collect()  # the parts of a trainer refer to each other and hold device memory
 
 
 def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingArguments:
-    """Return arguments as the user wrote them, with some values set, and every check and consequence made anew.
+    """Return the user's arguments with some values replaced. All checks and derived values are computed again.
 
-    A value is converted to the type of its argument, as `"16"` or `16.7` to `16`.
+    A value is converted to the type of its argument: `"16"` and `16.7` become `16`.
 
     Raises:
-        ArgumentError: for an unknown name, with the nearest, or a value that does not fit.
+        ArgumentError: for an unknown name, with the nearest name, or a value of the wrong type.
     """
     known = {field.name for field in fields(args) if field.init}
     hints = hints_of(type(args))
@@ -244,10 +251,10 @@ def _converted(name: str, value: Any, hint: Any) -> Any:
 
 
 def default_compute_objective(metrics: dict[str, Any]) -> Any:
-    """Return the evaluation loss where that is the only metric, or else the sum of the others.
+    """Return the evaluation loss if it is the only metric, otherwise the sum of the other metrics.
 
     Args:
-        metrics: as `Trainer.evaluate` returns them; the epoch and what measures speed do not count.
+        metrics: as `Trainer.evaluate` returns them. The epoch and speed metrics do not count.
     """
     quality = {name: value for name, value in metrics.items() if name != "epoch" and not name.endswith(SPEED)}
     loss = quality.pop("eval_loss", None)
@@ -255,10 +262,10 @@ def default_compute_objective(metrics: dict[str, Any]) -> Any:
 
 
 def checked_direction(direction: Any) -> str | list[str]:
-    """Return a direction, or several as a list of plain strings.
+    """Return a direction, or a list of directions as plain strings.
 
     Raises:
-        ArgumentError: for what is none, with the nearest.
+        ArgumentError: for an unknown direction, with the nearest one.
     """
     for each in direction if isinstance(direction, (list, tuple)) else [direction]:
         if each not in DIRECTIONS:
@@ -267,10 +274,10 @@ def checked_direction(direction: Any) -> str | list[str]:
 
 
 def takes_trial(model_init: Callable[..., nn.Module] | None) -> bool:
-    """Say whether `model_init` is to be called with the trial: if it has one parameter, with no default or None.
+    """Return whether `model_init` receives the trial: if it has one parameter, without a default or with None.
 
     Raises:
-        ArgumentError: if it needs more than one.
+        ArgumentError: if it requires more than one parameter.
     """
     assert model_init is not None
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -278,5 +285,5 @@ def takes_trial(model_init: Callable[..., nn.Module] | None) -> bool:
     needed = [each for each in parameters if each.default is each.empty]
     if len(needed) > 1:
         names = ", ".join(each.name for each in needed)
-        raise ArgumentError(f"`model_init` needs {names}; it can be given the trial of a search, and nothing else.")
+        raise ArgumentError(f"`model_init` requires {names}. It may take one parameter, the trial of a search.")
     return len(needed) == 1 or (len(parameters) == 1 and parameters[0].default is None)

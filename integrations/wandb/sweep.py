@@ -36,7 +36,7 @@ class WandbSweep:
 
     def search(self, search: Search) -> BestRun:
         """Start a sweep, or join the sweep `sweep_id`. Return the best trial that ran in this process."""
-        direction = search.alone_and_single("wandb")
+        direction = search.single_direction("wandb")
         for option in search.options:
             if option not in OPTIONS:
                 raise ArgumentError(
@@ -81,7 +81,7 @@ class _Trials:
             filters = {"stage": Stage.REPORT, "on_error": "warn"}
             reporting = replace(search, functions={**search.functions, "sweep": ("on_log", log, filters)})
             # The sweep already has a run for the trial. The wandb tracker of `report_to` would start another one.
-            others = [tracker for tracker in search.base.args.trackers if tracker != "wandb"]
+            others = [tracker for tracker in search.args.trackers if tracker != "wandb"]
             try:
                 objective = reporting.objective_of(config, name, {"report_to": others, **config}, reporter)
             except Exception as error:

@@ -19,7 +19,7 @@ from trainbus.engine.checkpoint.read.other_ranks import in_rows
 from trainbus.engine.data.build import build_loader, length_of
 from trainbus.engine.data.feed import Feed
 from trainbus.engine.data.plan import plan_run
-from trainbus.engine.data.position import Position, Sizes, noted, taken_up
+from trainbus.engine.data.position import Position, Sizes, restore_position, save_position
 from trainbus.engine.distributed.ranks import Ranks
 from trainbus.engine.loop import Loop
 from trainbus.events.bus import EventBus
@@ -121,7 +121,7 @@ def _of_one(
     if saved:
         own = saved[min(rank, len(saved) - 1)]
         state = TrainerState.from_dict(own["state"])
-        position, offset = taken_up(own["position"], plan, sizes, state.global_step, loader.batches_after)
+        position, offset = restore_position(own["position"], plan, sizes, state.global_step, loader.batches_after)
         plan = plan.moved(offset, state.global_step, position.epoch, by_steps)
         alike = (len(saved), own["position"]["rows_per_batch"]) == (session.world, sizes.rows_per_batch)
         place = own["place"] if alike else in_rows(saved[0]["place"])
@@ -156,8 +156,8 @@ def _of_one(
         over=state.global_step >= plan.max_steps,
         saved={
             "state": state.to_dict(),
-            "position": noted(position, plan, sizes, leaves_epoch=False),
-            "place": loader.place(),
+            "position": save_position(position, plan, sizes, leaves_epoch=False),
+            "place": loader.resume_state(),
         },
     )
 

@@ -72,7 +72,7 @@ def test_the_model_may_be_replaced_between_runs_only(tmp_path: Path):
         trainer.model = Net(2, 1)
 
     trainer.on("on_step_end", replace_it)
-    with pytest.raises(ArgumentError, match="cannot be replaced while the run is to train"):
+    with pytest.raises(ArgumentError, match="cannot be replaced during train"):
         trainer.train()
 
 

@@ -79,32 +79,32 @@ def make(**options: Any) -> Callable[[Path], None]:
 
 
 WRONG: dict[str, tuple[Callable[[Path], None], type[TrainbusError], list[str]]] = {
-    "an empty dataset": (train(train_dataset=[]), DataError, ["gives no batch", "0 rows"]),
+    "an empty dataset": (train(train_dataset=[]), DataError, ["gives no batch", "0 samples"]),
     "a dataset smaller than a batch whose rest is dropped": (
         train(train_dataset=points(3), args={"dataloader_drop_last": True}),
         DataError,
-        ["3 rows", "a batch has 4", "`dataloader_drop_last`"],
+        ["3 samples", "a batch has 4", "`dataloader_drop_last`"],
     ),
-    "no dataset": (train(train_dataset=None), DataError, ["nothing to train on", "`train_dataset`"]),
+    "no dataset": (train(train_dataset=None), DataError, ["There is no training dataset", "`train_dataset`"]),
     "a dataset without length and no max_steps": (
         make(train_dataset=Endless()),
         ArgumentError,
-        ["no length", "set `max_steps`"],
+        ["no length", "Set `max_steps`"],
     ),
     "an empty eval dataset": (
         lambda folder: trainer(folder, eval_dataset=[]).evaluate(),
         DataError,
-        ["The eval dataset has no rows", "pass another"],
+        ["The eval dataset has no samples", "Pass another"],
     ),
     "an empty eval dataset among several": (
         lambda folder: trainer(folder, eval_dataset={"easy": points(2), "hard": []}).evaluate(),
         DataError,
-        ["The eval dataset 'hard' has no rows"],
+        ["The eval dataset 'hard' has no samples"],
     ),
     "nothing to evaluate on": (
         lambda folder: trainer(folder).evaluate(),
         DataError,
-        ["nothing to evaluate on", "`eval_dataset`"],
+        ["There is no eval dataset", "`eval_dataset`"],
     ),
     "an eval dataset of another name": (
         lambda folder: trainer(folder, eval_dataset={"easy": points(2), "hard": points(2)}).evaluate("hart"),

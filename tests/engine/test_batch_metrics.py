@@ -1,4 +1,4 @@
-"""Metrics computed batch by batch: those of transformers, of whole predictions, and of the last ragged batch."""
+"""Metrics computed batch by batch, compared with transformers and with metrics of all predictions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Accuracy:
 
 @pytest.mark.parametrize("rows", [12, 13], ids=["even", "ragged"])
 @pytest.mark.parametrize("do", ["evaluate", "predict"])
-def test_metrics_are_those_of_transformers(tmp_path, rows, do):
+def test_batch_metrics_match_transformers(tmp_path, rows, do):
     data = sentences(rows, seed=1)
 
     def run(built):
@@ -56,7 +56,7 @@ def test_metrics_are_those_of_transformers(tmp_path, rows, do):
 
 
 @pytest.mark.parametrize("accumulation", [None, 2])
-def test_metrics_are_those_of_the_whole(tmp_path, accumulation):
+def test_batch_metrics_match_metrics_of_all_predictions(tmp_path, accumulation):
     """With every row's error in them, losses and inputs too."""
 
     def whole(prediction, compute_result=None):
@@ -89,7 +89,7 @@ def test_metrics_are_those_of_the_whole(tmp_path, accumulation):
     assert torch.equal(torch.cat(compute.inputs), torch.stack([row["x"] for row in points(10)]))
 
 
-def test_nothing_is_kept_of_the_batches(tmp_path):
+def test_predictions_of_batches_are_not_kept(tmp_path):
     built = trainer(
         tmp_path,
         eval_dataset=points(10),
@@ -103,7 +103,7 @@ def test_nothing_is_kept_of_the_batches(tmp_path):
     assert output.metrics["eval_loss"] > 0
 
 
-def test_streams_have_a_last_batch_too(tmp_path):
+def test_stream_marks_its_last_batch(tmp_path):
     flags = []
 
     def note(prediction, compute_result):
@@ -133,7 +133,7 @@ def iter_once(rows):
     return Stream(rows)
 
 
-def test_a_function_without_the_parameter_is_refused(tmp_path):
+def test_compute_metrics_without_compute_result_raises(tmp_path):
     with pytest.raises(
         ArgumentError, match=r"`batch_eval_metrics` calls `compute_metrics\(prediction, compute_result="
     ):
@@ -143,5 +143,5 @@ def test_a_function_without_the_parameter_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("count", range(4))
-def test_the_last_is_known_when_it_comes(count):
+def test_with_last_marks_the_last_item(count):
     assert list(with_last(range(count))) == [(index, index == count - 1) for index in range(count)]

@@ -68,10 +68,10 @@ def test_the_run_is_that_of_its_size_to_the_bit(tmp_path, after, made):
 def test_says_what_it_does(tmp_path, caplog):
     built = trainer(tmp_path, Hungry(5), args={"per_device_train_batch_size": 7, "auto_find_batch_size": True})
     built.train()
-    said = [record.message for record in caplog.records if "Memory" in record.message]
+    said = [record.message for record in caplog.records if "memory" in record.message]
     assert said == [
-        "Memory does not hold a batch of 7 rows; starting over with 6.",
-        "Memory does not hold a batch of 6 rows; starting over with 5.",
+        "A batch of 7 samples does not fit in memory. Starting over with 6.",
+        "A batch of 6 samples does not fit in memory. Starting over with 5.",
     ]
 
 
@@ -101,7 +101,7 @@ def test_a_resumed_run_begins_with_the_size_that_was_found(tmp_path):
 
 def test_not_a_single_row(tmp_path):
     built = trainer(tmp_path, Hungry(0), args={"per_device_train_batch_size": 3, "auto_find_batch_size": True})
-    with pytest.raises(ArgumentError, match="does not hold a training batch of a single row"):
+    with pytest.raises(ArgumentError, match="A training batch of one sample does not fit in memory"):
         built.train()
     assert built.model.sizes == [3, 2, 1]
 
@@ -158,7 +158,7 @@ def test_optimizers_for_one_attempt_are_refused(tmp_path, which):
     made = (optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer))
     given = tuple(part if index == which else None for index, part in enumerate(made))
     with pytest.raises(
-        ArgumentError, match=r"`auto_find_batch_size` makes several optimizers.*use `optimizer_cls_and_kwargs`"
+        ArgumentError, match=r"`auto_find_batch_size` builds several optimizers.*Pass `optimizer_cls_and_kwargs`"
     ):
         trainer(tmp_path, model, optimizers=given, args={"auto_find_batch_size": True})
 

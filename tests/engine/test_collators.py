@@ -1,4 +1,4 @@
-"""The collators that pad and mask, beside transformers' own of the same names."""
+"""Collators that pad and mask, compared with those of transformers."""
 
 from __future__ import annotations
 
@@ -107,19 +107,19 @@ PADDINGS = [{}, {"pad_to_multiple_of": 8}, {"padding": "max_length", "max_length
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("options", PADDINGS, ids=str)
 @pytest.mark.parametrize("label", [None, "label", "label_ids"])
-def test_rows_are_padded(side: str, options: dict[str, Any], label: str | None):
+def test_padding_collator_matches_transformers(side: str, options: dict[str, Any], label: str | None):
     rows = encoded(side)
     for number, row in enumerate(rows):
         row.update({} if label is None else {label: number if label == "label" else [number, number]})
     compare("DataCollatorWithPadding", side, rows, **options)
 
 
-def test_rows_of_one_length_need_no_padding():
+def test_samples_of_one_length_need_no_padding():
     rows = [{"input_ids": [2, 7, 3]}, {"input_ids": [2, 8, 3]}]
     compare("DataCollatorWithPadding", "right", rows, padding=False)
 
 
-def test_padding_says_nothing_of_how_quick_tokenizers_are_to_pad():
+def test_padding_suppresses_the_fast_tokenizer_warning():
     quick = tokenizer()
     DataCollatorWithPadding(quick)([{"input_ids": [1]}, {"input_ids": [1, 2]}])
     assert not quick.deprecation_warnings.get("Asking-to-pad-a-fast-tokenizer", False)
@@ -129,14 +129,14 @@ def test_padding_says_nothing_of_how_quick_tokenizers_are_to_pad():
 @pytest.mark.parametrize("options", [*PADDINGS, {"label_pad_token_id": 7}], ids=str)
 @pytest.mark.parametrize("kind", [None, list, np.array, torch.tensor])
 @pytest.mark.parametrize("name", ["labels", "label"])
-def test_labels_of_tokens_are_padded_with_them(side: str, options: dict[str, Any], kind: Any, name: str):
+def test_token_labels_are_padded_with_their_tokens(side: str, options: dict[str, Any], kind: Any, name: str):
     rows = encoded(side)
     if kind is not None:
         rows = [{**row, name: kind([token % 3 for token in row["input_ids"]])} for row in rows]
     compare("DataCollatorForTokenClassification", side, rows, **options)
 
 
-def test_more_labels_than_tokens_are_refused():
+def test_more_labels_than_tokens_raise():
     rows = [{"input_ids": [2, 3], "labels": [0, 1, 0]}]
     with pytest.raises(DataError, match="3 labels, and the batch is 2 tokens wide"):
         DataCollatorForTokenClassification(tokenizer())(rows)
@@ -155,7 +155,7 @@ def t5() -> Any:
 @pytest.mark.parametrize("options", [*PADDINGS, {"label_pad_token_id": 7}], ids=str)
 @pytest.mark.parametrize("kind", [None, list, np.array, "none"])
 @pytest.mark.parametrize("model", [False, True])
-def test_sequences_and_their_labels_are_padded_apart(side: str, options: dict[str, Any], kind: Any, model: bool):
+def test_seq2seq_labels_are_padded_separately(side: str, options: dict[str, Any], kind: Any, model: bool):
     rows = encoded(side)
     for size, row in enumerate(rows):
         if kind is not None:
@@ -163,7 +163,7 @@ def test_sequences_and_their_labels_are_padded_apart(side: str, options: dict[st
     compare("DataCollatorForSeq2Seq", side, rows, model=t5() if model else None, **options)
 
 
-def test_labels_that_are_not_to_be_padded():
+def test_unpadded_labels_of_different_lengths_raise():
     rows = [{"input_ids": [2, 7, 3], "label": [4, 5]}, {"input_ids": [2, 8, 3], "label": [6, 7]}]
     compare("DataCollatorForSeq2Seq", "right", rows, padding=False)
     with pytest.raises(DataError, match=r"lengths \[1, 2\].*padding=True"):
@@ -200,7 +200,7 @@ MASKINGS = [
 
 @pytest.mark.parametrize("options", MASKINGS, ids=str)
 @pytest.mark.parametrize("special", [False, True])
-def test_tokens_are_masked_with_the_draws_of_transformers(options: dict[str, Any], special: bool):
+def test_masking_matches_the_draws_of_transformers(options: dict[str, Any], special: bool):
     rows = encoded(return_special_tokens_mask=special)
     theirs = masked(transformers, rows, **options)
     ours = masked(trainbus, rows, **options)
@@ -212,7 +212,7 @@ def test_tokens_are_masked_with_the_draws_of_transformers(options: dict[str, Any
 
 @pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
 @pytest.mark.parametrize("options", [{"side": "left"}, {"mlm": False}, {"pad_to_multiple_of": 5, "seed": 3}], ids=str)
-def test_rows_that_are_bare_token_ids(kind: Any, options: dict[str, Any]):
+def test_samples_may_be_plain_token_ids(kind: Any, options: dict[str, Any]):
     rows = [kind(row["input_ids"]) for row in encoded()]
     for our, their in zip(masked(trainbus, rows, **options), masked(transformers, rows, **options), strict=True):
         same(our, their)
@@ -220,7 +220,7 @@ def test_rows_that_are_bare_token_ids(kind: Any, options: dict[str, Any]):
     same(masked(trainbus, one_length, **options)[0], masked(transformers, one_length, **options)[0])
 
 
-def test_words_are_masked_whole():
+def test_whole_words_are_masked():
     made = tokenizer()
     options = {"return_special_tokens_mask": True, "return_offsets_mapping": True, "padding": "max_length"}
     rows = [dict(made(text, max_length=24, truncation=True, **options)) for text in texts(8)]
@@ -235,7 +235,7 @@ def test_words_are_masked_whole():
         DataCollatorForLanguageModeling(made, whole_word_mask=True)
 
 
-def test_each_worker_draws_from_a_generator_of_its_own():
+def test_each_worker_draws_from_its_own_generator():
     def batches(library: Any) -> list[Any]:
         collator = library.DataCollatorForLanguageModeling(tokenizer(), seed=3, mlm_probability=0.5)
         return list(DataLoader(rows, batch_size=2, num_workers=2, collate_fn=collator))
@@ -257,12 +257,12 @@ def test_each_worker_draws_from_a_generator_of_its_own():
         ({"return_tensors": "np"}, "'pt' only"),
     ],
 )
-def test_shares_that_cannot_be_are_refused(options: dict[str, Any], message: str):
+def test_invalid_probabilities_raise(options: dict[str, Any], message: str):
     with pytest.raises(ArgumentError, match=message):
         DataCollatorForLanguageModeling(tokenizer(), **options)
 
 
-def test_a_tokenizer_without_the_tokens_needed():
+def test_tokenizer_without_required_tokens_raises():
     with pytest.raises(ArgumentError, match=r"no mask token.*mlm=False"):
         DataCollatorForLanguageModeling(tokenizer(mask_token=None))
     lists = [[1, 2], [1, 2, 3]]
@@ -273,7 +273,7 @@ def test_a_tokenizer_without_the_tokens_needed():
 # Without transformers.
 
 
-def test_the_collator_that_only_stacks_takes_the_same_arguments():
+def test_default_collator_accepts_return_tensors():
     rows = [{"x": [1.0, 2.0], "label": 1}] * 2
     same(trainbus.default_data_collator(rows, "pt"), transformers.default_data_collator(rows, "pt"))
     with pytest.raises(ArgumentError, match="'np'"):
@@ -298,7 +298,7 @@ def test_any_object_that_pads_can_have_its_tokens_masked():
     assert batch["labels"].tolist() == [[-100, 9, 8, -100], [-100] * 4]
 
 
-def test_they_are_found_where_others_are_and_need_no_other_library():
+def test_collators_import_from_the_package_without_transformers():
     names = [name for name in dir(trainbus) if "ollator" in name]
     assert len(names) == 6
     program = (

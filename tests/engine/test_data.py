@@ -1,4 +1,4 @@
-"""From a dataset to windows of batches: orders, shares, positions, collators, and what is refused."""
+"""From a dataset to windows of batches: order, ranks, positions, collators and errors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def batches_of(rows: int, size: int = 4) -> list[dict[str, torch.Tensor]]:
         (0, 2, []),
     ],
 )
-def test_a_window_holds_the_batches_of_a_step_and_the_last_what_is_left(
+def test_window_holds_the_batches_of_a_step_and_the_last_may_be_shorter(
     rows: int, accumulate: int, shapes: list[list[int]]
 ):
     for loader in (batches_of(rows), _Unsized(batches_of(rows))):  # nobody need say beforehand how many there are
@@ -63,13 +63,13 @@ def test_a_window_holds_the_batches_of_a_step_and_the_last_what_is_left(
         assert feed.take() is None
 
 
-def test_rows_are_counted_over_all_processes():
+def test_window_counts_samples_over_all_ranks():
     feed = Feed(batches_of(12), 2, CPU, world_size=3)
     feed.begin(0, 0)
     assert [window.rows for window in windows(feed)] == [24, 12]
 
 
-def test_a_loader_that_cannot_seek_is_read_up_to_the_position():
+def test_loader_that_cannot_skip_is_read_up_to_the_position():
     feed = Feed(_Unsized(batches_of(20)), 2, CPU)
     feed.begin(0, 3)
     assert [window.items[0]["x"][0].item() for window in windows(feed)] == [12]
@@ -77,13 +77,13 @@ def test_a_loader_that_cannot_seek_is_read_up_to_the_position():
     assert len(windows(feed)) == 3
 
 
-def test_a_position_behind_the_end_gives_nothing():
+def test_position_after_the_end_yields_no_window():
     feed = Feed(_Unsized(batches_of(20)), 2, CPU)
     feed.begin(0, 99)
     assert feed.take() is None
 
 
-def test_what_restores_the_generators_is_called_once_where_training_goes_on():
+def test_rng_states_are_restored_once_where_training_resumes():
     """Before anything new is fetched, and after what was done is read again."""
     for batches_done, read in ((0, []), (2, [0, 1])):
         called: list[list[int]] = []
@@ -114,7 +114,7 @@ class _Unsized:
 
 
 @pytest.mark.parametrize(("rows", "seed"), [(1, 0), (17, 42), (100, 2**31)])
-def test_rows_are_shuffled_as_accelerate_shuffles_them(rows: int, seed: int):
+def test_shuffled_sampler_matches_accelerate(rows: int, seed: int):
     theirs = SeedableRandomSampler(range(rows), data_seed=seed, generator=torch.Generator())
     ours = ShuffledSampler(range(rows), seed)
     orders = []
@@ -128,7 +128,7 @@ def test_rows_are_shuffled_as_accelerate_shuffles_them(rows: int, seed: int):
     assert len(ours) == rows
 
 
-def test_shuffling_leaves_the_global_generator_alone():
+def test_shuffling_does_not_change_the_global_generator():
     before = torch.get_rng_state()
     list(ShuffledSampler(range(10), 1))
     assert torch.equal(torch.get_rng_state(), before)
@@ -137,7 +137,7 @@ def test_shuffling_leaves_the_global_generator_alone():
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize("rows", [1, 2, 7, 8, 11, 12, 16, 23, 24, 25, 40])
-def test_batches_are_shared_out_as_accelerate_does(rows: int, world_size: int, drop_last: bool):
+def test_batches_are_divided_over_ranks_as_in_accelerate(rows: int, world_size: int, drop_last: bool):
     for size in (1, 3, 4):
         for rank in range(world_size):
             whole = BatchSampler(SequentialSampler(range(rows)), size, drop_last)
@@ -152,7 +152,7 @@ def test_batches_are_shared_out_as_accelerate_does(rows: int, world_size: int, d
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize("rows", [1, 2, 7, 12, 23, 25])
-def test_without_filling_up_each_row_is_given_out_exactly_once(rows: int, world_size: int):
+def test_uneven_batches_contain_each_sample_exactly_once(rows: int, world_size: int):
     for size in (1, 3, 4):
         shares = [
             BatchedSampler(SequentialSampler(range(rows)), size, rank=rank, world_size=world_size, even=False)
@@ -164,7 +164,7 @@ def test_without_filling_up_each_row_is_given_out_exactly_once(rows: int, world_
 
 
 @pytest.mark.parametrize("first", [0, 1, 3, 5, 9])
-def test_a_skip_holds_for_one_iteration_and_gives_the_batches_behind_it(first: int):
+def test_skip_holds_for_one_iteration_and_yields_the_later_batches(first: int):
     for world_size in (1, 2):
         for even in (True, False):
             sampler = BatchedSampler(
@@ -185,7 +185,7 @@ def loader_of(dataset: Any, args: dict[str, Any] | None = None, **options: Any) 
     return build_loader(dataset, TrainingArguments(use_cpu=True, **(args or {})), collator, Ranks(), **options)
 
 
-def test_skipping_reads_no_row_of_the_skipped_batches():
+def test_skipping_reads_no_sample_of_the_skipped_batches():
     rows = CountedRows([{"x": float(row)} for row in range(22)])
     loader = loader_of(rows)
     loader.set_epoch(3)
@@ -205,11 +205,11 @@ def test_skipping_with_workers_gives_the_same_batches():
     assert [batch["x"].tolist() for batch in loader] == whole[2:]
 
 
-def test_a_stream_cannot_be_skipped_in():
+def test_stream_cannot_skip():
     assert loader_of(_Stream([{"x": 1.0}])).skip(1) is False
 
 
-def test_the_next_batch_is_fetched_before_the_last_is_given_out():
+def test_loader_prefetches_one_batch():
     """So that what a collator draws at random is drawn before the step on the batch before, as in transformers."""
     rows = CountedRows([{"x": float(row)} for row in range(8)])
     batches = iter(loader_of(rows, training=False))
@@ -217,7 +217,7 @@ def test_the_next_batch_is_fetched_before_the_last_is_given_out():
     assert len(rows.read) == 8
 
 
-def test_evaluation_reads_in_order_and_training_does_not():
+def test_evaluation_reads_in_dataset_order_and_training_shuffles():
     rows = [{"x": float(row)} for row in range(10)]
     in_order = [row["x"] for row in rows]
     assert [value for batch in loader_of(rows, training=False) for value in batch["x"].tolist()] == in_order
@@ -226,14 +226,14 @@ def test_evaluation_reads_in_order_and_training_does_not():
     assert sorted(shuffled) == in_order
 
 
-def test_a_dataset_that_wants_to_know_the_epoch_is_told():
+def test_dataset_with_set_epoch_receives_the_epoch():
     rows = CountedRows(points(4))
     rows.set_epoch = lambda epoch: rows.read.append(epoch)  # type: ignore[attr-defined]
     loader_of(rows).set_epoch(7)
     assert rows.read == [7]
 
 
-def test_a_last_batch_that_is_not_full_can_be_left_out():
+def test_drop_last_drops_an_incomplete_batch():
     rows = [{"x": float(row)} for row in range(10)]
     for data in (rows, _Stream(rows)):
         assert [len(batch["x"]) for batch in loader_of(data)] == [4, 4, 2]
@@ -301,29 +301,29 @@ def trained_on(folder: Any, data: Any, **args: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", SIZED)
-def test_every_kind_of_sized_dataset_trains_alike(name: str, tmp_path: Any):
+def test_every_type_of_sized_dataset_trains_the_same_weights(name: str, tmp_path: Any):
     assert same_weights(trained_on(tmp_path, SIZED[name]()), trained_on(tmp_path, ROWS))
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_every_kind_of_stream_trains_alike(name: str, tmp_path: Any):
+def test_every_type_of_stream_trains_the_same_weights(name: str, tmp_path: Any):
     assert same_weights(trained_on(tmp_path, STREAMS[name]()), trained_on(tmp_path, _Stream(ROWS)))
 
 
-def test_a_stream_is_read_anew_each_epoch_and_shares_its_rows_with_nobody(tmp_path: Any):
+def test_stream_is_read_from_its_start_in_each_epoch(tmp_path: Any):
     run = trainer(tmp_path, train_dataset=_Stream(ROWS), args={"max_steps": 8})
     run.train()
     assert run.state.samples_seen == 20 + 12  # five batches of four, and three more of the second time
     assert run.state.epoch == 1 + 3 / 8  # an epoch of a stream is as long as the run, until it turns out shorter
 
 
-def test_a_stream_that_ends_inside_a_step_makes_that_step(tmp_path: Any):
+def test_stream_that_ends_inside_a_step_completes_the_step(tmp_path: Any):
     run = trainer(tmp_path, train_dataset=_Stream(ROWS), args={"max_steps": 4, "gradient_accumulation_steps": 3})
     run.train()
     assert run.state.samples_seen == 12 + 8 + 12 + 8
 
 
-def test_predictions_come_back_in_the_order_of_a_stream(tmp_path: Any):
+def test_predictions_have_the_order_of_the_stream(tmp_path: Any):
     run = trainer(tmp_path, args={"per_device_eval_batch_size": 3})
     predicted = run.predict(_Stream(ROWS))
     np.testing.assert_array_equal(predicted.label_ids, [row["labels"] for row in ROWS])
@@ -359,11 +359,11 @@ def assert_same_batch(ours: Any, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_rows_are_collated_as_transformers_collates_them(name: str):
+def test_default_collator_matches_transformers(name: str):
     assert_same_batch(default_data_collator(KINDS[name]()), transformers.default_data_collator(KINDS[name]()))
 
 
-def test_rows_that_transformers_cannot_collate():
+def test_default_collator_accepts_samples_that_transformers_cannot_collate():
     rows = [Named(1.0, 2), Named(3.0, 4)]
     assert_same_batch(default_data_collator(rows), {"labels": torch.tensor([2, 4]), "x": torch.tensor([1.0, 3.0])})
     x, y = default_data_collator([(torch.ones(2), 1), (torch.zeros(2), 0)])
@@ -373,7 +373,7 @@ def test_rows_that_transformers_cannot_collate():
     assert torch.equal(default_data_collator([np.ones(2)] * 3), torch.ones(3, 2, dtype=torch.float64))
 
 
-def test_texts_are_padded_by_their_tokenizer():
+def test_tokenizer_pads_texts():
     class Tokenizer:
         def pad(self, rows: list[dict[str, Any]], padding: Any, return_tensors: str) -> dict[str, torch.Tensor]:
             assert (padding, return_tensors) == (True, "pt")
@@ -387,7 +387,7 @@ def test_texts_are_padded_by_their_tokenizer():
     assert "label" not in batch
 
 
-def test_columns_that_the_model_does_not_take_never_reach_the_collator():
+def test_column_filter_removes_columns_before_the_collator():
     seen: list[Any] = []
     keep = ColumnFilter(lambda rows: seen.append(rows), frozenset({"x", "labels"}))
     rows = [{"x": 1, "text": "a"}, {"x": 2, "labels": 3}]
@@ -414,7 +414,7 @@ PARTS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_results_are_joined_as_transformers_joins_them(name: str):
+def test_join_matches_transformers(name: str):
     theirs = PARTS[name][0]
     for part in PARTS[name][1:]:
         theirs = nested_concat(theirs, part, padding_index=-100)
@@ -435,12 +435,12 @@ def assert_same(ours: Any, theirs: Any) -> None:
         np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))
 
 
-def test_results_that_are_no_tensors_cannot_be_joined():
-    with pytest.raises(TypeError, match=r"type str cannot be joined; return tensors"):
+def test_join_refuses_values_that_are_not_tensors():
+    with pytest.raises(TypeError, match=r"type str cannot be joined\. Return tensors"):
         join(["a", "b"])
 
 
-def test_rows_are_counted_in_whatever_a_batch_is():
+def test_rows_of_counts_the_samples_of_any_batch():
     counted = {
         3: (
             torch.ones(3, 2),
@@ -455,7 +455,7 @@ def test_rows_are_counted_in_whatever_a_batch_is():
         assert [rows_of(batch) for batch in batches] == [rows] * len(batches)
 
 
-def test_lengths_and_kinds_are_told():
+def test_length_of_and_is_iterable():
     assert [length_of(data) for data in ([1, 2], _Stream([1]), _Rows([1]), None)] == [2, None, None, None]
     assert [is_iterable(data) for data in ([1], _Stream([1]), _Rows([1]), CountedRows([]))] == [
         *(False, True, True, False)
@@ -465,22 +465,22 @@ def test_lengths_and_kinds_are_told():
 # What is refused.
 
 
-def test_rows_of_different_lengths_are_refused_with_the_lengths_and_the_remedy():
+def test_samples_of_different_lengths_raise_with_lengths_and_remedy():
     with pytest.raises(DataError, match=r"'input_ids' .*lengths \[1, 2\]: pass a `processing_class`"):
         default_data_collator([{"input_ids": [1]}, {"input_ids": [1, 2]}])
 
 
-def test_values_that_cannot_be_stacked_are_refused_by_the_name_of_their_column():
+def test_values_that_cannot_be_stacked_raise_with_the_column():
     with pytest.raises(DataError, match=r"The column 'x' cannot be stacked .*remove the column"):
         default_data_collator([{"x": {"a": 1}}, {"x": {"a": 2}}])
 
 
-def test_a_dataset_without_a_column_for_the_model_is_refused(tmp_path: Any):
+def test_dataset_without_an_accepted_column_raises(tmp_path: Any):
     run = trainer(tmp_path, Regression(), train_dataset=datasets.Dataset.from_dict(TEXT))
     with pytest.raises(DataError, match=r"none of the dataset's columns \(text, id\): its forward takes x, labels"):
         run.train()
 
 
-def test_something_that_is_no_dataset_is_refused():
-    with pytest.raises(DataError, match="int is no dataset: it needs __getitem__ and __len__, or __iter__"):
+def test_object_that_is_not_a_dataset_raises():
+    with pytest.raises(DataError, match="int is not a dataset: it needs __getitem__ and __len__, or __iter__"):
         loader_of(7)

@@ -9,7 +9,7 @@ from engine_toys import CountedRows, points
 from resume_points import COLLATORS, DATA, Stateful, mismatches, run_of
 
 from trainbus import default_data_collator
-from trainbus.engine.data.loader import as_plain, is_storable
+from trainbus.engine.data.batches import as_plain, is_storable
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])

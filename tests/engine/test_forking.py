@@ -1,4 +1,4 @@
-"""Workers are forked while the threads of a process group rest."""
+"""Workers are forked while the threads of the process group are idle."""
 
 import hashlib
 import sys
@@ -12,7 +12,7 @@ from trainbus import TrainingArguments
 from trainbus.engine.data import loader
 from trainbus.engine.data.build import build_loader
 from trainbus.engine.data.workers import forking
-from trainbus.engine.data.workers.forking import let_threads_rest
+from trainbus.engine.data.workers.forking import wait_for_idle_threads
 from trainbus.engine.distributed.ranks import Ranks
 
 pytestmark = pytest.mark.skipif(
@@ -35,22 +35,22 @@ def seconds_of(call):
     return time.monotonic() - began
 
 
-def test_what_a_thread_has_to_do_is_waited_for(computing, monkeypatch):
-    monkeypatch.setattr(forking, "PATIENCE", 60)
-    let_threads_rest()
+def test_waits_for_a_running_thread(computing, monkeypatch):
+    monkeypatch.setattr(forking, "MAX_WAIT", 60)
+    wait_for_idle_threads()
     assert seconds_of(computing.join) < 0.01
 
 
-def test_one_that_always_computes_holds_nothing_up(computing, monkeypatch):
-    monkeypatch.setattr(forking, "PATIENCE", 0.01)
-    let_threads_rest()
+def test_wait_has_a_limit(computing, monkeypatch):
+    monkeypatch.setattr(forking, "MAX_WAIT", 0.01)
+    wait_for_idle_threads()
     assert computing.is_alive()
 
 
 @pytest.mark.parametrize(("workers", "world_size"), [(0, 1), (2, 1), (0, 2), (2, 2)])
-def test_processes_of_a_group_wait_before_each_epoch_s_workers(workers, world_size, monkeypatch):
+def test_ranks_of_a_group_wait_before_each_start_of_workers(workers, world_size, monkeypatch):
     waited = []
-    monkeypatch.setattr(loader, "let_threads_rest", lambda: waited.append(True))
+    monkeypatch.setattr(loader, "wait_for_idle_threads", lambda: waited.append(True))
     args = TrainingArguments(use_cpu=True, dataloader_num_workers=workers)
     options = {"batch_size": 1, "training": True, "accepted": None, "seed": 0}
     rows = build_loader([1, 2, 3, 4], args, torch.tensor, Ranks(0, world_size), **options)

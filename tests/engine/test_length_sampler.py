@@ -1,4 +1,4 @@
-"""Rows grouped by length: the order beside transformers', what is measured, and resuming within an epoch."""
+"""Length grouping: order compared with transformers, measured lengths, and resuming within an epoch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALONE = Ranks(0, 1, 0)
 
 @pytest.mark.parametrize("size", [1, 2, 8, 100])
 @pytest.mark.parametrize("rows", [1, 7, 33, 1000])
-def test_the_order_is_that_of_transformers(rows: int, size: int):
+def test_order_matches_transformers(rows: int, size: int):
     lengths = sizes(rows)
     theirs = transformers.trainer_pt_utils.LengthGroupedSampler(
         size, lengths=lengths, generator=torch.Generator().manual_seed(3)
@@ -51,7 +51,7 @@ def test_the_order_is_that_of_transformers(rows: int, size: int):
     assert len(ours) == len(theirs) == rows
 
 
-def test_the_longest_row_is_the_first_and_neighbours_are_alike():
+def test_longest_sample_comes_first_and_neighbors_have_similar_length():
     lengths = sizes(1000)
     order = grouped_by_length(lengths, 8, torch.Generator().manual_seed(0))
     assert lengths[order[0]] == max(lengths)
@@ -62,7 +62,7 @@ def test_the_longest_row_is_the_first_and_neighbours_are_alike():
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("rows", [32, 37, 45])
-def test_processes_share_the_order_as_under_transformers(rows: int, drop_last: bool):
+def test_ranks_divide_the_order_as_in_transformers(rows: int, drop_last: bool):
     lengths = sizes(rows)
     for rank in range(3):
         torch.manual_seed(4)
@@ -80,7 +80,7 @@ class Two(Ranks):
         return [torch.Generator().manual_seed(1).get_state(), value]
 
 
-def test_all_processes_take_the_order_of_the_first():
+def test_all_ranks_use_the_order_of_rank_zero():
     lengths = sizes(40)
     torch.manual_seed(2)
     torch.randn(3)  # a process that has drawn more than the first
@@ -88,7 +88,7 @@ def test_all_processes_take_the_order_of_the_first():
     assert order == list(LengthGroupedSampler(lengths, 4, ALONE, seed=1))
 
 
-def test_an_order_can_be_given_out_again():
+def test_order_can_be_repeated():
     sampler = LengthGroupedSampler(sizes(30), 4, ALONE)
     first = list(sampler)
     state = sampler.state
@@ -103,7 +103,7 @@ def test_an_order_can_be_given_out_again():
     assert list(another) != first  # once
 
 
-def test_an_order_is_given_out_again_in_batches_of_another_size():
+def test_order_can_be_repeated_in_batches_of_another_size():
     sampler = LengthGroupedSampler(sizes(90), 4, ALONE)
     first = list(sampler)
     other = LengthGroupedSampler(sizes(90), 7, ALONE)
@@ -113,7 +113,7 @@ def test_an_order_is_given_out_again_in_batches_of_another_size():
     assert list(other) != first
 
 
-def test_an_order_of_an_earlier_checkpoint_has_groups_of_the_present_size():
+def test_order_of_an_earlier_checkpoint_uses_the_present_group_size():
     sampler = LengthGroupedSampler(sizes(30), 4, ALONE)
     first = list(sampler)
     other = LengthGroupedSampler(sizes(30), 4, ALONE)
@@ -125,7 +125,7 @@ def test_an_order_of_an_earlier_checkpoint_has_groups_of_the_present_size():
 # What is measured.
 
 
-def test_lengths_are_measured_where_no_column_says_them():
+def test_lengths_are_measured_without_a_length_column():
     rows = texts(9)
     measured = [len(row["input_ids"]) for row in rows]
     assert lengths_of(rows, "length", "input_ids") == measured
@@ -135,7 +135,7 @@ def test_lengths_are_measured_where_no_column_says_them():
     assert lengths_of([], "length", "input_ids") == []
 
 
-def test_a_column_of_lengths_comes_first():
+def test_length_column_wins_over_measuring():
     rows = [{"input_ids": [1, 2], "length": 7}, {"input_ids": [1], "length": np.int64(9)}]
     assert lengths_of(rows, "length", "input_ids") == [7, 9]
     assert lengths_of(datasets.Dataset.from_dict({"size": [4, 5]}), "size", "input_ids") == [4, 5]
@@ -147,13 +147,13 @@ def test_a_column_of_lengths_comes_first():
     ("rows", "message"),
     [
         ([{"x": 1.0, "y": 2}], r"neither 'length' nor 'input_ids', but x, y.*length_column_name"),
-        ([(1, 2)], "no names at all"),
-        ([{"input_ids": [1]}, {"input_ids": 5}], r"Row 1 .* its 'input_ids' is 5"),
-        ([{"length": 1}, {"length": None}], r"Row 1 .* its 'length' is None"),
+        ([(1, 2)], "but no keys"),
+        ([{"input_ids": [1]}, {"input_ids": 5}], r"Sample 1 .* its 'input_ids' is 5"),
+        ([{"length": 1}, {"length": None}], r"Sample 1 .* its 'length' is None"),
         (datasets.Dataset.from_dict({"text": ["a"]}), "but text"),
     ],
 )
-def test_rows_without_a_length(rows: Any, message: str):
+def test_samples_without_a_length_raise(rows: Any, message: str):
     with pytest.raises(DataError, match=message):
         lengths_of(rows, "length", "input_ids")
 
@@ -172,7 +172,7 @@ def test_rows_without_a_length(rows: Any, message: str):
     ],
     ids=str,
 )
-def test_a_run_is_that_of_transformers(tmp_path: Path, args: dict[str, Any]):
+def test_run_matches_transformers(tmp_path: Path, args: dict[str, Any]):
     def do(run: Any) -> Any:
         run.train()
         return run.evaluate(), run.predict(test)
@@ -201,7 +201,7 @@ def test_a_run_is_that_of_transformers(tmp_path: Path, args: dict[str, Any]):
         assert sorted(got[1].predictions.tolist()) == sorted(expected[1].predictions.tolist())
 
 
-def test_the_lengths_of_a_datasets_column_are_read_before_the_column_goes(tmp_path: Path):
+def test_length_column_is_read_before_unused_columns_are_removed(tmp_path: Path):
     rows = [{**row, "size": 20 - len(row["input_ids"])} for row in texts(24)]
     run = trainer(
         tmp_path,
@@ -214,7 +214,7 @@ def test_the_lengths_of_a_datasets_column_are_read_before_the_column_goes(tmp_pa
     assert order[0] == min(len(row["input_ids"]) for row in rows)
 
 
-def test_predictions_losses_and_inputs_are_in_the_order_of_the_dataset(tmp_path: Path):
+def test_predictions_losses_and_inputs_have_dataset_order(tmp_path: Path):
     seen: dict[str, Any] = {}
 
     def note(prediction: Any) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def test_predictions_losses_and_inputs_are_in_the_order_of_the_dataset(tmp_path:
     assert grouped["label_ids"].tolist() == [row["labels"] for row in rows]
 
 
-def test_a_stopped_run_resumes_within_its_epoch(tmp_path: Path):
+def test_stopped_run_resumes_within_its_epoch(tmp_path: Path):
     # It ends with the weights of the unbroken one, and reads no row that was read before.
     def run(folder: str, rows: Any) -> Any:
         args = {
@@ -271,11 +271,11 @@ def test_a_stopped_run_resumes_within_its_epoch(tmp_path: Path):
     assert (state["generator"].dtype, state["group_size"]) == (torch.uint8, 4)
 
 
-def test_a_checkpoint_that_does_not_say_the_order(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_checkpoint_without_the_order_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     sampler = LengthGroupedSampler(sizes(10), 2, ALONE)
     with caplog.at_level(logging.WARNING):
         sampler.repeat()
-    assert "another one is drawn" in caplog.text
+    assert "so a new order is drawn" in caplog.text
     assert sorted(sampler) == list(range(10))
 
 
@@ -284,22 +284,22 @@ class Stream(IterableDataset):
         return iter(texts(8))
 
 
-def test_a_stream_keeps_its_order_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_stream_keeps_its_order_and_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     run = trainer(tmp_path, bert(), args={**GROUPED, "max_steps": 2}, train_dataset=Stream(), data_collator=collate)
     with caplog.at_level(logging.WARNING):
         batch = next(iter(run.get_train_dataloader()))
-    assert "cannot order rows that come as a stream" in caplog.text
+    assert "cannot order the samples of a stream" in caplog.text
     assert batch["labels"].tolist() == [row["labels"] for row in texts(8)[:4]]
 
 
-def test_the_names_of_orders(tmp_path: Path):
+def test_unknown_sampling_strategy_raises(tmp_path: Path):
     with pytest.raises(ArgumentError, match=r"did you mean 'group_by_length'.*'random', 'sequential'"):
         trainer(tmp_path, nn.Linear(1, 1), args={"train_sampling_strategy": "group_by_lengths"})
 
 
 @pytest.mark.world_size(2)
 @pytest.mark.timeout(200)
-def test_two_processes_share_each_epoch_and_resume_within_it(tmp_path: Path):
+def test_two_ranks_divide_each_epoch_and_resume_within_it(tmp_path: Path):
     run_on_two(Path(__file__).with_name("grouped_program.py"), tmp_path, timeout=150)
     found = json.loads((tmp_path / "found.json").read_text())
     assert not found["in_step"]  # rows of different lengths cost dropout different numbers of draws

@@ -1,4 +1,4 @@
-"""Options of the workers that load data: how they are started, and whether their batches wait for each other."""
+"""Options of data-loading workers: how they start, and whether batches keep their order."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def test_batches_come_in_order_or_as_they_are_ready(tmp_path):
 
 
 @pytest.mark.parametrize("context", [None, "fork", "forkserver"])
-def test_workers_are_started_as_asked_for(tmp_path, context):
+def test_workers_use_the_multiprocessing_context(tmp_path, context):
     args = {"dataloader_multiprocessing_context": context, "dataloader_num_workers": 1}
     loader = trainer(tmp_path, args=args).get_train_dataloader()
     method = None if loader.multiprocessing_context is None else loader.multiprocessing_context.get_start_method()
     assert method == context
 
 
-def test_workers_that_are_spawned_load_the_same_rows(tmp_path):
+def test_spawned_workers_load_the_same_samples(tmp_path):
     def train(folder, **args):
         args = {"max_steps": 3, "save_strategy": "no", **args}
         built = trainer(tmp_path / folder, train_dataset=points(20), args=args)
@@ -63,13 +63,13 @@ def test_workers_that_are_spawned_load_the_same_rows(tmp_path):
     assert same_weights(spawned, train("alone"))
 
 
-def test_a_context_is_not_needed_without_workers(tmp_path):
+def test_multiprocessing_context_is_ignored_without_workers(tmp_path):
     built = trainer(tmp_path, args={"dataloader_multiprocessing_context": "spawn"})
     assert built.get_train_dataloader().multiprocessing_context is None
 
 
 @pytest.mark.parametrize("non_blocking", [True, False])
-def test_what_accelerate_is_told_changes_no_number(tmp_path, non_blocking):
+def test_accelerator_config_does_not_change_results(tmp_path, non_blocking):
     args = {
         **{"per_device_train_batch_size": 4, "max_steps": 3, "save_strategy": "no"},
         "accelerator_config": {"non_blocking": non_blocking, "even_batches": True, "use_seedable_sampler": True},

@@ -465,14 +465,14 @@ def test_steps_win_over_epochs(changes: dict[str, Any], steps: int, epochs: int)
 def test_data_without_a_length_needs_steps():
     endless = plan(batches=None, examples=None, max_steps=6, accumulate=2)
     assert (endless.max_steps, endless.batches_per_epoch, endless.num_examples) == (6, 12, 96)
-    with pytest.raises(ArgumentError, match="set `max_steps`"):
+    with pytest.raises(ArgumentError, match="Set `max_steps`"):
         plan(batches=None, examples=None)
 
 
 def test_data_without_a_batch_is_refused():
-    with pytest.raises(DataError, match="it has 0 rows"):
+    with pytest.raises(DataError, match="it has 0 samples"):
         plan(batches=0, examples=0)
-    with pytest.raises(DataError, match=r"has 5 rows .*dataloader_drop_last"):
+    with pytest.raises(DataError, match=r"has 5 samples.*dataloader_drop_last"):
         plan(batches=0, examples=5)
 
 

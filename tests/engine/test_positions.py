@@ -16,7 +16,7 @@ from resume_points import SizedStream, Stream
 
 from trainbus import default_data_collator
 from trainbus.engine.data.plan import plan_run
-from trainbus.engine.data.position import Position, Sizes, noted, taken_up
+from trainbus.engine.data.position import Position, Sizes, restore_position, save_position
 
 ROWS = 101
 
@@ -128,19 +128,19 @@ def plan_of(**changes: Any) -> Any:
 
 
 def test_it_is_said_in_rows_and_what_fills_up_is_none():
-    said = noted(Position(1, 9, 28, 20), plan_of(), Sizes(6, 2), leaves_epoch=False)
+    said = save_position(Position(1, 9, 28, 20), plan_of(), Sizes(6, 2), leaves_epoch=False)
     assert (said["epoch"], said["rows"], said["first_row"]) == (1, 28 + 4 * 6, 28)
-    assert noted(Position(0, 26), plan_of(), Sizes(4, 1), leaves_epoch=False)["rows"] == ROWS
-    assert noted(Position(0, 3), plan_of(), Sizes(4, 1), leaves_epoch=True)["rows"] == ROWS
+    assert save_position(Position(0, 26), plan_of(), Sizes(4, 1), leaves_epoch=False)["rows"] == ROWS
+    assert save_position(Position(0, 3), plan_of(), Sizes(4, 1), leaves_epoch=True)["rows"] == ROWS
     endless = plan_of(batches=None, examples=None, max_steps=5)
-    assert noted(Position(0, 9), endless, Sizes(4, 1), leaves_epoch=False)["rows"] == 36
+    assert save_position(Position(0, 9), endless, Sizes(4, 1), leaves_epoch=False)["rows"] == 36
 
 
 @pytest.mark.parametrize(("size", "position"), [(4, Position(1, 7)), (6, Position(1, 5, 28, 18))])
 def test_an_earlier_checkpoint_says_batches_only(size: int, position: Position):
     earlier = {"epoch": 1, "batches": 7, "rows_per_batch": 4}
     plan = plan_of(batches=-(-ROWS // size), batch_size=size)
-    found, offset = taken_up(earlier, plan, Sizes(size, 1), 33, plan_after(size))
+    found, offset = restore_position(earlier, plan, Sizes(size, 1), 33, plan_after(size))
     assert found == position
     assert offset == (0 if size == 4 else 33 + 13 - 2 * 17)
 
@@ -150,7 +150,7 @@ def plan_after(size: int) -> Any:
 
 
 def test_of_a_loader_of_ones_own_batches_are_counted():
-    found, offset = taken_up(
+    found, offset = restore_position(
         {"epoch": 0, "batches": 7, "rows_per_batch": 4}, plan_of(batches=13), Sizes(8, 1), 7, lambda rows: None
     )
     assert (found, offset) == (Position(0, 4, 28, 13), 7 + 9 - 13)

@@ -1,4 +1,4 @@
-"""Training, evaluating and predicting with sequences that are generated, beside transformers' Seq2SeqTrainer."""
+"""Training, evaluation and prediction with generated sequences, compared with transformers' Seq2SeqTrainer."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("model", [t5, bart])
-def test_the_same_weights_metrics_and_predictions(tmp_path: Path, name: str, model: Any):
+def test_weights_metrics_and_predictions_match_transformers(tmp_path: Path, name: str, model: Any):
     if name == "logits":
         options: dict[str, Any] = {"compute_metrics": None}
     else:
@@ -205,7 +205,7 @@ def test_the_same_weights_metrics_and_predictions(tmp_path: Path, name: str, mod
     ],
     ids=str,
 )
-def test_options_of_generation_by_call(tmp_path: Path, options: dict[str, Any]):
+def test_generation_options_of_a_call(tmp_path: Path, options: dict[str, Any]):
     def do(run: Any) -> Any:
         return run.evaluate(**options), run.predict(pairs(12, 2), **options), run.evaluate(metric_key_prefix="again")
 
@@ -217,7 +217,7 @@ def test_options_of_generation_by_call(tmp_path: Path, options: dict[str, Any]):
 
 
 @pytest.mark.parametrize("beams", [1, 2])
-def test_rows_without_labels(tmp_path: Path, beams: int):
+def test_samples_without_labels(tmp_path: Path, beams: int):
     args = {"predict_with_generate": True, "generation_num_beams": beams}
     (_, expected), (_, got) = both(
         tmp_path,
@@ -230,7 +230,7 @@ def test_rows_without_labels(tmp_path: Path, beams: int):
     assert "test_loss" not in got.metrics
 
 
-def test_labels_that_are_none_are_no_labels(tmp_path: Path):
+def test_labels_of_none_are_missing_labels(tmp_path: Path):
     run = Seq2SeqTrainer(
         t5(),
         Seq2SeqTrainingArguments(str(tmp_path), predict_with_generate=True, use_cpu=True),
@@ -241,7 +241,7 @@ def test_labels_that_are_none_are_no_labels(tmp_path: Path):
     assert np.array_equal(bare.predictions, labelled.predictions)
 
 
-def test_a_short_last_batch_weighs_as_much_as_it_has_rows(tmp_path: Path):
+def test_short_last_batch_is_weighted_by_its_samples(tmp_path: Path):
     # transformers' Seq2SeqTrainer counts it like a full one, its Trainer does not.
     run = Seq2SeqTrainer(
         t5(),
@@ -261,14 +261,14 @@ def test_a_short_last_batch_weighs_as_much_as_it_has_rows(tmp_path: Path):
 
 
 @pytest.mark.parametrize("tokenizer", [Tokenizer, EndsOnly])
-def test_the_padding_token_is_the_processors(tmp_path: Path, tokenizer: Any):
+def test_padding_token_comes_from_the_processing_class(tmp_path: Path, tokenizer: Any):
     args = {"predict_with_generate": True}
     (_, expected), (_, got) = both(tmp_path, args, lambda run: run.predict(pairs(8)), processing_class=tokenizer())
     same_output(got, expected)
 
 
 @pytest.mark.parametrize("ours_is", [Path, str, "file"])
-def test_a_generation_config_from_a_path(tmp_path: Path, ours_is: Any):
+def test_generation_config_from_a_path(tmp_path: Path, ours_is: Any):
     saved = transformers.GenerationConfig(max_length=8, num_beams=2, decoder_start_token_id=0, pad_token_id=0)
     saved.save_pretrained(tmp_path / "saved")
     path = tmp_path / "saved" / "generation_config.json" if ours_is == "file" else ours_is(tmp_path / "saved")
@@ -279,7 +279,7 @@ def test_a_generation_config_from_a_path(tmp_path: Path, ours_is: Any):
     json.loads(ours.args.to_json_string())
 
 
-def test_a_new_model_of_each_training_gets_the_config_and_a_copy_of_it(tmp_path: Path):
+def test_each_new_model_gets_a_copy_of_the_generation_config(tmp_path: Path):
     config = transformers.GenerationConfig(max_length=5, pad_token_id=0, decoder_start_token_id=0)
     args = Seq2SeqTrainingArguments(
         str(tmp_path), generation_config=config, max_steps=1, use_cpu=True, save_strategy="no"
@@ -297,19 +297,22 @@ def test_a_new_model_of_each_training_gets_the_config_and_a_copy_of_it(tmp_path:
     [
         ("nowhere/at/all", "nowhere/at/all"),
         (3, "set it to a `GenerationConfig`"),
-        (Fresh(lambda: transformers.GenerationConfig(num_beams=1, early_stopping=True)), "contradicts itself"),
+        (
+            Fresh(lambda: transformers.GenerationConfig(num_beams=1, early_stopping=True)),
+            "generation config is not valid",
+        ),
     ],
 )
-def test_generation_configs_that_cannot_be_used(tmp_path: Path, config: Any, message: str):
+def test_invalid_generation_config_raises(tmp_path: Path, config: Any, message: str):
     config = config() if isinstance(config, Fresh) else config
     with pytest.raises(ArgumentError, match=message):
         Seq2SeqTrainer(t5(), Seq2SeqTrainingArguments(str(tmp_path), generation_config=config))
 
 
-def test_models_and_arguments_that_do_not_fit(tmp_path: Path):
-    with pytest.raises(ArgumentError, match="pass `Seq2SeqTrainingArguments`"):
+def test_unsuitable_models_and_arguments_raise(tmp_path: Path):
+    with pytest.raises(ArgumentError, match="Pass a `Seq2SeqTrainingArguments`"):
         Seq2SeqTrainer(t5(), TrainingArguments(str(tmp_path)))
-    with pytest.raises(ArgumentError, match="`generation_config` is a path, and Regression"):
+    with pytest.raises(ArgumentError, match="`generation_config` is a path, but Regression"):
         Seq2SeqTrainer(Regression(), Seq2SeqTrainingArguments(str(tmp_path), generation_config="here"))
     run = Seq2SeqTrainer(Regression(), Seq2SeqTrainingArguments(str(tmp_path), predict_with_generate=True))
     with pytest.raises(ModelError, match="a method `generate`"):
@@ -324,7 +327,7 @@ class Echo(Regression):
         return x.long()
 
 
-def test_any_model_that_generates(tmp_path: Path):
+def test_any_model_with_generate_works(tmp_path: Path):
     args = Seq2SeqTrainingArguments(str(tmp_path), predict_with_generate=True)
     with pytest.raises(ArgumentError, match="pad_token_id"):
         Seq2SeqTrainer(Echo(), args).predict([{"x": torch.ones(3)}])
@@ -343,14 +346,14 @@ def test_any_model_that_generates(tmp_path: Path):
         ({"sortish_sampler": True, "train_sampling_strategy": "sequential"}, "remove one of the two"),
     ],
 )
-def test_arguments_that_cannot_be(tmp_path: Path, args: dict[str, Any], message: str):
+def test_invalid_arguments_raise(tmp_path: Path, args: dict[str, Any], message: str):
     with pytest.raises(ArgumentError, match=message):
         Seq2SeqTrainingArguments(str(tmp_path), **args)
     with pytest.raises(ArgumentError, match=r"2 problems"):
         Seq2SeqTrainingArguments(str(tmp_path), generation_num_beams=0, learning_rate=-1.0)
 
 
-def test_sortish_is_another_word_for_grouped(tmp_path: Path):
+def test_sortish_sampler_means_group_by_length(tmp_path: Path):
     sortish = Seq2SeqTrainingArguments(str(tmp_path), sortish_sampler=True)
     assert sortish.train_sampling_strategy == "group_by_length"
     assert sortish.given == {"output_dir", "sortish_sampler"}
@@ -358,7 +361,7 @@ def test_sortish_is_another_word_for_grouped(tmp_path: Path):
     assert Seq2SeqTrainingArguments(str(tmp_path)).train_sampling_strategy == "random"
 
 
-def test_they_are_read_from_a_command_line():
+def test_arguments_parse_from_a_command_line():
     words = [
         "--output_dir",
         "out",

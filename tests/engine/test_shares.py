@@ -1,4 +1,4 @@
-"""Streams shared out among processes: every row once, as many batches on each, and places that can be returned to."""
+"""Streams divided over ranks: every sample once, equally many batches on each rank, and resumable positions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,16 @@ from torch.utils.data import IterableDataset
 from trainbus.engine.arguments import TrainingArguments
 from trainbus.engine.data.build import build_loader
 from trainbus.engine.data.collators.default import default_data_collator
-from trainbus.engine.data.streaming_shards import CountingExtras, EvenEnds, Extra, Filled, SharedStream, own_part
+from trainbus.engine.data.streaming_shards import (
+    PaddedBatch,
+    PaddingRow,
+    PaddingRowCollator,
+    StreamEndSync,
+    StreamShard,
+    own_part,
+)
 from trainbus.engine.distributed.ranks import Ranks
-from trainbus.engine.evaluation.loop import Gathered
+from trainbus.engine.evaluation.gathering import Gathered
 from trainbus.events.errors import ArgumentError
 
 
@@ -36,18 +43,18 @@ class SizedRows(Rows):
 
 
 def shares(rows: Any, size: int, world: int, drop_last: bool = False) -> list[list[Any]]:
-    return [[*SharedStream(rows, size, Ranks(rank, world), drop_last)] for rank in range(world)]
+    return [[*StreamShard(rows, size, Ranks(rank, world), drop_last)] for rank in range(world)]
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 @pytest.mark.parametrize("rows", [0, 1, 2, 5, 11, 12, 13, 24, 25])
-def test_each_row_goes_to_one_process_and_all_get_equally_many(rows: int, world: int):
+def test_each_sample_goes_to_one_rank_and_all_ranks_get_equally_many(rows: int, world: int):
     for size in (1, 3, 4):
         given = shares(Rows(rows), size, world)
         assert len({*map(len, given)}) == 1
-        own = [row for share in given for row in share if not isinstance(row, Extra)]
+        own = [row for share in given for row in share if not isinstance(row, PaddingRow)]
         assert sorted(own) == [*range(rows)]
-        extra = [row.row for share in given for row in share if isinstance(row, Extra)]
+        extra = [row.row for share in given for row in share if isinstance(row, PaddingRow)]
         assert len(extra) < world
         assert set(extra) <= {*range(min(rows, world))}
 
@@ -55,70 +62,70 @@ def test_each_row_goes_to_one_process_and_all_get_equally_many(rows: int, world:
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("rows", [0, 5, 12, 13, 25])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_the_number_of_batches_is_known_beforehand(rows: int, world: int, drop_last: bool):
+def test_number_of_batches_is_known_in_advance(rows: int, world: int, drop_last: bool):
     for size in (1, 4):
-        stream = SharedStream(SizedRows(rows), size, Ranks(0, world), drop_last)
+        stream = StreamShard(SizedRows(rows), size, Ranks(0, world), drop_last)
         assert stream.batches() == math.ceil(len([*stream]) / size)
         assert len(stream) == rows
 
 
-def test_a_stream_that_does_not_know_its_length_says_so():
+def test_stream_without_a_length_raises():
     with pytest.raises(TypeError):
-        SharedStream(Rows(3), 1, Ranks(0, 2)).batches()
+        StreamShard(Rows(3), 1, Ranks(0, 2)).batches()
 
 
-def test_what_is_not_full_everywhere_can_be_left_out():
+def test_drop_last_drops_batches_that_are_incomplete_on_a_rank():
     assert shares(Rows(13), 3, 2, drop_last=True) == [[0, 1, 2, 6, 7, 8], [3, 4, 5, 9, 10, 11]]
 
 
-def test_rows_can_be_left_out_once_and_the_first_ones_still_fill_up():
-    stream = SharedStream(Rows(9), 2, Ranks(1, 2))
+def test_skipped_samples_still_serve_as_padding():
+    stream = StreamShard(Rows(9), 2, Ranks(1, 2))
     stream.first_rows = {0: 4}
-    assert [*stream] == [6, 7, Extra(0)]
-    assert [*stream] == [2, 3, 6, 7, Extra(0)]
+    assert [*stream] == [6, 7, PaddingRow(0)]
+    assert [*stream] == [2, 3, 6, 7, PaddingRow(0)]
 
 
 @pytest.mark.parametrize("batches", [0, 1, 2])
-def test_a_stream_with_a_state_goes_on_from_it_and_knows_its_first_rows(batches: int):
+def test_stream_with_a_state_resumes_and_keeps_its_first_samples(batches: int):
     rows = [{"x": float(row)} for row in range(15)]
-    stream = SharedStream(Stateful(rows), 3, Ranks(1, 2))
+    stream = StreamShard(Stateful(rows), 3, Ranks(1, 2))
     whole = [*stream]
     begun = iter(stream)
     for _ in range(batches * 3):
         next(begun, None)
-    other = SharedStream(Stateful(rows), 3, Ranks(1, 2))
+    other = StreamShard(Stateful(rows), 3, Ranks(1, 2))
     other.load_state_dict(stream.state_dict())
     assert [*other] == whole[batches * 3 :]
     assert other.rows.read == 15 - 6 * batches
 
 
-def test_without_a_state_there_is_none():
-    assert SharedStream(Rows(3), 1, Ranks(0, 2)).state_dict() is None
+def test_stream_without_a_state_returns_none():
+    assert StreamShard(Rows(3), 1, Ranks(0, 2)).state_dict() is None
 
 
-def test_a_stream_of_one_process_has_the_state_of_its_rows():
-    stream = SharedStream(Stateful([1, 2, 3]), 1, Ranks())
+def test_single_process_stream_has_the_state_of_its_dataset():
+    stream = StreamShard(Stateful([1, 2, 3]), 1, Ranks())
     next(iter(stream))
     assert stream.state_dict() == {"position": 1}
 
 
-def test_epochs_are_passed_on():
+def test_set_epoch_reaches_the_dataset():
     told = []
     rows = Rows(2)
     rows.set_epoch = told.append  # type: ignore[attr-defined]
-    SharedStream(rows, 1, Ranks(0, 2)).set_epoch(3)
-    SharedStream(Rows(2), 1, Ranks(0, 2)).set_epoch(4)
+    StreamShard(rows, 1, Ranks(0, 2)).set_epoch(3)
+    StreamShard(Rows(2), 1, Ranks(0, 2)).set_epoch(4)
     assert told == [3]
 
 
-def test_a_batch_says_how_many_of_its_rows_fill_it_up():
-    collate = CountingExtras(default_data_collator)
+def test_batch_counts_its_padding_rows():
+    collate = PaddingRowCollator(default_data_collator)
     rows = [{"x": 1.0}, {"x": 2.0}]
     assert collate(rows)["x"].tolist() == [1.0, 2.0]
-    filled = collate([rows[0], Extra(rows[1])])
-    assert isinstance(filled, Filled)
+    filled = collate([rows[0], PaddingRow(rows[1])])
+    assert isinstance(filled, PaddedBatch)
     assert filled.batch["x"].tolist() == [1.0, 2.0]
-    assert filled.extra == 1
+    assert filled.padding_rows == 1
 
 
 class Pair(Ranks):
@@ -133,22 +140,22 @@ class Pair(Ranks):
         return [value, self.other[1]]
 
 
-def test_a_process_that_has_no_batch_left_takes_one_to_fill_up_with():
+def test_rank_without_a_batch_gets_a_padding_batch():
     end, pair = object(), Pair(0, 2)
     batch = {"x": torch.ones(3)}
     object.__setattr__(pair, "other", (1, batch))
-    ends = EvenEnds(pair)
-    assert ends.agreed(batch, end) is batch
-    given = ends.agreed(end, end)
-    assert (given.batch, given.extra) == (batch, 3)
-    object.__setattr__(pair, "other", (1, Filled(batch, 1)))
-    assert ends.agreed(end, end).batch is batch
+    ends = StreamEndSync(pair)
+    assert ends.align(batch, end) is batch
+    given = ends.align(end, end)
+    assert (given.batch, given.padding_rows) == (batch, 3)
+    object.__setattr__(pair, "other", (1, PaddedBatch(batch, 1)))
+    assert ends.align(end, end).batch is batch
     object.__setattr__(pair, "other", (0, None))
-    assert ends.agreed(end, end) is end
-    assert ends.agreed(batch, end) is batch
+    assert ends.align(end, end) is end
+    assert ends.align(batch, end) is batch
 
 
-def test_shards_are_dealt_out_where_that_is_wanted_and_there_are_enough():
+def test_shards_are_divided_if_wanted_and_sufficient():
     import datasets
     from datasets.distributed import split_dataset_by_node
 
@@ -163,7 +170,7 @@ def test_shards_are_dealt_out_where_that_is_wanted_and_there_are_enough():
     assert own_part(split, pair, False) is split
 
 
-def test_the_loader_of_a_stream_counts_the_batches_of_its_process():
+def test_stream_loader_counts_the_batches_of_its_rank():
     args = TrainingArguments(use_cpu=True)
     loaders = [
         build_loader(
@@ -186,19 +193,19 @@ def test_the_loader_of_a_stream_counts_the_batches_of_its_process():
         ("use_seedable_sampler", "follows from the seed"),
     ],
 )
-def test_what_accelerate_does_otherwise_is_refused_with_what_to_do(key: str, remedy: str):
+def test_unsupported_accelerator_options_raise_with_a_remedy(key: str, remedy: str):
     value = key in ("split_batches", "dispatch_batches")
     with pytest.raises(ArgumentError, match=f"has {key}={value}, which is not supported; .*{remedy}"):
         TrainingArguments(accelerator_config={key: value})
 
 
-def test_own_shards_are_asked_for_as_with_accelerate():
+def test_dispatch_batches_false_reads_own_shards():
     assert TrainingArguments(accelerator_config={"dispatch_batches": False}).reads_own_shards
     assert not TrainingArguments(accelerator_config={"dispatch_batches": None}).reads_own_shards
     assert not TrainingArguments().reads_own_shards
 
 
-def test_batches_that_are_kept_apart_lose_what_filled_the_last_one_up():
+def test_unjoined_batches_lose_the_padding_of_the_last_one():
     kept = Gathered(concat=False)
     for batch in (torch.arange(4), torch.arange(4, 8)):
         kept.add((batch, {"a": batch}))

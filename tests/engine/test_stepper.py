@@ -1,4 +1,4 @@
-"""The arithmetic of a step: accumulation, clipping, skipping, scaling, and who may change them."""
+"""The arithmetic of a step: accumulation, clipping, skipping, scaling, and the seams that change them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_accumulated_batches_make_the_step_of_one_large_batch(accumulate: int, t
     assert not same_weights(whole, weights(Regression()))
 
 
-def test_a_window_with_fewer_batches_is_averaged_over_those_it_has(tmp_path: Path):
+def test_short_window_is_averaged_over_its_own_batches(tmp_path: Path):
     """Three batches of four in windows of two: the last window is one batch, and as large a step as a whole one."""
     model = Regression()
     by_hand = Regression()
@@ -106,7 +106,7 @@ class _Remembering:
         return self.batches[-1]
 
 
-def test_a_handler_of_on_batch_may_replace_the_batch_and_one_of_on_loss_the_loss(tmp_path: Path):
+def test_handlers_may_replace_the_batch_and_the_loss(tmp_path: Path):
     def zeros(run: Any) -> None:
         run.batch = {"x": torch.zeros_like(run.batch["x"]), "labels": torch.ones_like(run.batch["labels"])}
 
@@ -141,7 +141,7 @@ def skip_in(*steps: int) -> Callable[[Any], None]:
 
 
 @pytest.mark.parametrize("event", ["on_step_begin", "on_loss", "on_gradients", "on_pre_optimizer_step"])
-def test_a_skipped_update_leaves_weights_optimizer_and_schedule_alone(event: str, tmp_path: Path):
+def test_skipped_update_leaves_weights_optimizer_and_schedule_unchanged(event: str, tmp_path: Path):
     seen: list[tuple[dict[str, torch.Tensor], float, int]] = []
 
     def look(run: Any) -> None:
@@ -184,7 +184,7 @@ def test_the_gradients_of_a_skipped_update_are_dropped(tmp_path: Path):
     assert alive == [False, False]
 
 
-def test_a_skip_that_is_vetoed_is_none(tmp_path: Path):
+def test_vetoed_skip_has_no_effect(tmp_path: Path):
     def forbid(run: Any) -> None:
         run.control.veto("skip_update", "no")
 
@@ -331,7 +331,7 @@ def test_the_clip_seam_replaces_the_clipping(tmp_path: Path):
     assert [entry["grad_norm"] for entry in history(run) if "grad_norm" in entry] == [7.0, 7.0]
 
 
-def test_the_other_seams_are_used_where_they_say(tmp_path: Path):
+def test_other_seams_are_called_at_their_place(tmp_path: Path):
     said: list[str] = []
 
     @contextmanager
@@ -382,25 +382,25 @@ def test_the_other_seams_are_used_where_they_say(tmp_path: Path):
     assert run.model_wrapped is run.model  # the wrapper is of the training alone
 
 
-def test_a_seam_that_two_want_to_fill_is_refused_with_both_names(tmp_path: Path):
+def test_seam_filled_twice_raises_with_both_names(tmp_path: Path):
     run = trainer(tmp_path, callbacks=[Filling("Mine", scaler=None), Filling("Yours", scaler=None)])
-    with pytest.raises(SubscriptionError, match="Yours and Mine both want to decide scaler: use one of the two"):
+    with pytest.raises(SubscriptionError, match="Yours and Mine both fill the seam scaler"):
         run.train()
 
 
-def test_a_seam_that_does_not_exist_is_refused_with_those_that_do():
-    with pytest.raises(SubscriptionError, match=r"Mine fills the seam 'clipping', which is none of .*clip, step"):
+def test_unknown_seam_raises_with_the_known_ones():
+    with pytest.raises(SubscriptionError, match=r"Mine fills the unknown seam 'clipping'.*clip, step"):
         Seams().fill("Mine", clipping=None)
 
 
-def test_seams_know_who_filled_them():
+def test_seams_record_who_filled_them():
     seams = Seams()
     assert seams.filled_by("clip") == ""
     seams.fill("Mine", clip=lambda *args: None)
     assert seams.filled_by("clip") == "Mine"
 
 
-def test_seams_are_of_one_session(tmp_path: Path):
+def test_seams_last_for_one_session(tmp_path: Path):
     run = trainer(tmp_path, args={"max_steps": 1}, callbacks=[Filling(scaler=torch.amp.GradScaler("cpu"))])
     run.train()
     run.train()  # the second time they are filled anew, and not refused as filled twice
@@ -420,7 +420,7 @@ class Large(Regression):
         return outputs
 
 
-def test_outputs_are_kept_only_when_somebody_names_them(tmp_path: Path):
+def test_outputs_are_kept_only_if_a_handler_names_them(tmp_path: Path):
     class Asking(Callback):
         stage = Stage.REPORT
 
@@ -438,14 +438,14 @@ def test_outputs_are_kept_only_when_somebody_names_them(tmp_path: Path):
         assert seen == [kept, kept]
 
 
-def test_outputs_are_there_while_the_loss_is_live_for_whoever_looks(tmp_path: Path):
+def test_outputs_are_available_in_on_loss(tmp_path: Path):
     seen: list[bool] = []
     looking = Each("on_loss", lambda run: seen.append(run.outputs["logits"].grad_fn is not None))
     trainer(tmp_path, args={"max_steps": 2}, callbacks=[looking]).train()
     assert seen == [True, True]
 
 
-def test_nothing_of_a_step_is_left_when_the_run_is_over(tmp_path: Path):
+def test_step_values_are_released_at_the_end_of_the_run(tmp_path: Path):
     run = trainer(tmp_path, args={"max_steps": 2}, callbacks=[Each("on_step_end", lambda run: None)])
     run.train()
     assert (run.run.batch, run.run.outputs, run.run.mode) == (None, None, "")
@@ -463,7 +463,7 @@ def nan_in(*steps: int) -> Callable[[Any], None]:
     return break_batch
 
 
-def test_a_loss_that_is_no_number_is_logged_as_it_is_unless_it_is_filtered(tmp_path: Path):
+def test_non_finite_loss_is_logged_unless_it_is_filtered(tmp_path: Path):
     def train(filtered: bool) -> list[float]:
         args = {"max_steps": 4, "logging_strategy": "steps", "logging_steps": 2, "logging_nan_inf_filter": filtered}
         run = trainer(tmp_path, args=args, callbacks=[Each("on_batch", nan_in(2))])

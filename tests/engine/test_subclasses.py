@@ -17,7 +17,7 @@ from torch.utils.data import RandomSampler, SequentialSampler, WeightedRandomSam
 from transformers.trainer_pt_utils import metrics_format
 
 import trainbus
-from trainbus.engine.api.overrides import MISSING, NEVER_CALLED
+from trainbus.engine.api.removed_names import MISSING, NEVER_CALLED
 from trainbus.events import Callback
 from trainbus.events.errors import ArgumentError
 
@@ -351,7 +351,7 @@ def test_autocast_is_the_half_precision_of_the_callback(tmp_path):
 
 def test_backward_outside_of_training_says_where_it_belongs(tmp_path):
     run = trainer(tmp_path)
-    with pytest.raises(ArgumentError, match="override `training_step`"):
+    with pytest.raises(ArgumentError, match="Override `training_step`"):
         run.accelerator.backward(torch.zeros(1, requires_grad=True))
 
 
@@ -367,7 +367,7 @@ def test_what_is_set_of_the_objective_outlives_the_model(tmp_path):
     run = trainer(tmp_path, model_init=Regression)
     run.label_names, run.model_accepts_loss_kwargs = ["y"], True
     run.train_dataset = [{"x": row["x"], "labels": row["labels"], "y": row["labels"]} for row in points(8)]
-    run._adopt(run.call_model_init())
+    run._use_model(run.call_model_init())
     assert (run.label_names, run.model_accepts_loss_kwargs) == (["y"], True)
     assert "y" in run.objective.accepted_columns
 
@@ -391,7 +391,7 @@ def test_callback_handler_is_the_list_of_callbacks_and_announces(tmp_path):
     assert hearing not in run.callback_handler.callbacks
     with pytest.raises(AttributeError, match="no 'on_nothing'"):
         _ = run.callback_handler.on_nothing
-    with pytest.raises(ArgumentError, match="one control"):
+    with pytest.raises(ArgumentError, match="control of a run cannot be replaced"):
         run.control = SimpleNamespace()
 
 

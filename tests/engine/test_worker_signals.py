@@ -1,4 +1,4 @@
-"""Workers of a loader outlive the signals that stop a run, and end by that of the process they load for."""
+"""Workers of a loader ignore stop signals, except a SIGTERM of the process that they load for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import pytest
 from kill_program import forked
 
-from trainbus.engine.data.workers.signals import outlive_signals, starting_workers
+from trainbus.engine.data.workers.signals import block_sigterm, ignore_stop_signals
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="the system does not say who sends a signal")
 
@@ -23,11 +23,11 @@ def waiting() -> Iterator[int]:
     hears, says = os.pipe()
 
     def wait() -> None:
-        outlive_signals(0)
+        ignore_stop_signals(0)
         os.write(says, b".")
         time.sleep(60)
 
-    with starting_workers():
+    with block_sigterm():
         child = forked(wait)
     os.read(hears, 1)
     try:
@@ -55,14 +55,14 @@ def send_from_another(child: int, number: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
-def test_it_goes_on_when_others_tell_it_to_stop(name: str, worker: int):
+def test_worker_ignores_stop_signals_of_other_processes(name: str, worker: int):
     for _ in range(3):
         send_from_another(worker, getattr(signal, name))
         time.sleep(0.02)
     assert not ended(worker)
 
 
-def test_it_ends_at_once_when_its_parent_says_so(worker: int):
+def test_worker_exits_on_sigterm_of_its_parent(worker: int):
     send_from_another(worker, signal.SIGTERM)
     os.kill(worker, signal.SIGTERM)
     until = time.monotonic() + 20
@@ -72,7 +72,7 @@ def test_it_ends_at_once_when_its_parent_says_so(worker: int):
     assert os.waitstatus_to_exitcode(status[1]) == 0
 
 
-def test_threads_that_other_packages_start_in_a_worker_are_deaf_too():
+def test_threads_of_other_packages_in_a_worker_ignore_sigterm_too():
     """One that is not would be who the signal is delivered to, and end the worker."""
     wanted = True
 
@@ -83,5 +83,5 @@ def test_threads_that_other_packages_start_in_a_worker_are_deaf_too():
     os.register_at_fork(after_in_child=start_a_thread)
     with waiting() as child:
         wanted = False
-        test_it_goes_on_when_others_tell_it_to_stop("SIGTERM", child)
+        test_worker_ignores_stop_signals_of_other_processes("SIGTERM", child)
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

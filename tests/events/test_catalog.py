@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 
@@ -71,7 +70,7 @@ def test_what_transformers_gives_at_one_event_is_given_there(event, param):
 
 
 def test_every_parameter_is_a_field_of_the_run():
-    known = {field.name for field in dataclasses.fields(Run)}
+    known = set(Run.__annotations__)
     known |= {name for name, value in vars(Run).items() if isinstance(value, property)}
     assert {*COMMON, *(param for event in EVENTS for param in event.params)} <= known
 

@@ -461,7 +461,7 @@ def test_saving_the_model_after_the_training_pushes_it(tmp_path, served, caplog)
     with torch.no_grad():
         trainer.model.weight.fill_(1)
     trainer.save_model()
-    assert any("The model is saved, and its push failed" in line for line in warnings_of(caplog))
+    assert any("The model is saved, but the push failed" in line for line in warnings_of(caplog))
 
 
 def test_methods_that_are_overridden_are_those_that_are_called(tmp_path, served):

@@ -121,8 +121,8 @@ def test_the_status_tells_of_what_fails_before_it_trains(ends, name):
 def test_one_that_is_short_of_memory_says_what_did_not_fit_and_nobody_starts_over(ends):
     short = ends["short of memory"]
     said = (
-        "Memory of rank 1 does not hold a batch of 4 rows, and several processes cannot start over with a smaller one: "
-        "set a lower `per_device_train_batch_size`."
+        "A batch of 4 samples does not fit in the memory of rank 1. Several ranks cannot start over with a smaller "
+        "batch: set a lower `per_device_train_batch_size`."
     )
     assert short["codes"] == [[1, 1]]
     assert error_of(short["said"][1]) == f"trainbus.events.errors.ArgumentError: {said}"

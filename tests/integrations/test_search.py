@@ -223,7 +223,7 @@ def test_who_takes_a_trial(model_init, expected):
 
 
 def test_a_model_init_that_needs_more_or_returns_nothing_is_refused(tmp_path):
-    with pytest.raises(ArgumentError, match="needs first, second"):
+    with pytest.raises(ArgumentError, match="requires first, second"):
         searcher(tmp_path, model_init=lambda first, second: Regression())
     with pytest.raises(TrainbusError, match="returned None"):
         searcher(tmp_path, model_init=lambda: None)
@@ -454,7 +454,7 @@ def test_names_that_are_no_arguments_are_left_to_a_model_init_that_takes_the_tri
 
 
 def test_what_cannot_be_searched_is_refused(tmp_path):
-    with pytest.raises(ArgumentError, match="give the Trainer a `model_init`"):
+    with pytest.raises(ArgumentError, match="Pass `model_init`"):
         search(trainer(tmp_path))
     built = searcher(tmp_path)
     with pytest.raises(ArgumentError, match="did you mean 'optuna'"):
@@ -463,7 +463,7 @@ def test_what_cannot_be_searched_is_refused(tmp_path):
         search(built, direction="minimise")
     with pytest.raises(ArgumentError, match="did you mean 'maximize'"):
         search(built, direction=["minimize", "maximise"])
-    with pytest.raises(ArgumentError, match="at least 1 trial"):
+    with pytest.raises(ArgumentError, match="Set it to 1 or more"):
         search(built, n_trials=0)
     with pytest.raises(ArgumentError, match=r"'samplr'; did you mean 'sampler'"):
         built.hyperparameter_search(backend="optuna", samplr=None)

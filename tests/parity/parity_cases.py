@@ -29,21 +29,6 @@ CASES: dict[str, Case] = {name: case for cases in SUBJECTS.values() for name, ca
 """Every case by its name."""
 
 
-def rows(cases: dict[str, Case]) -> list[tuple[str, str, str]]:
-    """What the page says of each case: its name, what it shows, its arguments."""
-    return [
-        (name, f"{case.about} *Differs: {case.differs}.*" if case.differs else case.about, arguments(case))
-        for name, case in cases.items()
-    ]
-
-
-def arguments(case: Case) -> str:
-    """The arguments of a case as text: those of `TrainingArguments` with their values, those of `Trainer` by name."""
-    said = [f"`{name}={value!r}`" for name, value in case.args.items()]
-    given = [f"`{name}`" for name in sorted(case.options)]
-    return "; ".join(part for part in (", ".join(said), f"Trainer: {', '.join(given)}" if given else "") if part) or "-"
-
-
 def base() -> str:
     """The arguments that all cases share, as text."""
     return ", ".join(f"`{name}={value!r}`" for name, value in BASE.items())

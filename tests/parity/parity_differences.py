@@ -177,36 +177,22 @@ def first_of_a_tuple(theirs: Outcome, ours: Outcome) -> Pair:
 
 
 DIFFERENCES = {
-    "last window": Difference(
-        "When the planned end of the run comes between two logs, the last steps are logged.", last_window
-    ),
-    "not a number": Difference("A loss that is NaN or infinite is logged as it is", not_a_number),
-    "mean over rows": Difference(
-        "The evaluation loss is a mean over rows, however many each batch has.", mean_over_rows
-    ),
-    "last of a stream dropped": Difference(
-        "`dataloader_drop_last` leaves out the last batch of streamed data too", last_of_a_stream_dropped
-    ),
-    "end of a stream": Difference(
-        "Data of unknown length: what is left at the end of a pass makes a step of its own", end_of_a_stream
-    ),
-    "loss of a resumed run": Difference(
-        "The training loss of a resumed run is the mean over all of its steps.", loss_of_a_resumed_run
-    ),
-    "rows in order": Difference(
-        "Predictions are in the order of the dataset, also with `train_sampling_strategy", rows_in_order
-    ),
+    "last window": Difference("Last log of a run", last_window),
+    "not a number": Difference("NaN or infinite loss", not_a_number),
+    "mean over rows": Difference("Evaluation loss", mean_over_rows),
+    "last of a stream dropped": Difference("`dataloader_drop_last` with a stream", last_of_a_stream_dropped),
+    "end of a stream": Difference("End of a stream", end_of_a_stream),
+    "loss of a resumed run": Difference("Training loss of a resumed run", loss_of_a_resumed_run),
+    "rows in order": Difference("Order of predictions", rows_in_order),
     "first of a tuple": Difference(
-        "A model that returns a tuple keeps all of its predictions, also where the loss is made outside of it.",
+        "Models that return a tuple",
         first_of_a_tuple,
     ),
     "the best saved": Difference(
-        "`load_best_model_at_end` works with every cadence of evaluating and saving: a new best asks for a checkpoint.",
+        "Intervals for `load_best_model_at_end`",
         best_saved,
     ),
-    "the best step unsaved": Difference(
-        "The step of the best metric is known, also where no checkpoint is written.", best_step_unsaved
-    ),
-    "newest kept": Difference("`save_total_limit=1` with it keeps two checkpoints in the end", newest_kept),
+    "the best step unsaved": Difference("Step of the best metric", best_step_unsaved),
+    "newest kept": Difference("`save_total_limit=1` with `load_best_model_at_end`", newest_kept),
 }
 """By the names that cases give them."""

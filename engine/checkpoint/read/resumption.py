@@ -11,7 +11,7 @@ import torch
 from ....events.state import TrainerState
 from ...data.feed import Feed
 from ...data.plan import Plan
-from ...data.position import Position, taken_up
+from ...data.position import Position, restore_position
 from ...run import Run
 from .. import store
 from ..format.files import Checkpoint
@@ -87,7 +87,7 @@ class Resumption(NoResumption):
         where = self.saved.get("position")
         if where:
             step, after = state.global_step, getattr(self.run.train_dataloader, "batches_after", lambda rows: None)
-            position, offset = taken_up(where, plan, self.run.sizes, step, after)
+            position, offset = restore_position(where, plan, self.run.sizes, step, after)
             self.run.plan = plan = plan.moved(offset, step, position.epoch, self.run.args.max_steps > 0)
             return self._state(state, plan), position
         epoch, steps = divmod(state.global_step, plan.steps_per_epoch)

@@ -1,4 +1,4 @@
-"""Collators: from a list of rows to a batch."""
+"""Collators: turn a list of samples into a batch."""
 
 from .default import DefaultDataCollator as DefaultDataCollator
 from .default import default_data_collator as default_data_collator

@@ -1,4 +1,4 @@
-"""Collators: from a list of rows to a batch."""
+"""The default collator: stacks samples into a batch, and filters their columns."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ Collator = Callable[[list[Any]], Any]
 
 
 def default_data_collator(features: list[Any], return_tensors: str = "pt") -> Any:
-    """Stack rows into a batch.
+    """Stack samples into a batch.
 
-    Dicts become a dict of tensors: `label` (a number) and `label_ids` (numbers) become `labels`, whole numbers as int64
-    and others as float32; strings and None are left out. Tuples become a tuple of tensors.
+    Dicts become a dict of tensors. `label` (a number) and `label_ids` (numbers) become `labels`: integers as int64,
+    other numbers as float32. Strings and None are left out. Tuples become a tuple of tensors.
 
     Args:
-        features: the rows.
-        return_tensors: 'pt', torch's tensors; there are no others here.
+        features: the samples: dicts, named tuples, objects with attributes, tuples, tensors or arrays.
+        return_tensors: must be 'pt', for torch tensors.
+
+    Returns:
+        A dict or tuple of tensors of shape (rows, ...), or one such tensor.
 
     Raises:
-        DataError: if the values of a key cannot be stacked, naming the key and what to do.
+        DataError: if the values of a key cannot be stacked. It names the key and the remedy.
+        ArgumentError: if `return_tensors` is not 'pt'.
     """
     only_torch(return_tensors)
     first = features[0]
@@ -53,27 +57,33 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> An
 
 @dataclass
 class DefaultDataCollator:
-    """`default_data_collator` as an object, for code that hands collators around with their settings."""
+    """`default_data_collator` as an object, for code that passes collators with their settings."""
 
     return_tensors: str = "pt"
-    """The kind of tensors made: 'pt', torch's; there are no others here."""
+    """Must be 'pt', for torch tensors."""
 
     def __call__(self, features: list[Any], return_tensors: str | None = None) -> Any:
-        """Stack rows into a batch; `return_tensors` wins over the collator's own."""
+        """Stack samples into a batch. `return_tensors` overrides the attribute."""
         return default_data_collator(features, return_tensors or self.return_tensors)
 
 
 def only_torch(return_tensors: str) -> None:
-    """Refuse tensors of any other kind than torch's."""
+    """Raise ArgumentError unless `return_tensors` is 'pt'."""
     if return_tensors != "pt":
-        raise ArgumentError(f"`return_tensors` is {return_tensors!r}; a trainer of torch models takes 'pt' only.")
+        raise ArgumentError(f"`return_tensors` is {return_tensors!r}. A trainer of torch models takes 'pt' only.")
 
 
 def _dtype(label: Any) -> torch.dtype:
+    """Return the dtype of labels: int64 for integers, float32 for other numbers."""
     return torch.int64 if isinstance(label, (int, np.integer)) else torch.float32
 
 
 def _stack(key: str, values: list[Any]) -> torch.Tensor:
+    """Return the values of one key as a tensor of shape (rows, ...).
+
+    Raises:
+        DataError: if the values cannot be stacked.
+    """
     try:
         if isinstance(values[0], torch.Tensor):
             return torch.stack(values)
@@ -92,14 +102,16 @@ def _stack(key: str, values: list[Any]) -> torch.Tensor:
 
 @dataclass
 class ColumnFilter:
-    """Leaves out of each row what the model's `forward` does not take, before the collator sees it."""
+    """A collator that first removes from each sample the columns that the model's `forward` does not accept."""
 
     collator: Collator
+    """Makes the batch."""
     accepted: frozenset[str]
+    """Columns to keep."""
 
     def __call__(self, features: list[Any]) -> Any:
-        # The default collator takes its columns from the first row, so that the others need not be looked at.
-        decisive = features[:1] if self.collator is default_data_collator else features
-        if isinstance(features[0], dict) and not all(map(self.accepted.issuperset, decisive)):
+        # The default collator takes the columns of the first sample, so checking this one suffices.
+        checked = features[:1] if self.collator is default_data_collator else features
+        if isinstance(features[0], dict) and not all(map(self.accepted.issuperset, checked)):
             features = [{key: row[key] for key in row if key in self.accepted} for row in features]
         return self.collator(features)

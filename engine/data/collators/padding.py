@@ -1,7 +1,7 @@
-"""Collators that pad with a tokenizer: the names, arguments and results of transformers', which is not needed for them.
+"""Collators that pad with a tokenizer, with the names, arguments and results of transformers' collators.
 
-A tokenizer is here any object with a method `pad(rows, padding=..., return_tensors="pt")` that returns a dict of
-tensors, and with a `padding_side`.
+They do not need transformers. A tokenizer is any object with a `padding_side` and a method
+`pad(rows, padding=..., return_tensors="pt")` that returns a dict of tensors.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from typing import Any
 import torch
 
 from ....events.errors import DataError
+from ..batches import IGNORED_LABEL
 from .default import only_torch
-
-IGNORED = -100
-"""The label that no loss counts."""
 
 
 class Padding:
-    """What collators that pad have in common."""
+    """Base of the collators that pad."""
 
     tokenizer: Any
     padding: Any
@@ -29,6 +27,7 @@ class Padding:
     pad_to_multiple_of: int | None
 
     def _padded(self, rows: list[Any], tensors: str = "pt") -> Any:
+        """Return the batch that the tokenizer's `pad` makes of the samples."""
         return pad_rows(
             self.tokenizer,
             rows,
@@ -41,21 +40,21 @@ class Padding:
 
 @dataclass
 class DataCollatorWithPadding(Padding):
-    """Pads rows to the longest of the batch with the tokenizer's own `pad`, and renames `label` to `labels`."""
+    """Pads samples with the tokenizer's `pad`, by default to the longest of the batch. Renames `label` to `labels`."""
 
     tokenizer: Any
-    """Pads the rows."""
+    """Pads the samples."""
     padding: Any = True
-    """True or 'longest': to the longest row; 'max_length': to `max_length`; False or 'do_not_pad': not at all."""
+    """Pad to the longest sample (True, 'longest'), to `max_length` ('max_length'), or not (False, 'do_not_pad')."""
     max_length: int | None = None
-    """The length to pad to, in tokens; None leaves it to the tokenizer."""
+    """Length to pad to, in tokens; None uses the tokenizer's maximum."""
     pad_to_multiple_of: int | None = None
-    """Pad on to a multiple of so many tokens, which some devices compute faster with."""
+    """Pad to a multiple of this number of tokens, which is faster on some devices."""
     return_tensors: str = "pt"
-    """The tensors that the tokenizer makes; 'pt' are torch's."""
+    """Type of tensors that the tokenizer makes; 'pt' means torch."""
 
     def __call__(self, features: list[Any]) -> Any:
-        """Return the batch of `features`, rows as the tokenizer makes them."""
+        """Return the batch of `features`, which are samples as the tokenizer makes them."""
         batch = self._padded(features, self.return_tensors)
         for name in ("label", "label_ids"):
             if name in batch:
@@ -65,26 +64,26 @@ class DataCollatorWithPadding(Padding):
 
 @dataclass
 class DataCollatorForTokenClassification(Padding):
-    """Pads rows, and the labels of their tokens to the same length."""
+    """Pads samples, and the labels of their tokens to the same length."""
 
     tokenizer: Any
-    """Pads the rows; its `padding_side` is the labels' too."""
+    """Pads the samples. Labels are padded on its `padding_side` too."""
     padding: Any = True
-    """True or 'longest': to the longest row; 'max_length': to `max_length`; False or 'do_not_pad': not at all."""
+    """Pad to the longest sample (True, 'longest'), to `max_length` ('max_length'), or not (False, 'do_not_pad')."""
     max_length: int | None = None
-    """The length to pad to, in tokens; None leaves it to the tokenizer."""
+    """Length to pad to, in tokens; None uses the tokenizer's maximum."""
     pad_to_multiple_of: int | None = None
-    """Pad on to a multiple of so many tokens."""
-    label_pad_token_id: int = IGNORED
-    """What labels are padded with; -100 is ignored by torch's losses."""
+    """Pad to a multiple of this number of tokens."""
+    label_pad_token_id: int = IGNORED_LABEL
+    """Fills up labels. torch's losses ignore -100."""
     return_tensors: str = "pt"
-    """'pt', torch's tensors; there are no others here."""
+    """Must be 'pt', for torch tensors."""
 
     def __call__(self, features: list[Mapping[str, Any]], return_tensors: str | None = None) -> Any:
-        """Return the batch of `features`, dicts with `input_ids` and perhaps `labels` or `label`, one for each token.
+        """Return the batch of `features`: dicts with `input_ids`, and optionally `labels` or `label`, one per token.
 
         Raises:
-            DataError: if a row has more labels than the batch has tokens.
+            DataError: if a sample has more labels than the batch has tokens.
         """
         only_torch(self.return_tensors if return_tensors is None else return_tensors)
         name, labels, rows = split_labels(features)
@@ -97,28 +96,28 @@ class DataCollatorForTokenClassification(Padding):
 
 @dataclass
 class DataCollatorForSeq2Seq(Padding):
-    """Pads rows, and their labels to a length of their own: that of the longest label."""
+    """Pads samples, and their labels to the length of the longest label."""
 
     tokenizer: Any
-    """Pads the rows; its `padding_side` is the labels' too."""
+    """Pads the samples. Labels are padded on its `padding_side` too."""
     model: Any = None
-    """Makes the decoder's inputs from the labels, where it has `prepare_decoder_input_ids_from_labels`."""
+    """Makes the decoder's inputs from the labels, if it has `prepare_decoder_input_ids_from_labels`."""
     padding: Any = True
-    """True or 'longest': to the longest row; 'max_length': to `max_length`; False or 'do_not_pad': not at all."""
+    """Pad to the longest sample (True, 'longest'), to `max_length` ('max_length'), or not (False, 'do_not_pad')."""
     max_length: int | None = None
-    """The length to pad to, in tokens; None leaves it to the tokenizer, and pads labels to the longest."""
+    """Length to pad to, in tokens; None uses the tokenizer's maximum, and pads labels to the longest."""
     pad_to_multiple_of: int | None = None
-    """Pad rows and labels on to a multiple of so many tokens."""
-    label_pad_token_id: int = IGNORED
-    """What labels are padded with; -100 is ignored by torch's losses."""
+    """Pad samples and labels to a multiple of this number of tokens."""
+    label_pad_token_id: int = IGNORED_LABEL
+    """Fills up labels. torch's losses ignore -100."""
     return_tensors: str = "pt"
-    """'pt', torch's tensors; there are no others here."""
+    """Must be 'pt', for torch tensors."""
 
     def __call__(self, features: list[Mapping[str, Any]], return_tensors: str | None = None) -> Any:
-        """Return the batch of `features`, dicts with perhaps `labels` or `label`; without them, its `labels` is None.
+        """Return the batch of `features`: dicts, optionally with `labels` or `label`. Without them, `labels` is None.
 
         Raises:
-            DataError: if a label is longer than `max_length`, or they differ in length and are not to be padded.
+            DataError: if a label is longer than `max_length`, or labels differ in length and `padding` is off.
         """
         only_torch(self.return_tensors if return_tensors is None else return_tensors)
         _, labels, rows = split_labels(features)
@@ -133,11 +132,12 @@ class DataCollatorForSeq2Seq(Padding):
         return batch
 
     def _label_width(self, lengths: list[int]) -> int:
+        """Return the width of the padded labels, from the lengths of all labels."""
         if self.padding is False or self.padding == "do_not_pad":
             if len(set(lengths)) > 1:
                 raise DataError(
-                    f"The labels have lengths {sorted(set(lengths))[:5]}, and `padding={self.padding!r}` leaves them "
-                    "so, of which no batch can be made: give `padding=True`."
+                    f"The labels have lengths {sorted(set(lengths))[:5]}, and with `padding={self.padding!r}` they "
+                    "cannot form a batch. Pass `padding=True`."
                 )
             return lengths[0]
         width = self.max_length if self.padding == "max_length" else None
@@ -145,26 +145,35 @@ class DataCollatorForSeq2Seq(Padding):
 
 
 def pad_rows(tokenizer: Any, rows: list[Any], **options: Any) -> Any:
-    """Return what the tokenizer's `pad` makes of `rows`; of the options, it is given those that are not None.
+    """Return the batch that the tokenizer's `pad` makes of `rows`.
 
-    Transformers' fast tokenizers warn that padding later than tokenizing is slower, which here is on purpose.
+    Args:
+        tokenizer: the tokenizer.
+        rows: the samples.
+        **options: options of `pad`. Those that are None are left out.
     """
     with _without_advice(tokenizer):
         return tokenizer.pad(rows, **{name: value for name, value in options.items() if value is not None})
 
 
 def split_labels(features: list[Mapping[str, Any]]) -> tuple[str, list[Any] | None, list[dict[str, Any]]]:
-    """Return what the labels are called, the labels (None where there are none), and the rows without them."""
+    """Return the key of the labels, the labels (None if there are none), and the samples without them."""
     name = "label" if "label" in features[0] else "labels"
     labels = [feature[name] for feature in features] if name in features[0] else None
     return name, labels, [{key: feature[key] for key in feature if key != name} for feature in features]
 
 
 def pad_labels(labels: list[Any], width: int, value: int, side: str) -> torch.Tensor:
-    """Return labels of different lengths as one int64 tensor of shape (rows, width), filled up with `value`.
+    """Return labels of different lengths as one int64 tensor of shape (rows, width).
+
+    Args:
+        labels: labels of each sample.
+        width: width of the result.
+        value: fills up shorter labels.
+        side: side on which to pad: 'right' or 'left'.
 
     Raises:
-        DataError: if one is longer than `width`.
+        DataError: if a label is longer than `width`.
     """
     padded = torch.full((len(labels), width), value, dtype=torch.int64)
     for row, label in zip(padded, labels):
@@ -172,15 +181,15 @@ def pad_labels(labels: list[Any], width: int, value: int, side: str) -> torch.Te
         length = len(numbers)
         if length > width:
             raise DataError(
-                f"A row has {length} labels, and the batch is {width} tokens wide: cut the labels when the rows are "
-                "tokenized, or give the collator a greater `max_length`."
+                f"A sample has {length} labels, and the batch is {width} tokens wide. Truncate the labels during "
+                "tokenization, or give the collator a larger `max_length`."
             )
         row[slice(length) if side == "right" else slice(width - length, width)] = numbers
     return padded
 
 
 def round_up(length: int, multiple: int | None) -> int:
-    """Return the next multiple of `multiple` from `length` on, or `length` itself where there is none."""
+    """Return `length` rounded up to a multiple of `multiple`; None as multiple returns `length`."""
     return length if multiple is None else -(-length // multiple) * multiple
 
 
@@ -189,10 +198,11 @@ _ADVICE = "Asking-to-pad-a-fast-tokenizer"
 
 @contextmanager
 def _without_advice(tokenizer: Any) -> Iterator[None]:
-    given: dict[str, bool] = getattr(tokenizer, "deprecation_warnings", {})
-    before = given.get(_ADVICE, False)
-    given[_ADVICE] = True
+    """Suppress the warning of transformers' fast tokenizers that padding after tokenization is slower."""
+    warnings: dict[str, bool] = getattr(tokenizer, "deprecation_warnings", {})
+    before = warnings.get(_ADVICE, False)
+    warnings[_ADVICE] = True
     try:
         yield
     finally:
-        given[_ADVICE] = before
+        warnings[_ADVICE] = before

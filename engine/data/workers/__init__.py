@@ -1,1 +1,1 @@
-"""Worker processes of a loader: how they start, and which signals they ignore."""
+"""Worker processes of a loader: how they start, which RNG states they use, and which signals they ignore."""

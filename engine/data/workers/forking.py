@@ -1,8 +1,8 @@
-"""Forking workers beside the threads of a process group, which up to Python 3.11 can leave a worker hanging for ever.
+"""Forking of workers beside the threads of a process group.
 
-A forked process waits in vain for a lock of the interpreter that another thread held at that moment
-(https://github.com/python/cpython/issues/112275). Threads that were not made by Python take it whenever they come to
-an object of Python, as those of gloo do when they let go of the tensors that they have sent.
+Up to Python 3.11, a forked process can deadlock: it inherits a lock of the interpreter that another thread held at the
+fork (https://github.com/python/cpython/issues/112275). Threads that Python did not create take this lock whenever they
+touch a Python object. The threads of gloo do so when they release tensors that they have sent.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ import threading
 import time
 from pathlib import Path
 
-PATIENCE = 0.1
-"""Seconds to wait at most: a thread that always computes shall not hold up the workers."""
+MAX_WAIT = 0.1
+"""Longest wait in seconds. A thread that always computes must not delay the workers further."""
 
 _THREADS = Path("/proc/self/task")
 
 
-def let_threads_rest() -> None:
-    """Wait until what the threads of the process group had to do is done. Call it just before workers are forked.
+def wait_for_idle_threads() -> None:
+    """Wait until no other thread of this process runs. Call it just before workers are forked.
 
-    It returns at once where Python is mended, and where the system does not say what threads do.
+    It returns at once on Python 3.12 or later, which has no such deadlock, and on systems without `/proc`.
     """
     if sys.version_info >= (3, 12) or not _THREADS.is_dir():
         return
-    until = time.monotonic() + PATIENCE
-    while _others_run() and time.monotonic() < until:
+    until = time.monotonic() + MAX_WAIT
+    while _other_threads_run() and time.monotonic() < until:
         time.sleep(0.001)
 
 
-def _others_run() -> bool:
-    """Say whether a thread beside this one runs, or could. One that waits for this one's leave holds no such lock."""
+def _other_threads_run() -> bool:
+    """Whether another thread of this process runs or is ready to run. A waiting thread does not hold the lock."""
     own = threading.get_native_id()
     return any(_state(int(name)) == "R" for name in os.listdir(_THREADS) if int(name) != own)
 
 
 def _state(thread: int) -> str:
-    """Return the letter that the system has for what a thread does; empty if it is gone."""
+    """Return the state letter of a thread, such as `R` (running) or `S` (sleeping); empty if the thread has ended."""
     try:
         text = (_THREADS / str(thread) / "stat").read_text()
     except OSError:
         return ""
-    return text.rpartition(")")[2].split()[0]  # behind its name, which may have blanks and brackets
+    return text.rpartition(")")[2].split()[0]  # the name before it may contain blanks and brackets

@@ -1,7 +1,7 @@
-"""Signals in the workers of a loader: a stop is the run's own affair, which still needs its workers to end in order.
+"""Signals in the workers of a loader: workers ignore stop signals, so that the run can finish its step and save.
 
-A terminal sends Ctrl-C, and many a scheduler SIGTERM, to all processes of a program. A worker that ends by it is an
-error in the process that it loads for, which then could neither finish its step nor save.
+A terminal sends SIGINT (Ctrl-C) to all processes of a program, and many schedulers do the same with SIGTERM. A worker
+that such a signal ends raises an error in the training process, which then can neither finish its step nor save.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def starting_workers() -> Iterator[None]:
-    """Enclose the start of workers, which begin deaf to SIGTERM: so are then all threads that come up in them.
+def block_sigterm() -> Iterator[None]:
+    """Block SIGTERM in this thread while workers start. Workers, and all threads that start in them, inherit this.
 
-    Some packages, as OpenTelemetry, which wandb brings along, start threads of theirs again in each forked process.
+    Some packages start threads again in each forked process. OpenTelemetry, a dependency of wandb, is one.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -29,22 +29,25 @@ def starting_workers() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def outlive_signals(worker: int) -> None:
-    """Have this process, a worker, go on when it is told to stop by anybody but the process that it loads for.
+def ignore_stop_signals(worker: int) -> None:
+    """Ignore stop signals in this worker process, except a SIGTERM from the process that it loads for.
+
+    A `worker_init_fn` of torch's DataLoader.
 
     Args:
-        worker: its number.
+        worker: number of the worker.
     """
     for name in ("SIGINT", "SIGUSR1"):
-        if hasattr(signal, name):  # Windows has fewer of them
+        if hasattr(signal, name):  # Windows has no SIGUSR1
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     if hasattr(signal, "sigwaitinfo"):
-        # By SIGTERM a loader ends a worker that hangs. Only a thread that waits for it learns who sent it.
+        # A loader ends a hanging worker with SIGTERM. Only a thread that waits for the signal learns who sent it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_end_for, args=(os.getppid(),), daemon=True, name="signals").start()
+        threading.Thread(target=_exit_when_told, args=(os.getppid(),), daemon=True, name="signals").start()
 
 
-def _end_for(parent: int) -> None:
+def _exit_when_told(parent: int) -> None:
+    """Wait for a SIGTERM from the parent process, then exit."""
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
     os._exit(0)

@@ -1,0 +1,146 @@
+"""TrainerInputs: what a Trainer was given, frozen and validated. A hyperparameter search builds trials from it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...events.errors import ArgumentError
+from ..arguments import TrainingArguments
+from ..data.build import length_of
+from ..data.collators.default import Collator, default_data_collator
+from ..data.collators.padding import DataCollatorWithPadding
+from ..evaluation.outputs import EvalPrediction
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class TrainerInputs:
+    """The arguments of `Trainer(...)`. `Trainer` documents each."""
+
+    model: nn.Module | None = None
+    args: Any = None
+    data_collator: Collator | None = None
+    train_dataset: Any = None
+    eval_dataset: Any = None
+    processing_class: Any = None
+    model_init: Callable[..., nn.Module] | None = None
+    compute_loss_func: Callable[..., torch.Tensor] | None = None
+    compute_metrics: Callable[[EvalPrediction], dict[str, Any]] | None = None
+    callbacks: list[Any] | None = None
+    optimizers: tuple[Any, Any] = (None, None)
+    optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None
+    preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None
+    criterion: Callable[[Any, Any], torch.Tensor] | None = None
+    tokenizer: Any = None
+
+    @property
+    def training_arguments(self) -> TrainingArguments:
+        """The training arguments; `TrainingArguments("tmp_trainer")` by default.
+
+        Raises:
+            ArgumentError: if `args` is something else.
+        """
+        return TrainingArguments(output_dir="tmp_trainer") if self.args is None else _checked(self.args)
+
+    @property
+    def processor(self) -> Any:
+        """The tokenizer or processor, under its present or its older name."""
+        return self.processing_class if self.processing_class is not None else self.tokenizer
+
+    @property
+    def collator(self) -> Collator:
+        """The collator: the given one, one that pads with the tokenizer, or one that stacks."""
+        if self.data_collator:
+            return self.data_collator
+        return DataCollatorWithPadding(self.processor) if hasattr(self.processor, "pad") else default_data_collator
+
+    def check_model(self) -> None:
+        """Refuse a model that is no module, and refuse both or neither of `model` and `model_init`.
+
+        Raises:
+            ArgumentError: with the remedy.
+        """
+        model: object = self.model
+        if not isinstance(model, (nn.Module, type(None))):
+            kind = type(model).__name__
+            raise ArgumentError(
+                f"`model` is a {kind}. Pass a torch.nn.Module, such as `from_pretrained(name)` returns."
+            )
+        if (self.model is None) == (self.model_init is None):
+            raise ArgumentError("Pass either `model` or `model_init` to the Trainer, not both and not neither.")
+
+    def check(self, args: TrainingArguments) -> None:
+        """Refuse inputs that cannot work, all of them in one error.
+
+        Raises:
+            ArgumentError: that lists every problem with its remedy.
+        """
+        problems = [*self._data_problems(args), *self._optimizer_problems(args), *self._metric_problems(args)]
+        if problems:
+            raise ArgumentError("The Trainer cannot be built:\n- " + "\n- ".join(problems))
+
+    def _data_problems(self, args: TrainingArguments) -> Iterator[str]:
+        if args.eval_strategy != "no":
+            if self.eval_dataset is None:
+                yield f"`eval_strategy={str(args.eval_strategy)!r}` needs an `eval_dataset`. Pass one, or set 'no'."
+            sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
+            for name, dataset in sets.items():
+                if length_of(dataset) == 0:
+                    yield f"`eval_dataset`{f' {name!r}' if name else ''} has no samples. Leave it out."
+        if self.train_dataset is not None and length_of(self.train_dataset) is None and args.max_steps <= 0:
+            yield "`train_dataset` has no length, so the number of steps is unknown. Set `max_steps`."
+
+    def _optimizer_problems(self, args: TrainingArguments) -> Iterator[str]:
+        optimizers = any(part is not None for part in self.optimizers)
+        if optimizers and self.model_init is not None:
+            yield "`optimizers` belong to one model, but `model_init` makes new ones. Use `optimizer_cls_and_kwargs`."
+        if self.optimizers[0] is not None and self.optimizer_cls_and_kwargs is not None:
+            yield "`optimizers` and `optimizer_cls_and_kwargs` both set the optimizer. Pass one of them."
+        if optimizers and args.auto_find_batch_size:
+            yield "`auto_find_batch_size` builds several optimizers. Pass `optimizer_cls_and_kwargs`, not `optimizers`."
+
+    def _metric_problems(self, args: TrainingArguments) -> Iterator[str]:
+        if args.batch_eval_metrics and not _takes(self.compute_metrics, "compute_result"):
+            yield (
+                "`batch_eval_metrics` calls `compute_metrics(prediction, compute_result=...)`, with True for the last "
+                "batch. Add the parameter `compute_result` to the function."
+            )
+        if self.criterion is not None and self.compute_loss_func is not None:
+            yield "`criterion` and `compute_loss_func` both compute the loss. Pass one of them."
+
+    def updated(self, trainer: Any) -> TrainerInputs:
+        """Return these inputs with the values that the user has since set on the trainer, such as `data_collator`."""
+        now = vars(trainer)
+        return replace(self, **{field.name: now[field.name] for field in fields(self) if field.name in now})
+
+
+def _checked(given: Any) -> TrainingArguments:
+    if isinstance(given, TrainingArguments):
+        return given
+    raise ArgumentError(_wrong_arguments(given))
+
+
+def _wrong_arguments(given: Any) -> str:
+    """Return the message for `args` that are no TrainingArguments."""
+    kind = type(given)
+    theirs = next((base for base in kind.__mro__ if base.__module__.partition(".")[0] == "transformers"), None)
+    if theirs is not None:
+        name = theirs.__name__
+        return (
+            f"`args` is a transformers.{name}. Use trainbus.{name}, which takes the same arguments: write "
+            f"`from trainbus import {name}` in place of `from transformers import {name}`."
+        )
+    remedy = "Pass a loss by name, as `criterion=...`" if callable(given) else "Build it with TrainingArguments(...)"
+    return f"`args` is a {kind.__name__}, not TrainingArguments. {remedy}."
+
+
+def _takes(function: Any, name: str) -> bool:
+    if function is None:
+        return True
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

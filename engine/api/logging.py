@@ -1,0 +1,83 @@
+"""The Trainer's methods for logs and metrics."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+from .base import TrainerBase
+
+
+class LoggingMethods(TrainerBase):
+    """Logs values, and prints and writes metrics."""
+
+    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
+        """Add values to `state.log_history` and announce `on_log`.
+
+        The history also keeps what handlers add to `logs` before the reporters run. Override it to log otherwise.
+
+        Args:
+            logs: name -> value. `epoch` is added.
+            start_time: not used.
+        """
+        run = self.run
+        logs["epoch"] = run.state.epoch
+        entry = {**logs, "step": run.state.global_step}
+        run.state.log_history.append(entry)
+        run.logs = logs
+        self.bus.announce("on_log")
+        entry.update({key: value for key, value in logs.items() if key not in entry})
+
+    def log_metrics(self, split: str, metrics: dict[str, Any]) -> None:
+        """Print metrics as an aligned table, on rank 0.
+
+        Args:
+            split: what they belong to: `train`, `eval` or `test`.
+            metrics: as `train`, `evaluate` or `predict` return them.
+        """
+        if self.is_world_process_zero():
+            words = {key: str(value) for key, value in sorted(self.metrics_format(metrics).items())}
+            keys, values = (max(map(len, column), default=0) for column in (words, words.values()))
+            print(f"***** {split} metrics *****")
+            for key, value in words.items():
+                print(f"  {key:<{keys}} = {value:>{values}}")
+
+    @staticmethod
+    def metrics_format(metrics: dict[str, Any]) -> dict[str, Any]:
+        """Return metrics for display: times as h:mm:ss, operations in GF, memory in MB, floats with 4 digits."""
+        return {key: _readable(key, value) for key, value in metrics.items()}
+
+    def save_metrics(self, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
+        """Write metrics as `<split>_results.json` to the output folder, on rank 0.
+
+        Args:
+            split: what they belong to.
+            metrics: as `train`, `evaluate` or `predict` return them.
+            combined: also merge them into `all_results.json`.
+        """
+        if not self.is_world_process_zero():
+            return
+        folder = Path(self.args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_json(folder / f"{split}_results.json", metrics)
+        if combined:
+            path = folder / "all_results.json"
+            earlier = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            _write_json(path, {**earlier, **metrics})
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=4, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _readable(key: str, value: Any) -> Any:
+    if "_mem_" in key:
+        return f"{int(value) >> 20}MB"
+    if key.endswith("_runtime"):
+        whole = datetime.timedelta(seconds=int(value))
+        return f"{whole}.{round(value % 1 * 100):02d}"
+    if key == "total_flos":
+        return f"{int(value) >> 30}GF"
+    return round(value, 4) if isinstance(value, float) else value

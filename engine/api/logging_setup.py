@@ -1,0 +1,19 @@
+"""Logging set-up: print the messages of this library."""
+
+from __future__ import annotations
+
+import logging
+
+
+def print_messages(level: int) -> None:
+    """Print the library's log messages.
+
+    Messages go to stderr, unless the program has configured a handler for them.
+
+    Args:
+        level: lowest level to print, such as `logging.INFO`.
+    """
+    logger = logging.getLogger(__name__.partition(".")[0])
+    logger.setLevel(level)
+    if not logger.hasHandlers():
+        logger.addHandler(logging.StreamHandler())

@@ -1,0 +1,195 @@
+"""The Trainer's methods for the optimizer and the learning-rate schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...events.errors import ArgumentError
+from ..arguments import TrainingArguments
+from ..optim.build import (
+    build_given,
+    build_optimizer,
+    class_and_options,
+    decay_parameter_names,
+    parameter_groups,
+)
+from ..optim.schedules import get_scheduler
+from .base import TrainerBase
+from .overrides import is_overridden
+
+
+class OptimizerMethods(TrainerBase):
+    """Builds the optimizer and the schedule, and answers questions about them."""
+
+    optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None
+    _given_optimizers: tuple[Any, Any]
+    """The optimizer and the schedule of the user; None for each that the arguments define."""
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer; None before training."""
+        return self.run.optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Any) -> None:
+        self.run.optimizer = optimizer
+
+    @property
+    def lr_scheduler(self) -> Any:
+        """The learning-rate schedule; None before training."""
+        return self.run.lr_scheduler
+
+    @lr_scheduler.setter
+    def lr_scheduler(self, scheduler: Any) -> None:
+        self.run.lr_scheduler = scheduler
+
+    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+        """Create the optimizer and the schedule. Override it, or one of the two methods that it calls.
+
+        Args:
+            num_training_steps: optimizer steps of the whole run.
+        """
+        self.create_optimizer()
+        self.create_scheduler(num_training_steps)
+
+    def create_optimizer(self) -> Any:
+        """Create the optimizer from the arguments, unless one exists."""
+        if self.run.optimizer is None:
+            args, model = self.args, self.run.model
+            groups = parameter_groups(model, args.weight_decay, self.get_decay_parameter_names(model))
+            given = self.optimizer_cls_and_kwargs
+            if given is None and is_overridden(self, "get_optimizer_cls_and_kwargs"):
+                given = self.get_optimizer_cls_and_kwargs(args, model)
+            if given is not None:
+                self.run.optimizer = build_given(*given, model, groups)
+            else:
+                self.run.optimizer = build_optimizer(
+                    args.optim,
+                    groups,
+                    lr=args.learning_rate,
+                    betas=(args.adam_beta1, args.adam_beta2),
+                    eps=args.adam_epsilon,
+                    weight_decay=args.weight_decay,
+                    warmup_steps=args.get_warmup_steps(self.run.state.max_steps),
+                    optim_args=args.optim_args,
+                    model=model,
+                    target_modules=args.optim_target_modules,
+                )
+        return self.run.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Create the learning-rate schedule from the arguments, unless one exists.
+
+        Args:
+            num_training_steps: optimizer steps of the whole run.
+            optimizer: the optimizer to schedule; by default the run's.
+        """
+        if self.run.lr_scheduler is None:
+            self.run.lr_scheduler = get_scheduler(
+                self.args.lr_scheduler_type,
+                self.run.optimizer if optimizer is None else optimizer,
+                self.args.get_warmup_steps(num_training_steps),
+                num_training_steps,
+                **(self.args.lr_scheduler_kwargs or {}),
+            )
+        return self.run.lr_scheduler
+
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(args: TrainingArguments, model: nn.Module | None = None) -> tuple[Any, Any]:
+        """Return the optimizer class that the arguments name, and its options.
+
+        If it is overridden, the trainer builds the optimizer from what it returns.
+
+        Args:
+            args: name the optimizer.
+            model: not used.
+
+        Raises:
+            ArgumentError: for options that the optimizer does not take.
+            MissingExtra: if the optimizer's package is not installed.
+        """
+        return class_and_options(
+            args.optim,
+            lr=args.learning_rate,
+            betas=(args.adam_beta1, args.adam_beta2),
+            eps=args.adam_epsilon,
+            weight_decay=args.weight_decay,
+            warmup_steps=args.get_warmup_steps(args.max_steps),
+            optim_args=args.optim_args,
+        )
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """Return the names of the parameters with weight decay: all but biases and normalisation layers.
+
+        Override it for another choice.
+        """
+        decaying = decay_parameter_names(model)
+        return [name for name, _ in model.named_parameters() if name in decaying]
+
+    def get_learning_rates(self) -> list[float]:
+        """Return the learning rate of each parameter group.
+
+        Raises:
+            ArgumentError: if there is no optimizer yet.
+        """
+        return [group["lr"] for group in self._parameter_groups()]
+
+    def get_optimizer_group(self, param: nn.Parameter | None = None) -> Any:
+        """Return the parameter group that contains a parameter, or None.
+
+        Args:
+            param: the parameter; without it, returns the list of each group's parameters.
+
+        Raises:
+            ArgumentError: if there is no optimizer yet.
+        """
+        groups = self._parameter_groups()
+        if param is None:
+            return [group["params"] for group in groups]
+        return next((group for group in groups if any(each is param for each in group["params"])), None)
+
+    def _parameter_groups(self) -> list[dict[str, Any]]:
+        if self.run.optimizer is None:
+            raise ArgumentError("There is no optimizer yet. Call this during or after training.")
+        groups: list[dict[str, Any]] = self.run.optimizer.param_groups
+        return groups
+
+    # Building, through the seams.
+
+    def _use_given_optimizers(self) -> None:
+        """Use the user's optimizer and schedule, if there are any."""
+        self.run.optimizer, self.run.lr_scheduler = self._given_optimizers
+
+    def _forget_schedule(self) -> None:
+        """Drop the schedule of an earlier run: it has the length of that run."""
+        if self._given_optimizers[1] is None:
+            self.run.lr_scheduler = None
+
+    def _make_optimizer(self, num_training_steps: int) -> None:
+        """Build the optimizer through the seam `make_optimizer`.
+
+        Raises:
+            ArgumentError: if a callback replaced the optimizer that the user's schedule belongs to.
+        """
+        run = self.run
+        if is_overridden(self, "create_optimizer_and_scheduler"):
+            self.create_optimizer_and_scheduler(num_training_steps)
+        run.optimizer = run.seams.make_optimizer(self.create_optimizer)
+        if getattr(run.lr_scheduler, "optimizer", run.optimizer) is not run.optimizer:
+            raise ArgumentError(
+                f"The schedule {type(run.lr_scheduler).__name__} belongs to an optimizer that "
+                f"{run.seams.filled_by('make_optimizer') or 'another'} replaced. Pass only the optimizer, and build "
+                "the schedule with `lr_scheduler_type` or in an override of `create_scheduler`."
+            )
+
+    def _make_schedule(self, num_training_steps: int) -> None:
+        """Build the schedule through the seam `make_schedule`."""
+
+        def create() -> Any:
+            self.create_scheduler(num_training_steps)
+            return self.run.lr_scheduler  # an override of `create_scheduler` may return nothing
+
+        self.run.lr_scheduler = self.run.seams.make_schedule(create)

@@ -1,0 +1,44 @@
+"""Seeding: set the seeds of all random number generators, and ask for deterministic operations."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+import torch
+
+
+def set_seed(seed: int, deterministic: bool = False) -> None:
+    """Seed the random number generators of Python, numpy and torch, on all devices.
+
+    Args:
+        seed: any integer. numpy receives it modulo 2**32.
+        deterministic: also restrict torch to deterministic operations. They are slower. An operation without a
+            deterministic version raises `RuntimeError`.
+    """
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    torch.cuda.manual_seed_all(seed)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with this setting
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
+
+
+def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
+    """Seed all generators and restrict torch and CUDA to deterministic operations.
+
+    Deterministic operations are slower. Call this function before the first use of CUDA: CUDA reads the environment
+    variables once.
+
+    Args:
+        seed: any integer.
+        warn_only: warn about an operation without a deterministic version. By default it raises `RuntimeError`.
+    """
+    os.environ["CUDA_LAUNCH_BLOCKING"] = "1"
+    os.environ["FLASH_ATTENTION_DETERMINISTIC"] = "1"
+    set_seed(seed, deterministic=True)
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)

@@ -1,0 +1,125 @@
+"""Progress of a loader within an epoch, and the state with which another loader resumes there."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..checkpoint.rng_state import random_states
+from .batches import as_plain, is_storable
+from .streaming_shards import PaddedBatch
+
+logger = logging.getLogger(__name__)
+
+END = object()
+"""Marks the end of an epoch in place of a batch."""
+
+
+@dataclass
+class EpochProgress:
+    """One iteration over the data: what it started from and how far it is."""
+
+    began: dict[str, Any]
+    """RNG states at its start. They seed the workers, and a stream that is read again needs them."""
+    first: dict[int, int] = field(default_factory=dict)
+    """Samples, over all ranks, that an earlier session took, by worker number. Without workers, or in a map-style
+    dataset, the number is 0."""
+    rows: dict[int, int] = field(default_factory=dict)
+    """Samples, over all ranks, that are done, by worker number: `first` and the batches that were yielded."""
+    part: int = 0
+    """Number of the worker that made the last batch."""
+    pulled: int = 0
+    """Batches taken from the dataset, the prefetched one included."""
+    ahead: Any = None
+    """The prefetched batch; `END` if there are no more; None before the first."""
+    keeps_state: bool = False
+    """Whether to save the dataset's own position, which is then restored."""
+    dataset: Any = None
+    """The dataset's own position before the last batch was taken, if `keeps_state`."""
+    workers: dict[int, Any] = field(default_factory=dict)
+    """RNG states of each worker after its last batch, by worker number."""
+
+    def resume_state(self, parts: list[int], order: Any) -> dict[str, Any]:
+        """Return the state for a checkpoint: nested values with tensors.
+
+        The state contains the prefetched batch: a collator that draws random numbers would make another batch if it
+        were fetched again. A batch that a checkpoint cannot hold is left out and fetched again.
+
+        Args:
+            parts: the loader's `parts`.
+            order: state of the sampler, if the sampler draws a new order in each epoch.
+        """
+        over = self.ahead is END
+        ahead = as_padded(self.ahead)
+        kept = not over and is_storable(ahead.batch)
+        return {
+            "began": self.began,
+            "first": by_name(self.first),
+            "rows": by_name(self.rows),
+            "parts": parts,
+            "part": self.part,
+            "pulled": self.pulled - (not over and not kept),
+            "over": over,
+            "ahead": {"batch": as_plain(ahead.batch), "extra": ahead.padding_rows} if kept else None,
+            "workers": by_name(self.workers),
+            "order": order,
+            "dataset": self.dataset,
+        }
+
+
+def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: bool) -> dict[str, Any]:
+    """Return a state that resumes after the samples that are done, with batches of any size.
+
+    Args:
+        state: some or all of what `EpochProgress.resume_state` returned. If it does not say which samples are done, or
+            the stream is now read in other parts, `row` says how many samples of the epoch are done, over all ranks.
+        parts: the loader's `parts` now.
+        is_stream: whether the loader reads a stream.
+        warns: log a warning if a stream is now read in other parts than before.
+    """
+    resumed = {**state, "pulled": 0, "ahead": None, "over": False, "workers": {}, "dataset": None}
+    if not is_stream:
+        # With a map-style dataset, these states only seed workers. The former ones would repeat their random draws.
+        resumed["began"] = random_states()
+    if "rows" not in state or state.get("parts") != parts:
+        resumed["rows"] = by_name(divided(state["row"], parts))
+        before = state.get("parts", [1, 1])
+        if warns and before != parts:
+            logger.warning(
+                "The stream of this epoch was read in %d part(s), by processes of their own or by workers, and now "
+                "there are %d. It is unknown which samples of each part are done. Some samples may come twice in this "
+                "epoch, and others not at all. To avoid this, resume with the same number of ranks and workers.",
+                math.prod(before),
+                math.prod(parts),
+            )
+    resumed["first"] = resumed["rows"]
+    return resumed
+
+
+def divided(rows: int, parts: list[int]) -> dict[int, int]:
+    """Return the number of samples that are done, by worker number, if all workers have done equally many.
+
+    Args:
+        rows: samples that are done, over all ranks.
+        parts: the loader's `parts`.
+    """
+    processes, workers = parts
+    ends = [rows // processes * part // workers for part in range(workers + 1)]
+    return {part: ends[part + 1] - ends[part] for part in range(workers)}
+
+
+def as_padded(batch: Any) -> PaddedBatch:
+    """Return a batch as a `PaddedBatch`, without padding rows unless it is one already."""
+    return batch if isinstance(batch, PaddedBatch) else PaddedBatch(batch, 0)
+
+
+def by_name(values: dict[int, Any]) -> dict[str, Any]:
+    """Return values by number with the numbers as strings, because checkpoints store string keys."""
+    return {str(number): value for number, value in values.items()}
+
+
+def by_number(values: dict[str, Any]) -> dict[int, Any]:
+    """Reverse `by_name`."""
+    return {int(name): value for name, value in values.items()}

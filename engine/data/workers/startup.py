@@ -1,0 +1,68 @@
+"""Start of workers: their seeds, and their RNG states before and after each batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils.data import get_worker_info
+
+from ...api.seeding import set_seed
+from ...checkpoint.rng_state import random_states, restore_random_states
+from ..batches import map_tensors
+from ..collators.default import Collator
+from .signals import ignore_stop_signals
+
+
+@dataclass
+class WorkerBatch:
+    """A batch with the number and the RNG states of the worker that made it."""
+
+    batch: Any
+    """The batch; None if the worker was given no samples."""
+    worker: int
+    """Number of the worker, from 0."""
+    states: dict[str, Any]
+    """RNG states of the worker after it made the batch."""
+
+    def pin_memory(self) -> WorkerBatch:
+        """Return a copy with the batch in pinned memory. torch calls this method."""
+        return WorkerBatch(map_tensors(torch.Tensor.pin_memory, self.batch), self.worker, self.states)
+
+
+@dataclass
+class WorkerCollator:
+    """A collator that returns a `WorkerBatch` in a worker, and a plain batch elsewhere."""
+
+    collator: Collator
+    """Makes the batch."""
+
+    def __call__(self, features: list[Any]) -> Any:
+        worker = get_worker_info()
+        if worker is None:
+            return self.collator(features)
+        batch = self.collator(features) if features else None
+        return WorkerBatch(batch, worker.id, random_states())
+
+
+@dataclass
+class WorkerInit:
+    """The `worker_init_fn` of training loaders: seeds a worker, or restores the RNG states of its predecessor."""
+
+    workers: int
+    """Number of workers of the loader."""
+    rank: int
+    """Rank that the workers load for."""
+    seeds: bool = True
+    """Whether to seed workers here. Workers of a stream keep torch's seeds, as in transformers."""
+    states: dict[int, Any] = field(default_factory=dict)
+    """RNG states to restore, by worker number. The loader sets them before workers start."""
+
+    def __call__(self, worker: int) -> None:
+        """Initialize this worker process; `worker` is its number."""
+        ignore_stop_signals(worker)
+        if self.seeds:
+            set_seed(self.workers * self.rank + torch.initial_seed() % 2**32)
+        if worker in self.states:
+            restore_random_states(self.states[worker])

@@ -1,0 +1,52 @@
+"""Metrics of an evaluation: checked, named, averaged, and made equal on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...events.errors import ArgumentError
+from ..distributed.ranks import Ranks
+from .outputs import plain
+
+_SHARED_TYPES = (bool, int, float, str)
+"""Types of metrics on which callbacks base decisions, besides None."""
+
+
+def finished_metrics(metrics: Any, row_losses: Any, prefix: str, *, filter_nonfinite: bool) -> dict[str, Any]:
+    """Return the metrics of an evaluation as plain values, with the mean loss, each name starting with the prefix.
+
+    Args:
+        metrics: what `compute_metrics` returned.
+        row_losses: loss of each row, shape (rows,); None if there is none.
+        prefix: start of each name, such as `eval`.
+        filter_nonfinite: leave NaN and infinite losses out of the mean, if any finite loss remains.
+
+    Raises:
+        ArgumentError: if `metrics` is not a mapping.
+    """
+    if not isinstance(metrics, Mapping):
+        raise ArgumentError(
+            f"`compute_metrics` returned a {type(metrics).__name__}. Return a dict of names and numbers, such as "
+            "{'accuracy': 0.9}."
+        )
+    values = plain(dict(metrics))
+    if row_losses is not None:
+        finite = row_losses[np.isfinite(row_losses)] if filter_nonfinite else row_losses
+        values[f"{prefix}_loss"] = (finite if finite.size else row_losses).mean().item()
+    return {key if key.startswith(f"{prefix}_") else f"{prefix}_{key}": value for key, value in values.items()}
+
+
+def metrics_of_first(ranks: Ranks, metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return the metrics of rank 0, so that decisions based on them are the same on all ranks.
+
+    Each rank computes its own metrics. They may differ if a rank rounds differently or draws random numbers. Numbers,
+    strings and None come from rank 0; other values stay those of this rank. Every rank must call this function.
+    """
+    if ranks.single_process:
+        return metrics
+    shared = {name: value for name, value in metrics.items() if value is None or isinstance(value, _SHARED_TYPES)}
+    of_first: dict[str, Any] = ranks.of_first(shared)
+    return {**{name: value for name, value in metrics.items() if name not in shared}, **of_first}

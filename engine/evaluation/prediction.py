@@ -1,0 +1,75 @@
+"""Prediction of one batch: loss, logits and labels, without gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data.batches import detach
+from ..loss.objective import Objective
+
+
+def prediction_step(
+    model: nn.Module,
+    batch: Any,
+    loss_only: bool,
+    ignore_keys: list[str] | None,
+    objective: Objective,
+    compute_loss: Any,
+) -> tuple[Any, Any, Any]:
+    """Return loss, logits and labels of a batch, without gradients. Each is None if it does not exist.
+
+    Args:
+        model: the model, in evaluation mode.
+        batch: the batch, on the model's device.
+        loss_only: return neither logits nor labels.
+        ignore_keys: keys of the outputs that are not logits; by default the model config's
+            `keys_to_ignore_at_inference`.
+        objective: knows the names of the labels.
+        compute_loss: called as `compute_loss(model, batch)`; returns loss and outputs.
+
+    Returns:
+        The mean loss, a scalar; logits and labels of shape (rows, ...), or tuples of such tensors.
+    """
+    if ignore_keys is None:
+        config = getattr(model, "config", None)
+        ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])) if config else []
+    labels = objective.labels_in(batch)
+    loss = None
+    with torch.no_grad():
+        if objective.has_loss(batch):
+            loss, outputs = compute_loss(model, batch)
+            loss = loss.detach().mean()
+            skipped = [*ignore_keys, "loss"]
+        else:
+            outputs = objective.forward(model, batch)
+            skipped = ignore_keys
+    if loss_only:
+        return loss, None, None
+    logits = detach(_logits(outputs, skipped, drop_first=loss is not None and objective.model_returns_loss))
+    return loss, logits, labels
+
+
+def main_input(model: nn.Module, batch: Any) -> Any:
+    """Return the model's main input: the entry `model.main_input_name` (default `input_ids`), or the first element."""
+    return batch.get(getattr(model, "main_input_name", "input_ids")) if isinstance(batch, Mapping) else batch[0]
+
+
+def _logits(outputs: Any, skipped: list[str], drop_first: bool) -> Any:
+    """Return the outputs that are logits: one value, or a tuple of several.
+
+    Args:
+        outputs: outputs of the model.
+        skipped: keys of a mapping that are not logits.
+        drop_first: leave out the first element of a tuple, which is the loss.
+    """
+    if isinstance(outputs, Mapping):
+        outputs = tuple(value for key, value in outputs.items() if key not in skipped)
+    elif isinstance(outputs, (tuple, list)):
+        outputs = tuple(outputs[1:] if drop_first else outputs)
+    else:
+        return outputs
+    return outputs[0] if len(outputs) == 1 else outputs

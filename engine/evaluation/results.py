@@ -1,0 +1,119 @@
+"""Results of an evaluation in progress: losses, predictions, labels and inputs of all ranks, and how many rows."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..distributed.ranks import Ranks
+from .gathering import Gathered, first_rows, gather_rows
+from .outputs import EvalPrediction
+
+
+class BatchResult(NamedTuple):
+    """What this rank computed for one batch. Each value except `rows` may be None."""
+
+    rows: int
+    """Number of rows, without padding rows."""
+    loss: Any
+    """Mean loss, a scalar tensor."""
+    predictions: Any
+    """Logits of shape (rows, ...), or nested."""
+    labels: Any
+    """Labels of shape (rows, ...), or nested."""
+    inputs: Any
+    """Main input of the model, shape (rows, ...)."""
+
+
+class Results:
+    """Collects the results of all batches and ranks."""
+
+    def __init__(self, *, concat: bool, dataset_size: int | None, include_losses: bool, as_objects: bool) -> None:
+        """Start with nothing.
+
+        Args:
+            concat: join batches into one array; else keep a list of batches.
+            dataset_size: number of rows of the dataset; None if it has no length.
+            include_losses: give `compute_metrics` the loss of each row.
+            as_objects: gather pickled objects instead of tensors.
+        """
+        self.losses = Gathered(True)
+        self.predictions, self.labels, self.inputs = Gathered(concat), Gathered(concat), Gathered(concat)
+        self.dataset_size = dataset_size
+        self.rows_gathered = 0
+        """Rows of all batches and ranks, those that only fill up the last batch included."""
+        self.last_rows = 0
+        """Rows of the last batch, over all ranks."""
+        self._concat, self._include_losses, self._as_objects = concat, include_losses, as_objects
+        self._batch_rows: list[int] = []
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that count: the size of the dataset, or every row of a stream."""
+        return self.rows_gathered if self.dataset_size is None else self.dataset_size
+
+    @property
+    def has_last_pair(self) -> bool:
+        """Whether the last batch has predictions and labels on the device."""
+        return bool(self.predictions.parts and self.labels.parts)
+
+    def add(self, result: BatchResult, ranks: Ranks) -> None:
+        """Gather the results of one batch from all ranks. Every rank must call this method."""
+        gathered = (
+            (self.losses, result.loss.repeat(result.rows) if result.loss is not None else None),
+            (self.predictions, result.predictions),
+            (self.labels, result.labels),
+            (self.inputs, result.inputs),
+        )
+        self.last_rows = gather_rows(gathered, ranks, result.rows, as_objects=self._as_objects)
+        self.rows_gathered += self.last_rows
+        self._batch_rows.append(self.last_rows)
+
+    def last_prediction(self) -> EvalPrediction:
+        """Return predictions and labels of the last batch, as tensors on their device."""
+        rows = self.last_rows
+        if self.dataset_size is not None:
+            rows = min(rows, self.dataset_size - (self.rows_gathered - self.last_rows))
+        losses = self.losses.last(rows) if self._include_losses else None
+        return EvalPrediction(
+            self.predictions.last(rows), self.labels.last(rows), inputs=self.inputs.last(rows), losses=losses
+        )
+
+    def drop_batch(self) -> None:
+        """Drop predictions, labels and inputs that are not in host memory. Losses stay."""
+        for collection in (self.predictions, self.labels, self.inputs):
+            collection.drop()
+
+    def to_host(self) -> None:
+        """Move everything to host memory."""
+        for collection in (self.losses, self.predictions, self.labels, self.inputs):
+            collection.to_host()
+
+    def row_losses(self) -> Any:
+        """Return the loss of each row, shape (rows,), in the order of the loader; None if there is none.
+
+        The order is not the dataset's: the mean of another order rounds differently.
+        """
+        return self.losses.whole(self.rows)
+
+    def prediction(self, order: list[int] | None, row_losses: Any) -> EvalPrediction:
+        """Return predictions, labels and inputs of all rows, as numpy arrays in dataset order.
+
+        Args:
+            order: dataset index of each row, if the loader used another order than the dataset.
+            row_losses: what `row_losses` returned.
+        """
+        padding_rows = self.rows_gathered - self.rows
+        predictions, labels, inputs = (
+            collection.whole(self.rows, order, padding_rows)
+            for collection in (self.predictions, self.labels, self.inputs)
+        )
+        losses = None
+        if self._include_losses and row_losses is not None:
+            losses = (
+                first_rows(row_losses, self.rows, order)
+                if self._concat
+                else np.split(row_losses, np.cumsum(self._batch_rows)[:-1])
+            )
+        return EvalPrediction(predictions, labels, inputs=inputs, losses=losses)

@@ -1,0 +1,54 @@
+"""Item counts: the number of label items of a step, over which the losses of its batches are averaged.
+
+With gradient accumulation, batches of a step may hold different numbers of items. A loss that is summed and divided by
+the items of the whole step weights each item equally.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data.batches import IGNORED_LABEL
+
+
+def count_items(batches: Iterable[Any], labels_of: Callable[[Any], torch.Tensor]) -> torch.Tensor | None:
+    """Return the number of labels that are not ignored (-100), as a scalar float tensor; None if it is unknown.
+
+    Args:
+        batches: batches of one step on this rank.
+        labels_of: returns the labels of a batch that count. It raises TypeError, AttributeError or KeyError if the
+            batch has none.
+    """
+    try:
+        counts = [labels_of(batch).ne(IGNORED_LABEL).sum() for batch in batches]
+    except (TypeError, AttributeError, KeyError):
+        return None
+    return torch.stack(counts).sum() / 1 if counts else None  # transformers passes on a float too
+
+
+def predicted_labels(batch: Mapping[str, Any], shifted: bool) -> Any:
+    """Return the labels of a batch that the model predicts.
+
+    Args:
+        batch: has `shift_labels`, or `labels` of shape (rows, tokens, ...) or (rows, ...).
+        shifted: leave out the first label of each row, because the model predicts each label from the position before.
+
+    Raises:
+        KeyError: if the batch has neither.
+    """
+    if "shift_labels" in batch:
+        return batch["shift_labels"]
+    return batch["labels"][..., 1:] if shifted else batch["labels"]
+
+
+def loss_shifts_labels(model: nn.Module) -> bool:
+    """Whether the model's own loss is the causal loss of transformers, which never predicts the first label."""
+    losses = sys.modules.get("transformers.loss.loss_utils")
+    if losses is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return False
+    return losses.LOSS_MAPPING.get(getattr(model, "loss_type", None)) is losses.ForCausalLMLoss

@@ -1,0 +1,77 @@
+"""Label smoothing: cross entropy against a target that gives every class a part of the probability."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data.batches import IGNORED_LABEL
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LabelSmoother:
+    """Cross entropy with label smoothing (Szegedy et al., arXiv:1512.00567).
+
+    The loss is `(1 - epsilon) * nll + epsilon * mean over classes of -log p`. The operations and their order are the
+    ones of transformers' `LabelSmoother`, so results agree bit for bit.
+    """
+
+    epsilon: float = 0.1
+    """Probability that is spread evenly over all classes."""
+    ignored: int = IGNORED_LABEL
+    """Label of items that do not count."""
+
+    def __call__(self, logits: torch.Tensor, labels: torch.Tensor, shift: bool, items: Any) -> torch.Tensor:
+        """Return the loss, a scalar.
+
+        Args:
+            logits: shape (..., classes).
+            labels: class indices, shape (...) or (..., 1).
+            shift: compare the logits of each position with the label of the next position, as causal models do.
+            items: divisor of the summed loss; None divides by the number of labels that are not ignored.
+        """
+        if shift:
+            logits, labels = logits[..., :-1, :].contiguous(), labels[..., 1:].contiguous()
+        negative = -nn.functional.log_softmax(logits, dim=-1)
+        if labels.dim() == negative.dim() - 1:
+            labels = labels.unsqueeze(-1)
+        ignored = labels.eq(self.ignored)
+        likelihood = negative.gather(dim=-1, index=torch.clamp(labels, min=0))
+        spread = negative.sum(dim=-1, keepdim=True, dtype=torch.float32)
+        likelihood.masked_fill_(ignored, 0.0)
+        spread.masked_fill_(ignored, 0.0)
+        count = ignored.numel() - ignored.long().sum() if items is None else items
+        return (1 - self.epsilon) * (likelihood.sum() / count) + self.epsilon * (
+            spread.sum() / (count * negative.shape[-1])
+        )
+
+
+def smoother_for(model: nn.Module, epsilon: float) -> LabelSmoother | None:
+    """Return the smoother for a model; None if `epsilon` is 0 or the model's labels cannot be smoothed.
+
+    Label smoothing needs one class per item. A model with `problem_type="multi_label_classification"` in its config
+    gets no smoother, and a warning is logged.
+    """
+    if not epsilon:
+        return None
+    if getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification":
+        logger.warning(
+            "`label_smoothing_factor` is ignored: %s is configured for multi-label classification, and label smoothing "
+            "needs one class per sample.",
+            type(model).__name__,
+        )
+        return None
+    return LabelSmoother(epsilon)
+
+
+def is_causal(model: nn.Module) -> bool:
+    """Whether transformers lists the model as a causal language model, whose labels are shifted by one position."""
+    auto = sys.modules.get("transformers.models.auto.modeling_auto")
+    return auto is not None and type(model).__name__ in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
