@@ -32,7 +32,9 @@ class OptimizerArguments(Group):
         "Linear layers that GaLore and APOLLO project: 'all-linear', a list of parts of layer names, or one regular "
         "expression. Other optimizers ignore it.",
     )
-    weight_decay: float = arg(0.0, "Weight decay. Does not apply to biases and normalization layers.")
+    weight_decay: float = arg(
+        0.0, "Weight decay per step, multiplied by the learning rate. Biases and normalization layers do not decay."
+    )
     adam_beta1: float = arg(0.9, "Adam's decay rate of the first moment, in [0, 1).")
     adam_beta2: float = arg(0.999, "Adam's decay rate of the second moment, in [0, 1).")
     adam_epsilon: float = arg(1e-8, "Term that Adam adds to the denominator for numerical stability.")

@@ -300,7 +300,7 @@ def test_another_name_says_what_it_said_elsewhere(other, value, name, expected):
     assert getattr(args, name) == expected
 
 
-def test_names_without_effect_are_taken_with_the_values_that_have_none():
+def test_aliases_without_effect_warn():
     with pytest.warns(FutureWarning, match="`fp16_backend` has no effect; remove it") as caught:
         args = TrainingArguments(fp16_backend="auto", save_safetensors=True, use_legacy_prediction_loop=False)
     assert len(caught) == 1
@@ -322,14 +322,14 @@ def test_values_of_other_names_are_checked(name, value, takes):
 
 
 @pytest.mark.parametrize(("name", "value"), VALUES, ids=str)
-def test_a_value_that_is_left_out_is_refused_with_what_to_do_instead(name, value, tmp_path):
+def test_unsupported_value_raises_with_an_alternative(name, value, tmp_path):
     remedy = re.escape(VALUES[name, value])
     with pytest.raises(ArgumentError, match=rf"{name}.*{value}.*{remedy}"):
         Trainer(nn.Linear(2, 2), TrainingArguments(str(tmp_path), use_cpu=True, **{name: value}))
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_an_argument_that_is_left_out_is_refused_with_what_to_do_instead(name):
+def test_unsupported_argument_raises_with_an_alternative(name):
     assert ARGUMENTS[name] in refused(**{name: object()})
     assert TrainingArguments(**{name: None}) == TrainingArguments()
 
@@ -518,7 +518,7 @@ def test_a_file_is_read_where_one_may_stand(tmp_path):
     ],
     ids=str,
 )
-def test_what_does_not_go_together_is_said(values, said):
+def test_conflicting_arguments_raise(values, said):
     message = refused(**values)
     assert said in message
     assert "\n" not in message

@@ -25,7 +25,7 @@ def nothing_launched(monkeypatch: pytest.MonkeyPatch):
         ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK='-1', which is not a number of 0 or more"),
     ],
 )
-def test_an_environment_that_cannot_be_is_refused(found: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch):
+def test_invalid_launcher_environment_raises(found: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch):
     for name, value in found.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ArgumentError, match=f"{said}.*start the program with a launcher, such as torchrun"):

@@ -71,12 +71,12 @@ def test_frozen_weights_are_counted_too():
 
 
 @pytest.mark.parametrize("targets", [None, "", []])
-def test_no_targets_are_refused_with_what_to_write(targets):
+def test_missing_targets_raise_with_a_remedy(targets):
     with pytest.raises(ArgumentError, match=r"need optim_target_modules, .* Give 'all-linear', parts of layer names"):
         projected_groups(Net(), targets, {})
 
 
-def test_targets_that_name_nothing_are_refused_with_the_nearest():
+def test_unmatched_targets_raise_with_the_nearest_name():
     with pytest.raises(ArgumentError, match=r"no linear layer of Net; did you mean 'query'\? Its linear.*attn\.query,"):
         projected_groups(Net(), ["querry"], {})
     with pytest.raises(ArgumentError, match="of Embedding, which has none"):
@@ -85,7 +85,7 @@ def test_targets_that_name_nothing_are_refused_with_the_nearest():
         projected_groups(Net(), "(attn", {})
 
 
-def test_a_layer_that_is_named_and_not_linear_is_warned_of(caplog):
+def test_named_layers_that_are_not_linear_warn(caplog):
     assert split(["attn", "embed"])[1] == ["attn.query.weight", "attn.value.weight"]
     assert "names layers that are not nn.Linear and are not projected: embed, attn_norm." in caplog.text
     caplog.clear()
@@ -155,7 +155,7 @@ def test_resumes_to_the_weights_of_an_unbroken_run(case, packages, tmp_path):
     assert same_weights(weights(resumed.model), weights(unbroken.model))
 
 
-def test_a_weight_decay_that_has_no_effect_is_warned_of(packages, caplog):
+def test_ignored_weight_decay_warns(packages, caplog):
     model = Net()
     with caplog.at_level(logging.WARNING):
         build_optimizer("galore_adamw", parameter_groups(model, 0.1), lr=0.1, model=model, target_modules="all-linear")

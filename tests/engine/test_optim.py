@@ -402,12 +402,12 @@ def assert_same_groups(ours, theirs) -> None:
         assert mine == yours
 
 
-def test_optimizers_of_low_rank_ask_for_the_model(stand_ins):
+def test_galore_and_apollo_need_the_model(stand_ins):
     with pytest.raises(ArgumentError, match="'apollo_adamw' needs model="):
         build_optimizer("apollo_adamw", parameter_groups(tagger(), 0.0), lr=0.1, target_modules="all-linear")
 
 
-def test_eight_bit_optimizers_ask_for_the_model(stand_ins):
+def test_8bit_optimizers_need_the_model(stand_ins):
     with pytest.raises(ArgumentError, match="'lion_8bit' needs model="):
         build_optimizer("lion_8bit", parameter_groups(tagger(), 0.0), lr=0.1)
 
@@ -435,7 +435,7 @@ def test_a_package_that_is_too_old_is_named(stand_ins):
         build_optimizer("schedule_free_radam", parameter_groups(tagger(), 0.0), lr=0.1)
 
 
-def test_a_package_that_lacks_another_names_that(monkeypatch, tmp_path):
+def test_missing_dependency_of_a_package_is_named(monkeypatch, tmp_path):
     (tmp_path / "grokadamw.py").write_text("import no_such_module_at_all.inside\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "grokadamw", raising=False)
@@ -484,7 +484,7 @@ def test_optim_args_are_read_as_transformers_reads_them(text):
 
 
 @pytest.mark.parametrize("text", ["a", "a=1,", "=1", "a=1=2", ","])
-def test_optim_args_that_are_no_pairs_are_refused(text):
+def test_optim_args_without_name_and_value_raise(text):
     with pytest.raises(ArgumentError, match="is not name=value"):
         parse_optim_args(text)
 
@@ -504,6 +504,6 @@ def test_optim_args_that_are_no_pairs_are_refused(text):
         ("galore_adamw", "proj_type=standard", r"cannot read proj_type='standard' \(write one of std, reverse_std"),
     ],
 )
-def test_settings_that_cannot_be_used_are_refused(name, text, message):
+def test_invalid_options_raise(name, text, message):
     with pytest.raises(ArgumentError, match=message):
         build_optimizer(name, parameter_groups(tagger(), 0.0), lr=0.1, optim_args=text)

@@ -641,7 +641,7 @@ def test_training_arguments_check_what_a_dictionary_gives_them_as_in_a_call():
         ("b.yaml", None, "No such file"),
     ],
 )
-def test_a_file_that_is_wrong_is_named(tmp_path, complaint, name, text, message):
+def test_invalid_file_is_named(tmp_path, complaint, name, text, message):
     pytest.importorskip("yaml")
     path = tmp_path / name
     if text is not None:

@@ -242,14 +242,14 @@ def test_an_unknown_name_lists_the_known_and_the_nearest():
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_an_unknown_setting_names_the_schedule_and_its_settings(name):
+def test_unknown_option_raises_with_the_known_options(name):
     with pytest.raises(ArgumentError, match=f"{name!r} has no option 'num_cycle'") as caught:
         get_scheduler(name, make_optimizer(), 0, 1, num_cycle=1)
     for setting in accepted_kwargs(name):
         assert setting in str(caught.value)
 
 
-def test_settings_that_the_trainer_fills_in_are_not_the_users():
+def test_options_of_get_scheduler_are_not_user_options():
     assert accepted_kwargs("polynomial") == ("lr_end", "power", "last_epoch")
     assert "optimizer" not in accepted_kwargs("greedy")
     with pytest.raises(ArgumentError, match="no option 'lr_init'"):
@@ -276,7 +276,7 @@ def test_settings_that_the_trainer_fills_in_are_not_the_users():
         ("greedy", (), {"min_lr": [0.1]}, "min_lr has 1 values for 2 parameter groups"),
     ],
 )
-def test_impossible_settings_are_refused_when_the_schedule_is_built(name, steps, kwargs, message):
+def test_invalid_options_raise_when_the_schedule_is_built(name, steps, kwargs, message):
     with pytest.raises(ArgumentError, match=message):
         get_scheduler(name, make_optimizer(), *steps, **kwargs)
 
@@ -294,6 +294,6 @@ def test_greedy_prints_its_moves_when_asked(capsys):
     assert "learning rate of group 0" in capsys.readouterr().out
 
 
-def test_greedy_refuses_what_is_no_optimizer():
+def test_greedy_raises_without_an_optimizer():
     with pytest.raises(TypeError, match="list is not an Optimizer"):
         GreedyLR([])
