@@ -1,14 +1,14 @@
-"""How long training stands still for a checkpoint, beside transformers' Trainer, and what it costs otherwise.
+"""Measure how long a checkpoint stalls training, compared with transformers' Trainer, and its total cost.
 
     python benchmarks/checkpoint_stall.py
     python benchmarks/checkpoint_stall.py --millions 60 --saves 5 --limit 0.25 --resume-limit 1
 
-Both train the same model with AdamW, which keeps two more numbers per weight, and save every few steps. A stall is what
-a step with a save takes longer than the median step of a run that saves nothing. What is written meanwhile slows down
-the steps beside it: the whole cost is what the run takes longer, per checkpoint. The two take turns.
+Both train the same model with AdamW, which keeps two values per weight, and save every few steps. The stall is the time
+of a step with a save, minus the median step of a run without saves. Writing in the background slows down other steps.
+The cost is the additional time of the whole run, per checkpoint. The two libraries alternate.
 
-Resuming is from the call of `train` to the beginning of the first step, each time in a new process, as it is in life.
-Torch's compiler, which optimizers import when the first is made, is imported before: transformers has done so by then.
+The resume time is from the call of `train` to the first step, each time in a new process. torch's compiler is imported
+before: optimizers import it when the first is built, and transformers has imported it by then.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from torch.utils.data import Dataset
 BETWEEN = 25
 """Steps from one save to the next."""
 RESUMES = 5
-"""How often each of the two resumes."""
+"""Resumes per library."""
 
 
-class Rows(Dataset):
-    """Rows of zeros and their labels."""
+class ZeroDataset(Dataset[dict[str, Any]]):
+    """Samples of zeros, and labels."""
 
     def __len__(self) -> int:
         return 10_000
@@ -53,7 +53,7 @@ class Rows(Dataset):
 
 
 class Large(nn.Module):
-    """So many million weights, of which a step touches all once and computes little."""
+    """A model of some million weights. A step reads all of them once and computes little."""
 
     def __init__(self, millions: float) -> None:
         super().__init__()
@@ -63,14 +63,14 @@ class Large(nn.Module):
         self.rows = nn.ParameterList(nn.Parameter(torch.randn(width, width)) for _ in range(round(millions)))
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        """Return the loss, to which every weight adds a little."""
+        """Return the loss, which depends on every weight."""
         logits = self.head(x)
         loss = nn.functional.cross_entropy(logits, labels) + 1e-9 * sum(row.sum() for row in self.rows)
         return {"loss": loss, "logits": logits}
 
 
 def arguments(folder: Path, saves: int) -> dict[str, Any]:
-    """Return what both are told."""
+    """Return the training arguments for both libraries."""
     return {
         "output_dir": str(folder),
         "max_steps": saves * BETWEEN + 1,
@@ -84,7 +84,7 @@ def arguments(folder: Path, saves: int) -> dict[str, Any]:
 
 
 def measured(library: Any, folder: Path, millions: float, saves: int) -> dict[str, float]:
-    """Train with and without saves; return seconds of a stall and of a whole checkpoint, and its bytes."""
+    """Train with and without saves. Return the seconds of a stall and of a whole checkpoint, and its bytes."""
     stamps: list[tuple[int, float]] = []
 
     class Stamps(library.TrainerCallback):
@@ -92,36 +92,36 @@ def measured(library: Any, folder: Path, millions: float, saves: int) -> dict[st
             stamps.append((state.global_step, time.perf_counter()))
 
     def steps_of(**more: Any) -> dict[int, float]:
-        """Train, and return the seconds from the beginning of each step to that of the next."""
+        """Train, and return the seconds between the beginnings of successive steps, by step."""
         stamps.clear()
         trainer(**more).train()
         return {step: later - earlier for (step, earlier), (_, later) in itertools.pairwise(stamps) if step > 1}
 
     def trainer(**more: Any) -> Any:
         args = library.TrainingArguments(**{**arguments(folder, saves), **more})
-        return library.Trainer(Large(millions), args, train_dataset=Rows(), callbacks=[Stamps()])
+        return library.Trainer(Large(millions), args, train_dataset=ZeroDataset(), callbacks=[Stamps()])
 
-    calm = steps_of(save_strategy="no")
-    took = steps_of()
-    usual = statistics.median(calm.values())
-    # The step that begins when n are done is the next; a save comes at the end of step `BETWEEN`, `2 * BETWEEN`, ...
-    stalls = [seconds - usual for step, seconds in took.items() if (step + 1) % BETWEEN == 0]
+    without_saves = steps_of(save_strategy="no")
+    with_saves = steps_of()
+    usual = statistics.median(without_saves.values())
+    # `on_step_begin` after n steps announces step n + 1. A save is at the end of step `BETWEEN`, `2 * BETWEEN`, ...
+    stalls = [seconds - usual for step, seconds in with_saves.items() if (step + 1) % BETWEEN == 0]
     last = folder / f"checkpoint-{saves * BETWEEN}"
     size = sum(path.stat().st_size for path in last.rglob("*") if path.is_file())
     return {
         "stall": statistics.median(stalls),
         "longest": max(stalls),
-        "cost": (sum(took.values()) - sum(calm.values())) / saves,
+        "cost": (sum(with_saves.values()) - sum(without_saves.values())) / saves,
         "bytes": size,
     }
 
 
 class FirstStep(Exception):
-    """The run that is measured has come to its first step."""
+    """The measured run has reached its first step."""
 
 
 def resumed(library: Any, folder: Path, millions: float, saves: int) -> float:
-    """Resume from the last checkpoint in a folder; return the seconds until the first step begins."""
+    """Resume from the last checkpoint in a folder. Return the seconds until the first step begins."""
 
     class Stop(library.TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -129,7 +129,7 @@ def resumed(library: Any, folder: Path, millions: float, saves: int) -> float:
             raise FirstStep
 
     args = library.TrainingArguments(**{**arguments(folder, saves), "save_strategy": "no"})
-    trainer = library.Trainer(Large(millions), args, train_dataset=Rows(), callbacks=[Stop()])
+    trainer = library.Trainer(Large(millions), args, train_dataset=ZeroDataset(), callbacks=[Stop()])
     importlib.import_module("torch._dynamo")
     began = [time.perf_counter()]
     with contextlib.suppress(FirstStep):
@@ -137,22 +137,22 @@ def resumed(library: Any, folder: Path, millions: float, saves: int) -> float:
     return began[1] - began[0]
 
 
-def resumed_elsewhere(name: str, folder: Path, millions: float, saves: int) -> float:
-    """Do so in a new process."""
+def resumed_in_new_process(name: str, folder: Path, millions: float, saves: int) -> float:
+    """Return the result of `resumed` in a new process."""
     words = ["--resume", name, str(folder), "--millions", str(millions), "--saves", str(saves)]
     done = subprocess.run([sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True, check=True)
     return float(done.stdout.split()[-1])
 
 
 def main() -> int:
-    """Measure, print, and return 1 if a stall or resuming takes longer than its limit."""
+    """Measure, print, and return 1 if the stall or the resume time exceeds its limit."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--millions", type=float, default=60, help="weights of the model, in millions (default: 60)")
     parser.add_argument("--saves", type=int, default=4, help="checkpoints of a run (default: 4)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: 3)")
-    parser.add_argument("--limit", type=float, help="the largest share of transformers' stall that is not a failure")
-    parser.add_argument("--resume-limit", type=float, help="the same of the time to resume")
-    parser.add_argument("--resume", nargs=2, metavar=("LIBRARY", "FOLDER"), help="only resume once, and print seconds")
+    parser.add_argument("--limit", type=float, help="fail if the stall exceeds this ratio to transformers")
+    parser.add_argument("--resume-limit", type=float, help="the same limit for the resume time")
+    parser.add_argument("--resume", nargs=2, metavar=("LIBRARY", "FOLDER"), help="resume once and print the seconds")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -177,7 +177,7 @@ def main() -> int:
     resumes: dict[str, list[float]] = {name: [] for name in found}
     for _ in range(RESUMES):
         for name, seconds_of in resumes.items():
-            seconds_of.append(resumed_elsewhere(name, home / name, options.millions, options.saves))
+            seconds_of.append(resumed_in_new_process(name, home / name, options.millions, options.saves))
     shutil.rmtree(home)
     print(f"{options.millions:g} million weights, {options.saves} checkpoints, {options.rounds} rounds; medians")
     print(f"{'':14}{'stall':>10}{'longest':>10}{'cost':>10}{'MB':>10}{'resume':>10}")

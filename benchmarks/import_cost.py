@@ -1,8 +1,8 @@
-"""What importing trainbus costs beside importing torch, which it needs anyway.
+"""Measure the import time of trainbus, relative to the import time of torch.
 
     python benchmarks/import_cost.py --limit 1.2
 
-Each import is that of a new process. They take turns, and what is compared are ratios within a round.
+Each import runs in a new process. The imports alternate, and the ratios are computed within a round.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ BASE = "import torch"
 IMPORTS = (BASE, "import trainbus", "from trainbus import Trainer, TrainingArguments")
 
 
-def seconds(statement, folder):
-    """Return how long a process takes that only imports, beginning to end."""
+def seconds(statement: str, folder: str) -> float:
+    """Return the seconds of a process that runs one import statement."""
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", statement], check=True, cwd=folder)
     return time.perf_counter() - began
 
 
-def main():
-    """Measure and show; return 1 if importing the Trainer is slower than the limit."""
+def main() -> int:
+    """Measure, print, and return 1 if the import of the Trainer exceeds the limit."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15, help="processes for each import")
-    parser.add_argument("--limit", type=float, help="fail if the Trainer takes more than this many times torch")
+    parser.add_argument("--rounds", type=int, default=15, help="processes per import")
+    parser.add_argument("--limit", type=float, help="fail if the Trainer exceeds this multiple of torch")
     options = parser.parse_args()
 
     with tempfile.TemporaryDirectory() as folder:
-        for statement in IMPORTS:  # once before, so that bytecode is written and files are cached
+        for statement in IMPORTS:  # warm-up: writes bytecode and fills the file cache
             seconds(statement, folder)
         rounds = [{statement: seconds(statement, folder) for statement in IMPORTS} for _ in range(options.rounds)]
     ratios = {}

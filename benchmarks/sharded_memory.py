@@ -1,12 +1,12 @@
-"""What each way to split a training takes on each of two processes, measured, beside what `trainbus plan` says.
+"""Measure the memory per rank of each way to shard, and compare it with the estimate of `trainbus plan`.
 
     python benchmarks/sharded_memory.py
     python benchmarks/sharded_memory.py --ways DDP "stage 3" --limit 0.9
 
-Every way trains the same model with AdamW on two gloo processes on the CPU. What is measured are the bytes of all
-tensors that are alive, found by watching every operation of torch: between two steps, and the most after any operation
-within one. Beside that stand the parts that can be told apart: weights, gradients when backward is through, and the
-optimizer's states. The figures are those of the process that takes more. What is offloaded is in the same memory here.
+Every way trains the same model with AdamW on two gloo ranks on the CPU. The benchmark watches every torch operation and
+sums the bytes of all live tensors: between two steps, and the maximum after any operation within a step. It also shows
+the weights, the gradients after backward, and the optimizer states. The figures are from the rank that uses more.
+Offloaded tensors are in the same memory here.
 """
 
 from __future__ import annotations
@@ -35,31 +35,32 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import TensorDataset
 
-from trainbus.engine.distributed.memory_estimate import need
-from trainbus.engine.distributed.strategies import Training, Way, ways
+from trainbus.engine.distributed.memory_estimate import estimate
+from trainbus.engine.distributed.strategies import variants
+from trainbus.engine.distributed.workload import Variant, Workload
 
 PROCESSES = 2
 LAYERS, WIDTH = 16, 256
 PARAMS = LAYERS * 8 * WIDTH**2 + 2 * WIDTH
 BUCKET = PARAMS // LAYERS
 MEASURED = 3
-"""The step that is measured: buffers that are made when they are first needed are there."""
+"""The measured step. Buffers that are allocated at their first use exist by then."""
 
 
 class Layer(nn.Module):
-    """A layer as those of transformers, without attention."""
+    """The feed-forward part of a transformer layer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.Linear(4 * WIDTH, WIDTH, bias=False))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return `x` of shape (rows, WIDTH), and a little more."""
+        """Return the output of the layer, of shape (samples, WIDTH) as `x`."""
         return x + self.body(x)
 
 
 class Stack(nn.Module):
-    """Layers of equal size, as large models are made of, and a small head."""
+    """Layers of equal size and a small head, like a large model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,8 +74,8 @@ class Stack(nn.Module):
         return self.head(x)
 
 
-class Watch(TorchDispatchMode):
-    """Knows the memory of every tensor that an operation made, for as long as something holds it."""
+class MemoryWatch(TorchDispatchMode):
+    """Tracks the storage of every tensor that an operation creates, while it is alive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +86,7 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = operation(*args, **(kwargs or {}))
         for tensor in tree_leaves(made):
-            local = getattr(tensor, "_local_tensor", tensor)  # of a DTensor, this process's part
+            local = getattr(tensor, "_local_tensor", tensor)  # the local shard of a DTensor
             if isinstance(local, torch.Tensor):
                 storage = local.untyped_storage()
                 self.storages[storage._cdata] = weakref.ref(storage)
@@ -94,13 +95,13 @@ class Watch(TorchDispatchMode):
         return made
 
     def alive(self) -> int:
-        """Return the bytes that are held now; memory may have been given back, or taken, since it was made."""
+        """Return the bytes of all live storages. A storage may have been resized since its creation."""
         held = [storage for found in self.storages.values() if (storage := found()) is not None]
         return sum(storage.nbytes() for storage in held)
 
 
 def size_of(tensors: Iterable[Any]) -> int:
-    """Return the bytes of memory behind tensors, each storage counted once; of a DTensor, this process's part."""
+    """Return the bytes of the storages of tensors, each counted once. A DTensor counts its local shard."""
     storages = {}
     for tensor in tensors:
         local = getattr(tensor, "_local_tensor", tensor)
@@ -111,22 +112,22 @@ def size_of(tensors: Iterable[Any]) -> int:
 
 
 def states_of(optimizer: Any) -> Iterable[Any]:
-    """Return the tensors of an optimizer's states, also where it stands inside of others."""
+    """Return the tensors of an optimizer's states, also of an optimizer inside of wrappers."""
     while inner := getattr(optimizer, "optim", None) or getattr(optimizer, "optimizer", None):
         optimizer = inner
     return (value for state in optimizer.state.values() for value in state.values())
 
 
 def train(arguments: dict[str, Any], out: Path) -> None:
-    """Train in this process, one of several, and write what was measured."""
+    """Train on this rank and write the measured bytes."""
     from trainbus import Trainer, TrainingArguments
 
     found: dict[str, int] = {}
-    watch = Watch()
+    watch = MemoryWatch()
     with watch:
         torch.manual_seed(0)
         model = Stack()
-        rows = TensorDataset(torch.randn(8 * PROCESSES, WIDTH), torch.zeros(8 * PROCESSES, dtype=torch.long))
+        dataset = TensorDataset(torch.randn(8 * PROCESSES, WIDTH), torch.zeros(8 * PROCESSES, dtype=torch.long))
         args = TrainingArguments(
             str(out / "run"),
             max_steps=MEASURED + 1,
@@ -138,7 +139,7 @@ def train(arguments: dict[str, Any], out: Path) -> None:
             use_cpu=True,
             **arguments,
         )
-        trainer = Trainer(model, args, train_dataset=rows, criterion=nn.CrossEntropyLoss())
+        trainer = Trainer(model, args, train_dataset=dataset, criterion=nn.CrossEntropyLoss())
 
         @trainer.on("on_step_begin")
         def begin(state: Any) -> None:
@@ -165,8 +166,8 @@ def train(arguments: dict[str, Any], out: Path) -> None:
     trainer.end()
 
 
-def measured(way: Way, precision: str) -> dict[str, int]:
-    """Start the processes of one way; return the figures of the one that takes more."""
+def measured(way: Variant, precision: str) -> dict[str, int]:
+    """Start the ranks of one way to shard. Return the figures of the rank that uses more."""
     arguments = ", ".join(filter(None, [f"{precision}=True" * (precision != "fp32"), way.arguments]))
     with tempfile.TemporaryDirectory(prefix="sharded-") as folder:
         words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={PROCESSES}"]
@@ -180,41 +181,43 @@ def measured(way: Way, precision: str) -> dict[str, int]:
 
 
 def read(arguments: str) -> dict[str, Any]:
-    """Return the arguments that a way's text spells."""
+    """Parse the arguments that a way needs, such as `fsdp=True`."""
     call = ast.parse(f"dict({arguments})", mode="eval").body
     found = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
     if "deepspeed" in found:
-        # DeepSpeed's own size would be many times the model.
+        # DeepSpeed's default is many times the size of the model.
         found["deepspeed"]["zero_optimization"]["reduce_bucket_size"] = BUCKET
     return found
 
 
 def main() -> int:
-    """Measure, print, and return 1 if a way other than DeepSpeed takes more than the limit's share of DDP's memory."""
+    """Measure, print, and return 1 if a way other than DeepSpeed exceeds the limit relative to DDP's memory."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ways", nargs="+", help="names of ways (default: all)")
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
-    parser.add_argument("--limit", type=float, help="largest share of DDP's peak that is no failure, DeepSpeed aside")
+    parser.add_argument(
+        "--limit", type=float, help="fail if a way exceeds this ratio to DDP's peak, DeepSpeed excluded"
+    )
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         train(read(options.child[0]), Path(options.child[1]))
         return 0
-    training = Training(params=PARAMS, gpus=PROCESSES, precision=options.precision, layers=LAYERS, reduce_bucket=BUCKET)
-    print(f"{PARAMS / 1e6:.1f} million weights, AdamW, {options.precision}, {PROCESSES} processes; bytes per weight")
+    training = Workload(params=PARAMS, gpus=PROCESSES, precision=options.precision, layers=LAYERS, reduce_bucket=BUCKET)
+    print(f"{PARAMS / 1e6:.1f} million weights, AdamW, {options.precision}, {PROCESSES} ranks; bytes per weight")
     heads = ("weights", "gradients", "states", "between steps", "formula", "peak", "formula", "of DDP's")
     print("".join([f"{'way':20}", *(f"{head:>14}" for head in heads)]))
     base, worst = 0.0, 0.0
-    for way in ways(training):
+    for way in variants(training):
         if options.ways and way.name not in (*options.ways, "DDP"):
             continue
-        if way.by == "deepspeed" and find_spec("deepspeed") is None:
+        if way.strategy == "deepspeed" and find_spec("deepspeed") is None:
             print(f"{way.name:20}  not measured: deepspeed is not installed")
             continue
-        found, said = measured(way, options.precision), need(replace(way, offload=False), training)
+        found, said = measured(way, options.precision), estimate(replace(way, offload=False), training)
         base = base or found["peak"]
         ratio = found["peak"] / base
-        worst = max(worst, 0 if way.by in ("ddp", "deepspeed") else ratio)
+        worst = max(worst, 0 if way.strategy in ("", "deepspeed") else ratio)
         sizes = [found[key] / PARAMS for key in ("weights", "gradients", "states", "kept")]
         figures = [*sizes, said.between_steps, found["peak"] / PARAMS, said.peak, ratio]
         print(f"{way.name:20}" + "".join(f"{figure:14.2f}" for figure in figures), flush=True)

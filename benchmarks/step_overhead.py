@@ -1,17 +1,18 @@
-"""What a step of trainbus costs beside a plain torch loop that does the same work.
+"""Measure the time of a trainbus step relative to a plain torch loop that does the same work.
 
     python benchmarks/step_overhead.py
     python benchmarks/step_overhead.py --with transformers lightning ignite --limit 1.2
 
-The work is as small as work can be (a tiny MLP, batches of 32, on one thread), so that what the trainer adds is seen:
-with a model that takes 10 ms for a step, the same microseconds vanish. All do the same: load and collate 32 rows,
-forward, backward, clip to norm 1, fused AdamW, a linear schedule, and a sum of the losses. Callbacks are the defaults.
+The work is minimal (a tiny MLP, batches of 32, one thread), so that the overhead of the trainer is visible. With a
+model that takes 10 ms per step, the same microseconds do not matter. All contenders do the same work: load and collate
+32 samples, forward, backward, clip to norm 1, fused AdamW, a linear schedule, and a sum of the losses. Callbacks are
+the defaults.
 
-The machine is taken to be noisy. Time is that of the process, so what others take of the machine is not counted, and it
-is read whenever a batch is asked for, so neither is building nor ending. Runs are short and the contenders take
-turns. Shown are low quantiles and the median of the periods from batch to batch, with the median of the ratios within a
-round, and the round in which the machine did least else, which tells most when it is busy and is what `--limit` is for.
-`--wall` reads the clock on the wall instead.
+The benchmark works on a noisy machine. It measures the CPU time of the process, so other processes do not count. It
+reads the clock when a batch is requested, so setup and teardown do not count. Runs are short, and the contenders
+alternate. The output shows low quantiles and the median of the time per batch, each with the median of the ratios
+within a round. It also shows the quietest round, which is the most reliable figure on a busy machine. `--limit` applies
+to it. `--wall` measures wall-clock time instead.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -44,59 +46,65 @@ LOG_EVERY = 500
 WARM_UP = 20
 QUANTILES = (0.1, 0.25, 0.5)
 
+Contenders = dict[str, Callable[[int], None]]
+Results = dict[str, list[list[float]]]
+"""Contender -> rounds -> quantiles of the time per batch, in seconds."""
+
 stamps: list[float] = []
 clock = time.process_time
 
 
-class Rows(Dataset):
+class Points(Dataset[dict[str, torch.Tensor]]):
     """Random points, and whether their sum is positive."""
 
-    def __init__(self, count):
+    def __init__(self, count: int) -> None:
         self.points = torch.randn(count, FEATURES, generator=torch.Generator().manual_seed(0))
         self.labels = (self.points.sum(dim=1) > 0).long()
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.points)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {"points": self.points[index], "labels": self.labels[index]}
 
-    def __getitems__(self, indices):
-        """Return the rows of a batch, and note when it was asked for."""
+    def __getitems__(self, indices: list[int]) -> list[dict[str, torch.Tensor]]:
+        """Return the samples of a batch, and record the time of the request."""
         stamps.append(clock())
         return [self[index] for index in indices]
 
 
 class Model(nn.Module):
-    """A perceptron with one hidden layer, which returns its loss."""
+    """A perceptron with one hidden layer that returns its loss."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.net = nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, 2))
 
-    def forward(self, points, labels=None):
+    def forward(self, points: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         logits = self.net(points)
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
-def linear(step, steps):
+def linear(step: int, steps: int) -> float:
     """Return the factor of the learning rate: from 1 down to 0."""
     return max(0.0, (steps - step) / max(1, steps))
 
 
-def optimizer_and_schedule(model, steps):
+def optimizer_and_schedule(
+    model: nn.Module, steps: int
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
     """Return fused AdamW and a linear schedule."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, partial(linear, steps=steps))
 
 
-def run_raw(steps):
-    """Train by a plain loop."""
+def run_raw(steps: int) -> None:
+    """Train with a plain loop."""
     model = Model().train()
     optimizer, schedule = optimizer_and_schedule(model, steps)
     parameters = list(model.parameters())
     losses, history = torch.tensor(0.0), []
-    for step, batch in enumerate(DataLoader(Rows(BATCH * steps), BATCH, shuffle=True), start=1):
+    for step, batch in enumerate(DataLoader(Points(BATCH * steps), BATCH, shuffle=True), start=1):
         loss = model(**batch)["loss"]
         loss.backward()
         losses += loss.detach()
@@ -109,8 +117,8 @@ def run_raw(steps):
             losses.zero_()
 
 
-def run_trainer(steps, library):
-    """Train with a Trainer: of trainbus, or of transformers, whose arguments are the same."""
+def run_trainer(steps: int, library: Any) -> None:
+    """Train with the Trainer of trainbus or transformers, whose arguments are the same."""
     with tempfile.TemporaryDirectory() as folder:
         args = library.TrainingArguments(
             folder,
@@ -121,10 +129,10 @@ def run_trainer(steps, library):
             disable_tqdm=True,
             use_cpu=True,
         )
-        library.Trainer(Model(), args, train_dataset=Rows(BATCH * steps)).train()
+        library.Trainer(Model(), args, train_dataset=Points(BATCH * steps)).train()
 
 
-def run_transformers(steps):
+def run_transformers(steps: int) -> None:
     """Train with transformers' Trainer."""
     import transformers
 
@@ -132,21 +140,21 @@ def run_transformers(steps):
     run_trainer(steps, transformers)
 
 
-def run_lightning(steps):
+def run_lightning(steps: int) -> None:
     """Train with Lightning's Trainer."""
     import lightning
 
-    class Module(lightning.LightningModule):
-        def __init__(self):
+    class Module(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
             super().__init__()
             self.model, self.losses = Model(), torch.tensor(0.0)
 
-        def training_step(self, batch, index):
+        def training_step(self, batch: dict[str, torch.Tensor], index: int) -> torch.Tensor:
             loss = self.model(**batch)["loss"]
             self.losses += loss.detach()
             return loss
 
-        def configure_optimizers(self):
+        def configure_optimizers(self) -> dict[str, Any]:
             optimizer, schedule = optimizer_and_schedule(self.model, steps)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -154,10 +162,10 @@ def run_lightning(steps):
     trainer = lightning.Trainer(
         max_epochs=1, accelerator="cpu", devices=1, gradient_clip_val=1.0, **dict.fromkeys(off, False)
     )
-    trainer.fit(Module(), DataLoader(Rows(BATCH * steps), BATCH, shuffle=True))
+    trainer.fit(Module(), DataLoader(Points(BATCH * steps), BATCH, shuffle=True))
 
 
-def run_ignite(steps):
+def run_ignite(steps: int) -> None:
     """Train with ignite's Engine."""
     from ignite.engine import Engine, Events
 
@@ -165,7 +173,7 @@ def run_ignite(steps):
     optimizer, schedule = optimizer_and_schedule(model, steps)
     parameters, losses = list(model.parameters()), torch.tensor(0.0)
 
-    def step(engine, batch):
+    def step(engine: Any, batch: dict[str, torch.Tensor]) -> None:
         nonlocal losses
         loss = model(**batch)["loss"]
         loss.backward()
@@ -177,18 +185,18 @@ def run_ignite(steps):
     engine = Engine(step)
     engine.add_event_handler(Events.ITERATION_COMPLETED, lambda: schedule.step())
     engine.add_event_handler(Events.ITERATION_COMPLETED(every=LOG_EVERY), lambda: losses.item())
-    engine.run(DataLoader(Rows(BATCH * steps), BATCH, shuffle=True), max_epochs=1)
+    engine.run(DataLoader(Points(BATCH * steps), BATCH, shuffle=True), max_epochs=1)
 
 
-OTHERS: dict[str, Callable[[int], None]] = {
+OTHERS: Contenders = {
     "transformers": run_transformers,
     "lightning": run_lightning,
     "ignite": run_ignite,
 }
 
 
-def periods(contender, steps):
-    """Run a contender; return the time from each batch to the next, in seconds, in ascending order."""
+def periods(contender: Callable[[int], None], steps: int) -> list[float]:
+    """Run a contender. Return the times from each batch to the next, in seconds, in ascending order."""
     torch.manual_seed(0)
     gc.collect()
     stamps.clear()
@@ -197,14 +205,14 @@ def periods(contender, steps):
     return sorted(after - before for before, after in zip(stamps[WARM_UP:], stamps[WARM_UP + 1 :]))
 
 
-def measure(contenders, steps, rounds):
-    """Return for each contender and round the quantiles of its periods; the contenders take turns."""
-    results = {name: [] for name in contenders}
+def measure(contenders: Contenders, steps: int, rounds: int) -> Results:
+    """Return the quantiles of the periods of each contender in each round. The contenders alternate."""
+    results: Results = {name: [] for name in contenders}
     for turn in range(-1, rounds):
         names = list(contenders)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             ordered = periods(contenders[name], steps)
-            if turn >= 0:  # the round before the first one warms up
+            if turn >= 0:  # round -1 is the warm-up
                 results[name].append([ordered[int(len(ordered) * quantile)] for quantile in QUANTILES])
         if sys.stderr.isatty():
             print(f"\rround {turn + 1} of {rounds}", end="", file=sys.stderr, flush=True)
@@ -213,18 +221,18 @@ def measure(contenders, steps, rounds):
     return results
 
 
-def ratio(mine, base, index):
-    """Return the median over the rounds of the ratio within a round."""
+def ratio(mine: list[list[float]], base: list[list[float]], index: int) -> float:
+    """Return the median of the ratios within each round."""
     return statistics.median(one[index] / other[index] for one, other in zip(mine, base))
 
 
-def quietest(mine, index=0):
-    """Return the quantile of the round in which the machine did least else."""
+def quietest(mine: list[list[float]], index: int = 0) -> float:
+    """Return the quantile of the quietest round, which is the smallest."""
     return min(one[index] for one in mine)
 
 
-def show(results):
-    """Print microseconds per step and the ratio to the plain loop: of all rounds, and of the quietest of each."""
+def show(results: Results) -> None:
+    """Print microseconds per step and the ratio to the plain loop, for all rounds and for the quietest."""
     base = results["plain loop"]
     columns = [f"{quantile:.0%} of steps within" for quantile in QUANTILES] + ["in the quietest round"]
     print(f"{'':14}" + "".join(f"{column:>26}" for column in columns))
@@ -236,14 +244,14 @@ def show(results):
         print(f"{name:14}" + "".join(f"{typical * 1e6:14.0f} us x {times:5.3f}" for typical, times in cells))
 
 
-def main():
-    """Measure and show; return 1 if trainbus is slower than the limit."""
+def main() -> int:
+    """Measure, print, and return 1 if trainbus exceeds the limit."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=300, help="steps of a run")
-    parser.add_argument("--rounds", type=int, default=40, help="runs of each contender")
-    parser.add_argument("--with", nargs="*", default=[], choices=OTHERS, dest="others", help="others to measure")
-    parser.add_argument("--limit", type=float, help="fail if trainbus takes more than this many times the plain loop")
-    parser.add_argument("--wall", action="store_true", help="take wall-clock time, waiting for the machine included")
+    parser.add_argument("--steps", type=int, default=300, help="steps per run")
+    parser.add_argument("--rounds", type=int, default=40, help="runs per contender")
+    parser.add_argument("--with", nargs="*", default=[], choices=OTHERS, dest="others", help="other contenders")
+    parser.add_argument("--limit", type=float, help="fail if trainbus exceeds this multiple of the plain loop")
+    parser.add_argument("--wall", action="store_true", help="measure wall-clock time instead of CPU time")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.wall:
@@ -252,13 +260,13 @@ def main():
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
 
-    contenders = {"plain loop": run_raw, "trainbus": partial(run_trainer, library=trainbus)}
+    contenders: Contenders = {"plain loop": run_raw, "trainbus": partial(run_trainer, library=trainbus)}
     packages = {"transformers": "accelerate"}
     for name in options.others:
         if find_spec(name) and find_spec(packages.get(name, name)):
             contenders[name] = OTHERS[name]
         else:
-            print(f"{name} is not installed and left out")
+            print(f"{name} is not installed and is left out")
     results = measure(contenders, options.steps, options.rounds)
     show(results)
     found = quietest(results["trainbus"]) / quietest(results["plain loop"])

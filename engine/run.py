@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from ..events.activity import Activity
 from ..events.bus import EventBus
 from ..events.catalog import Clock
 from ..events.control import TrainerControl
@@ -164,6 +165,8 @@ class Run:
     """Logging, evaluating, saving and publishing on request."""
     bus: EventBus
     """The event bus of the trainer."""
+    activity: Activity
+    """What this process is doing, for error reports."""
     callback_states: CallbackStates
     """The callback states for checkpoints."""
     contents: Contents
@@ -234,6 +237,7 @@ class Run:
         self.services = services
         self.processing_class = processing_class
         self.bus = EventBus(self, control)
+        self.activity = Activity()
         self.callback_states = CallbackStates(self.bus)
         self.contents = Contents()
         self.model_wrapped = model

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..events.control import FLAGS
-from .distributed.failures import watch_over
+from .distributed.failures import failure_monitor
 from .run import Run
 from .seams import Seams
 
@@ -30,14 +30,15 @@ def session(run: Run, mode: str) -> Iterator[None]:
         return
     record = run.session
     record.mode, record.seams = mode, Seams()
-    watch = watch_over(run)
+    monitor = failure_monitor(run)
     try:
-        watch.begin()
+        monitor.begin()
         if mode != "train":
             run.announce("on_setup")
         yield
     except BaseException as error:
-        record.exception = explained = watch.explain(error)
+        run.activity.fail(error)
+        record.exception = explained = monitor.explain(error)
         _announce_ending(run, "on_exception")
         _announce_ending(run, "on_close")
         if explained is not error:

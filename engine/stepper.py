@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..events.activity import BACKWARD, FORWARD, IDLE, UPDATE
 from .distributed.consensus import Agree, agree_single_process
 from .optim.schedules import needs_metric
 
@@ -47,6 +48,7 @@ class Stepper:
             agree: makes the ranks agree on whether the update is skipped. By default every rank decides the same.
         """
         self.run = run
+        self.activity = run.activity
         self.training_step = training_step
         self.count_items = count_items
         self.max_grad_norm = max_grad_norm
@@ -64,7 +66,8 @@ class Stepper:
     def step(self, window: Window) -> None:
         """Make one step: forward and backward of each batch, then the update."""
         run, announce, synchronise = self.run, self.run.bus.announce, self.run.seams.synchronise
-        record = run.step
+        record, activity = run.step, self.activity
+        activity.name = FORWARD
         self.accumulating = window.batches
         items = self.count_items(window.items)
         model = run.model_wrapped
@@ -80,7 +83,9 @@ class Stepper:
             self._sum(loss)
             if not last:
                 announce("on_substep_end")
+        activity.name = UPDATE
         self._update(run, run.optimizer)
+        activity.name = IDLE
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """Announce `on_loss`, then backpropagate the loss. `options` are those of `torch.Tensor.backward`."""
@@ -88,7 +93,9 @@ class Stepper:
         record.loss = loss
         run.bus.announce("on_loss")
         scaler = run.seams.scaler
+        self.activity.name = BACKWARD
         run.seams.backward(record.loss if scaler is None else scaler.scale(record.loss), **options)
+        self.activity.name = FORWARD
 
     def _sum(self, loss: torch.Tensor) -> None:
         if self.filter_nonfinite and not torch.isfinite(loss):

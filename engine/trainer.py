@@ -25,7 +25,7 @@ from .api.services import TrainerServices
 from .api.training import TrainingMethods
 from .arguments import TrainingArguments
 from .data.collators.default import Collator
-from .distributed.failures import introduce
+from .distributed.failures import register_process
 from .distributed.ranks import Ranks
 from .evaluation.outputs import EvalPrediction
 from .run import Run
@@ -167,5 +167,5 @@ class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompat
         """Join the process group that the launcher describes."""
         ranks = Ranks.from_environment()
         ranks.join(args.device, args.ddp_backend, args.ddp_timeout)
-        introduce(ranks)
+        register_process(ranks)
         return ranks

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import blinker
 
+from .activity import note_activity
 from .catalog import CATALOG, LAST_IN_FIRST_OUT, MUST_ALL_HEAR, Event
 from .control import TrainerControl
 from .errors import SubscriptionError, nearest
@@ -299,7 +300,10 @@ class EventBus:
                 speaking.author, speaking.event = subscription.owner_id, event
                 try:
                     answer = subscription.call(run, extras)
-                except Exception as error:
+                except BaseException as error:
+                    note_activity(error, subscription.label)
+                    if not isinstance(error, Exception):
+                        raise
                     if self._forgives(subscription, error):
                         continue
                     if event not in MUST_ALL_HEAR:

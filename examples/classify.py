@@ -1,22 +1,25 @@
-"""Train a text classifier on real text in about a minute: which package of Python is this function from?
+"""Train a text classifier on real text in about a minute: to which package of Python does this function belong?
 
-    python examples/classify.py                                              # Python's own library, no download
+    python examples/classify.py                                              # Python's standard library, no download
     python examples/classify.py --train_file mine.csv --text_column review --label_column stars
 
-You get the accuracy on files the model has never seen, beside simpler methods; a confusion matrix; the surest mistakes;
-the learning curves as a picture; and in the output folder the checkpoints, of which the best is the one you end with.
+It prints the accuracy on unseen files, compared with simpler methods, a confusion matrix, and the most confident
+mistakes. The output folder gets the learning curves as a picture, and the checkpoints. The final model is the best one.
 """
 
 import argparse
 import re
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import torch
 from classify_data import from_files, standard_library
+from datasets import Dataset, DatasetDict
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
@@ -24,32 +27,43 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from torch import nn
 
-from trainbus import Checkpoint, EarlyStopping, Evaluate, Keep, KeepBest, Log, Trainer, TrainingArguments, every
+from trainbus import (
+    Checkpoint,
+    EarlyStopping,
+    EvalPrediction,
+    Evaluate,
+    Keep,
+    KeepBest,
+    Log,
+    Trainer,
+    TrainingArguments,
+    every,
+)
 
 BUCKETS = 2**16
 PAD = 0
 CAMEL_CASE = re.compile(r"(?<=[a-z\d])(?=[A-Z])")
-WORD = re.compile(r"[\u3040-\u9fff]|[^\W\d_\u3040-\u9fff]+|\d+|[^\w\s]|_")  # Chinese and Japanese by the character
+WORD = re.compile(r"[\u3040-\u9fff]|[^\W\d_\u3040-\u9fff]+|\d+|[^\w\s]|_")  # single characters of Chinese and Japanese
 
 
-def words(text):
-    """Split into words: `self.readBytes(2)` is self . read bytes ( 2 )."""
+def words(text: str) -> list[str]:
+    """Split a text into words: `self.readBytes(2)` is self . read bytes ( 2 )."""
     return WORD.findall(CAMEL_CASE.sub(" ", text).lower())
 
 
-def encode(row):
-    """Return the row's words and pairs of neighbours as the numbers of their buckets, each once.
+def encode(row: dict[str, Any]) -> dict[str, list[int]]:
+    """Return the hash buckets of the row's words and pairs of neighbours, each bucket once.
 
-    A hash needs no vocabulary: nothing to build, to save, or to leak from the test rows. Python's own `hash` is another
-    one in each process, crc32 is not.
+    A hash needs no vocabulary, so nothing leaks from the test rows. Python's `hash` differs between processes,
+    and crc32 does not.
     """
     found = words(row["text"])
     features = [*found, *map(" ".join, pairwise(found))]
     return {"input_ids": sorted({1 + crc32(feature.encode()) % (BUCKETS - 1) for feature in features})}
 
 
-def collate(rows):
-    """Make a batch of rows: input_ids (rows, longest row) padded with zeros, labels (rows,)."""
+def collate(rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Return a batch of rows: input_ids (rows, longest row) padded with zeros, labels (rows,)."""
     ids = [torch.tensor(row["input_ids"]) for row in rows]
     return {
         "input_ids": nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=PAD),
@@ -58,22 +72,22 @@ def collate(rows):
 
 
 class AttentionPooling(nn.Module):
-    """Average the vectors of a text's words, weighted by how much each word tells, and classify the average."""
+    """Classifies the weighted average of the word vectors of a text. The weights of the words are learned."""
 
-    def __init__(self, num_labels, size=32, word_dropout=0.3):
+    def __init__(self, num_labels: int, size: int = 32, word_dropout: float = 0.3) -> None:
         super().__init__()
         self.vectors = nn.Embedding(BUCKETS, size)
         self.scores = nn.Embedding(BUCKETS, 1)
         self.head = nn.Sequential(nn.Dropout(0.3), nn.Linear(size, num_labels))
         self.word_dropout = word_dropout
-        # All words start at zero, so that one which training never meets says nothing, instead of something random.
+        # All words start at zero, so that words which are not in the training data have no effect.
         nn.init.zeros_(self.vectors.weight)
         nn.init.zeros_(self.scores.weight)
 
-    def forward(self, input_ids, labels=None):
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor | None]:
         """Return logits (rows, labels), and the loss if there are labels."""
         shown = input_ids != PAD
-        if self.training:  # hide some words each time, or a few telltale ones do all the work
+        if self.training:  # word dropout, so that the model does not depend on a few words
             shown = shown & (torch.rand(shown.shape, device=shown.device) >= self.word_dropout)
         weights = self.scores(input_ids).squeeze(-1).masked_fill(~shown, -1e4).softmax(-1)
         text = nn.functional.embedding_bag(input_ids, self.vectors.weight, per_sample_weights=weights, mode="sum")
@@ -82,39 +96,41 @@ class AttentionPooling(nn.Module):
         return {"loss": loss, "logits": logits}
 
 
-def accuracy(prediction):
-    """Return the share of rows whose largest logit is at the right label."""
+def accuracy(prediction: EvalPrediction) -> dict[str, float]:
+    """Return the fraction of rows whose largest logit is at the true label."""
     return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
 
 
-def baselines(data):
-    """Return the test accuracy of three simpler methods by name; the last two see the same words as the model."""
+def baselines(data: DatasetDict) -> dict[str, float]:
+    """Return the test accuracy of three simpler methods by name. The last two use the words of the model."""
     train, test = data["train"], data["test"]
-    scores = {"always the largest class": np.mean(np.equal(test["labels"], 0))}
+    scores = {"always the largest class": float(np.mean(np.equal(test["labels"], 0)))}
     for name, vectorizer in [("bag of words, counts", CountVectorizer), ("bag of words, tf-idf", TfidfVectorizer)]:
         model = make_pipeline(vectorizer(analyzer=words), LogisticRegression(max_iter=1000))
         scores[name] = model.fit(train["text"], train["labels"]).score(test["text"], test["labels"])
     return scores
 
 
-def draw(history, simple, path):
-    """Draw the learning curves: losses on the left, accuracy beside that of the simpler methods on the right."""
-    # A Figure of its own, without pyplot, draws into a file and needs no screen.
+def draw(history: list[dict[str, Any]], simple: dict[str, float], path: Path) -> None:
+    """Draw the learning curves: the losses on the left; on the right the accuracy, also of the simpler methods."""
+    # A Figure without pyplot needs no screen.
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
+    epochs: tuple[float, ...] = ()
+    values: tuple[float, ...] = ()
     for axes, key, label, color in [
-        (left, "loss", "training rows", "C0"),
-        (left, "eval_loss", "test rows", "C1"),
+        (left, "loss", "training set", "C0"),
+        (left, "eval_loss", "test set", "C1"),
         (right, "eval_accuracy", "this model", "C1"),
     ]:
         epochs, values = zip(*((entry["epoch"], entry[key]) for entry in history if key in entry))
         axes.plot(epochs, values, "o-", color=color, label=label)
-    best = int(np.argmax(values))  # of the last curve, the accuracy
+    best = int(np.argmax(values))  # the last curve is the accuracy
     right.plot(epochs[best], values[best], "o", ms=14, mfc="none", color="C3", label=f"best: {values[best]:.1%}")
     for (name, value), style in zip(simple.items(), (":", "--", "-.")):
         right.axhline(value, color="gray", linestyle=style, label=f"{name}: {value:.1%}")
     left.set(title="Loss", ylim=(0, None))
-    right.set(title="Accuracy on the test rows", ylim=(0, 1))
+    right.set(title="Accuracy on the test set", ylim=(0, 1))
     right.yaxis.set_major_formatter(PercentFormatter(1))
     for axes in (left, right):
         axes.set_xlabel("epoch")
@@ -124,10 +140,10 @@ def draw(history, simple, path):
     figure.savefig(path, dpi=120)
 
 
-def print_confusion(truth, guess, names, most=10):
-    """Print how often each label is taken for which; of more than `most`, the rarest share a row and a column."""
+def print_confusion(truth: np.ndarray, guess: np.ndarray, names: list[str], most: int = 10) -> None:
+    """Print the confusion matrix. With more than `most` labels, the rarest share a row and a column."""
     if len(names) > most:
-        names = [*names[: most - 1], "(the rest)"]
+        names = [*names[: most - 1], "(others)"]
         truth, guess = np.minimum(truth, most - 1), np.minimum(guess, most - 1)
     print("\nTrue label in the row, prediction in the column")
     print(" " * 19 + "".join(f"{i:>7}" for i in range(1, len(names) + 1)) + "  found")
@@ -137,18 +153,20 @@ def print_confusion(truth, guess, names, most=10):
         print(f"{i + 1:>2} {name[:15]:<16}" + "".join(f"{count or '.':>7}" for count in counts) + found)
 
 
-def print_mistakes(rows, logits, names, most=5):
-    """Print the wrong predictions that the model is surest of."""
-    chances = torch.tensor(logits).softmax(-1).numpy()
-    guess, sure = chances.argmax(-1), chances.max(-1)
-    wrong = [i for i in np.argsort(-sure, kind="stable") if guess[i] != rows[int(i)]["labels"]][:most]
-    print("\nThe surest mistakes" if wrong else "\nNo mistakes")
+def print_mistakes(rows: Dataset, logits: np.ndarray, names: list[str], most: int = 5) -> None:
+    """Print the wrong predictions with the highest probability."""
+    probabilities = torch.tensor(logits).softmax(-1).numpy()
+    guess, confidence = probabilities.argmax(-1), probabilities.max(-1)
+    wrong = [i for i in np.argsort(-confidence, kind="stable") if guess[i] != rows[int(i)]["labels"]][:most]
+    print("\nThe most confident mistakes" if wrong else "\nNo mistakes")
     for i in wrong:
         row = rows[int(i)]
-        print(f"  {row['name'][:50]:<50} is {row['label'][:15]}, taken for {names[guess[i]][:15]} ({sure[i]:.0%} sure)")
+        print(
+            f"  {row['name'][:50]:<50} is {row['label'][:15]}, predicted {names[guess[i]][:15]} ({confidence[i]:.0%})"
+        )
 
 
-def parse_arguments():
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output_dir", default="outputs/classify")
     parser.add_argument("--epochs", type=int, default=10)
@@ -156,18 +174,18 @@ def parse_arguments():
     parser.add_argument("--learning_rate", type=float, default=1e-2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--train_file", help="CSV, JSON lines or Parquet; without it, Python's standard library")
-    parser.add_argument("--eval_file", help="the same with the rows to test on; without it, a quarter of --train_file")
+    parser.add_argument("--eval_file", help="a file with the test rows; without it, a quarter of --train_file")
     parser.add_argument("--text_column", default="text")
     parser.add_argument("--label_column", default="label")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in --output_dir")
+    parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint in --output_dir")
     options = parser.parse_args()
     if options.eval_file and not options.train_file:
         parser.error("--eval_file needs a --train_file.")
     return options
 
 
-def load(options):
-    """Return the data with `labels` as numbers, 0 for the largest class of the training rows, and the labels' names."""
+def load(options: argparse.Namespace) -> tuple[DatasetDict, list[str]]:
+    """Return the data with `labels` as numbers, 0 for the largest class of the training rows, and the label names."""
     if options.train_file:
         data = from_files(options.train_file, options.eval_file, options.text_column, options.label_column)
     else:
@@ -176,7 +194,7 @@ def load(options):
     return data.map(lambda row: {**encode(row), "labels": names.index(row["label"])}, desc="Encoding"), names
 
 
-def main():
+def main() -> None:
     options = parse_arguments()
     try:
         data, names = load(options)
@@ -185,8 +203,8 @@ def main():
     print(f"{len(data['train'])} rows to train on, {len(data['test'])} to test on, {len(names)} labels")
     simple = baselines(data)
 
-    torch.set_num_threads(1)  # so small a model is not faster with more, and on a busy machine much slower
-    torch.manual_seed(options.seed)  # for the model's first weights; the Trainer seeds the rest
+    torch.set_num_threads(1)  # more threads do not make so small a model faster
+    torch.manual_seed(options.seed)  # for the initial weights; the Trainer seeds the rest
     each_epoch = every(1, "epoch")
     trainer = Trainer(
         AttentionPooling(len(names)),
@@ -199,9 +217,9 @@ def main():
         ),
         data_collator=collate,
         train_dataset=data["train"],
-        eval_dataset=data["test"],  # it chooses the epoch too, which flatters a little: for a paper, keep a third split
+        eval_dataset=data["test"],  # it also chooses the best epoch: for a paper, use a third split
         compute_metrics=accuracy,
-        callbacks=[  # in any order: each knows itself when it has its turn
+        callbacks=[  # in any order: stages define the order of the handlers
             Log(each_epoch),
             Evaluate(each_epoch),
             Checkpoint(each_epoch, keep=Keep(last=1, best=1)),
@@ -213,8 +231,8 @@ def main():
     picture = Path(options.output_dir) / "curves.png"
     draw(trainer.state.log_history, simple, picture)
 
-    metrics = trainer.evaluate()  # of the best epoch's model, which KeepBest has loaded
-    print("\nAccuracy on the test rows")
+    metrics = trainer.evaluate()  # KeepBest has loaded the model of the best epoch
+    print("\nAccuracy on the test set")
     for name, value in {**simple, "this model": metrics["eval_accuracy"]}.items():
         print(f"  {name:<26}{value:6.1%}")
     out = trainer.predict(data["test"])

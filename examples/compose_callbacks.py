@@ -1,11 +1,12 @@
-"""Compose a run from callbacks: triggers, two evaluations side by side, and a callback of one's own.
+"""Compose a run from callbacks: triggers, two evaluations side by side, and a callback of your own.
 
     python examples/compose_callbacks.py
 
-It prints who does what, trains for some seconds, and then tells who asked for what, and why.
+It prints the order of all handlers, trains for some seconds, and then prints who requested what, and why.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,8 +21,10 @@ from trainbus import (
     KeepBest,
     Log,
     NaNGuard,
+    Run,
     Stage,
     Trainer,
+    TrainerControl,
     TrainingArguments,
     at_end,
     every,
@@ -33,20 +36,20 @@ from trainbus import (
 
 @dataclass
 class SkipSpikes(Callback):
-    """Leaves out updates whose gradient is much larger than usual, and logs how many those were."""
+    """Skips updates whose gradient norm is much larger than usual, and logs their number."""
 
     factor: float = 4.0
-    """How many times larger than the running mean of the norms."""
+    """The largest ratio of a gradient norm to the running mean."""
     usual: float = field(default=0.0, init=False)
-    """The running mean."""
+    """The running mean of the gradient norms."""
     skipped: int = field(default=0, init=False)
-    """Updates left out."""
+    """The number of skipped updates."""
 
-    def on_setup(self, run):
-        if run.mode == "train":  # a new run begins, and not an evaluation after it
+    def on_setup(self, run: Run) -> None:
+        if run.mode == "train":  # a later evaluation also announces `on_setup`
             self.usual, self.skipped = 0.0, 0
 
-    def on_pre_optimizer_step(self, control, grad_norm):
+    def on_pre_optimizer_step(self, control: TrainerControl, grad_norm: torch.Tensor | float) -> None:
         norm = float(grad_norm)
         if self.usual and norm > self.factor * self.usual:
             self.skipped += 1
@@ -54,36 +57,38 @@ class SkipSpikes(Callback):
         else:
             self.usual = 0.9 * self.usual + 0.1 * norm if self.usual else norm
 
-    @order(Stage.MEASURE)  # the class decides, as one does that names no stage; this handler adds to what is logged
-    def on_log(self, logs):
+    @order(
+        Stage.MEASURE
+    )  # the class runs in DECIDE, the default; this handler adds to the logs before they are reported
+    def on_log(self, logs: dict[str, Any]) -> None:
         if "loss" in logs:
             logs["skipped"] = self.skipped
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         return {"usual": self.usual, "skipped": self.skipped}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.usual, self.skipped = state["usual"], state["skipped"]
 
 
-def rows(count, outliers):
-    """Return points (count, 20), some of them far out, and whether their noisy sum is above zero."""
+def make_dataset(count: int, outliers: float) -> TensorDataset:
+    """Return points (count, 20), a fraction of them outliers, and whether their noisy sum is positive."""
     points = torch.randn(count, 20)
     points[torch.rand(count) < outliers] *= 30
     return TensorDataset(points, (points.sum(dim=1) + 2 * torch.randn(count) > 0).long())
 
 
-def main():
+def main() -> None:
     set_seed(0)
-    train, valid = random_split(rows(2400, outliers=0.002), [2000, 400])
-    clean = rows(400, outliers=0)
+    train, valid = random_split(make_dataset(2400, outliers=0.002), [2000, 400])
+    clean = make_dataset(400, outliers=0)
     trainer = Trainer(
         nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2)),
         TrainingArguments("outputs/compose", num_train_epochs=20, learning_rate=3e-3, per_device_train_batch_size=32),
         train_dataset=train,
         eval_dataset=valid,
         criterion=nn.functional.cross_entropy,
-        callbacks=[  # in any order: stages say who comes first
+        callbacks=[  # in any order: stages define the order of the handlers
             EarlyStopping("eval_loss", patience=3),
             KeepBest("eval_loss"),
             Log(every(50)),
@@ -97,7 +102,7 @@ def main():
     )
     print(trainer.describe(), "\n")
     trainer.train()
-    print("\nWhat was asked for, beside logs:")
+    print("\nAll requests, logging excluded:")
     print(*(entry for entry in trainer.control.ledger if entry.flag != "log"), sep="\n")
 
 

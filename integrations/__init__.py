@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..engine.arguments.unsupported import reason_against
+from ..engine.distributed.strategies import Strategy
 from ..events.callback import Callback
 from ..events.errors import ArgumentError, MissingExtra, TrainbusError, nearest
 
@@ -102,22 +103,19 @@ def found_callbacks(args: Any) -> list[Any]:
 
 
 def way_to_shard(args: Any) -> str:
-    """Return the entry that splits the work as the arguments ask for; empty if they do not, or torch alone does it.
+    """Return the integration that shards as the arguments say; empty if they shard nothing, or torch does the work.
 
     Raises:
-        ArgumentError: in a single process, naming what to do. DeepSpeed also works there, to offload.
+        ArgumentError: in a single process, with the remedy. DeepSpeed works there too, to offload.
     """
-    way: str = args.way_to_shard
-    if way not in ("", "deepspeed") and args.world_size == 1:
-        names = ("sharded_ddp", "sharding", "fsdp")
-        name = next(name for name in names if getattr(args, name) not in (None, "", False))
+    row = Strategy.selected_by(args).row
+    if not row.single_process and args.world_size == 1:
+        name = next(name for name in row.selecting_arguments if getattr(args, name) not in (None, "", False))
         raise ArgumentError(
-            f"`{name}={getattr(args, name)!r}` only works in distributed training, and this process is a single one: "
-            f"start the program with torchrun --nproc_per_node=N, N of 2 or more, or leave `{name}` out. "
-            "Checkpoints of several processes go on with one."
+            f"`{name}={getattr(args, name)!r}` only works in distributed training, and this is a single process: start "
+            f"N of 2 or more ranks with `{row.launch}`, or remove `{name}`. Checkpoints resume on any number of ranks."
         )
-    entries = {"fairscale": "sharded_ddp", "fairscale_fsdp": "fairscale_fsdp", "deepspeed": "deepspeed"}
-    return entries.get(way, "")
+    return row.integration
 
 
 def _trackers(args: Any) -> Iterator[str]:

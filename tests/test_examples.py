@@ -1,4 +1,4 @@
-"""The examples: each runs as its user runs it, in a process of its own, and says and writes what it promises."""
+"""The examples: each runs in its own process and prints and writes what its docstring says."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(name: str, folder: Path, *options: str, seconds: int = 100) -> str:
     return done.stdout
 
 
-def needs_what_classify_needs() -> None:
+def require_packages_of_classify() -> None:
     for package in ("datasets", "sklearn", "matplotlib"):
         pytest.importorskip(package)
 
@@ -36,23 +36,23 @@ def test_minimal_trains(tmp_path: Path) -> None:
     assert (tmp_path / "outputs" / "minimal" / "checkpoint-500" / "model.safetensors").is_file()
 
 
-def test_minimal_is_ten_lines() -> None:
+def test_minimal_has_ten_lines() -> None:
     code = [line for line in (EXAMPLES / "minimal.py").read_text(encoding="utf-8").splitlines() if line.strip()]
-    assert len(code) - 1 <= 10  # beside its docstring
+    assert len(code) - 1 <= 10  # without its docstring
 
 
-def test_composed_callbacks_show_their_order_and_their_reasons(tmp_path: Path) -> None:
+def test_compose_callbacks_prints_the_order_and_the_reasons(tmp_path: Path) -> None:
     printed = run("compose_callbacks.py", tmp_path)
-    described, _, asked = printed.partition("What was asked for")
+    described, _, requests = printed.partition("All requests")
     assert described.index("Log-2 = Log(trigger=log_spaced(8)") < described.index("SkipSpikes = SkipSpikes(factor=4.0")
-    assert "SkipSpikes request skip_update" in asked
-    assert "Evaluate-2 request evaluate" in asked
-    assert "KeepBest request save" in asked
-    assert "run take training_stop" in asked
+    assert "SkipSpikes request skip_update" in requests
+    assert "Evaluate-2 request evaluate" in requests
+    assert "KeepBest request save" in requests
+    assert "run take training_stop" in requests
 
 
-def test_classify_reads_files_of_ones_own(tmp_path: Path) -> None:
-    needs_what_classify_needs()
+def test_classify_reads_a_csv_file(tmp_path: Path) -> None:
+    require_packages_of_classify()
     draw = random.Random(0)
     with (tmp_path / "mine.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
@@ -63,15 +63,15 @@ def test_classify_reads_files_of_ones_own(tmp_path: Path) -> None:
     options = ("--train_file", "mine.csv", "--text_column", "review", "--label_column", "stars", "--epochs", "2")
     printed = run("classify.py", tmp_path, *options)
     assert "150 rows to train on, 50 to test on, 2 labels" in printed
-    assert "Accuracy on the test rows" in printed
+    assert "Accuracy on the test set" in printed
     assert (tmp_path / "outputs" / "classify" / "curves.png").is_file()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_classify_beats_the_simpler_methods(tmp_path: Path) -> None:
-    needs_what_classify_needs()
+    require_packages_of_classify()
     printed = run("classify.py", tmp_path, seconds=900)
-    table = printed.partition("Accuracy on the test rows\n")[2].partition("\n\n")[0]
+    table = printed.partition("Accuracy on the test set\n")[2].partition("\n\n")[0]
     scores = {line[:28].strip(): float(line[28:].strip().rstrip("%")) for line in table.splitlines()}
     assert scores["this model"] == max(scores.values())

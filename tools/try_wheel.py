@@ -1,8 +1,8 @@
-"""Installs a wheel, alone, into a fresh environment and uses it there: imports it, and trains examples/minimal.py.
+"""Install a wheel into a fresh environment and use it there: import it, and run examples/minimal.py.
 
     python tools/try_wheel.py dist/trainbus-0.1.0-py3-none-any.whl
 
-What the wheel depends on is borrowed from the environment that runs this script.
+The dependencies of the wheel come from the environment that runs this script.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-LOOK = """
+IMPORT_CHECK = """
 import sys, trainbus
 from pathlib import Path
 home = Path(trainbus.__file__)
@@ -30,25 +30,27 @@ print(f"trainbus {trainbus.__version__}: {len(trainbus.__all__)} names, imported
 
 
 def main(wheel: Path) -> None:
-    """Try one wheel; any failure is an exception."""
+    """Try one wheel. Any failure raises an exception."""
     with tempfile.TemporaryDirectory() as scratch:
         environment, empty = Path(scratch) / "venv", Path(scratch) / "empty"
         empty.mkdir()
         venv.create(environment, with_pip=False)
         python = environment / "bin" / "python"
-        # A .pth file inside a borrowed folder is not read, so an editable install there does not come along.
-        (site_packages(python) / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+        # Python ignores .pth files inside of this folder, so an editable install there is not visible.
+        (site_packages(python) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
         pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps"]
         subprocess.run([*pip, "--ignore-installed", str(wheel.resolve())], check=True)
-        subprocess.run([str(python), "-c", LOOK], cwd=empty, check=True)
+        subprocess.run([str(python), "-c", IMPORT_CHECK], cwd=empty, check=True)
         shutil.copy(ROOT / "examples" / "minimal.py", empty)
         subprocess.run([str(python), "minimal.py"], cwd=empty, check=True)
 
 
 def site_packages(python: Path) -> Path:
-    """Return where an environment keeps its packages."""
-    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    return Path(subprocess.run([str(python), "-c", ask], check=True, capture_output=True, text=True).stdout.strip())
+    """Return the folder of an environment's packages."""
+    statement = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    return Path(
+        subprocess.run([str(python), "-c", statement], check=True, capture_output=True, text=True).stdout.strip()
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...engine.arguments import TrainingArguments
 from ...engine.checkpoint.read.listing import list_checkpoints, newest_first
-from ...engine.distributed.failures import in_a_line
+from ...engine.distributed.failure_report import error_line
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.errors import RankFailure
@@ -64,7 +64,7 @@ class StatusFile(Callback):
     @order(Stage.PREPARE)
     def on_exception(self, run: Run, exception: BaseException) -> None:
         if run.mode == "train":
-            status, reason = "failed", in_a_line(exception)
+            status, reason = "failed", error_line(exception)
             if isinstance(exception, Stopped):
                 status, reason = "preempted", preempted_by(exception.reason, run.control.why("training_stop"))
             if not isinstance(exception, RankFailure) or not self._told_by_another(run):

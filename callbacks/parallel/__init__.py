@@ -1,1 +1,1 @@
-"""Training on several devices or processes: DataParallel, DDP, ZeRO-1, FSDP2."""
+"""Training on several devices or ranks: DataParallel, DDP, ZeRO-1, FSDP2."""

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ...engine.arguments import TrainingArguments
+from ...engine.distributed.strategies import Strategy
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.stages import Stage
@@ -19,41 +20,42 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class DataParallel(Callback):
-    """Cuts each batch into as many parts as there are GPUs, and computes the parts side by side, on copies.
+    """Splits each batch over the GPUs of one process. Each GPU computes its part with a copy of the model.
 
-    It needs no launcher. With one process for each GPU, `torchrun --nproc_per_node=N` is faster: there nothing is
-    copied in each step, and no process waits for another's Python.
+    It needs no launcher. `torchrun --nproc_per_node=N`, with one rank per GPU, is faster: it copies no model in each
+    step, and the GPUs do not share one Python interpreter.
     """
 
     stage = Stage.PREPARE
 
     devices: int | None = None
-    """How many GPUs; by default all that are visible."""
+    """The number of GPUs; None for all visible GPUs."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> DataParallel | None:
-        return cls(args.n_gpu) if args.n_gpu > 1 and not args.way_to_shard else None
+        return cls(args.n_gpu) if args.n_gpu > 1 and args.sharding_strategy is Strategy.DDP else None
 
     def on_setup(self, run: Run) -> None:
         devices = max(1, torch.cuda.device_count()) if self.devices is None else self.devices
         if run.mode == "train":
             logger.warning(
-                "One process trains on %d GPUs, in batches of %d rows. Started with torchrun --nproc_per_node=%d, it "
-                "would be faster.",
-                *(devices, run.args.train_batch_size, devices),
+                "One process trains on %d GPUs, in batches of %d samples. `torchrun --nproc_per_node=%d` is faster.",
+                devices,
+                run.args.train_batch_size,
+                devices,
             )
-            run.seams.fill("DataParallel", wrap_model=lambda model, _: SideBySide(model, devices))
+            run.seams.fill("DataParallel", wrap_model=lambda model, _: DataParallelModel(model, devices))
         else:
-            run.model_wrapped = SideBySide(run.model, devices)
+            run.wrap(DataParallelModel(run.model, devices))
 
 
-class SideBySide(nn.Module):
-    """A model on several GPUs; its loss has one element of each, whose mean is that of the batch."""
+class DataParallelModel(nn.Module):
+    """A model on several GPUs. Its loss has one element per GPU, and their mean is the loss of the batch."""
 
     gathers_losses = True
 
     def __init__(self, model: nn.Module, devices: int) -> None:
-        """Spread `model`, which is on the first of `devices` GPUs."""
+        """Wrap `model`, which is on the first of `devices` GPUs."""
         super().__init__()
         self.devices = devices
         self.module = nn.DataParallel(model, device_ids=list(range(devices)))
@@ -62,10 +64,10 @@ class SideBySide(nn.Module):
         """Call the model on each part of the batch.
 
         Args:
-            *inputs: tensors of shape (rows, ...), or nested ones.
-            num_items_in_batch: what a model divides its loss by. Each gets its part of it, so that the mean of the
-                losses is their sum divided by the whole.
-            **named: likewise.
+            *inputs: tensors of shape (samples, ...), possibly nested.
+            num_items_in_batch: the number that the model divides its loss by. Each GPU gets an equal part of it, so
+                that the mean of the losses is their sum divided by the whole number.
+            **named: keyword inputs, as `inputs`.
         """
         if num_items_in_batch is not None:
             part = torch.as_tensor(num_items_in_batch) / self.devices

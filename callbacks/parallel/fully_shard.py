@@ -1,4 +1,4 @@
-"""What FSDP does to a model and its gradients, with PyTorch's `fully_shard`."""
+"""Sharding of a model with PyTorch's `fully_shard` (FSDP2)."""
 
 from __future__ import annotations
 
@@ -28,135 +28,139 @@ from ..model.blocks import own_modules
 from .split_weights import local_part
 
 KEPT = (nn.modules.batchnorm._BatchNorm,)
-"""What stays in float32 in mixed precision: its weights go with its running sums, which do."""
+"""Modules that stay in float32 in mixed precision, because their running statistics do."""
 
 
-def mesh_of(device: torch.device, processes: int, degree: int | None) -> DeviceMesh:
-    """Return the processes in one row, or, where fewer share a copy of the weights, in one row for each copy."""
-    if degree in (None, processes):
-        made = init_device_mesh(device.type, (processes,), mesh_dim_names=("shard",))
+def mesh_of(device: torch.device, world_size: int, degree: int | None) -> DeviceMesh:
+    """Return the device mesh: one row of all ranks, or one row of `degree` ranks per copy of the model."""
+    if degree in (None, world_size):
+        made = init_device_mesh(device.type, (world_size,), mesh_dim_names=("shard",))
     else:
-        made = init_device_mesh(device.type, (processes // degree, degree), mesh_dim_names=("replicate", "shard"))
+        made = init_device_mesh(device.type, (world_size // degree, degree), mesh_dim_names=("replicate", "shard"))
     _holding.append(weakref.ref(made))
     return made
 
 
 _holding: list[weakref.ref[Any]] = []
-"""The meshes and models that were made here, some of which torch's caches keep alive: they hold process groups."""
+"""Meshes and models made here. Torch's caches keep some of them alive, and they hold process groups."""
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a model is split."""
+class ShardLayout:
+    """How a model is sharded."""
 
     device: torch.device
-    """Where the model computes."""
+    """The device that computes."""
     mesh: DeviceMesh
-    """The processes."""
+    """The ranks."""
     reshard: bool
-    """Whether weights that were gathered for forward are gathered again for backward."""
+    """Whether gathered weights are freed after forward and gathered again for backward."""
     offload: bool
-    """Whether the parts wait in the host's memory."""
+    """Whether the shards are kept in host memory."""
     half: torch.dtype | None
-    """In what the model computes; None for the type of its weights."""
+    """The dtype of the computation; None for the dtype of the weights."""
 
     def options(self, block: nn.Module, root: bool) -> dict[str, Any]:
-        """Return what `fully_shard` is told, for the model itself or one of its blocks."""
+        """Return the arguments of `fully_shard` for the model itself (`root`) or one of its blocks."""
         precision = MixedPrecisionPolicy()
         if isinstance(block, KEPT):
             precision = MixedPrecisionPolicy(cast_forward_inputs=False)
         elif self.half is not None:
-            # Gradients are added up in float32, and so is the loss computed.
+            # Gradients are reduced in float32, and the loss is computed from float32 outputs.
             output = torch.float32 if root else None
             precision = MixedPrecisionPolicy(self.half, reduce_dtype=torch.float32, output_dtype=output)
         offload = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if self.offload else OffloadPolicy()
         return {"mesh": self.mesh, "mp_policy": precision, "offload_policy": offload}
 
 
-def split(model: nn.Module, blocks: list[nn.Module], way: Way, ranks: Ranks) -> None:
-    """Split a model in place, block by block, so that no more than one block is whole on the device at a time.
+def shard_model(model: nn.Module, blocks: list[nn.Module], layout: ShardLayout, ranks: Ranks) -> None:
+    """Shard a model in place, block by block. At most one block is whole on the device at a time.
 
-    All processes begin with the weights of the first. Where that has none, the model being on the meta device, they are
-    made: by the model's own `_init_weights`, or by each module's `reset_parameters`; what those leave is NaN.
+    All ranks start with the weights of rank 0. If rank 0 has a model on the meta device, the weights are initialised by
+    the model's `_init_weights`, or by each module's `reset_parameters`. Tensors that those leave out are NaN.
 
     Args:
-        model: the model, anywhere.
-        blocks: its parts, inner ones first.
-        way: how.
-        ranks: the processes.
+        model: the model, on any device.
+        blocks: the modules that are gathered as one unit, inner ones first.
+        layout: how to shard.
+        ranks: this process and the other ranks.
     """
-    # Where the first process has values, nobody makes any: it would draw random numbers.
+    # If rank 0 has values, no rank initialises weights, because that would draw random numbers.
     has_values = not ranks.gather_objects(any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())))[0]
-    fill = _Filling(model, way.device, makes=not has_values)
-    if way.half is not None:
+    fill = _Initializer(model, layout.device, initialises=not has_values)
+    if layout.half is not None:
         own = [module for module in model.modules() if isinstance(module, KEPT) and module not in blocks]
         blocks = [*(module for module in own if next(module.parameters(), None) is not None), *blocks]
     known = {*blocks}
     for block in (*blocks, model):
         modules = [*own_modules(block, known - {block})]
         fill(modules)
-        # The model's own weights are wanted again as soon as backward begins.
-        reshard = way.reshard and (block is not model or not blocks)
+        # The model's own weights are needed again as soon as backward begins.
+        reshard = layout.reshard and (block is not model or not blocks)
         weights = [
             (module, name, weight) for module in modules for name, weight in module.named_parameters(recurse=False)
         ]
-        refuse_weights(model, [weight for _, _, weight in weights])
-        fully_shard(block, reshard_after_forward=reshard, **way.options(block, block is model))
+        check_weights(model, [weight for _, _, weight in weights])
+        fully_shard(block, reshard_after_forward=reshard, **layout.options(block, block is model))
         for module, name, weight in weights:
-            vars(module._parameters[name]).update(vars(weight))  # what the user noted on it
+            vars(module._parameters[name]).update(vars(weight))  # attributes that the user set
     if hasattr(model, "generate"):
-        register_fsdp_forward_method(model, "generate")  # which uses the model's own weights, beside calling it
+        register_fsdp_forward_method(model, "generate")  # `generate` uses the model's own weights, besides calling it
     _holding.append(weakref.ref(model))
-    atexit.unregister(release)
-    atexit.register(release)  # last, and so before the process group is left
+    atexit.unregister(release_process_groups)
+    atexit.register(release_process_groups)  # registered last, so it runs before the process group is left
 
 
-def refuse_weights(model: nn.Module, together: list[nn.Parameter]) -> None:
-    """Refuse weights that cannot be gathered together, or cannot be split.
+def check_weights(model: nn.Module, together: list[nn.Parameter]) -> None:
+    """Raise an error if weights cannot be gathered together or cannot be sharded.
+
+    Args:
+        model: the model, for the names.
+        together: the weights of one unit.
 
     Raises:
-        ModelError: naming one of them, and the remedy.
+        ModelError: with the name of a weight and the remedy.
     """
     names = {weight: name for name, weight in model.named_parameters()}
     for weight in together:
         if weight.dim() == 0:
             raise ModelError(
-                f"{names[weight]} is a single number, without a dimension along which FSDP could split it: give it the "
-                "shape (1,), or train with `sharding='stage1'`, which keeps weights whole."
+                f"{names[weight]} has no dimension along which FSDP can shard it: give it the shape (1,), or train "
+                "with `sharding='stage1'`, which keeps weights whole."
             )
         if weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None):
             raise ModelError(
-                f"{names[weight]} has a hook on its gradient, which FSDP would not call: do its work in a callback's "
+                f"{names[weight]} has a gradient hook, which FSDP does not call: move its code to a callback's "
                 "`on_gradients`, or train with `sharding='stage1'`, which keeps weights whole."
             )
     kinds = {weight.dtype: names[weight] for weight in together}
     if len(kinds) > 1:
-        told = " and ".join(f"{kind} ({name})" for kind, name in kinds.items())
+        dtypes = " and ".join(f"{kind} ({name})" for kind, name in kinds.items())
         raise ModelError(
-            f"FSDP gathers weights of one type at once, and these have {told}: convert the model, or have `wrap` name "
-            "blocks of which each has one type."
+            f"FSDP gathers weights of one dtype together, and these have {dtypes}: convert the model, or set `wrap` to "
+            "blocks with one dtype each."
         )
 
 
 @dataclass
-class _Filling:
-    """Puts the weights and buffers of modules on the device, with the values of the first process."""
+class _Initializer:
+    """Moves the weights and buffers of modules to the device, with the values of rank 0."""
 
     model: Any
     device: torch.device
-    makes: bool
+    initialises: bool
     _placed: dict[Any, torch.Tensor] = field(default_factory=dict)
 
     @torch.no_grad()
     def __call__(self, modules: list[nn.Module]) -> None:
-        made = [module for module in modules if any(tensor.is_meta for _, tensor in _slots(module))]
+        made = [module for module in modules if any(tensor.is_meta for _, tensor in _own_tensors(module))]
         for module in modules:
-            for name, tensor in _slots(module):
+            for name, tensor in _own_tensors(module):
                 self._place(module, name, tensor)
-        for module in made if self.makes else ():
+        for module in made if self.initialises else ():
             self._initialise(module)
         for module in modules:
-            for _, tensor in _slots(module):
+            for _, tensor in _own_tensors(module):
                 dist.broadcast(tensor.detach(), 0)
 
     def _place(self, module: nn.Module, name: str, tensor: torch.Tensor) -> None:
@@ -168,8 +172,8 @@ class _Filling:
             if tensor.is_floating_point():
                 empty.fill_(torch.nan)
             self._placed[tensor] = nn.Parameter(empty, tensor.requires_grad) if _is_weight(tensor) else empty
-        slots: Any = module._parameters if _is_weight(tensor) else module._buffers
-        slots[name] = self._placed[tensor]
+        tensors: Any = module._parameters if _is_weight(tensor) else module._buffers
+        tensors[name] = self._placed[tensor]
 
     def _initialise(self, module: Any) -> None:
         if hasattr(self.model, "_init_weights"):
@@ -178,7 +182,7 @@ class _Filling:
             module.reset_parameters()
 
 
-def _slots(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def _own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from ((name, weight) for name, weight in module.named_parameters(recurse=False))
     yield from ((name, buffer) for name, buffer in module.named_buffers(recurse=False))
 
@@ -187,38 +191,38 @@ def _is_weight(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, nn.Parameter)
 
 
-def never_filled(model: nn.Module) -> list[str]:
-    """Return the names of weights and buffers that have NaN in this process's part."""
+def unfilled_tensors(model: nn.Module) -> list[str]:
+    """Return the names of weights and buffers whose shard on this rank has a NaN."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return [name for name, tensor in named if tensor.is_floating_point() and bool(local_part(tensor).isnan().any())]
 
 
-def is_split_model(model: nn.Module) -> bool:
-    """Say whether a model is split."""
+def is_sharded_model(model: nn.Module) -> bool:
+    """Return whether a model is sharded."""
     return isinstance(model, FSDPModule)
 
 
 def synchronise(model: Any, last: bool) -> None:
-    """Have gradients reduced and split, or kept whole until the last batch of a step."""
+    """Reduce and shard the gradients in the last batch of a step. Until then they stay whole on each rank."""
     model.set_requires_gradient_sync(last)
 
 
-def together_again(model: Any, failed: bool = False) -> None:
-    """Let go of weights that an evaluation gathered: they would be used again, whatever the parts are by then."""
-    for module in _split_modules(model):
+def reshard_all(model: Any, failed: bool = False) -> None:
+    """Free weights that an evaluation gathered. Otherwise the next forward would use them instead of updated shards."""
+    for module in _sharded_modules(model):
         module.reshard()
-    # Before its first forward a model has nothing to reset, and cannot.
+    # A model without a forward has no state to reset, and raises.
     if failed and hasattr(model, "reset_iter_state") and model._get_fsdp_state()._is_root is not None:
         model.reset_iter_state()
 
 
-def _split_modules(model: nn.Module) -> list[Any]:
+def _sharded_modules(model: nn.Module) -> list[Any]:
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 
-def follow_trainable(model: nn.Module) -> None:
-    """Have the gathered weights trained, or not, as the parts of them say by now."""
-    for module in _split_modules(model):
+def update_requires_grad(model: nn.Module) -> None:
+    """Copy `requires_grad` of the shards to the gathered weights."""
+    for module in _sharded_modules(model):
         wanted = {
             (inner, name): weight.requires_grad
             for inner in module.modules()
@@ -233,13 +237,13 @@ def follow_trainable(model: nn.Module) -> None:
         module.reshard()
 
 
-def release() -> None:
-    """Let go of the process groups that split models hold, after which they compute no more; see `Ranks.leave`."""
+def release_process_groups() -> None:
+    """Release the process groups that sharded models hold. The models cannot compute after that. See `Ranks.leave`."""
     for holder in filter(None, (reference() for reference in _holding)):
         if isinstance(holder, DeviceMesh):
             getattr(holder, "_pg_registry", {}).clear()
             continue
-        for module in _split_modules(holder):
+        for module in _sharded_modules(holder):
             state = module._get_fsdp_state()
             groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
             for group in filter(None, groups):

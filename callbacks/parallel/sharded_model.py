@@ -1,4 +1,4 @@
-"""What callbacks that split a model over the processes have in common, whoever's code splits it."""
+"""The base of callbacks that shard a model over ranks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .ddp import DDP, send_buffers
 
 @dataclass
 class ShardedModel(Callback):
-    """Splits the weights over the processes, with their gradients and optimizer states.
+    """Shards the weights over the ranks, with their gradients and optimizer state.
 
-    A subclass says what splits them, and which optimizers are made of the parts.
+    A subclass shards the model and recognises optimizers of the shards.
     """
 
     stage = Stage.PREPARE
@@ -27,43 +27,44 @@ class ShardedModel(Callback):
     places_model: ClassVar[bool] = True
 
     wrap: Kinds | int | None = None
-    """What is gathered at once: modules of these classes, or so named, or of at least so many weights; by default what
-    a model of transformers says (`_no_split_modules`), else the members of `nn.ModuleList`s. `()` gathers the whole
-    model."""
+    """The modules that are gathered as one unit: classes, class names, or a minimum number of weights. None takes the
+    classes that a transformers model names (`_no_split_modules`), else the members of each `nn.ModuleList`.
+    `()` gathers the whole model at once."""
     reshard_after_forward: bool = True
-    """Let go of gathered weights between forward and backward: less memory, one more gathering (stage 3, not 2)."""
+    """Whether gathered weights are freed between forward and backward (stage 3). It saves memory and gathers once more
+    than stage 2."""
     offload: bool = False
-    """Keep weights, gradients and optimizer states in the host's memory, and update the weights there."""
+    """Whether weights, gradients and optimizer state are kept in host memory, and updated there."""
 
     def __post_init__(self) -> None:
         if self.wrap is not None and not isinstance(self.wrap, int):
             self.wrap = tuple(self.wrap)
 
-    def has_parts(self, run: Run) -> bool:
-        """Say whether the optimizer that a run was given is of the parts that this made before."""
+    def holds_shards(self, run: Run) -> bool:
+        """Return whether the user's optimizer holds shards that this callback made in an earlier session."""
         raise NotImplementedError
 
-    def refuse_unsplittable(self, run: Run) -> None:
-        """Refuse a run of which the weights cannot be split.
+    def check_shardable(self, run: Run) -> None:
+        """Raise an error if the weights of a run cannot be sharded.
 
         Raises:
-            ArgumentError: naming the remedy.
+            ArgumentError: with the remedy.
         """
         name = type(self).__name__
         if run.ranks.single_process:
             raise ArgumentError(
-                f"{name} splits the weights among processes, and this is a single one: start it with torchrun "
+                f"{name} shards the weights over ranks, and this is a single process: start it with torchrun "
                 "--nproc_per_node=N."
             )
         if run.args.auto_find_batch_size:
             raise ArgumentError(
-                f"`auto_find_batch_size` begins anew with the whole weights, which {name} splits: set "
-                "`per_device_train_batch_size`."
+                f"`auto_find_batch_size` restarts with whole weights, and {name} shards them: set "
+                "`per_device_train_batch_size` instead."
             )
-        if run.optimizer is not None and run.mode == "train" and not self.has_parts(run):
+        if run.optimizer is not None and run.mode == "train" and not self.holds_shards(run):
             raise ArgumentError(
-                f"`optimizers` has an optimizer of the whole weights, which {name} splits: give its class and "
-                "options, as `optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-4})`, and it is made of the parts."
+                f"`optimizers` has an optimizer of the whole weights, and {name} shards them: pass its class and "
+                "options, such as `optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-4})`. Then it is built from the shards."
             )
 
     @order(Stage.PREPARE)

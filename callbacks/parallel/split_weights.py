@@ -1,4 +1,4 @@
-"""Gradients, weights and optimizer states of which each process has a part: clipped, and gathered to be saved."""
+"""Sharded gradients, weights and optimizer state: clip them, and gather them for a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ...engine.distributed.ranks import Ranks
 from ...engine.seams import Clip
 
 
-def clip_parts(ranks: Ranks, device: torch.device, exact: bool) -> Clip:
-    """Return clipping for gradients of which each process has a part.
+def clip_shards(ranks: Ranks, device: torch.device, exact: bool) -> Clip:
+    """Return a function that clips sharded gradients.
 
     Args:
-        ranks: the processes.
-        device: where a tensor is that is sent to the others.
-        exact: gather each gradient and measure it whole, as torch does where nothing is split. Otherwise its squares
-            are added up part by part, in float64, which may differ in the last digit.
+        ranks: this process and the other ranks.
+        device: the device of the tensors that are sent.
+        exact: whether each gradient is gathered and measured whole, as torch does without sharding. Otherwise the
+            squares of the shards are summed in float64, and the norm may differ in the last digit.
     """
 
-    def norms_of_parts(gradients: list[Any]) -> torch.Tensor:
+    def norms_of_shards(gradients: list[Any]) -> torch.Tensor:
         squares = [
             torch.linalg.vector_norm(local_part(whole), dtype=torch.float64).square()
             * (not is_split(whole) or is_first_copy(whole))
@@ -40,7 +40,7 @@ def clip_parts(ranks: Ranks, device: torch.device, exact: bool) -> Clip:
         gradients = [weight.grad for weight in parameters if weight.grad is not None]
         if not gradients:
             return torch.zeros((), device=device)
-        norms = norms_of_wholes(gradients) if exact else norms_of_parts(gradients)
+        norms = norms_of_wholes(gradients) if exact else norms_of_shards(gradients)
         total: torch.Tensor = torch.linalg.vector_norm(norms)
         if max_norm > 0:
             scale = torch.clamp(max_norm / (total + 1e-6), max=1.0)
@@ -52,15 +52,17 @@ def clip_parts(ranks: Ranks, device: torch.device, exact: bool) -> Clip:
 
 
 def local_part(tensor: Any) -> torch.Tensor:
-    """Return this process's part of a tensor; all of it, if it is not split."""
+    """Return this rank's shard of a tensor; the tensor itself if it is not sharded."""
     local: torch.Tensor = tensor.to_local() if is_split(tensor) else tensor
     return local
 
 
 def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], dict[str, torch.Tensor]]:
-    """Return what gathers a model's weights one by one, so that a process that does not keep them never has them all.
+    """Return a function that gathers a model's weights one by one. Tied weights stay one tensor.
 
-    Weights that are one under several names stay so.
+    Args:
+        device: the device of the tensors that are sent.
+        keep: whether this rank keeps the gathered weights. A rank that does not never holds all of them.
     """
 
     def gather(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -77,7 +79,7 @@ def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], 
 
 
 def gathered_state(device: torch.device, keep: bool) -> Callable[[Any], dict[str, Any]]:
-    """Return what gathers the state of an optimizer."""
+    """Return a function that gathers an optimizer state. It returns an empty dict on ranks that do not keep it."""
 
     def gather(optimizer: Any) -> dict[str, Any]:
         state: dict[str, Any] = optimizer.state_dict()

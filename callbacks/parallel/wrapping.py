@@ -1,4 +1,4 @@
-"""The model inside of what averages its gradients over processes, and what that would miss without a word."""
+"""Wrapping a model in DDP or a similar class: wrap again when other weights train, detect steps that bypass it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ logger = logging.getLogger(__name__)
 
 
 def trainable(weights: Iterable[nn.Parameter]) -> list[bool]:
-    """Return which weights are trained, in their order."""
+    """Return `requires_grad` of each weight, in their order."""
     return [weight.requires_grad for weight in weights]
 
 
 class Wrapping:
-    """Wraps a run's model, again when other weights are trained, and notices a step that passed the wrapper by."""
+    """Wraps the model of a run. It wraps again when other weights are trainable, and detects steps that bypass it."""
 
     def __init__(self, run: Run, wrap: Callable[[nn.Module, Any], nn.Module]) -> None:
-        """Prepare to wrap with `wrap(model, optimizer)`, which looks at the weights that are trainable then."""
+        """Prepare to wrap with `wrap(model, optimizer)`, which registers the weights that are trainable then."""
         self.run = run
         self.weights: list[nn.Parameter] = []
         """The weights of the model, in its order."""
@@ -33,7 +33,7 @@ class Wrapping:
         self._called = False
 
     def wrap(self, model: nn.Module, optimizer: Any) -> nn.Module:
-        """Return the model, wrapped."""
+        """Return the wrapped model."""
         self.weights = list(model.parameters())
         self._trained = trainable(self.weights)
         wrapped = self._wrap(model, optimizer)
@@ -41,7 +41,7 @@ class Wrapping:
         return wrapped
 
     def follow(self) -> None:
-        """Wrap the model again if other weights are to be trained than when it was wrapped. Call it between steps."""
+        """Wrap the model again if other weights are trainable now. Call it between steps."""
         now = trainable(self.weights)
         if now == self._trained:
             return
@@ -51,22 +51,28 @@ class Wrapping:
         lost = [name for (name, weight), before in named if weight.requires_grad > before and id(weight) not in updated]
         if lost:
             logger.warning(
-                "From step %d on %d more weights are trainable, such as %s, and stay as they are: they were frozen "
-                "when the optimizer was made, which does not have them. To train them in the course of a run, have "
-                "them trainable before it, and frozen by Freeze(..., until=...).",
-                *(run.state.global_step + 1, len(lost), lost[0]),
+                "From step %d, %d more weights are trainable, such as %s, but they are not updated: they were frozen "
+                "when the optimizer was built, so it does not hold them. To train them later in a run, make them "
+                "trainable before it and freeze them with Freeze(..., until=...).",
+                run.state.global_step + 1,
+                len(lost),
+                lost[0],
             )
         wrapper_trains = run.model_wrapped.training
-        run.model_wrapped = self.wrap(run.model, run.optimizer)
-        # Else the first step after an evaluation would find a wrapper that trains, and leave what is in it evaluating.
+        run.wrap(self.wrap(run.model, run.optimizer))
+        # Otherwise the next step after an evaluation sees a wrapper in train mode, and leaves its model in eval mode.
         run.model_wrapped.training = wrapper_trains
 
     @contextmanager
     def watched(self, around: AbstractContextManager[Any], last: bool) -> Iterator[None]:
-        """Enclose forward and backward of a batch, inside of `around`.
+        """Enclose forward and backward of a batch.
+
+        Args:
+            around: a context to enter first, such as `no_sync()`.
+            last: whether the batch is the last of its step.
 
         Raises:
-            ModelError: if it is the last of a step, and gradients came about without a call of the wrapper.
+            ModelError: if it is the last batch, and gradients exist although the wrapper was not called.
         """
         self._called = False
         with around:
@@ -74,9 +80,9 @@ class Wrapping:
         if last and not self._called and any(weight.grad is not None for weight in self.weights):
             kind = type(self.run.model_wrapped).__name__
             raise ModelError(
-                f"A batch was learned from without calling the model inside of {kind}, which averages gradients over "
-                "the processes when it is called itself: each would go on with weights of its own. In `compute_loss` "
-                "and `training_step` call the `model` that they are given, not `self.model` and not `model.module`."
+                f"A step computed gradients without calling the {kind} wrapper. It averages gradients over the ranks "
+                "only if it is called itself, so the weights of the ranks would diverge. In `compute_loss` and "
+                "`training_step`, call the `model` argument, not `self.model` or `model.module`."
             )
 
     def _note(self, *_: Any) -> None:

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ...events.activity import EVALUATION, PREDICTION
 from ...events.errors import ArgumentError, DataError, nearest
 from ..arguments import IntervalStrategy
 from ..data.build import is_iterable
-from ..distributed.consistency import check_lengths
+from ..distributed.consistency import compare_lengths
 from ..evaluation.loop import evaluation_loop
 from ..evaluation.metrics import metrics_of_first
 from ..evaluation.outputs import EvalLoopOutput, EvalPrediction, PredictionOutput, speed_metrics
@@ -49,7 +50,11 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         datasets = self._eval_datasets(eval_dataset)
         complete = eval_dataset is None and metric_key_prefix == "eval"
         everything: dict[str, float] = {}
-        with session(run, "evaluate"), run.evaluating(metric_key_prefix, complete=complete) as record:
+        with (
+            session(run, "evaluate"),
+            run.activity(EVALUATION),
+            run.evaluating(metric_key_prefix, complete=complete) as record,
+        ):
             self.bus.announce("on_evaluate_begin")
             for name, dataset in datasets.items():
                 prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
@@ -80,7 +85,11 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
             metric_key_prefix: the prefix of all metric names.
         """
         run = self.run
-        with session(run, "predict"), run.evaluating(metric_key_prefix, complete=False) as record:
+        with (
+            session(run, "predict"),
+            run.activity(PREDICTION),
+            run.evaluating(metric_key_prefix, complete=False) as record,
+        ):
             loss_only = self.args.prediction_loss_only
             output = self._run_over(self.get_test_dataloader(test_dataset), metric_key_prefix, ignore_keys, loss_only)
             record.metrics = output.metrics
@@ -106,18 +115,19 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
             ignore_keys: keys of the model's outputs that are not predictions.
             metric_key_prefix: the prefix of all metric names.
         """
-        return evaluation_loop(
-            self.run,
-            dataloader,
-            self.prediction_step,
-            prefix=metric_key_prefix,
-            loss_only=prediction_loss_only or self.args.prediction_loss_only,
-            compute_metrics=self.compute_metrics,
-            by_batch=self.args.batch_eval_metrics,
-            keeps_batches=not self.args.batch_eval_metrics or description == "Prediction",
-            preprocess_logits=self.preprocess_logits_for_metrics,
-            ignore_keys=ignore_keys,
-        )
+        with self.run.activity(PREDICTION if description == "Prediction" else EVALUATION):
+            return evaluation_loop(
+                self.run,
+                dataloader,
+                self.prediction_step,
+                prefix=metric_key_prefix,
+                loss_only=prediction_loss_only or self.args.prediction_loss_only,
+                compute_metrics=self.compute_metrics,
+                by_batch=self.args.batch_eval_metrics,
+                keeps_batches=not self.args.batch_eval_metrics or description == "Prediction",
+                preprocess_logits=self.preprocess_logits_for_metrics,
+                ignore_keys=ignore_keys,
+            )
 
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
@@ -142,7 +152,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         return inputs
 
     def _run_over(self, loader: Any, prefix: str, ignore_keys: list[str] | None, loss_only: bool) -> EvalLoopOutput:
-        check_lengths(self.run, loader)
+        compare_lengths(self.run, loader)
         began = time.time()
         description = "Prediction" if self.run.mode == "predict" else "Evaluation"
         output = self.evaluation_loop(loader, description, loss_only, ignore_keys, prefix)

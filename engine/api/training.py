@@ -18,7 +18,7 @@ from ..data.build import length_of
 from ..data.feed import Feed
 from ..data.plan import RunPlan, plan_run
 from ..distributed.consensus import agreement, agreement_on_updates
-from ..distributed.consistency import check_built
+from ..distributed.consistency import compare_training
 from ..evaluation.outputs import TrainOutput
 from ..loop import Loop
 from ..search.batch_size import memory_explained, with_smaller_batches
@@ -86,13 +86,14 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
             run.plan = self._plan_run(run.train_dataloader)
             run.state, run.position = resumption.begin(run.plan)
             self._assemble(run.plan)
-            check_built(run, self._known_eval_datasets())
+            compare_training(run, self._known_eval_datasets())
             feed = Feed(
                 run.train_dataloader,
                 args.gradient_accumulation_steps,
                 args.device,
                 run.ranks.world_size,
                 non_blocking=args.non_blocking,
+                activity=run.activity,
             )
             run.begin()
             resumption.restore(feed)

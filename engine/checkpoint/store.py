@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
+from ...events.activity import SAVE, during
 from ...events.errors import CheckpointError
 from ...events.state import flattened
 from ..data.position import save_position
@@ -56,6 +57,7 @@ class Snapshot:
     """Whether all of it is copied, so that training may go on meanwhile; else it must be written before that."""
 
 
+@during(SAVE)
 def take(run: Run, checkpoint: Checkpoint, callbacks: dict[str, Any], copies: HostCopies | None) -> Snapshot:
     """Collect everything that a run needs to go on from here.
 
@@ -130,6 +132,7 @@ def _whole(run: Run, tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(0) if whole is None else whole
 
 
+@during(SAVE)
 def write(run: Run, snapshot: Snapshot) -> None:
     """Write a checkpoint: all of it is there afterwards, or everything is as it was before.
 
@@ -154,6 +157,7 @@ def write(run: Run, snapshot: Snapshot) -> None:
             raise
 
 
+@during(SAVE)
 def together(run: Run, work: Callable[[], T]) -> list[T]:
     """Do something on every process and return what it gave on each; if it fails on one, it is an error on all."""
     result, failure = None, None

@@ -1,4 +1,4 @@
-"""The command `trainbus plan`: which way to split a training fits the GPUs there are, and what to write for it."""
+"""The command `trainbus plan`: which sharding strategy fits the GPUs, and what to write for it."""
 
 from __future__ import annotations
 
@@ -8,116 +8,123 @@ import re
 from dataclasses import asdict, fields
 from typing import Any
 
-from ..distributed.memory_estimate import ASSUMED_LAYERS, USABLE, Planned, gpus_needed, host_gigabytes, plan
-from ..distributed.strategies import STATES, Training, launch, spelling
+from ..distributed.memory_estimate import USABLE, Candidate, candidates, gpus_needed, host_gigabytes
+from ..distributed.memory_formulas import ASSUMED_LAYERS
+from ..distributed.strategies import Strategy
+from ..distributed.variants import arguments_call, launch_command
+from ..distributed.workload import STATES, Workload
 
 _LEGEND = [
-    "work: weights that are gathered, or copied in half precision. kept: between steps. peak: the most within one.",
-    "machine: in a machine's own memory.",
-    "sent: parameters that a GPU sends in each step, for each parameter of the model.",
+    "work: weights that are gathered, or cast to half precision. kept: between steps. peak: the maximum in a step.",
+    "machine: host memory of one machine.",
+    "sent: parameters that a GPU sends in each step, per parameter of the model.",
 ]
-_MANY = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to those of a parser."""
-    parser = commands.add_parser("plan", help="how much memory each way to split a training takes", allow_abbrev=False)
+    """Add the command to a parser's subcommands."""
+    parser = commands.add_parser("plan", help="show the memory that each sharding strategy takes", allow_abbrev=False)
     parser.add_argument("--params", type=_amount, required=True, help="parameters of the model, such as 7e9 or 7b")
-    parser.add_argument("--gpus", type=int, default=1, help="GPUs in all (default: 1)")
+    parser.add_argument("--gpus", type=int, default=1, help="GPUs in total (default: 1)")
     parser.add_argument("--gpus-per-node", type=int, default=8, help="GPUs of one machine (default: 8)")
-    parser.add_argument("--gpu-memory", type=_gigabytes, default=80.0, metavar="GB", help="of one GPU (default: 80)")
-    parser.add_argument("--node-memory", type=_gigabytes, metavar="GB", help="of one machine, for what is offloaded")
+    parser.add_argument(
+        "--gpu-memory", type=_gigabytes, default=80.0, metavar="GB", help="memory of one GPU (default: 80)"
+    )
+    parser.add_argument(
+        "--node-memory", type=_gigabytes, metavar="GB", help="host memory of one machine, for offloading"
+    )
     parser.add_argument("--precision", type=str.lower, default="bf16", help="bf16 (default), fp16 or fp32")
     parser.add_argument("--opt-level", dest="level", type=str.upper, default="O1", help="O1 (default) or O2")
     parser.add_argument("--optimizer", type=str.lower, default="adamw", help="as `optim` (default: adamw)")
-    parser.add_argument("--accumulate", type=int, default=1, help="batches of a step (default: 1)")
-    sizes = parser.add_argument_group("to count activations, too")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches per step (default: 1)")
+    sizes = parser.add_argument_group("sizes for the activations")
     sizes.add_argument("--layers", type=int, help="transformer layers")
     sizes.add_argument("--hidden", type=int, help="width of the hidden state")
-    sizes.add_argument("--sequence", type=int, help="tokens of a row")
-    sizes.add_argument("--batch", type=int, default=1, help="rows of a batch on one GPU (default: 1)")
-    sizes.add_argument("--heads", type=int, help="attention heads, if attention is not fused (SDPA)")
+    sizes.add_argument("--sequence", type=int, help="tokens of a sample")
+    sizes.add_argument("--batch", type=int, default=1, help="samples of a batch on one GPU (default: 1)")
+    sizes.add_argument("--heads", type=int, help="attention heads, for attention that is not fused (SDPA)")
     sizes.add_argument("--vocabulary", type=int, default=0, help="tokens of the vocabulary, for the logits")
     sizes.add_argument("--recompute", action="store_true", help="with gradient checkpointing")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(do=_do)
+    parser.set_defaults(do=_run)
 
 
-def _do(asked: argparse.Namespace) -> int:
-    training = Training(
-        **{field.name: getattr(asked, field.name) for field in fields(Training) if hasattr(asked, field.name)}
+def _run(options: argparse.Namespace) -> int:
+    workload = Workload(
+        **{field.name: getattr(options, field.name) for field in fields(Workload) if hasattr(options, field.name)}
     )
-    found = plan(training)
-    print(json.dumps(as_data(training, found), indent=2) if asked.json else as_text(training, found))
+    found = candidates(workload)
+    print(json.dumps(as_data(workload, found), indent=2) if options.json else as_text(workload, found))
     return 0
 
 
-def as_data(training: Training, found: list[Planned]) -> dict[str, Any]:
-    """Return a plan as plain data: the question, every way with its figures, and the names of those that fit."""
+def as_data(workload: Workload, found: list[Candidate]) -> dict[str, Any]:
+    """Return the estimate as plain data: the workload, all variants with their figures, and the names that fit."""
     return {
-        "training": asdict(training),
+        "training": asdict(workload),
         "ways": [
             {
-                "name": each.way.name,
+                "name": each.variant.name,
                 "fits": each.fits,
-                "arguments": spelling(each.way, training),
-                "needs": each.way.needs,
-                "gb_between_steps": each.need.between_steps * training.params / 1e9,
-                "gb_at_the_peak": each.need.gigabytes,
-                "gb_on_the_machine": host_gigabytes(each.need, training),
+                "arguments": arguments_call(each.variant, workload),
+                "needs": Strategy.named(each.variant.strategy).row.extra,
+                "gb_between_steps": each.memory.between_steps * workload.params / 1e9,
+                "gb_at_the_peak": each.memory.gigabytes,
+                "gb_on_the_machine": host_gigabytes(each.memory, workload),
                 "bytes_per_parameter": {
                     name: value
-                    for name, value in asdict(each.need).items()
+                    for name, value in asdict(each.memory).items()
                     if name not in ("params", "sent", "activations")
                 },
-                "parameters_sent": each.need.sent,
-                "gb_of_activations": each.need.activations / 1e9,
+                "parameters_sent": each.memory.sent,
+                "gb_of_activations": each.memory.activations / 1e9,
             }
             for each in found
         ],
-        "launch": launch(training),
-        "fitting": [each.way.name for each in found if each.fits],
+        "launch": launch_command(workload),
+        "fitting": [each.variant.name for each in found if each.fits],
     }
 
 
-def as_text(training: Training, found: list[Planned]) -> str:
-    """Return a plan as text: what was asked, a table, and what to write."""
-    lines = [_question(training), "", *_table(training, found), ""]
+def as_text(workload: Workload, found: list[Candidate]) -> str:
+    """Return the estimate as text: the workload, a table, and what to write."""
+    lines = [_heading(workload), "", *_table(workload, found), ""]
     fitting = [each for each in found if each.fits]
     if fitting:
-        lines += ["The smallest change that fits:", *_what_to_write(training, fitting[0])]
+        lines += ["The smallest change that fits:", *_what_to_write(workload, fitting[0])]
         if len(fitting) > 1:
-            lines.append(f"Also fitting: {', '.join(each.way.name for each in fitting[1:])}.")
+            lines.append(f"Also fitting: {', '.join(each.variant.name for each in fitting[1:])}.")
     else:
-        lines += _what_else(training)
-    if not training.counts_activations:
-        lines.append("Activations are not counted: give --layers, --hidden and --sequence.")
-    if training.layers is None:
-        lines.append(f"Where layers are gathered one by one, {ASSUMED_LAYERS} were assumed: give --layers.")
+        lines += _alternatives(workload)
+    if not workload.counts_activations:
+        lines.append("Activations are not counted: set --layers, --hidden and --sequence.")
+    if workload.layers is None:
+        lines.append(f"The number of layers is assumed to be {ASSUMED_LAYERS}: set --layers.")
     lines += _LEGEND
-    lines.append(f"A way fits if its peak is at most {USABLE:.0%} of a GPU: CUDA and fragments take the rest.")
+    lines.append(f"A way fits if its peak is at most {USABLE:.0%} of a GPU. CUDA and fragmentation take the rest.")
     return "\n".join(lines)
 
 
-def _question(training: Training) -> str:
-    many = f"{training.params / 1e9:.4g} billion" if training.params >= 1e9 else f"{training.params / 1e6:.4g} million"
-    precision = training.precision if training.precision == "fp32" else f"{training.precision} ({training.level})"
-    where = f"{training.gpus} GPU{'s' * (training.gpus > 1)} of {training.gpu_memory:g} GB"
-    nodes = f" on {training.nodes} machines" if training.nodes > 1 else ""
-    return f"{many} parameters, {training.optimizer}, {precision}, {where}{nodes}"
+def _heading(workload: Workload) -> str:
+    many = f"{workload.params / 1e9:.4g} billion" if workload.params >= 1e9 else f"{workload.params / 1e6:.4g} million"
+    precision = workload.precision if workload.precision == "fp32" else f"{workload.precision} ({workload.level})"
+    where = f"{workload.gpus} GPU{'s' * (workload.gpus > 1)} of {workload.gpu_memory:g} GB"
+    nodes = f" on {workload.nodes} machines" if workload.nodes > 1 else ""
+    return f"{many} parameters, {workload.optimizer}, {precision}, {where}{nodes}"
 
 
-def _table(training: Training, found: list[Planned]) -> list[str]:
+def _table(workload: Workload, found: list[Candidate]) -> list[str]:
     parts = ("weights", "gradients", "states", "masters", "buckets", "work")
     heads = ("way", *parts, "kept", "peak", "machine", "sent", "fits")
     rows = []
     for each in found:
-        need = each.need
-        sizes = [f"{getattr(need, name):.3g}" for name in parts]
-        kept, peak = need.between_steps * training.params / 1e9, need.gigabytes
-        host = host_gigabytes(need, training)
-        sums = [f"{kept:.1f}", f"{peak:.1f}", f"{host:.0f}" if host else "-", f"{need.sent:.3g}"]
-        rows.append((each.way.name, *sizes, *sums, "yes" if each.fits else "no"))
+        memory = each.memory
+        sizes = [f"{getattr(memory, name):.3g}" for name in parts]
+        kept, peak = memory.between_steps * workload.params / 1e9, memory.gigabytes
+        host = host_gigabytes(memory, workload)
+        sums = [f"{kept:.1f}", f"{peak:.1f}", f"{host:.0f}" if host else "-", f"{memory.sent:.3g}"]
+        rows.append((each.variant.name, *sizes, *sums, "yes" if each.fits else "no"))
     widths = [max(map(len, column)) for column in zip(heads, *rows)]
     left = " " * (widths[0] + 2)
     span = sum(widths[1 : 1 + len(parts)]) + 2 * (len(parts) - 1)
@@ -128,38 +135,38 @@ def _table(training: Training, found: list[Planned]) -> list[str]:
     return lines
 
 
-def _what_to_write(training: Training, each: Planned) -> list[str]:
-    host = host_gigabytes(each.need, training)
-    more = f", and {host:.0f} GB of each machine's own" if host else ""
-    lines = [f"  {each.way.name}: {each.need.gigabytes:.1f} GB at the peak{more}"]
-    lines.append(f"  {spelling(each.way, training)}")
-    lines.append(f"  {launch(training)}")
-    if each.way.needs:
-        lines.append(f"  pip install '{each.way.needs}'")
+def _what_to_write(workload: Workload, each: Candidate) -> list[str]:
+    host = host_gigabytes(each.memory, workload)
+    more = f", and {host:.0f} GB of host memory on each machine" if host else ""
+    lines = [f"  {each.variant.name}: {each.memory.gigabytes:.1f} GB at the peak{more}"]
+    lines.append(f"  {arguments_call(each.variant, workload)}")
+    lines.append(f"  {launch_command(workload)}")
+    if Strategy.named(each.variant.strategy).row.extra:
+        lines.append(f"  pip install '{Strategy.named(each.variant.strategy).row.extra}'")
     return lines
 
 
-def _what_else(training: Training) -> list[str]:
+def _alternatives(workload: Workload) -> list[str]:
     lines = ["Nothing fits."]
-    more = gpus_needed(training)
-    if more is not None:
-        gpus, way = more
-        lines.append(f"  With {gpus} GPUs, {way.name} would.")
-    if training.counts_activations and not training.recompute:
-        lines.append("  Fewer activations: --recompute (gradient_checkpointing=True), a smaller --batch.")
-    if STATES[training.optimizer] > STATES["adafactor"]:
-        lines.append("  Smaller optimizer states: --optimizer adafactor.")
+    larger = gpus_needed(workload)
+    if larger is not None:
+        gpus, variant = larger
+        lines.append(f"  With {gpus} GPUs, {variant.name} would fit.")
+    if workload.counts_activations and not workload.recompute:
+        lines.append("  For fewer activations: --recompute (gradient_checkpointing=True), or a smaller --batch.")
+    if STATES[workload.optimizer] > STATES["adafactor"]:
+        lines.append("  For a smaller optimizer state: --optimizer adafactor.")
     return lines
 
 
 def _amount(word: str) -> float:
     match = re.fullmatch(r"(-?[\d_.]+(?:e[+-]?\d+)?)\s*([kmbt]?)", word.strip().lower())
     try:
-        amount = float(match[1]) * _MANY[match[2]] if match else None
+        amount = float(match[1]) * _UNITS[match[2]] if match else None
     except ValueError:
         amount = None
     if amount is None:
-        raise argparse.ArgumentTypeError(f"{word!r} is no number; write it as 7e9, 7b or 350m")
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number; write it as 7e9, 7b or 350m")
     return amount
 
 
@@ -170,5 +177,5 @@ def _gigabytes(word: str) -> float:
     except ValueError:
         size = 0.0
     if size <= 0:
-        raise argparse.ArgumentTypeError(f"{word!r} is no size of a GPU's memory; write its GB, such as 80")
+        raise argparse.ArgumentTypeError(f"{word!r} is not a memory size; write its GB, such as 80")
     return size

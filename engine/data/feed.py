@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...events.activity import FETCH, IDLE, Activity
 from .batches import rows_of, to_device
 
 
@@ -31,7 +32,13 @@ class Feed:
     """
 
     def __init__(
-        self, loader: Any, accumulate: int, device: torch.device, world_size: int = 1, non_blocking: bool = False
+        self,
+        loader: Any,
+        accumulate: int,
+        device: torch.device,
+        world_size: int = 1,
+        non_blocking: bool = False,
+        activity: Activity | None = None,
     ) -> None:
         """Create a feed.
 
@@ -41,12 +48,14 @@ class Feed:
             device: where batches go.
             world_size: number of ranks.
             non_blocking: copy batches from pinned memory while the device computes.
+            activity: set to `FETCH` while a batch is fetched; by default one of the feed's own.
         """
         self.loader = loader
         self.accumulate = accumulate
         self.device = device
         self.world_size = world_size
         self.non_blocking = non_blocking
+        self.activity = Activity() if activity is None else activity
         self._batches: Iterator[Any] = iter(())
         self._loader_state: dict[str, Any] = {}
         self._restore_rng: Callable[[], None] = _do_nothing
@@ -104,6 +113,7 @@ class Feed:
 
     def take(self) -> Window | None:
         """Return the next window of the epoch; None at its end."""
+        self.activity.name = FETCH
         items, rows = [], 0
         for batch in self._batches:
             rows += rows_of(batch) or 0
@@ -111,6 +121,7 @@ class Feed:
             if len(items) == self.accumulate:
                 break
         self._restore()
+        self.activity.name = IDLE
         return Window(items, len(items), rows * self.world_size) if items else None
 
 

@@ -1,1 +1,1 @@
-"""Processes: ranks, rendezvous, agreement on flags, consistency checks, failures, and ways to shard."""
+"""Distributed training: ranks, rendezvous, consensus on flags, consistency checks, failures and sharding strategies."""

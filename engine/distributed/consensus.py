@@ -1,147 +1,159 @@
-"""Consensus: all processes of a run serve the same flags, for the same callbacks, and hear in the same order."""
+"""Consensus: all ranks serve the same flags for the same callbacks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeAlias
 
+from ...events.activity import AGREE
 from ...events.bus import EventBus
 from ...events.control import FLAGS, OUTSIDE, TrainerControl
 from ...events.errors import RankDivergence
-from ..run import Run
-from .consistency import named
+from .consistency import format_ranks
+from .protocols import DistributedRun
 from .ranks import Ranks
 
 Agree: TypeAlias = Callable[[TrainerControl], None]
-Wishes: TypeAlias = dict[str, dict[str, str]]
-"""For each flag, who asks for it or forbids it, and why."""
+"""Makes the ranks agree on the raised flags. Every rank calls it at the same place."""
+Reasons: TypeAlias = dict[str, dict[str, str]]
+"""For each flag: the callbacks that request it or veto it, and why."""
 
 DEBUG = "rank_divergence"
-"""The value of `debug` that has the processes compared."""
+"""The value of `debug` that compares the ranks."""
 
 BEFORE_UPDATE = (
-    *("on_epoch_begin", "on_step_begin", "on_batch", "on_loss", "on_substep_end"),
-    *("on_gradients", "on_pre_optimizer_step"),
+    "on_epoch_begin",
+    "on_step_begin",
+    "on_batch",
+    "on_loss",
+    "on_substep_end",
+    "on_gradients",
+    "on_pre_optimizer_step",
 )
-"""The events between the end of a step and the update of the next."""
+"""The events between the end of a step and the update of the next step."""
+
+_REMEDY = (
+    "Decide from values that all ranks share, such as metrics, `grad_norm` or `run.ranks.sum(...)`. Or set "
+    "`local = True` in the callback's class: then all ranks do what one rank requests."
+)
 
 
-def agreement(run: Run) -> Agree:
-    """Return what makes the processes of a run agree on what is asked for, called once before flags are served.
+def agreement(run: DistributedRun) -> Agree:
+    """Return the function that makes the ranks agree before flags are served.
 
-    Nothing is done in a single process, nor where no callback decides from what only one process knows.
+    It does nothing in a single process. It also does nothing where no callback is rank-local, because then all ranks
+    raise the same flags.
     """
     if run.ranks.single_process:
         return agree_single_process
-    agree = Consensus(run) if any_local(run.bus) else agree_single_process
+    agree = Consensus(run) if rank_local_callbacks(run.bus) else agree_single_process
     return Comparison(run.ranks, run.bus, agree) if DEBUG in run.args.observed else agree
 
 
-def agreement_on_updates(run: Run, agree: Agree) -> Agree:
-    """Return what makes them agree within a step, before its update: `agree`, where it is needed.
+def agreement_on_updates(run: DistributedRun, agree: Agree) -> Agree:
+    """Return the function that makes the ranks agree within a step, before its update.
 
-    It is where a callback that decides from what only one process knows hears of a step before its update, which it
-    may want left out, or where processes are compared.
+    That is `agree` if a rank-local callback handles an event before the update, because it may skip the update, or if
+    the ranks are compared. Otherwise it does nothing.
     """
-    local = {*local_authors(run.bus)}
-    hears = any(hearer.owner_id in local for event in BEFORE_UPDATE for hearer in run.bus.plan(event))
-    return agree if hears or DEBUG in run.args.observed else agree_single_process
+    local = {*rank_local_callbacks(run.bus)}
+    may_skip = any(handler.owner_id in local for event in BEFORE_UPDATE for handler in run.bus.plan(event))
+    return agree if may_skip or DEBUG in run.args.observed else agree_single_process
 
 
 def agree_single_process(control: TrainerControl) -> None:
-    """Agree with nobody: every process decides from what all of them know."""
+    """Do nothing: a single process has no other rank to agree with."""
 
 
-def any_local(bus: EventBus) -> bool:
-    """Say whether any callback decides from something that only one process knows."""
-    return bool(local_authors(bus))
-
-
-def local_authors(bus: EventBus) -> list[str]:
-    """Return the ids of the callbacks that decide from something that only one process knows."""
+def rank_local_callbacks(bus: EventBus) -> list[str]:
+    """Return the ids of the callbacks that decide from something that only one rank knows."""
     return [name for name, callback in bus.subscribers.items() if getattr(callback, "local", False) is True]
 
 
 class Consensus:
-    """Has every process ask for what any asks for, and forbid what any forbids, in the name of the same callbacks.
+    """Raises every flag on all ranks that one rank raises, and vetoes it likewise, in the name of the same callback.
 
-    The authors count too, not only the flags: of two evaluations, each is made at the request of its own callback, and
-    a process that did not know of it would leave the others waiting.
+    The vote counts callbacks, not only flags. Two evaluations may be requested by two callbacks. A rank that does not
+    know of the second one would leave the others waiting in its collectives.
     """
 
-    def __init__(self, run: Run) -> None:
-        """Prepare for a training of `run` that begins, and for the callbacks that are attached by then."""
+    def __init__(self, run: DistributedRun) -> None:
+        """Prepare for a training that begins, with the callbacks that are attached now."""
+        self._activity = run.activity
         self._ranks = run.ranks
         self._state = run.state
-        # Whoever writes outside of handlers does so on one process; all who come later share the last place.
-        heard = {hearer.owner_id for event in run.bus for hearer in run.bus.plan(event)}
-        self._places = {name: place for place, name in enumerate([OUTSIDE, *sorted(heard)])}
-        self._nothing = [0] * (2 * len(FLAGS) * (len(self._places) + 1))
+        # Code outside of handlers writes on one rank only. Callbacks that are attached later share the last column.
+        handlers = {handler.owner_id for event in run.bus for handler in run.bus.plan(event)}
+        self._columns = {name: column for column, name in enumerate([OUTSIDE, *sorted(handlers)])}
+        self._no_votes = [0] * (2 * len(FLAGS) * (len(self._columns) + 1))
 
     def __call__(self, control: TrainerControl) -> None:
-        """Agree: one reduction, and only if processes differ, a second round in which reasons are told.
+        """Agree with one reduction. Only if the ranks differ, a second collective exchanges the reasons.
 
         Raises:
-            RankDivergence: on all processes, if some of them left out the update of the step just made.
+            RankDivergence: on all ranks, if only some of them skipped the last update.
         """
-        votes = self._votes(control) if control.pending else self._nothing
+        outer, self._activity.name = self._activity.name, AGREE
+        votes = self._votes(control) if control.pending else self._no_votes
         *counts, skipped = self._ranks.sum_numbers([*votes, self._state.steps_skipped])
         if skipped % self._ranks.world_size:
-            self._refuse_drift(control)
+            self._raise_divergence(control)
         if any(0 < count < self._ranks.world_size for count in counts):
-            everyone = self._ranks.gather_objects((_requests(control), _vetoes(control)))
-            for rank, (requests, vetoes) in enumerate(everyone):
+            of_ranks = self._ranks.gather_objects((_requests(control), _vetoes(control)))
+            for rank, (requests, vetoes) in enumerate(of_ranks):
                 if rank != self._ranks.rank:
-                    adopt(control, control.request, _requests(control), requests, rank)
-                    adopt(control, control.veto, _vetoes(control), vetoes, rank)
+                    copy_reasons(control, control.request, _requests(control), requests, rank)
+                    copy_reasons(control, control.veto, _vetoes(control), vetoes, rank)
+        self._activity.name = outer
 
     def _votes(self, control: TrainerControl) -> list[int]:
-        votes = self._nothing.copy()
-        wide, last = 2 * len(FLAGS), len(self._places)
-        for offset, wishes in enumerate((_requests(control), _vetoes(control))):
-            for place, flag in enumerate(FLAGS):
-                for author in wishes[flag]:
-                    votes[self._places.get(author, last) * wide + 2 * place + offset] = 1
+        votes = self._no_votes.copy()
+        width, last = 2 * len(FLAGS), len(self._columns)
+        for offset, reasons in enumerate((_requests(control), _vetoes(control))):
+            for index, flag in enumerate(FLAGS):
+                for author in reasons[flag]:
+                    votes[self._columns.get(author, last) * width + 2 * index + offset] = 1
         return votes
 
-    def _refuse_drift(self, control: TrainerControl) -> None:
-        everyone = self._ranks.gather_objects((self._state.steps_skipped, control.why("skip_update")))
-        most = max(skipped for skipped, _ in everyone)
-        without = [rank for rank, (skipped, _) in enumerate(everyone) if skipped == most]
-        others = [rank for rank in range(self._ranks.world_size) if rank not in without]
-        who = everyone[without[0]][1].partition(" by ")[2] or "no callback"
+    def _raise_divergence(self, control: TrainerControl) -> None:
+        of_ranks = self._ranks.gather_objects((self._state.steps_skipped, control.why("skip_update")))
+        most = max(skipped for skipped, _ in of_ranks)
+        skipping = [rank for rank, (skipped, _) in enumerate(of_ranks) if skipped == most]
+        others = [rank for rank in range(self._ranks.world_size) if rank not in skipping]
+        author = of_ranks[skipping[0]][1].partition(" by ")[2] or "no callback"
         raise RankDivergence(
-            f"The update of step {control.step} was left out on {named(without)} and not on {named(others)}, by {who}: "
-            f"their weights differ now. {_REMEDY}, or declare `local = True` in its class, so that all do what one "
-            "asks for."
+            f"The update of step {control.step} was skipped on {format_ranks(skipping)} and not on "
+            f"{format_ranks(others)}, by {author}. The weights of the ranks differ now. {_REMEDY}"
         )
 
 
-def _requests(control: TrainerControl) -> Wishes:
+def _requests(control: TrainerControl) -> Reasons:
     return {flag: control.reasons(flag) for flag in FLAGS}
 
 
-def _vetoes(control: TrainerControl) -> Wishes:
+def _vetoes(control: TrainerControl) -> Reasons:
     return {flag: control.vetoes(flag) for flag in FLAGS}
 
 
-def adopt(control: TrainerControl, write: Callable[[str, str], None], mine: Wishes, theirs: Wishes, rank: int) -> None:
-    """Write what another process asks for or forbids and this one does not, as its callbacks did.
+def copy_reasons(
+    control: TrainerControl, write: Callable[[str, str], None], own: Reasons, other: Reasons, rank: int
+) -> None:
+    """Write the requests or vetoes of another rank that this rank does not have, under the same callback's name.
 
     Args:
-        control: what is written to.
-        write: its `request` or `veto`.
-        mine: what this process wants.
-        theirs: what the other one wants.
-        rank: the other one, which the ledger names.
+        control: the control to write to.
+        write: its method `request` or `veto`.
+        own: the requests or vetoes of this rank.
+        other: those of the other rank.
+        rank: the other rank. The ledger records it.
     """
     speaking = control.speaking
     before = speaking.author, control.rank
     try:
         control.rank = rank
-        for flag, wishes in theirs.items():
-            for author, reason in wishes.items():
-                if author not in mine[flag]:
+        for flag, reasons in other.items():
+            for author, reason in reasons.items():
+                if author not in own[flag]:
                     speaking.author = author
                     write(flag, f"{reason}, on rank {rank}" if reason else f"on rank {rank}")
     finally:
@@ -149,41 +161,37 @@ def adopt(control: TrainerControl, write: Callable[[str, str], None], mine: Wish
 
 
 class Comparison:
-    """Raises where processes wrote different things to the control, and the callbacks did not declare that they may."""
+    """Raises an error if the ranks wrote different flags and the callback is not declared rank-local."""
 
     def __init__(self, ranks: Ranks, bus: EventBus, agree: Agree) -> None:
-        """Compare before `agree` is called."""
+        """Compare the ranks before each call of `agree`."""
         self._ranks = ranks
         self._bus = bus
         self._agree = agree
-        self._seen = bus.control.ledger.written
+        self._compared = bus.control.ledger.written
 
     def __call__(self, control: TrainerControl) -> None:
-        """Compare what was written since the last call, then agree.
+        """Compare the flag writes since the last call, then agree.
 
         Raises:
-            RankDivergence: on all processes, for the first difference that nobody declared.
+            RankDivergence: on all ranks, for the first undeclared difference.
         """
-        local = {*local_authors(self._bus), OUTSIDE, "run"}
-        new = control.ledger.since(self._seen)
-        mine = [(entry.author, entry.flag, entry.action) for entry in new if entry.author not in local]
-        everyone = self._ranks.gather_objects(mine)
-        for author, flag, action in sorted({write for of_rank in everyone for write in of_rank}):
-            with_it = [rank for rank, of_rank in enumerate(everyone) if (author, flag, action) in of_rank]
-            if len(with_it) < self._ranks.world_size:
-                raise RankDivergence(_difference(control.step, author, flag, action, with_it, self._ranks.world_size))
+        local = {*rank_local_callbacks(self._bus), OUTSIDE, "run"}
+        new = control.ledger.since(self._compared)
+        own = [(entry.author, entry.flag, entry.action) for entry in new if entry.author not in local]
+        of_ranks = self._ranks.gather_objects(own)
+        for author, flag, action in sorted({write for writes in of_ranks for write in writes}):
+            having = [rank for rank, writes in enumerate(of_ranks) if (author, flag, action) in writes]
+            if len(having) < self._ranks.world_size:
+                raise RankDivergence(_difference(control.step, author, flag, action, having, self._ranks.world_size))
         self._agree(control)
-        self._seen = control.ledger.written
+        self._compared = control.ledger.written
 
 
-def _difference(step: int, author: str, flag: str, action: str, ranks: list[int], world_size: int) -> str:
-    others = [rank for rank in range(world_size) if rank not in ranks]
-    what = {"request": "asked for", "veto": "forbade", "withdraw": "took back its request of"}.get(action, action)
+def _difference(step: int, author: str, flag: str, action: str, having: list[int], world_size: int) -> str:
+    others = [rank for rank in range(world_size) if rank not in having]
+    verb = {"request": "requested", "veto": "vetoed", "withdraw": "withdrew its request of"}.get(action, action)
     return (
-        f"After step {step}, {author} {what} {flag!r} on {named(ranks)} and not on {named(others)}: it decides from "
-        f"what only its own process knows. {_REMEDY}, or declare `local = True` in its class, so that all do what one "
-        "asks for."
+        f"After step {step}, {author} {verb} {flag!r} on {format_ranks(having)} and not on {format_ranks(others)}: it "
+        f"decides from a value that only its own rank knows. {_REMEDY}"
     )
-
-
-_REMEDY = "Decide from what all processes know, as metrics, `grad_norm` or `run.ranks.sum(...)`"

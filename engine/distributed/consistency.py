@@ -1,4 +1,4 @@
-"""Alike: what the processes of a run are told is compared when it begins, and what differs is refused, by name."""
+"""Consistency checks: arguments, callbacks, data lengths and optimizers must be equal on all ranks."""
 
 from __future__ import annotations
 
@@ -13,193 +13,206 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ...events.activity import COMPARE_RANKS, during
 from ...events.errors import RankDivergence, SubscriptionError
 from ..arguments.rank_local import RANK_LOCAL
 from ..data.build import is_iterable, length_of
 from ..data.loader import Loader
-from ..run import Run
+from .protocols import DistributedRun, PreparedRun
 
-Plans: TypeAlias = dict[str, list[str]]
-"""For each event, who hears it, in order."""
-Facts: TypeAlias = dict[str, str]
-"""Whatever is compared, by the name that errors give it, as text."""
+HandlerOrder: TypeAlias = dict[str, list[str]]
+"""For each event: the ids of the callbacks that handle it, in order."""
+Settings: TypeAlias = dict[str, str]
+"""Compared values as text, by the name that errors use."""
 
-_LISTED = 5
-"""How many differences an error names."""
-_LONG = 80
-"""How many characters of a value it shows."""
+_MAX_LISTED = 5
+"""How many differences an error lists."""
+_MAX_LENGTH = 80
+"""How many characters of a value an error shows."""
 _PACKAGE = __name__.partition(".")[0]
 
 
-def named(ranks: Sequence[int]) -> str:
+def format_ranks(ranks: Sequence[int]) -> str:
     """Return ranks as words: `rank 1`, `ranks 0 and 2`."""
     words = [str(rank) for rank in ranks]
     return f"rank {words[0]}" if len(words) == 1 else f"ranks {', '.join(words[:-1])} and {words[-1]}"
 
 
-# When a session begins: who hears what, and the arguments.
+# At the begin of a session: handlers and arguments.
 
 
-def told(run: Run) -> tuple[Plans, Facts]:
-    """Return what must be the same on all processes when a session begins."""
-    return {event: [hearer.owner_id for hearer in run.bus.plan(event)] for event in run.bus}, arguments_of(run.args)
+def session_settings(run: DistributedRun) -> tuple[HandlerOrder, Settings]:
+    """Return what must be equal on all ranks when a session begins: the handler order and the arguments."""
+    order = {event: [handler.owner_id for handler in run.bus.plan(event)] for event in run.bus}
+    return order, shared_arguments(run.args)
 
 
-def arguments_of(args: Any) -> Facts:
-    """Return the arguments that must be the same, as text; those that a subclass of the user's adds are not looked at.
+def shared_arguments(args: Any) -> Settings:
+    """Return the arguments that must be equal on all ranks, as text.
 
-    Where the data's order has a seed of its own, `seed` may differ.
+    Fields that a user's subclass adds are not compared. `seed` may differ if `data_seed` is set, because then the order
+    of the data has its own seed.
     """
     ours = next(cls for cls in type(args).__mro__ if cls.__module__.partition(".")[0] == _PACKAGE)
     own = RANK_LOCAL if args.data_seed is None else RANK_LOCAL | {"seed"}
     names = [field.name for field in fields(ours) if field.name not in own]
-    return {f"`{name}`": as_text(getattr(args, name)) for name in names}
+    return {f"`{name}`": canonical_text(getattr(args, name)) for name in names}
 
 
-def as_text(value: Any) -> str:
-    """Return a value as text that is the same on every process: without addresses, sets and mappings sorted."""
+def canonical_text(value: Any) -> str:
+    """Return a value as text that is equal on every rank: without addresses, and with sets and mappings sorted."""
     if isinstance(value, Enum):
-        return as_text(value.value)
+        return canonical_text(value.value)
     if isinstance(value, torch.Tensor) and value.numel() == 1:
-        return as_text(value.item())
+        return canonical_text(value.item())
     if isinstance(value, Mapping):
-        return "{" + ", ".join(sorted(f"{as_text(key)}: {as_text(item)}" for key, item in value.items())) + "}"
+        items = (f"{canonical_text(key)}: {canonical_text(item)}" for key, item in value.items())
+        return "{" + ", ".join(sorted(items)) + "}"
     if isinstance(value, (set, frozenset)):
-        return "{" + ", ".join(sorted(map(as_text, value))) + "}"
+        return "{" + ", ".join(sorted(map(canonical_text, value))) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(as_text, value)) + "]"
+        return "[" + ", ".join(map(canonical_text, value)) + "]"
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
 def digest(values: Any) -> str:
-    """Return a short text that is the same for the same values."""
+    """Return a short text that is equal for equal values."""
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
-def check_told(run: Run, mine: tuple[Plans, Facts], digests: Sequence[str]) -> None:
-    """Refuse arguments or callbacks that are not the same, in the same order, on all processes.
+def compare_settings(run: DistributedRun, own: tuple[HandlerOrder, Settings], digests: Sequence[str]) -> None:
+    """Raise an error if the ranks have different arguments, or different callbacks or callback orders.
 
     Args:
-        run: the run, for a second exchange if there is a difference.
-        mine: what this process was told.
-        digests: of what each was told, in order of rank.
+        run: the run. It makes a second exchange only if the digests differ.
+        own: the settings of this rank, from `session_settings`.
+        digests: the digests of all ranks, in order of rank.
 
     Raises:
-        RankDivergence: on all processes, naming the arguments, the ranks and their values.
-        SubscriptionError: on all processes, naming the first difference between callbacks.
+        RankDivergence: on all ranks, with the arguments, the ranks and their values.
+        SubscriptionError: on all ranks, with the first difference between the callbacks.
     """
     if len(set(digests)) == 1:
         return
-    everyone = run.ranks.gather_objects(mine)
-    refuse_differences([facts for _, facts in everyone])
+    of_ranks = run.ranks.gather_objects(own)
+    raise_if_different([settings for _, settings in of_ranks])
     raise SubscriptionError(
-        f"The processes do not hear the same: {first_difference([plans for plans, _ in everyone])}. What one does "
-        "and another does not may leave them waiting for each other. Attach the same callbacks, in the same order, "
-        "on every process; one for the first only may return where `state.is_world_process_zero` is False."
+        f"The ranks have different handlers: {first_handler_difference([order for order, _ in of_ranks])}. A handler "
+        "that runs on one rank only may leave the others waiting for it. Attach the same callbacks in the same order "
+        "on every rank. A handler for the first rank only can return early where `state.is_world_process_zero` is "
+        "False."
     )
 
 
-def first_difference(everyone: list[Plans]) -> str:
-    """Say in words where the hearers of events, given for each process in order of rank, differ first."""
-    for event in dict.fromkeys(event for plan in everyone for event in plan):
-        heard = [plan.get(event, []) for plan in everyone]
-        for name in dict.fromkeys(name for names in heard for name in names):
-            having = [rank for rank, names in enumerate(heard) if name in names]
-            lacking = [rank for rank, names in enumerate(heard) if name not in names]
+def first_handler_difference(orders: list[HandlerOrder]) -> str:
+    """Describe the first difference between the handlers of the ranks.
+
+    Args:
+        orders: the handler order of each rank, in order of rank.
+    """
+    for event in dict.fromkeys(event for order in orders for event in order):
+        of_ranks = [order.get(event, []) for order in orders]
+        for name in dict.fromkeys(name for names in of_ranks for name in names):
+            having = [rank for rank, names in enumerate(of_ranks) if name in names]
+            lacking = [rank for rank, names in enumerate(of_ranks) if name not in names]
             if lacking:
-                has, have_not = ("has", "have")[len(having) > 1], ("has", "have")[len(lacking) > 1]
-                return f"{named(having)} {has} {name} in {event}, {named(lacking)} {have_not} not"
-        for (rank, names), (other, others) in pairwise(enumerate(heard)):
+                return f"{name} handles {event} on {format_ranks(having)} and not on {format_ranks(lacking)}"
+        for (rank, names), (other, others) in pairwise(enumerate(of_ranks)):
             if names != others:
                 first, second = next(pair for pair in zip(names, others) if pair[0] != pair[1])
                 return f"in {event}, rank {rank} calls {first} where rank {other} calls {second}"
-    return "in nothing but the events that there are"
+    return "they declare different events"
 
 
-# When it is planned and built: how long it is, and what it is optimized with.
+# When everything is built: data lengths, optimizer and schedule.
 
 
-def check_built(run: Run, eval_datasets: Mapping[str, Any]) -> None:
-    """Refuse a training that is not the same on all processes, when everything is built and before its first step.
+@during(COMPARE_RANKS)
+def compare_training(run: PreparedRun, eval_datasets: Mapping[str, Any]) -> None:
+    """Raise an error if the training is not equal on all ranks. Call it before the first step.
 
     Args:
-        run: the run, with its plan, loader, optimizer and schedule.
-        eval_datasets: what it will be evaluated on, by name.
+        run: the run, with its length, loader, optimizer and schedule.
+        eval_datasets: the evaluation datasets by name.
 
     Raises:
-        RankDivergence: on all processes, naming what differs, the ranks and their values.
-        SubscriptionError: on all processes, if one attached a callback meanwhile and another did not.
+        RankDivergence: on all ranks, with the differences, the ranks and their values.
+        SubscriptionError: on all ranks, if a callback was attached on some ranks only.
     """
     if run.ranks.single_process:
         return
-    mine = told(run)
-    facts = facts_of(run)
+    own = session_settings(run)
+    settings = training_settings(run)
     for name, dataset in eval_datasets.items():
-        facts[f"the rows of the eval dataset {name}".rstrip()] = as_text(length_of(dataset))
-    everyone = run.ranks.gather_objects((digest(mine), facts))
-    check_told(run, mine, [told_digest for told_digest, _ in everyone])
-    refuse_differences([of_rank for _, of_rank in everyone])
+        settings[f"samples of the eval dataset {name}".rstrip()] = canonical_text(length_of(dataset))
+    of_ranks = run.ranks.gather_objects((digest(own), settings))
+    compare_settings(run, own, [own_digest for own_digest, _ in of_ranks])
+    raise_if_different([settings for _, settings in of_ranks])
 
 
-def facts_of(run: Run) -> Facts:
-    """Return how long a training is and what it is optimized with.
+def training_settings(run: PreparedRun) -> Settings:
+    """Return the length of a training and the options of its optimizer, as text.
 
-    A stream may have another length on each process, whose ends are made even as it is read.
+    Lengths of iterable datasets are not included: a stream may have another length on each rank, and its end is made
+    equal while it is read.
     """
-    facts: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     loader = run.train_dataloader
     dataset = getattr(loader, "dataset", None)
     if run.plan is not None and not is_iterable(dataset):
-        if isinstance(loader, Loader):  # any other may have been given a share of the rows
-            facts["the rows of the train dataset"] = run.plan.num_examples
-        facts["the batches of an epoch"] = run.plan.batches_per_epoch
-        facts["the steps of the run"] = run.plan.max_steps
-    facts["the optimizer"] = type(run.optimizer).__name__
-    facts["the schedule"] = type(run.lr_scheduler).__name__
+        if isinstance(loader, Loader):  # the user's own loader may hold a shard of the samples
+            values["samples of the train dataset"] = run.plan.num_examples
+        values["batches per epoch"] = run.plan.batches_per_epoch
+        values["steps of the run"] = run.plan.max_steps
+    values["the optimizer"] = type(run.optimizer).__name__
+    values["the schedule"] = type(run.lr_scheduler).__name__
     for index, group in enumerate(getattr(run.optimizer, "param_groups", ())):
         for name, value in group.items():
             if isinstance(value, (bool, int, float, str, tuple, torch.Tensor)):
-                facts[f"`{name}` of the optimizer's group {index}"] = value
-    return {name: as_text(value) for name, value in facts.items()}
+                values[f"`{name}` of the optimizer's group {index}"] = value
+    return {name: canonical_text(value) for name, value in values.items()}
 
 
-def check_lengths(run: Run, loader: Any) -> None:
-    """Refuse an evaluation or prediction whose rows or batches are not as many on all processes; called on each.
+def compare_lengths(run: DistributedRun, loader: Any) -> None:
+    """Raise an error if an evaluation or prediction has different numbers of samples or batches on the ranks.
 
     Raises:
-        RankDivergence: on all processes, naming the numbers of each.
+        RankDivergence: on all ranks, with the numbers of each.
     """
     dataset = getattr(loader, "dataset", None)
     if run.ranks.single_process or is_iterable(dataset):
         return
-    rows = length_of(dataset) if isinstance(loader, Loader) else None
+    samples = length_of(dataset) if isinstance(loader, Loader) else None
     batches = length_of(loader)
-    everyone = run.ranks.gather_numbers(*(-1 if number is None else number for number in (rows, batches)))
-    names = ("the rows of the dataset", "the batches")
-    refuse_differences([{name: as_text(number) for name, number in zip(names, numbers)} for numbers in everyone])
+    of_ranks = run.ranks.gather_numbers(*(-1 if number is None else number for number in (samples, batches)))
+    names = ("samples of the dataset", "batches")
+    raise_if_different([{name: canonical_text(number) for name, number in zip(names, numbers)} for numbers in of_ranks])
 
 
-def refuse_differences(everyone: Sequence[Facts]) -> None:
-    """Refuse facts, given for each process in order of rank, that are not the same.
+def raise_if_different(of_ranks: Sequence[Settings]) -> None:
+    """Raise an error if the settings of the ranks differ.
+
+    Args:
+        of_ranks: the settings of each rank, in order of rank.
 
     Raises:
-        RankDivergence: naming what differs, the ranks and their values.
+        RankDivergence: with the differences, the ranks and their values.
     """
-    said = []
-    for name in dict.fromkeys(name for facts in everyone for name in facts):
-        of_ranks: dict[str, list[int]] = {}
-        for rank, facts in enumerate(everyone):
-            of_ranks.setdefault(facts.get(name, "not there"), []).append(rank)
-        if len(of_ranks) > 1:
-            values = [f"{_short(value)} on {named(ranks)}" for value, ranks in of_ranks.items()]
-            said.append(f"{name}: {', '.join(values)}")
-    if said:
-        more = f"; and {len(said) - _LISTED} more" if len(said) > _LISTED else ""
+    differences = []
+    for name in dict.fromkeys(name for settings in of_ranks for name in settings):
+        ranks_by_value: dict[str, list[int]] = {}
+        for rank, settings in enumerate(of_ranks):
+            ranks_by_value.setdefault(settings.get(name, "missing"), []).append(rank)
+        if len(ranks_by_value) > 1:
+            values = [f"{_shorten(value)} on {format_ranks(ranks)}" for value, ranks in ranks_by_value.items()]
+            differences.append(f"{name}: {', '.join(values)}")
+    if differences:
+        more = f"; and {len(differences) - _MAX_LISTED} more" if len(differences) > _MAX_LISTED else ""
         raise RankDivergence(
-            f"The processes are not told the same: {'; '.join(said[:_LISTED])}{more}. They would train different "
-            "weights, or wait for each other. Give the same to every process."
+            f"The ranks have different settings: {'; '.join(differences[:_MAX_LISTED])}{more}. They would train "
+            "different weights, or wait for each other. Pass the same values on every rank."
         )
 
 
-def _short(value: str) -> str:
-    return value if len(value) <= _LONG else f"{value[:_LONG]}..."
+def _shorten(value: str) -> str:
+    return value if len(value) <= _MAX_LENGTH else f"{value[:_MAX_LENGTH]}..."

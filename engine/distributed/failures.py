@@ -1,7 +1,7 @@
-"""Faults of several processes: one that fails leaves word why, and one that waited for it in vain says so.
+"""Failures of ranks: a failing rank leaves a report, and a rank that waited for it names it in its own error.
 
-Nothing is done in the course of a run. What a process leaves word of, it leaves in the store that the process group was
-joined by, which works when a collective does not.
+Nothing happens here while a run goes well. Reports go through the store of the rendezvous, which still works when a
+collective fails.
 """
 
 from __future__ import annotations
@@ -10,104 +10,55 @@ import atexit
 import itertools
 import json
 import logging
-import os
-import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
+from ...events.activity import COMPARE_RANKS
 from ...events.errors import RankFailure
-from .consistency import check_told, digest, named, told
-from .ranks import Ranks, lost_touch
+from .consistency import compare_settings, digest, session_settings
+from .failure_report import FailureReport, describe_failure, error_line, failure_location
+from .host import ProcessAddress, run_with_timeout
+from .protocols import DistributedRun
+from .ranks import Ranks, connection_lost
 from .rendezvous import Store
-
-if TYPE_CHECKING:
-    from ..run import Run
 
 logger = logging.getLogger(__name__)
 
-LISTENS = 2.0
-"""Seconds for which a process that lost touch waits for word of the others."""
+REPORT_TIMEOUT = 2.0
+"""Seconds for which a rank that lost its connection waits for the reports of other ranks."""
 
 _SESSIONS = itertools.count(1)
-"""All processes have the same sessions: what was left in an earlier one, and is over, is told apart by its number."""
+"""Numbers the sessions, which are the same on all ranks. Reports of an earlier session have another number."""
 
-_PAUSE = 0.05
-_HERE, _FAILED, _ENDED = "trainbus/process/", "trainbus/failed/", "trainbus/ended/"
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a process that fails leaves word of."""
-
-    rank: int
-    """The process."""
-    where: str
-    """What it was at, as `backward of step 5`."""
-    error: str
-    """Its error, as `ValueError: no rows`."""
-    lost: bool
-    """Whether it failed only because it waited for another in vain."""
-
-
-@dataclass(frozen=True)
-class Peer:
-    """Where a process is."""
-
-    machine: str
-    """The machine, and the part of it that can see the process."""
-    pid: int
-    """Its number there."""
-
-    @classmethod
-    def here(cls) -> Peer:
-        """Return this process."""
-        try:
-            space = os.readlink("/proc/self/ns/pid")  # two containers of a name do not see each other's processes
-        except OSError:
-            space = ""
-        return cls(f"{socket.gethostname()} {space}", os.getpid())
-
-    def alive(self) -> bool | None:
-        """Say whether it is alive; None if that cannot be told from here."""
-        if self.machine != Peer.here().machine:
-            return None
-        try:
-            os.kill(self.pid, 0)
-            with open(f"/proc/{self.pid}/stat", encoding="utf-8", errors="replace") as file:
-                return file.read().rpartition(")")[2].split()[0] not in "ZX"  # dead, and not yet buried
-        except ProcessLookupError:
-            return False
-        except (OSError, IndexError):
-            return True
+_POLL_INTERVAL = 0.05
+_ADDRESS_KEY, _SESSION_KEY, _EXIT_KEY = "trainbus/process/", "trainbus/failed/", "trainbus/ended/"
+_MAX_LENGTH = 2000
 
 
 @cache
-def introduce(ranks: Ranks) -> None:
-    """Leave word where this process is, and at its end, of an error of its program that nobody caught.
+def register_process(ranks: Ranks) -> None:
+    """Write the address of this process into the store, and at exit the error that ended the program, if any.
 
-    Done when it joined the others: what happens to it before its first session is known to them too.
+    Call it right after the rendezvous. The other ranks then know of a failure before the first session, too.
     """
     if not ranks.single_process:
         store = ranks.store
-        here = Peer.here()
-        within(LISTENS, lambda: _write(store, f"{_HERE}{ranks.rank}", asdict(here)), None)
-        atexit.register(_leave_last_word, ranks)
+        address = ProcessAddress.current()
+        run_with_timeout(REPORT_TIMEOUT, lambda: _write(store, f"{_ADDRESS_KEY}{ranks.rank}", asdict(address)), None)
+        atexit.register(_report_at_exit, ranks)
 
 
-def _leave_last_word(ranks: Ranks) -> None:
+def _report_at_exit(ranks: Ranks) -> None:
     error = getattr(sys, "last_value", None)
     if error is not None and not isinstance(error, RankFailure):
-        report = Report(ranks.rank, "its program", in_a_line(error)[:2000], lost=False)
-        with suppress(Exception):  # what a store raises that is gone; and no thread begins in a program that ends
-            _write(ranks.store, f"{_ENDED}{ranks.rank}", asdict(report))
+        report = FailureReport(ranks.rank, "its program", error_line(error)[:_MAX_LENGTH], lost=False)
+        with suppress(Exception):  # the store may be gone, and a thread cannot start while the interpreter exits
+            _write(ranks.store, f"{_EXIT_KEY}{ranks.rank}", asdict(report))
 
 
 def _write(store: Store | None, key: str, values: dict[str, Any]) -> None:
@@ -119,189 +70,93 @@ def _read(store: Store | None, key: str) -> dict[str, Any] | None:
     return json.loads(store.get(key)) if store is not None and store.check([key]) else None
 
 
-class Watch:
-    """Watches over one session of a single process: there is nobody to tell, and nobody to wait for."""
+class FailureMonitor:
+    """Monitors one session in a single process. It has no other rank to report to."""
 
     def begin(self) -> None:
-        """Look at the others before anything is announced."""
+        """Compare the ranks before the first event of the session."""
 
     def explain(self, error: BaseException) -> BaseException:
-        """Return the error to raise in place of another: that one, unless it only says that another process failed."""
+        """Return the error to raise: `error` itself, or a `RankFailure` if another rank caused it."""
         return error
 
 
-class RanksWatch(Watch):
-    """Watches over one session of several processes."""
+class RankFailureMonitor(FailureMonitor):
+    """Monitors one session on several ranks."""
 
-    def __init__(self, run: Run) -> None:
-        """Watch over the session of `run` that begins, on every process."""
+    def __init__(self, run: DistributedRun) -> None:
+        """Prepare for the session of `run` that begins on every rank."""
         self._run = run
         self._session = next(_SESSIONS)
-        self._peers: dict[int, Peer] = {}
+        self._addresses: dict[int, ProcessAddress] = {}
         self._others = [rank for rank in range(run.ranks.world_size) if rank != run.ranks.rank]
 
     def begin(self) -> None:
-        mine, here = told(self._run), Peer.here()
-        everyone = self._run.ranks.gather_objects((here.machine, here.pid, digest(mine)))
-        self._peers = {rank: Peer(machine, pid) for rank, (machine, pid, _) in enumerate(everyone)}
-        check_told(self._run, mine, [told_digest for *_, told_digest in everyone])
+        """Exchange addresses, and compare arguments and callbacks."""
+        run = self._run
+        with run.activity(COMPARE_RANKS):
+            own, address = session_settings(run), ProcessAddress.current()
+            of_ranks = run.ranks.gather_objects((address.host, address.pid, digest(own)))
+            self._addresses = {rank: ProcessAddress(host, pid) for rank, (host, pid, _) in enumerate(of_ranks)}
+            compare_settings(run, own, [own_digest for *_, own_digest in of_ranks])
 
     def explain(self, error: BaseException) -> BaseException:
-        """Tell the others of an error; of one that comes of losing touch with them, return what they tell of it."""
-        run, lost = self._run, lost_touch(error)
-        mine = Report(run.ranks.rank, where(error, run.state.global_step), in_a_line(error)[:2000], lost)
+        """Report an error to the other ranks. If the connection was lost, return an error that says why."""
+        run, lost = self._run, connection_lost(error)
+        location = failure_location(error, run.state.global_step)
+        own = FailureReport(run.ranks.rank, location, error_line(error)[:_MAX_LENGTH], lost)
         store = run.ranks.store
-        # The store may be gone with its process, and an answer of it be waited for in vain.
-        within(LISTENS, lambda: _write(store, self._key(mine.rank), asdict(mine)), None)
+        # The process that hosts the store may be gone. Then a call blocks.
+        run_with_timeout(REPORT_TIMEOUT, lambda: _write(store, self._key(own.rank), asdict(own)), None)
         if not lost:
             return error
-        heard: dict[int, Report] = {}
+        reports: dict[int, FailureReport] = {}
         silent: dict[int, bool | None] = {}
-        within(2 * LISTENS, lambda: self._listen(store, heard, silent), None)
-        reports = dict(heard)  # the thread may not be done
-        left = dict(silent) or self._silent(reports)
+        run_with_timeout(2 * REPORT_TIMEOUT, lambda: self._collect_reports(store, reports, silent), None)
+        collected = dict(reports)  # the thread may still run
+        without_report = dict(silent) or self._liveness(collected)
         text = str(error).lower()
         waited = run.args.ddp_timeout if "timed out" in text or "timeout" in text else None
-        said = explanation(mine, reports, left, waited)
-        logger.error("%s", said)  # now: a launcher that has noticed too may end this process before it prints its error
-        return RankFailure(said)
+        message = describe_failure(own, collected, without_report, waited)
+        logger.error("%s", message)  # now: the launcher may end this process before it prints its error
+        return RankFailure(message)
 
     def _key(self, rank: int) -> str:
-        return f"{_FAILED}{self._session}/{rank}"
+        return f"{_SESSION_KEY}{self._session}/{rank}"
 
-    def _listen(self, store: Store | None, heard: dict[int, Report], silent: dict[int, bool | None]) -> None:
-        """Wait for the reports of others, until one is of an error of its own, or a process is found to be gone."""
-        for rank in self._others:  # one that never came to this session said earlier where it is
-            if rank not in self._peers and (place := _read(store, f"{_HERE}{rank}")):
-                self._peers[rank] = Peer(**place)
-        deadline = time.monotonic() + LISTENS
+    def _collect_reports(
+        self, store: Store | None, reports: dict[int, FailureReport], silent: dict[int, bool | None]
+    ) -> None:
+        """Wait until a rank reports an error of its own, a process is found dead, or the time is up.
+
+        Args:
+            store: the store of the rendezvous.
+            reports: receives the reports, by rank.
+            silent: receives whether each rank without a report is alive.
+        """
+        for rank in self._others:  # a rank that never came to this session registered its address before
+            if rank not in self._addresses and (address := _read(store, f"{_ADDRESS_KEY}{rank}")):
+                self._addresses[rank] = ProcessAddress(**address)
+        deadline = time.monotonic() + REPORT_TIMEOUT
         while True:
-            seen = self._silent({})  # looked at first: who is gone now has left all that it had to say
-            for rank in set(self._others) - set(heard):
-                if report := _read(store, self._key(rank)) or _read(store, f"{_ENDED}{rank}"):
-                    heard[rank] = Report(**report)
-            left = {rank: alive for rank, alive in seen.items() if rank not in heard}
-            known = not left or not all(report.lost for report in heard.values()) or False in left.values()
+            alive = self._liveness({})  # checked before the reports: a process that is dead now has written its report
+            for rank in set(self._others) - set(reports):
+                if report := _read(store, self._key(rank)) or _read(store, f"{_EXIT_KEY}{rank}"):
+                    reports[rank] = FailureReport(**report)
+            left = {rank: is_alive for rank, is_alive in alive.items() if rank not in reports}
+            known = not left or not all(report.lost for report in reports.values()) or False in left.values()
             if known or time.monotonic() > deadline:
                 silent.update(left)
                 return
-            time.sleep(_PAUSE)
+            time.sleep(_POLL_INTERVAL)
 
-    def _silent(self, heard: Mapping[int, Report]) -> dict[int, bool | None]:
-        """Return whether those that said nothing are alive, by rank."""
-        peers = dict(self._peers)
-        return {rank: peers[rank].alive() if rank in peers else None for rank in self._others if rank not in heard}
-
-
-def watch_over(run: Run) -> Watch:
-    """Return what watches over a session of a run that begins."""
-    return Watch() if run.ranks.single_process else RanksWatch(run)
+    def _liveness(self, reports: Mapping[int, FailureReport]) -> dict[int, bool | None]:
+        """Return whether the ranks without a report are alive, by rank."""
+        addresses = dict(self._addresses)
+        without_report = [rank for rank in self._others if rank not in reports]
+        return {rank: addresses[rank].is_alive() if rank in addresses else None for rank in without_report}
 
 
-def within(seconds: float, work: Callable[[], T], otherwise: T) -> T:
-    """Return what some work gives, or something else if it takes too long or meets an error."""
-    results: list[T] = []
-
-    def attempt() -> None:
-        try:
-            results.append(work())
-        except Exception:  # what a store raises that is gone is known to the store
-            return
-
-    thread = threading.Thread(target=attempt, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return results[0] if results else otherwise
-
-
-def in_a_line(error: BaseException) -> str:
-    """Return an error as `ValueError: no rows`; of one that carries the traceback of a worker, that worker's error."""
-    text = f"{type(error).__name__}: {error}".removesuffix(": ")
-    return text.strip().splitlines()[-1] if "Traceback (most recent call last)" in text else text
-
-
-PLACES = {
-    ("evaluation.loop", "evaluation_loop"): "an evaluation",
-    ("api.evaluation", "evaluate"): "an evaluation",
-    ("api.evaluation", "predict"): "a prediction",
-    ("checkpoint.store", "take"): "a save",
-    ("checkpoint.store", "write"): "a save",
-    ("checkpoint.store", "together"): "a save",
-    ("distributed.consensus", "__call__"): "agreeing on what was asked for",
-    ("distributed.failures", "begin"): "comparing what processes are told",
-    ("checkpoint.read.choosing", "folder_to_resume"): "choosing what to resume from",
-    ("distributed.consistency", "check_built"): "comparing what processes are told",
-    ("stepper", "step"): "forward",
-    ("stepper", "backward"): "backward",
-    ("stepper", "_update"): "the update",
-    ("data.feed", "take"): "fetching batches",
-}
-"""What a process is at while it is in a function of a module of this package."""
-
-IN_STEP = ("forward", "backward", "the update", "fetching batches")
-"""Those that belong to the step being made, and do not come after the last one."""
-
-
-def where(error: BaseException, steps: int) -> str:
-    """Say what an error came of, as `backward of step 5` or `an evaluation after step 4`, by its traceback.
-
-    The innermost place counts: a handler of a callback, by its name, or one of `PLACES`.
-
-    Args:
-        error: an error that was raised.
-        steps: the steps that are done.
-    """
-    place = ""
-    cause: BaseException | None = error
-    while not place and cause is not None:  # one that explains another was raised elsewhere
-        place, cause = _place(cause), cause.__cause__
-    if not place:
-        return f"its program after step {steps}"
-    return f"{place} of step {steps + 1}" if place in IN_STEP else f"{place} after step {steps}"
-
-
-def _place(error: BaseException) -> str:
-    package = __name__.removesuffix(".distributed.failures")
-    place, traceback = "", error.__traceback__
-    while traceback is not None:
-        frame = traceback.tb_frame
-        module, function = str(frame.f_globals.get("__name__", "")), frame.f_code.co_name
-        if (module, function) == (f"{package.rpartition('.')[0]}.events.bus", "announce"):
-            place = getattr(frame.f_locals.get("subscription"), "label", place)
-        elif module.startswith(f"{package}."):
-            place = PLACES.get((module.removeprefix(f"{package}."), function), place)
-        traceback = traceback.tb_next
-    return place
-
-
-def explanation(
-    mine: Report, heard: Mapping[int, Report], silent: Mapping[int, bool | None], waited: float | None
-) -> str:
-    """Say in words what became of the others.
-
-    Args:
-        mine: what this process was at.
-        heard: the reports of others, by rank.
-        silent: those that left no word, and whether they are alive, None where nobody knows.
-        waited: the seconds after which it gave up; None if the connection broke.
-    """
-    here = f"rank {mine.rank} was waiting in {mine.where}"
-    if waited is not None:
-        here += f", for the {waited:g} seconds that `ddp_timeout` allows"
-    failed = [report for report in heard.values() if not report.lost]
-    if failed:
-        said = "; ".join(f"Rank {report.rank} failed in {report.where}: {report.error}" for report in failed)
-        return f"{said.rstrip('.')}. Meanwhile {here}."
-    gone = [rank for rank, alive in silent.items() if alive is False]
-    if gone:
-        are = "is" if len(gone) == 1 else "are"
-        why = "killed, for want of memory perhaps, ended early, or crashed, as where processes send different things"
-        return f"{named(gone).capitalize()} {are} gone without a word ({why}), while {here}."
-    if silent:
-        hangs = all(alive for alive in silent.values())
-        what = "left no word and live: they may hang" if hangs else "left no word: they were killed or hang"
-        if len(silent) == 1:
-            what = "left no word and lives: it may hang" if hangs else "left no word: it was killed or hangs"
-        return f"{named([*silent]).capitalize()} {what}, while {here}."
-    said = " and ".join(f"rank {report.rank} had given up in {report.where}" for report in heard.values())
-    return f"The processes lost each other: {said}, and {here}."
+def failure_monitor(run: DistributedRun) -> FailureMonitor:
+    """Return the monitor of a session that begins."""
+    return FailureMonitor() if run.ranks.single_process else RankFailureMonitor(run)

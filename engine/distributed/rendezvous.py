@@ -1,4 +1,4 @@
-"""Meeting: the processes of a run find each other in a store, whatever earlier attempts of the run left there."""
+"""Rendezvous: ranks find each other in a store that may hold keys of earlier attempts of the run."""
 
 from __future__ import annotations
 
@@ -9,72 +9,86 @@ from typing import Protocol
 
 from ...events.errors import RankFailure
 
-_PAUSE = 0.02
-_HERE, _PROPOSED = "trainbus/here/", "trainbus/proposed"
+_POLL_INTERVAL = 0.02
+_TOKEN_KEY, _PROPOSAL_KEY = "trainbus/here/", "trainbus/proposed"
 
 
 class Store(Protocol):
-    """What torch's stores do, as far as it is used here: values by name, that all processes see."""
+    """The methods of torch's stores that are used here: values by key, shared by all ranks."""
 
     def set(self, key: str, value: str) -> None:
         """Write a value."""
 
     def get(self, key: str) -> bytes:
-        """Return a value, which is waited for."""
+        """Return a value. Blocks until the key exists."""
         ...
 
     def check(self, keys: list[str]) -> bool:
-        """Say whether all of these are there."""
+        """Return whether all keys exist."""
         ...
 
 
-def meet(store: Store, rank: int, world_size: int, seconds: float) -> str:
-    """Wait for all processes, and return a name that is the same on all of them and that no earlier attempt had.
+def join_attempt(store: Store, rank: int, world_size: int, seconds: float) -> str:
+    """Wait for all ranks. Return a name that is equal on all of them and new in this attempt.
 
-    Each process writes down a word of its own. The first puts them together, stale ones of an earlier attempt perhaps
-    among them, and does so anew when one changes. A process agrees to what holds its own word, and all have met when
-    all agreed to the same.
+    Each rank writes a random token. Rank 0 proposes the list of all tokens, in which tokens of an earlier attempt may
+    stand. It proposes again when a token changes. A rank accepts a list that holds its own token. The rendezvous is
+    complete when all ranks accepted the same list.
+
+    Args:
+        store: the store of the launcher.
+        rank: this rank.
+        world_size: the number of ranks.
+        seconds: the time limit.
 
     Raises:
-        RankFailure: if not all come in time, naming who did not.
+        RankFailure: if not all ranks come in time, with the missing ranks.
     """
-    word = uuid.uuid4().hex
+    token = uuid.uuid4().hex
     ranks = range(world_size)
-    here = [f"{_HERE}{other}" for other in ranks]
-    agreed: list[str] = []
-    store.set(here[rank], word)
+    token_keys = [f"{_TOKEN_KEY}{other}" for other in ranks]
+    accepted_keys: list[str] = []
+    store.set(token_keys[rank], token)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if rank == 0 and store.check(here):
-            store.set(_PROPOSED, " ".join(store.get(key).decode() for key in here))
-        if store.check([_PROPOSED]):
-            words = store.get(_PROPOSED).decode().split()
-            if len(words) == world_size and words[rank] == word:
-                name = hashlib.sha256(" ".join(words).encode()).hexdigest()[:32]
-                agreed = [f"{name}/agreed/{other}" for other in ranks]
-                store.set(agreed[rank], "")
-                if store.check(agreed):
+        if rank == 0 and store.check(token_keys):
+            store.set(_PROPOSAL_KEY, " ".join(store.get(key).decode() for key in token_keys))
+        if store.check([_PROPOSAL_KEY]):
+            tokens = store.get(_PROPOSAL_KEY).decode().split()
+            if len(tokens) == world_size and tokens[rank] == token:
+                name = hashlib.sha256(" ".join(tokens).encode()).hexdigest()[:32]
+                accepted_keys = [f"{name}/agreed/{other}" for other in ranks]
+                store.set(accepted_keys[rank], "")
+                if store.check(accepted_keys):
                     return name
-        time.sleep(_PAUSE)
-    # Whether an earlier attempt wrote what stands under `here` cannot be told, where nobody agreed to anything.
-    absent = [other for other in ranks if not store.check([(agreed or here)[other]])]
+        time.sleep(_POLL_INTERVAL)
+    # If this rank accepted no list, a token of an earlier attempt cannot be told from a present one.
+    missing = [other for other in ranks if not store.check([(accepted_keys or token_keys)[other]])]
     raise RankFailure(
-        f"The processes did not meet within {seconds:g} seconds (`ddp_timeout`): rank {rank} waits for "
-        f"{'rank' if len(absent) == 1 else 'ranks'} {', '.join(map(str, absent)) or 0}. Did they start, and did they "
-        "get as far as building the Trainer?"
+        f"The rendezvous was not complete within {seconds:g} seconds (`ddp_timeout`). Rank {rank} waits for "
+        f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(map(str, missing)) or 0}. Check that every rank "
+        "started and built its Trainer."
     )
 
 
-def together_there(store: Store, name: str, rank: int, world_size: int, seconds: float, *, well: bool) -> bool:
-    """Say how something went that all processes do after they met under a name; return whether it went well on all.
+def all_succeeded(store: Store, name: str, rank: int, world_size: int, seconds: float, *, success: bool) -> bool:
+    """Exchange whether something succeeded, after `join_attempt`. Return whether it succeeded on all ranks.
 
-    A process that says nothing in time counts as one on which it did not.
+    A rank that does not answer in time counts as failed.
+
+    Args:
+        store: the store of the launcher.
+        name: the name that `join_attempt` returned.
+        rank: this rank.
+        world_size: the number of ranks.
+        seconds: the time limit.
+        success: whether it succeeded on this rank.
     """
     keys = [f"{name}/went/{other}" for other in range(world_size)]
-    store.set(keys[rank], "well" if well else "")
+    store.set(keys[rank], "well" if success else "")
     deadline = time.monotonic() + seconds
     while not store.check(keys):
         if time.monotonic() > deadline:
             return False
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_INTERVAL)
     return all(store.get(key) for key in keys)

@@ -1,202 +1,254 @@
-"""The ways to split a training over GPUs: what they are called here, what to write for each, how to start them."""
+"""The sharding strategies: one row for each way to train on several GPUs.
+
+To add a strategy, add a row to `Strategy`, the callback that the row names, and a test. The row says which arguments
+select it, which callback does the work, which formula estimates its memory, how to start it and what it does not
+support. `TrainingArguments.sharding_strategy`, `trainbus plan`, the composition of callbacks and the tables of
+docs/scaling.md read the row or are tested against it.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
 
-from ...events.errors import ArgumentError, nearest
-from ..optim.registry import OPTIMIZERS
-
-PRECISIONS = ("bf16", "fp16", "fp32")
-"""What forward and backward compute in."""
-
-LEVELS = ("O1", "O2")
-"""`fp16_opt_level`: half precision by autocast over float32 weights, or half weights with float32 masters."""
-
-STATES = {name: spec.state_bytes for name, spec in OPTIMIZERS.items() if spec.state_bytes is not None}
-"""Optimizer -> bytes of its states, by the defaults of `optim`. Adafactor has a number per row and column."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """A training to plan: a model, and what it is to be trained on."""
-
-    params: float
-    """Parameters of the model, all trained."""
-    gpus: int = 1
-    """GPUs, each driven by a process of its own."""
-    gpus_per_node: int = 8
-    """GPUs of one machine."""
-    gpu_memory: float = 80.0
-    """GB of one GPU."""
-    node_memory: float | None = None
-    """GB of one machine's own memory, for what is moved there; None takes it to be enough."""
-    precision: str = "bf16"
-    """One of `PRECISIONS`."""
-    level: str = "O1"
-    """One of `LEVELS`; unused for fp32."""
-    optimizer: str = "adamw"
-    """A name of `STATES`, as `optim` takes it."""
-    accumulate: int = 1
-    """Batches whose gradients add up to one step."""
-    reduce_bucket: float = 5e8
-    """DeepSpeed's `reduce_bucket_size`: how many gradients it sends at once."""
-    layers: int | None = None
-    """Transformer layers; None takes 32. With `hidden` and `sequence`, activations are counted."""
-    hidden: int | None = None
-    """Width of the hidden state."""
-    sequence: int | None = None
-    """Tokens of one row."""
-    batch: int = 1
-    """Rows of a batch on one GPU."""
-    heads: int | None = None
-    """Attention heads, if attention keeps its scores for backward; fused attention (SDPA) does not."""
-    vocabulary: int = 0
-    """Tokens of the vocabulary, for the logits; 0 leaves them out."""
-    recompute: bool = False
-    """Whether backward computes each layer's activations again."""
-
-    def __post_init__(self) -> None:
-        for name, known in (("precision", PRECISIONS), ("level", LEVELS), ("optimizer", STATES)):
-            value = getattr(self, name)
-            if value not in known:
-                raise ArgumentError(f"{name} is {value!r}{_nearest(value, known)} Known: {', '.join(sorted(known))}.")
-        for name in ("params", "gpus", "gpus_per_node", "accumulate", "layers", "hidden", "sequence", "batch", "heads"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value < math.inf:
-                raise ArgumentError(f"{name} is {value:g}; give 1 or more.")
-        for name in ("gpu_memory", "node_memory"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ArgumentError(f"{name} is {value:g}; give its GB, such as 80.")
-        if self.gpus > self.gpus_per_node and self.gpus % self.gpus_per_node:
-            raise ArgumentError(
-                f"{self.gpus} GPUs cannot be {self.gpus_per_node} on each machine: give a multiple, or gpus_per_node."
-            )
-        given = [name for name in ("hidden", "sequence", "layers") if getattr(self, name)]
-        if given not in ([], ["layers"]) and len(given) < 3:
-            raise ArgumentError(f"activations take layers, hidden and sequence; of these you gave {', '.join(given)}.")
-
-    @property
-    def nodes(self) -> int:
-        """Machines."""
-        return max(1, self.gpus // self.gpus_per_node)
-
-    @property
-    def gpus_of_a_node(self) -> int:
-        """GPUs that are used on each machine."""
-        return self.gpus // self.nodes
-
-    @property
-    def counts_activations(self) -> bool:
-        """Whether the sizes are known that activations are counted from."""
-        return self.sequence is not None
-
-    @property
-    def halves_weights(self) -> bool:
-        """Whether the weights themselves are in half precision."""
-        return self.precision != "fp32" and self.level == "O2"
+from . import memory_formulas
+from .memory_formulas import MemoryEstimate
+from .variants import (
+    TORCHRUN,
+    ddp_variants,
+    deepspeed_variants,
+    fairscale_variants,
+    fsdp_variants,
+    no_variants,
+    optimizer_variants,
+)
+from .workload import Variant, Workload
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    if name.startswith(("galore_", "apollo_")):
-        return ", whose states depend on the rank, so that they are not planned."
-    return nearest(name, known)
+class ShardingArguments(Protocol):
+    """The training arguments that select a strategy."""
+
+    sharded_ddp: str | bool | list[str]
+    sharding: str
+    sharding_degree: int
+    fsdp: str | bool | list[str] | None
+    deepspeed: dict[str, Any] | str | None
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to split a training over processes."""
+class Usage:
+    """A documented use of a strategy: a row of the first table in docs/scaling.md."""
+
+    title: str
+    """What it is called."""
+    arguments: tuple[str, ...]
+    """Equal ways to write it, as keywords of `TrainingArguments`; empty for nothing."""
+    when: str
+    """When to use it."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StrategyRow:
+    """A way to train on several GPUs."""
 
     name: str
-    """What it is called in tables."""
-    arguments: str
-    """What to write into `TrainingArguments`; empty for nothing."""
-    stage: int
-    """What is split, as in ZeRO: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights."""
-    by: str
-    """Who does it: `torch`, `ddp`, `zero1`, `fairscale`, `fsdp2` or `deepspeed`."""
-    needs: str = ""
-    """What to install."""
-    gathers_all: bool = False
-    """Whether gathered weights stay until backward is through with them, all at once."""
-    offload: bool = False
-    """Whether what is split lies in the memory of the machine."""
-    half: bool = False
-    """Whether weights are gathered in half precision, rather than gathered and then copied into it by autocast."""
-    within_node: bool = False
-    """Whether the GPUs of one machine share a copy, so that there are as many copies as machines."""
+    """The value of `TrainingArguments.way_to_shard`; empty if nothing is sharded."""
+    callback: str
+    """The callback that does the work, as a path below `trainbus`. Its `from_arguments` builds it."""
+    usages: tuple[Usage, ...]
+    """What users write, and when."""
+    memory: Callable[[Variant, Workload], MemoryEstimate]
+    """The memory formula."""
+    variants: Callable[[Workload], list[Variant]]
+    """The lines of `trainbus plan` for a workload."""
+    arguments: tuple[str, ...] = ()
+    """Arguments that select it with any value."""
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Arguments that select it with one of these words."""
+    integration: str = ""
+    """Its name in the table of integrations, if it needs another package."""
+    extra: str = ""
+    """What to `pip install` for it; empty if torch has it."""
+    launch: str = TORCHRUN
+    """The command that starts it on one machine."""
+    single_process: bool = False
+    """Whether it also works in a single process."""
+    takes_degree: bool = False
+    """Whether `sharding_degree` applies. With `sharding_degree=1` nothing is sharded, and DDP trains."""
+    limits: str = ""
+    """What it does not support, for the documentation."""
+
+    @property
+    def selecting_arguments(self) -> tuple[str, ...]:
+        """The names of the arguments that may select it."""
+        return (*self.words, *self.arguments)
+
+    def is_selected(self, args: ShardingArguments) -> bool:
+        """Return whether arguments select this strategy."""
+        if self.takes_degree and args.sharding_degree == 1:
+            return False
+        return any(_is_set(getattr(args, name)) for name in self.arguments) or any(
+            {*_words_of_argument(args, name)} & {*words} for name, words in self.words.items()
+        )
 
 
-_EXTRA = "trainbus[deepspeed]"
+def _is_set(value: Any) -> bool:
+    return bool(value) or isinstance(value, dict)  # an empty DeepSpeed configuration selects DeepSpeed too
 
 
-def ways(training: Training) -> list[Way]:
-    """Return the ways there are for a number of GPUs, in the order of how much has to be changed for them."""
-    if training.gpus == 1:
-        return [Way("one process", "", 0, "torch")]
-    ddp = Way("DDP", "", 0, "ddp")
-    if training.halves_weights:  # whoever splits the weights or their optimizer makes copies of its own
-        return [ddp]
-    degree = f"sharding='stage3', sharding_degree={training.gpus_of_a_node}"
-    half = f"fsdp_config={{'mixed_precision': {training.precision!r}}}"
-    halves = training.precision != "fp32"
-    offload = f"fsdp='full_shard offload', {half}" if halves else "sharding='stage3 offload'"
-    return [
-        ddp,
-        Way("stage 1", "sharding='stage1'", 1, "zero1"),
-        Way("stage 2", "sharding='stage2'", 2, "fsdp2", gathers_all=True),
-        *([Way("hybrid", degree, 3, "fsdp2", within_node=True)] if training.nodes > 1 else []),
-        Way("stage 3", "sharding='stage3'", 3, "fsdp2"),
-        *([Way("stage 3 half", f"fsdp='full_shard', {half}", 3, "fsdp2", half=True)] if halves else []),
-        Way("stage 3 offload", offload, 3, "fsdp2", offload=True, half=halves),
-        *(
-            [Way("fairscale", "sharded_ddp='simple'", 1, "fairscale", "trainbus[sharded]")]
-            * (training.precision != "bf16")
+def words_of(value: Any) -> list[str]:
+    """Return the words of an argument, in lower case. The value is a text of words, or a list; a bool has none."""
+    if value in (None, False, True):
+        return []
+    words = value.split() if isinstance(value, str) else [str(getattr(word, "value", word)) for word in value]
+    return [word.lower() for word in words]
+
+
+def sharded_ddp_words(value: Any) -> list[str]:
+    """Return the words of `sharded_ddp`. True means 'simple'."""
+    return ["simple"] if value is True else words_of(value)
+
+
+def _words_of_argument(args: ShardingArguments, name: str) -> list[str]:
+    read = sharded_ddp_words if name == "sharded_ddp" else words_of
+    return read(getattr(args, name))
+
+
+class Strategy(Enum):
+    """The ways to train on several GPUs. `trainbus plan` lists them in this order: the smallest change is first."""
+
+    DDP = StrategyRow(
+        name="",
+        callback="callbacks.parallel.ddp.DDP",
+        usages=(Usage("DDP", (), "The model, its gradients and its optimizer state fit one GPU."),),
+        memory=memory_formulas.data_parallel,
+        variants=ddp_variants,
+        single_process=True,
+    )
+    OPTIMIZER = StrategyRow(
+        name="optimizer",
+        callback="callbacks.parallel.sharded_optimizer.ShardedOptimizer",
+        usages=(Usage("Stage 1", ("sharding='stage1'",), "The optimizer state does not fit."),),
+        words={"sharding": ("stage1",)},
+        memory=memory_formulas.sharded_optimizer,
+        variants=optimizer_variants,
+        takes_degree=True,
+        limits="All trained weights have one dtype. Optimizers with train and eval modes (`schedule_free_*`) are "
+        "refused.",
+    )
+    FSDP = StrategyRow(
+        name="fsdp",
+        callback="callbacks.parallel.fsdp.FSDP",
+        usages=(
+            Usage(
+                "Stage 2",
+                ("sharding='stage2'", "sharded_ddp='zero_dp_2'", "fsdp='shard_grad_op'"),
+                "The whole weights fit, but not beside gradients and optimizer state.",
+            ),
+            Usage(
+                "Hybrid",
+                ("sharding='stage3', sharding_degree=8", "fsdp='hybrid_shard'"),
+                "One machine holds the model, and the network between machines is slow.",
+            ),
+            Usage(
+                "Stage 3",
+                ("sharding='stage3'", "sharded_ddp='zero_dp_3'", "fsdp='full_shard'"),
+                "The weights do not fit one GPU.",
+            ),
+            Usage(
+                "Stage 3 in half precision",
+                ("fsdp='full_shard', fsdp_config={'mixed_precision': 'bf16'}",),
+                "You train with `bf16`, and memory is scarce. Weights are gathered in bfloat16, so autocast keeps no "
+                "copies.",
+            ),
+            Usage(
+                "Stage 3 with offloading",
+                ("sharding='stage3 offload'", "sharded_ddp='zero_dp_3 offload'", "fsdp='full_shard offload'"),
+                "All GPUs together are too small. The CPU makes the updates.",
+            ),
         ),
-        *(
-            Way(
-                f"DeepSpeed {stage}{' offload' * offloads}",
-                _configuration(stage, offloads),
-                stage,
-                "deepspeed",
-                _EXTRA,
-                offload=offloads,
-            )
-            for stage, offloads in ((1, False), (2, False), (3, False), (2, True), (3, True))
+        arguments=("fsdp",),
+        words={"sharding": ("stage2", "stage3"), "sharded_ddp": ("zero_dp_2", "zero_dp_3")},
+        memory=memory_formulas.fully_sharded,
+        variants=fsdp_variants,
+        takes_degree=True,
+        limits="All ranks use the same weights in each step. `auto_find_batch_size`, `bf16_full_eval` and "
+        "`fp16_full_eval` are refused.",
+    )
+    FAIRSCALE = StrategyRow(
+        name="fairscale",
+        callback="integrations.fairscale.sharded_ddp.ShardedDDP",
+        usages=(
+            Usage("fairscale", ("sharded_ddp='simple'",), "A script sets it. It is stage 1; the package is from 2022."),
         ),
-    ]
+        words={"sharded_ddp": ("simple",)},
+        memory=memory_formulas.fairscale_optimizer,
+        variants=fairscale_variants,
+        integration="sharded_ddp",
+        extra="trainbus[sharded]",
+        limits="`bf16` is refused. All trained weights have one dtype, and gradients are dense.",
+    )
+    FAIRSCALE_FSDP = StrategyRow(
+        name="fairscale_fsdp",
+        callback="integrations.fairscale.fsdp.FairscaleFSDP",
+        usages=(
+            Usage(
+                "fairscale's FSDP",
+                ("sharded_ddp='zero_dp_3 fairscale auto_wrap'", "sharded_ddp='zero_dp_2 fairscale'"),
+                "A script needs fairscale's own class. It is stage 2 or 3.",
+            ),
+        ),
+        words={"sharded_ddp": ("fairscale",)},
+        memory=memory_formulas.fully_sharded,
+        variants=no_variants,
+        integration="fairscale_fsdp",
+        extra="trainbus[sharded]",
+        limits="CUDA only. `bf16`, `EMA` and optimizers that use the shape of a weight, such as Adafactor, are "
+        "refused.",
+    )
+    DEEPSPEED = StrategyRow(
+        name="deepspeed",
+        callback="integrations.deepspeed.callback.DeepSpeed",
+        usages=(
+            Usage(
+                "DeepSpeed",
+                ("deepspeed={'zero_optimization': {'stage': 2}}",),
+                "You have a configuration of [DeepSpeed](deepspeed.md).",
+            ),
+        ),
+        arguments=("deepspeed",),
+        memory=memory_formulas.deepspeed,
+        variants=deepspeed_variants,
+        integration="deepspeed",
+        extra="trainbus[deepspeed]",
+        single_process=True,
+        limits="See [DeepSpeed](deepspeed.md).",
+    )
+
+    @property
+    def row(self) -> StrategyRow:
+        """What is known of the strategy."""
+        row: StrategyRow = self.value
+        return row
+
+    @classmethod
+    def named(cls, name: str) -> Strategy:
+        """Return the strategy of a name, such as `fsdp`."""
+        return next(strategy for strategy in cls if strategy.row.name == name)
+
+    @classmethod
+    def selected_by(cls, args: ShardingArguments) -> Strategy:
+        """Return the strategy that arguments select. `DDP` stands for no sharding.
+
+        If several rows match, the last one counts: `sharded_ddp='zero_dp_3 fairscale'` is fairscale's FSDP.
+        """
+        return [strategy for strategy in cls if strategy is cls.DDP or strategy.row.is_selected(args)][-1]
 
 
-def _configuration(stage: int, offload: bool) -> str:
-    section: dict[str, object] = {"stage": stage}
-    if offload:
-        section["offload_optimizer"] = {"device": "cpu"}
-    if offload and stage == 3:
-        section["offload_param"] = {"device": "cpu"}
-    configuration = {"zero_optimization": section}
-    return f"deepspeed={configuration}"
-
-
-def spelling(way: Way, training: Training) -> str:
-    """Return what to write for a way: the call of `TrainingArguments`."""
-    words = [] if training.precision == "fp32" else [f"{training.precision}=True"]
-    words += ["fp16_opt_level='O2'"] * training.halves_weights
-    words += [f"optim={training.optimizer!r}"] * (training.optimizer != "adamw")
-    words += [f"per_device_train_batch_size={training.batch}"] * training.counts_activations
-    words += [f"gradient_accumulation_steps={training.accumulate}"] * (training.accumulate > 1)
-    words += ["gradient_checkpointing=True"] * training.recompute
-    return f"TrainingArguments({', '.join(['...', *words, *([way.arguments] if way.arguments else [])])})"
-
-
-def launch(training: Training) -> str:
-    """Return the command that starts the processes, on each machine the same."""
-    if training.gpus == 1:
-        return "python train.py"
-    each = f"--nproc_per_node={training.gpus_of_a_node}"
-    if training.nodes == 1:
-        return f"torchrun --standalone {each} train.py"
-    meeting = "--rdzv_backend=c10d --rdzv_endpoint=$FIRST_MACHINE:29500 --rdzv_id=$RUN"
-    return f"torchrun --nnodes={training.nodes} {each} {meeting} --max_restarts=3 train.py"
+def variants(workload: Workload) -> list[Variant]:
+    """Return the variants of all strategies for a workload. The one that needs the smallest change is first."""
+    if workload.gpus == 1 or workload.halves_weights:  # sharded strategies keep their own copies of the weights
+        return ddp_variants(workload)
+    return [variant for strategy in Strategy for variant in strategy.row.variants(workload)]

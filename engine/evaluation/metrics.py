@@ -48,5 +48,5 @@ def metrics_of_first(ranks: Ranks, metrics: dict[str, Any]) -> dict[str, Any]:
     if ranks.single_process:
         return metrics
     shared = {name: value for name, value in metrics.items() if value is None or isinstance(value, _SHARED_TYPES)}
-    of_first: dict[str, Any] = ranks.of_first(shared)
+    of_first: dict[str, Any] = ranks.broadcast_object(shared)
     return {**{name: value for name, value in metrics.items() if name not in shared}, **of_first}

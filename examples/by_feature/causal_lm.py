@@ -1,6 +1,6 @@
-"""Teach a small GPT-2 to write source code, letter by letter, and have it write some.
+"""Teach a small GPT-2 to write source code, character by character, and let it write some.
 
-Beside minimal.py: the rows are blocks of text, and the collator makes the labels of them.
+Added to minimal.py: the samples are blocks of text, and the collator makes the labels from them.
 """
 
 import torch
@@ -9,8 +9,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from trainbus import Trainer, TrainingArguments, default_data_collator
 
-letters = torch.tensor(list(source("argparse.py").encode("ascii", "replace")))
-blocks = [{"input_ids": block, "labels": block} for block in letters[: len(letters) // 64 * 64].view(-1, 64)]
+characters = torch.tensor(list(source("argparse.py").encode("ascii", "replace")))
+blocks = [{"input_ids": block, "labels": block} for block in characters[: len(characters) // 64 * 64].view(-1, 64)]
 test, train = blocks[:100], blocks[100:]  # the model itself shifts the labels by one
 
 config = GPT2Config(vocab_size=128, n_positions=64, n_embd=64, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
@@ -21,7 +21,7 @@ before = trainer.evaluate()
 trainer.train()
 after = trainer.evaluate()
 
-start = torch.tensor([list(b"    def ")])
-written = model.generate(start, attention_mask=torch.ones_like(start), max_length=60, do_sample=True, pad_token_id=0)
+prompt = torch.tensor([list(b"    def ")])
+written = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_length=60, do_sample=True, pad_token_id=0)
 print(bytes(written[0].tolist()).decode("ascii", "replace"))
 print(f"loss: {before['eval_loss']:.3f} before, {after['eval_loss']:.3f} after")

@@ -1,6 +1,6 @@
-"""An optimizer of one's own: the last layer learns ten times as fast as the first, and the rate falls by epochs.
+"""A custom optimizer: the last layer has ten times the learning rate of the first, and both rates decrease.
 
-Beside minimal.py: `optimizers` is an optimizer and a schedule, made for the model's parameters; either may be None.
+Added to minimal.py: `optimizers` takes an optimizer and a schedule for the model's parameters. Either may be None.
 """
 
 import torch
@@ -10,13 +10,13 @@ from torch.utils.data import TensorDataset, random_split
 from trainbus import Trainer, TrainingArguments
 
 points = torch.randn(2000, 20)
-rows = TensorDataset(points, (points.sum(dim=1) + 2 * torch.randn(2000) > 0).long())
-train, test = random_split(rows, [1600, 400])
+dataset = TensorDataset(points, (points.sum(dim=1) + 2 * torch.randn(2000) > 0).long())
+train, test = random_split(dataset, [1600, 400])
 model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2))
 
 groups = [{"params": model[0].parameters(), "lr": 1e-3}, {"params": model[2].parameters(), "lr": 1e-2}]
 optimizer = torch.optim.NAdam(groups)
-schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=200, gamma=0.1)  # a step here is a step of training
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=200, gamma=0.1)  # counted in training steps
 
 args = TrainingArguments("outputs/custom_optimizer", num_train_epochs=2)
 trainer = Trainer(

@@ -1,6 +1,6 @@
-"""Stop when the evaluation gets no better, and end with the best model rather than the last.
+"""Stop when the evaluation no longer improves, and load the best model at the end.
 
-Beside minimal.py: an evaluation in each epoch, `load_best_model_at_end`, and the callback `EarlyStopping`.
+Added to minimal.py: an evaluation per epoch, `load_best_model_at_end`, and the callback `EarlyStopping`.
 """
 
 import torch
@@ -10,12 +10,12 @@ from torch.utils.data import TensorDataset
 from trainbus import EarlyStopping, Trainer, TrainingArguments
 
 
-def rows(count):
+def make_dataset(count: int) -> TensorDataset:
     points = torch.randn(count, 20)
     return TensorDataset(points, (points.sum(dim=1) + 4 * torch.randn(count) > 0).long())
 
 
-model = nn.Sequential(nn.Linear(20, 256), nn.ReLU(), nn.Linear(256, 2))  # large enough to learn 200 rows by heart
+model = nn.Sequential(nn.Linear(20, 256), nn.ReLU(), nn.Linear(256, 2))  # large enough to overfit 200 samples
 args = TrainingArguments(
     "outputs/early_stopping",
     num_train_epochs=50,
@@ -29,8 +29,8 @@ trainer = Trainer(
     model,
     args,
     None,
-    rows(200),
-    rows(500),
+    make_dataset(200),
+    make_dataset(500),
     criterion=nn.functional.cross_entropy,
     callbacks=[EarlyStopping(patience=3)],
 )

@@ -1,6 +1,6 @@
-"""Learn from batches that memory does not hold: 4 batches of 8 rows make a step as one batch of 32 does.
+"""Train with batches larger than memory: 4 batches of 8 samples make the same step as one batch of 32.
 
-Beside minimal.py: `gradient_accumulation_steps=4`.
+Added to minimal.py: `gradient_accumulation_steps=4`.
 """
 
 import torch
@@ -10,19 +10,19 @@ from torch.utils.data import TensorDataset, random_split
 from trainbus import Trainer, TrainingArguments
 
 points = torch.randn(2000, 20)
-rows = TensorDataset(points, (points.sum(dim=1) + 2 * torch.randn(2000) > 0).long())
-train, test = random_split(rows, [1600, 400])
-sizes = {"at once": (32, 1), "in four parts": (8, 4)}
+dataset = TensorDataset(points, (points.sum(dim=1) + 2 * torch.randn(2000) > 0).long())
+train, test = random_split(dataset, [1600, 400])
+sizes = {"one batch": (32, 1), "four batches": (8, 4)}
 weights = {}
-for name, (batch, parts) in sizes.items():
+for name, (batch_size, accumulation) in sizes.items():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2))
     args = TrainingArguments(
         "outputs/gradient_accumulation",
         num_train_epochs=2,
         learning_rate=1e-2,
-        per_device_train_batch_size=batch,
-        gradient_accumulation_steps=parts,
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=accumulation,
     )
     trainer = Trainer(model, args, None, train, test, criterion=nn.functional.cross_entropy)
     before = trainer.evaluate()
@@ -30,4 +30,4 @@ for name, (batch, parts) in sizes.items():
     after = trainer.evaluate()
     weights[name] = torch.cat([weight.flatten() for weight in model.parameters()])
     print(f"loss: {before['eval_loss']:.3f} before, {after['eval_loss']:.3f} after {trainer.state.global_step} steps")
-print(f"The weights differ by at most {(weights['at once'] - weights['in four parts']).abs().max():.0e}.")
+print(f"The weights differ by at most {(weights['one batch'] - weights['four batches']).abs().max():.0e}.")

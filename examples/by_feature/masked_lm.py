@@ -1,18 +1,16 @@
-"""Teach a small BERT which words of a line of source code are hidden.
+"""Teach a small BERT to predict the hidden words of a line of source code.
 
-Beside sequence_classification.py: there are no labels, for the collator hides words, other ones in each epoch, and asks
-for them.
+Added to sequence_classification.py: the collator hides words and makes the labels, differently in each epoch.
 """
 
-from source_data import lines, small, word_tokenizer
-from torch.utils.data import random_split
+from source_data import lines, small, split, word_tokenizer
 from transformers import BertConfig, BertForMaskedLM
 
 from trainbus import DataCollatorForLanguageModeling, Trainer, TrainingArguments
 
 texts = lines("argparse.py", "ast.py")
 tokenizer = word_tokenizer(texts)
-train, test = random_split([tokenizer(line, truncation=True) for line in texts], [0.8, 0.2])
+train, test = split([tokenizer(line, truncation=True) for line in texts])
 
 args = TrainingArguments("outputs/masked_lm", num_train_epochs=3, learning_rate=3e-3, per_device_train_batch_size=32)
 trainer = Trainer(

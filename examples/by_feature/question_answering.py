@@ -1,13 +1,15 @@
-"""Find an answer in a text: the function's name, or its arguments, in a line as `def join(self, words):`.
+"""Find an answer in a text: the name or the arguments of a function, in a line such as `def join(self, words):`.
 
-Beside sequence_classification.py: question and text go in as a pair, and the labels are the ends of the answer.
+Added to sequence_classification.py: the input is a pair of question and text. The labels are start and end tokens.
 """
 
-from source_data import lines, small, word_tokenizer
-from torch.utils.data import random_split
+from typing import Any
+
+import numpy as np
+from source_data import lines, small, split, word_tokenizer
 from transformers import BertConfig, BertForQuestionAnswering
 
-from trainbus import Trainer, TrainingArguments
+from trainbus import EvalPrediction, Trainer, TrainingArguments
 
 texts = [
     line for line in lines("argparse.py", "ast.py", "typing.py") if line.startswith("def ") and line.endswith("):")
@@ -15,8 +17,8 @@ texts = [
 tokenizer = word_tokenizer([*texts, "which name", "which arguments"])
 
 
-def asked(question, line):
-    """Return the pair as tokens, and the first and the last token of the answer."""
+def make_sample(question: str, line: str) -> dict[str, Any]:
+    """Return the tokens of the pair, and the first and the last token of the answer."""
     opens = line.index("(")
     first, last = (4, opens - 1) if question == "which name" else (opens, len(line) - 2)
     pair = tokenizer(question, line, truncation=True)
@@ -27,14 +29,15 @@ def asked(question, line):
     }
 
 
-def exact(prediction):
-    """Return the share of answers whose two ends are both right."""
+def exact(prediction: EvalPrediction) -> dict[str, float]:
+    """Return the fraction of answers with the correct start and end."""
     starts, ends = (logits.argmax(-1) for logits in prediction.predictions)
-    return {"exact": ((starts == prediction.label_ids[0]) & (ends == prediction.label_ids[1])).mean()}
+    correct = (starts == prediction.label_ids[0]) & (ends == prediction.label_ids[1])
+    return {"exact": float(np.mean(correct))}
 
 
-rows = [asked(question, line) for line in texts for question in ("which name", "which arguments")]
-train, test = random_split(rows, [0.8, 0.2])
+samples = [make_sample(question, line) for line in texts for question in ("which name", "which arguments")]
+train, test = split(samples)
 args = TrainingArguments(
     "outputs/question_answering", num_train_epochs=5, learning_rate=2e-3, per_device_train_batch_size=32
 )

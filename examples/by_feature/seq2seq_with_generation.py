@@ -1,6 +1,6 @@
-"""Teach a small BART to spell numbers, as 407 -> four hundred seven, and measure what it generates.
+"""Teach a small BART to spell numbers, such as 407 -> four hundred seven, and measure the generated text.
 
-Beside sequence_classification.py: `Seq2SeqTrainer`, whose `predict_with_generate` gives the metrics generated tokens.
+Added to sequence_classification.py: `Seq2SeqTrainer`. With `predict_with_generate` the metrics get generated tokens.
 """
 
 import random
@@ -8,29 +8,29 @@ import random
 from source_data import word_tokenizer
 from transformers import BartConfig, BartForConditionalGeneration
 
-from trainbus import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from trainbus import DataCollatorForSeq2Seq, EvalPrediction, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
 
-def spelt(number):
-    """Return digits apart, as the model reads them, and in words, as it is to write them."""
+def spell(number: int) -> tuple[str, str]:
+    """Return the input and the target: the separate digits, and the number in words."""
     hundreds, tens, ones = (DIGITS[int(digit)] for digit in f"{number:03}")
     return " ".join(f"{number:03}"), f"{hundreds} hundred {tens} ty {ones}"
 
 
-pairs = [spelt(number) for number in random.sample(range(1000), 1000)]
+pairs = [spell(number) for number in random.sample(range(1000), 1000)]
 tokenizer = word_tokenizer([text for pair in pairs for text in pair])
-rows = [{**tokenizer(digits), "labels": tokenizer(words)["input_ids"]} for digits, words in pairs]
+samples = [{**tokenizer(digits), "labels": tokenizer(words)["input_ids"]} for digits, words in pairs]
 
 
-def exact(prediction):
-    """Return the share of numbers that are spelt without a mistake."""
-    spelt, right = (
+def exact(prediction: EvalPrediction) -> dict[str, float]:
+    """Return the fraction of numbers without a mistake."""
+    generated, expected = (
         tokenizer.batch_decode(tokens.clip(min=0), skip_special_tokens=True)
         for tokens in (prediction.predictions, prediction.label_ids)
     )
-    return {"exact": sum(one == other for one, other in zip(spelt, right, strict=True)) / len(right)}
+    return {"exact": sum(one == other for one, other in zip(generated, expected, strict=True)) / len(expected)}
 
 
 size = {"d_model": 64, "max_position_embeddings": 16, "dropout": 0.0, "vocab_size": len(tokenizer)}
@@ -48,7 +48,7 @@ args = Seq2SeqTrainingArguments(
     generation_max_length=8,
 )
 collator = DataCollatorForSeq2Seq(tokenizer, model=model)
-trainer = Seq2SeqTrainer(model, args, collator, rows[:900], rows[900:], tokenizer, compute_metrics=exact)
+trainer = Seq2SeqTrainer(model, args, collator, samples[:900], samples[900:], tokenizer, compute_metrics=exact)
 before = trainer.evaluate()
 trainer.train()
 after = trainer.evaluate()

@@ -1,22 +1,22 @@
-"""Classify texts: is a line from the module argparse, or from the module ast?
+"""Classify texts: does a line belong to the module argparse, or to the module ast?
 
-Beside minimal.py: a tokenizer as `processing_class`, which pads each batch, and `compute_metrics` for the accuracy.
+Added to minimal.py: a tokenizer as `processing_class` pads each batch, and `compute_metrics` returns the accuracy.
 """
 
-from source_data import lines, small, word_tokenizer
-from torch.utils.data import random_split
+import numpy as np
+from source_data import lines, small, split, word_tokenizer
 from transformers import BertConfig, BertForSequenceClassification
 
-from trainbus import Trainer, TrainingArguments
+from trainbus import EvalPrediction, Trainer, TrainingArguments
 
 texts = [(line, label) for label, name in enumerate(["argparse.py", "ast.py"]) for line in lines(name)]
 tokenizer = word_tokenizer([line for line, _ in texts])
-rows = [{**tokenizer(line, truncation=True), "labels": label} for line, label in texts]
-train, test = random_split(rows, [0.8, 0.2])
+samples = [{**tokenizer(line, truncation=True), "labels": label} for line, label in texts]
+train, test = split(samples)
 
 
-def accuracy(prediction):
-    return {"accuracy": (prediction.predictions.argmax(-1) == prediction.label_ids).mean()}
+def accuracy(prediction: EvalPrediction) -> dict[str, float]:
+    return {"accuracy": float(np.mean(prediction.predictions.argmax(-1) == prediction.label_ids))}
 
 
 args = TrainingArguments(

@@ -1,6 +1,6 @@
-"""Evaluate on several datasets, each under its own name: here on clean and on noisy data.
+"""Evaluate on several named datasets: here on clean and on noisy data.
 
-Beside minimal.py: `eval_dataset` is a dict, whose names are in those of the metrics: `eval_clean_loss`.
+Added to minimal.py: `eval_dataset` is a dict. Its keys are part of the metric names: `eval_clean_loss`.
 """
 
 import torch
@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 from trainbus import Trainer, TrainingArguments
 
 
-def rows(count, noise):
+def make_dataset(count: int, noise: float) -> TensorDataset:
     points = torch.randn(count, 20)
     return TensorDataset(points, (points.sum(dim=1) + noise * torch.randn(count) > 0).long())
 
@@ -20,12 +20,12 @@ args = TrainingArguments("outputs/several_eval_sets", learning_rate=3e-3, num_tr
 trainer = Trainer(
     model,
     args,
-    train_dataset=rows(2000, noise=2),
-    eval_dataset={"clean": rows(500, noise=0), "noisy": rows(500, noise=3)},
+    train_dataset=make_dataset(2000, noise=2),
+    eval_dataset={"clean": make_dataset(500, noise=0), "noisy": make_dataset(500, noise=3)},
     criterion=nn.functional.cross_entropy,
 )
 before = trainer.evaluate()
 trainer.train()
-after = trainer.evaluate()  # or of one: trainer.evaluate("clean")
+after = trainer.evaluate()  # a single one: trainer.evaluate("clean")
 for name in ("clean", "noisy"):
     print(f"loss: {before[f'eval_{name}_loss']:.3f} before, {after[f'eval_{name}_loss']:.3f} after, on {name} data")

@@ -1,24 +1,37 @@
-"""What the recipes learn from: the source of Python's standard library, and a tokenizer of its words.
+"""The training text of the scripts: the source of Python's standard library, and a tokenizer of its words.
 
-Everybody has it, it is real text, and nothing needs to be downloaded.
+It is real text that every Python installation has, so the scripts need no download.
 """
 
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+Sample = TypeVar("Sample")
 
 
-def source(name):
-    """Return the text of a module of the standard library, as `textwrap.py`."""
+def source(name: str) -> str:
+    """Return the text of a module of the standard library, such as `textwrap.py`."""
     return (Path(sysconfig.get_path("stdlib")) / name).read_text(encoding="utf-8")
 
 
-def lines(*names):
-    """Return the lines of modules without their indentation, each once."""
+def lines(*names: str) -> list[str]:
+    """Return the distinct lines of modules without their indentation."""
     return list(dict.fromkeys(line.strip() for name in names for line in source(name).splitlines() if line.strip()))
 
 
-def word_tokenizer(texts, size=1000):
-    """Return a tokenizer of the words and signs in `texts`, with [MASK], [CLS] and [SEP] as BERT has them."""
+def split(samples: list[Sample]) -> tuple[list[Sample], list[Sample]]:
+    """Return a random 80 % of the samples for training, and the others for evaluation."""
+    shuffled = [samples[index] for index in torch.randperm(len(samples)).tolist()]
+    train = round(0.8 * len(samples))
+    return shuffled[:train], shuffled[train:]
+
+
+def word_tokenizer(texts: Iterable[str], size: int = 1000) -> Any:
+    """Return a tokenizer of the words and symbols in `texts`, with the special tokens of BERT."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -30,8 +43,8 @@ def word_tokenizer(texts, size=1000):
     return PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=64, **special)
 
 
-def small(tokenizer, **others):
-    """Return what makes a BERT's config small: 2 layers of 64 numbers per token."""
+def small(tokenizer: Any, **others: Any) -> dict[str, Any]:
+    """Return the options of a small BERT config: 2 layers, hidden size 64."""
     size = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
     return {"vocab_size": len(tokenizer), "max_position_embeddings": 64, **size, **others}
 

@@ -1,9 +1,10 @@
-"""Train on data that is read as it comes, and whose end nobody knows: files, line by line.
+"""Train on a stream of unknown length: the lines of files.
 
-Beside minimal.py: the dataset is iterable, so its length is not known, and `max_steps` says how long the run is.
+Added to minimal.py: an iterable dataset has no length, so `max_steps` sets the length of the run.
 """
 
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -13,19 +14,19 @@ from torch.utils.data import IterableDataset
 from trainbus import Trainer, TrainingArguments
 
 
-class Lines(IterableDataset):
-    """Counts of letters in lines of source code, and whether the line is indented."""
+class Lines(IterableDataset[tuple[torch.Tensor, int]]):
+    """Yields the character counts of each line of source code, and whether the line is indented."""
 
-    def __init__(self, pattern):
+    def __init__(self, pattern: str) -> None:
         self.pattern = pattern
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
         for path in sorted(Path(sysconfig.get_path("stdlib")).glob(self.pattern)):
             with path.open(encoding="utf-8", errors="replace") as file:
                 for line in file:
                     if line.strip():
-                        letters = torch.tensor(list(line.strip().encode("ascii", "replace")))
-                        yield torch.bincount(letters, minlength=128).float(), int(line.startswith(" "))
+                        characters = torch.tensor(list(line.strip().encode("ascii", "replace")))
+                        yield torch.bincount(characters, minlength=128).float(), int(line.startswith(" "))
 
 
 model = nn.Sequential(nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 2))

@@ -1,20 +1,20 @@
-"""Label each token of a text: is this name of a line of source code called, as `print` in `print(line)`?
+"""Classify each token of a text: is this name in a line of source code called, as `print` is in `print(line)`?
 
-Beside sequence_classification.py: labels are lists, -100 where nothing is to be learned, and a collator pads them too.
+Added to sequence_classification.py: labels are lists, -100 for tokens that do not count. A collator pads them too.
 """
 
-from source_data import lines, small, word_tokenizer
-from torch.utils.data import random_split
+import numpy as np
+from source_data import lines, small, split, word_tokenizer
 from transformers import BertConfig, BertForTokenClassification
 
-from trainbus import DataCollatorForTokenClassification, Trainer, TrainingArguments
+from trainbus import DataCollatorForTokenClassification, EvalPrediction, Trainer, TrainingArguments
 
 texts = lines("argparse.py", "ast.py")
 tokenizer = word_tokenizer(texts)
 
 
-def labelled(line):
-    """Return the tokens of a line but its opening brackets, which would give the answer away, and their labels."""
+def make_sample(line: str) -> dict[str, list[int]]:
+    """Return the tokens of a line and their labels, without opening brackets, which would reveal the label."""
     tokens = tokenizer(line, truncation=True, return_token_type_ids=False)["input_ids"]
     names = [tokenizer.decode(token).isidentifier() for token in tokens]
     bracket = tokenizer.convert_tokens_to_ids("(")
@@ -23,12 +23,13 @@ def labelled(line):
     return {"input_ids": [tokens[index] for index in kept], "labels": [labels[index] for index in kept]}
 
 
-def accuracy(prediction):
+def accuracy(prediction: EvalPrediction) -> dict[str, float]:
     counted = prediction.label_ids != -100
-    return {"accuracy": (prediction.predictions.argmax(-1) == prediction.label_ids)[counted].mean()}
+    correct = prediction.predictions.argmax(-1) == prediction.label_ids
+    return {"accuracy": float(np.mean(correct[counted]))}
 
 
-train, test = random_split([labelled(line) for line in texts], [0.8, 0.2])
+train, test = split([make_sample(line) for line in texts])
 args = TrainingArguments(
     "outputs/token_classification", num_train_epochs=2, learning_rate=2e-3, per_device_train_batch_size=32
 )

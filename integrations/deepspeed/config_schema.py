@@ -1,4 +1,4 @@
-"""The form of DeepSpeed's configuration: which keys it knows, and what they hold."""
+"""The schema of DeepSpeed's configuration: its keys, their types, and the sections that trainbus does not support."""
 
 from __future__ import annotations
 
@@ -14,17 +14,42 @@ SECTIONS: dict[str, str] = {
     "bf16": '{"enabled": true}',
     "fp16": '{"enabled": true}',
     **dict.fromkeys(
-        (
-            *("activation_checkpointing", "aio", "amp", "autotuning", "checkpoint", "comet", "comms_logger", "compile"),
-            *("csv_monitor", "data_efficiency", "data_types", "datastates_ckpt", "expert_parallel", "flops_profiler"),
-            *("hybrid_engine", "pipeline", "tensor_parallel", "tensorboard", "timers", "torch_autocast", "wandb"),
-            *("weight_quantization", "elasticity", "compression_training", "curriculum_learning"),
-            *("eigenvalue", "nebula", "progressive_layer_drop", "quantize_training", "sparse_attention"),
-        ),
+        [
+            "activation_checkpointing",
+            "aio",
+            "amp",
+            "autotuning",
+            "checkpoint",
+            "comet",
+            "comms_logger",
+            "compile",
+            "compression_training",
+            "csv_monitor",
+            "curriculum_learning",
+            "data_efficiency",
+            "data_types",
+            "datastates_ckpt",
+            "eigenvalue",
+            "elasticity",
+            "expert_parallel",
+            "flops_profiler",
+            "hybrid_engine",
+            "nebula",
+            "pipeline",
+            "progressive_layer_drop",
+            "quantize_training",
+            "sparse_attention",
+            "tensor_parallel",
+            "tensorboard",
+            "timers",
+            "torch_autocast",
+            "wandb",
+            "weight_quantization",
+        ],
         '{"enabled": true}',
     ),
 }
-"""Keys of sections, each with an example. Those that DeepSpeed no longer has, it refuses itself, and says why."""
+"""The keys whose values are sections, each with an example. DeepSpeed itself refuses the ones it has removed."""
 
 VALUES = frozenset(
     [
@@ -56,53 +81,53 @@ VALUES = frozenset(
         "check_overflow",
     ]
 )
-"""Keys of single values."""
+"""The keys with a single value."""
 
-OTHER_ENGINES: dict[str, str] = {
-    "pipeline": "a pipeline wants a model that is made of stages, and a loop of its own",
-    "tensor_parallel": "processes that share a layer want the same rows, and get different ones here",
-    "expert_parallel": "processes that share experts are not told apart here",
-    "sequence_parallel_size": "processes that share a sequence want the same rows, and get different ones here",
-    "data_efficiency": "it chooses the rows in a loader of its own, and the run has another",
-    "hybrid_engine": "it is an engine for training by feedback, with a loop of its own",
-    "autotuning": "it begins many runs, through the launcher `deepspeed` only",
+UNSUPPORTED: dict[str, str] = {
+    "pipeline": "a pipeline needs a model made of stages and its own training loop",
+    "tensor_parallel": "ranks that share a layer need the same samples, and here each rank has its own",
+    "expert_parallel": "the data loader does not know which ranks share experts",
+    "sequence_parallel_size": "ranks that share a sequence need the same samples, and here each rank has its own",
+    "data_efficiency": "it selects the samples in its own data loader, and the trainer has another",
+    "hybrid_engine": "it is an engine for reinforcement learning with its own training loop",
+    "autotuning": "it starts many runs, which only the launcher `deepspeed` can do",
 }
-"""Keys of ways to train that the run does not know, each with why."""
+"""The keys of features that the trainer does not support, each with the reason."""
 
 
-def check_form(config: dict[str, Any]) -> None:
-    """Refuse what no configuration can be, whatever the arguments say.
+def check_schema(config: dict[str, Any]) -> None:
+    """Check the keys and types of a configuration, independent of the arguments.
 
     Raises:
-        ArgumentError: for all keys at once that are unknown, or hold something else than they may.
+        ArgumentError: lists every key that is unknown, unsupported or of the wrong type.
     """
-    problems = [*_of_keys(config), *_of_sections(config)]
+    problems = [*_key_problems(config), *_section_problems(config)]
     if problems:
-        raise ArgumentError("DeepSpeed's configuration cannot be used:\n- " + "\n- ".join(problems))
+        raise ArgumentError("DeepSpeed's configuration is invalid:\n- " + "\n- ".join(problems))
 
 
 def without_nulls(config: Any) -> Any:
-    """Return a configuration without the keys that are null, which is as if they were left out."""
+    """Return a configuration without its null keys. A null key counts as absent."""
     if not isinstance(config, dict):
         return config
     return {key: without_nulls(value) for key, value in config.items() if value is not None}
 
 
-def unknown(section: str, given: Any, known: Any) -> Iterator[str]:
-    """Give a sentence for each key of a section that is not known, with the nearest."""
-    place = f"{section}." if section else ""
-    yield from (f"{place}{key} is unknown{nearest(key, known)}" for key in given if key not in known)
+def unknown_keys(section: str, given: Any, known: Any) -> Iterator[str]:
+    """Yield an error for each unknown key of a section, with the nearest known key."""
+    prefix = f"{section}." if section else ""
+    yield from (f"{prefix}{key} is unknown{nearest(key, known)}" for key in given if key not in known)
 
 
-def _of_keys(config: dict[str, Any]) -> Iterator[str]:
-    yield from unknown("", config, [*SECTIONS, *VALUES])
+def _key_problems(config: dict[str, Any]) -> Iterator[str]:
+    yield from unknown_keys("", config, [*SECTIONS, *VALUES])
     for key, value in config.items():
         if key in SECTIONS and not isinstance(value, dict):
-            yield f"{key} is {value!r}, and is a section, as {SECTIONS[key]}"
+            yield f"{key} is {value!r}; give a section, such as {SECTIONS[key]}"
         elif key in VALUES and isinstance(value, (dict, list)):
-            yield f"{key} is {value!r}, and is a single value"
-        elif key in OTHER_ENGINES and _is_on(value):
-            yield f"{key} does not go with this run: {OTHER_ENGINES[key]}; leave it out"
+            yield f"{key} is {value!r}; give a single value"
+        elif key in UNSUPPORTED and _is_on(value):
+            yield f"{key} is not supported: {UNSUPPORTED[key]}; leave it out"
 
 
 def _is_on(value: Any) -> bool:
@@ -111,17 +136,17 @@ def _is_on(value: Any) -> bool:
     return value not in (0, 1)
 
 
-def _of_sections(config: dict[str, Any]) -> Iterator[str]:
+def _section_problems(config: dict[str, Any]) -> Iterator[str]:
     sections = {key: value if isinstance(value, dict) else {} for key, value in config.items()}
     for name in ("optimizer", "scheduler"):
         if not isinstance(config.get(name), dict):
             continue
         section, known = sections[name], ("type", "params", *(["legacy_fusion"] if name == "optimizer" else []))
-        yield from unknown(name, section, known)
+        yield from unknown_keys(name, section, known)
         if not isinstance(section.get("type"), str):
-            yield f"{name}.type is {section.get('type')!r}; give a name, as {SECTIONS[name]}"
+            yield f"{name}.type is {section.get('type')!r}; give a name, as in {SECTIONS[name]}"
         if not isinstance(section.get("params", {}), dict):
-            yield f"{name}.params is {section['params']!r}, and is a section, as {SECTIONS[name]}"
+            yield f"{name}.params is {section['params']!r}; give a section, as in {SECTIONS[name]}"
     for name in ("bf16", "fp16"):
         enabled = sections.get(name, {}).get("enabled", False)
         if enabled != "auto" and not isinstance(enabled, bool):

@@ -1,4 +1,4 @@
-"""The state of an optimizer that DeepSpeed holds in shares, as whole tensors, one parameter at a time."""
+"""The state of DeepSpeed's sharded optimizer, saved and loaded as full tensors, one parameter at a time."""
 
 from __future__ import annotations
 
@@ -14,56 +14,66 @@ from torch.optim import Optimizer
 
 from ...engine.optim.build import parameter_groups
 from ...events.errors import CheckpointError
-from .weights import current_value, give_shares, shape_of
+from .weights import full_shape, full_value, set_full_value
 
 Group = dict[str, Any]
 
-SCALE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
-"""What a loss scaler of DeepSpeed's remembers."""
+LOSS_SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+"""The attributes of DeepSpeed's loss scaler that a checkpoint keeps."""
 
 
 def torch_optimizer(engine: Any) -> Optimizer:
-    """Return the optimizer inside of DeepSpeed's own, whose groups hold the learning rates."""
+    """Return the torch optimizer inside of DeepSpeed's optimizer. Its groups hold the learning rates."""
     inner: Optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     return inner
 
 
 class OptimizerState:
-    """The state of an engine's optimizer, as the `state_dict()` of one that nobody split."""
+    """Reads and writes the state of an engine's optimizer as the `state_dict()` of an optimizer that is not sharded."""
 
     def __init__(self, engine: Any, groups: list[Group]) -> None:
-        """Remember the groups that the optimizer had before the engine took it: their parameters and options."""
+        """Create the view of an engine's optimizer.
+
+        Args:
+            engine: DeepSpeed's engine.
+            groups: the parameter groups from before the engine changed them: all parameters, and the options.
+        """
         self.engine = engine
         self.groups = groups
-        self._split = engine.zero_optimization_stage() > 0
+        self._sharded = engine.zero_optimization_stage() > 0
         parameters = [parameter for group in groups for parameter in group["params"]]
         self._numbers = {parameter: number for number, parameter in enumerate(parameters)}
-        self._held = {parameter for parameter in parameters if parameter.requires_grad or not self._split}
+        self._kept = {parameter for parameter in parameters if parameter.requires_grad or not self._sharded}
+        """The parameters that the engine's optimizer has. ZeRO does not get frozen ones."""
 
-    def whole(self, keep: bool) -> dict[str, Any]:
-        """Return the state, on the host and numbered by the parameters; {} on a process that does not `keep` it."""
+    def full_state(self, keep: bool) -> dict[str, Any]:
+        """Return the full state on the host, numbered by parameter.
+
+        This is a collective: every rank calls it. A rank with `keep=False` returns {}.
+        """
         inner = torch_optimizer(self.engine)
-        if not self._split:
-            state = inner.state_dict()["state"]
-        else:
-            state = {}
-            for members, flats in zip(self._filled(), self._flats()):
-                self._link(members, flats[0])
-                of_flat = inner.state.get(flats[0], {})
-                for parameter in members:
-                    whole = {key: _whole(parameter, key, value, flats[0]) for key, value in of_flat.items()}
-                    if keep and whole:
-                        state[self._numbers[parameter]] = {key: _on_host(value) for key, value in whole.items()}
+        state = self._gathered_state(inner, keep) if self._sharded else inner.state_dict()["state"]
         return {"state": state, "param_groups": self._options(inner)} if keep else {}
 
-    def give_back_weights(self) -> None:
-        """Give the model weights of its own, with the float32 values that the optimizer has of them."""
+    def _gathered_state(self, inner: Optimizer, keep: bool) -> dict[int, dict[str, Any]]:
+        state = {}
+        for members, flats in zip(self._members(), self._flat_tensors()):
+            self._link(members, flats[0])
+            state_of_flat = inner.state.get(flats[0], {})
+            for parameter in members:
+                full = {key: _full_entry(parameter, key, value, flats[0]) for key, value in state_of_flat.items()}
+                if keep and full:
+                    state[self._numbers[parameter]] = {key: _on_host(value) for key, value in full.items()}
+        return state
+
+    def restore_weights(self) -> None:
+        """Give the model weights in memory of its own, with the optimizer's float32 values."""
         for group in self.groups:
             for parameter in group["params"]:
-                parameter.data = current_value(parameter).clone()
+                parameter.data = full_value(parameter).clone()
 
-    def give_back_parameters(self) -> None:
-        """Give the optimizer its parameters, after the engine is destroyed; its state is lost."""
+    def restore_parameters(self) -> None:
+        """Give the torch optimizer the model's parameters, after the engine is destroyed. Its state is lost."""
         inner = torch_optimizer(self.engine)
         inner.param_groups[:] = [
             {**options, "params": group["params"]} for options, group in zip(self._options(inner), self.groups)
@@ -71,95 +81,103 @@ class OptimizerState:
         inner.state.clear()
 
     def _options(self, inner: Optimizer) -> list[Group]:
-        """Return the groups as they are now, with numbers in place of parameters, those without any included."""
+        """Return the current options of all groups, empty ones included, with numbers in place of parameters."""
         current = iter(inner.param_groups)
         options, first = [], 0
         for group in self.groups:
-            now = next(current) if self._held.intersection(group["params"]) else group
+            now = next(current) if self._kept.intersection(group["params"]) else group
             numbers = [*range(first, first + len(group["params"]))]
             options.append({**{key: value for key, value in now.items() if key != "params"}, "params": numbers})
             first += len(numbers)
         return options
 
     def load(self, state: dict[str, Any], model: nn.Module) -> None:
-        """Load such a state, which every process has; its parameters may have been in other groups.
+        """Load a full state, which every rank has. Its parameters may have been grouped by another weight decay.
 
         Raises:
-            CheckpointError: if it is the state of another optimizer, or of one of other parameters.
+            CheckpointError: if the state belongs to another optimizer, or to other parameters.
         """
-        saved = self._saved(state, model)
+        saved = self._by_parameter(state, model)
         inner = torch_optimizer(self.engine)
         states: dict[int, dict[str, Any]] = {}
-        options, held = [], []
-        for members, flats in zip(self._filled(), self._flats()):
+        options, tensors = [], []
+        for members, flats in zip(self._members(), self._flat_tensors()):
             numbers = [*range(len(states), len(states) + len(flats))]
             options.append({**saved[members[0]][1], "params": numbers})
-            held.append(flats)
+            tensors.append(flats)
             for number, flat in zip(numbers, flats):
-                if not self._split:
+                if not self._sharded:
                     states[number] = saved[flat][0]
                     continue
-                # What is one tensor for many parameters takes its numbers, as that of the step, from any of them.
-                of = next((saved[each][0] for each in members if saved[each][0]), {})
-                states[number] = {key: _laid_out(value, flat, inner, key) for key, value in of.items()}
-        with _holding(inner, held):
+                # One flat tensor stands for many parameters. Its scalars, such as the step, come from any of them.
+                own = next((saved[each][0] for each in members if saved[each][0]), {})
+                states[number] = {key: _flat_entry(value, flat, inner, key) for key, value in own.items()}
+        with _parameters_set_to(inner, tensors):
             inner.load_state_dict({"state": states, "param_groups": options})
-        if self._split:
-            self._spread(saved)
+        if self._sharded:
+            self._load_shards(saved)
 
-    def _spread(self, saved: dict[torch.Tensor, tuple[dict[str, Any], Group]]) -> None:
-        for members, flats in zip(self._filled(), self._flats()):
+    def _load_shards(self, saved: dict[torch.Tensor, tuple[dict[str, Any], Group]]) -> None:
+        for members, flats in zip(self._members(), self._flat_tensors()):
             self._link(members, flats[0])
             for parameter in members:
                 for key, value in saved[parameter][0].items():
-                    if _is_of_shape(value, shape_of(parameter)):
-                        give_shares(parameter, value, key)
+                    if _has_shape(value, full_shape(parameter)):
+                        set_full_value(parameter, value, key)
 
     def _link(self, members: list[nn.Parameter], flat: torch.Tensor) -> None:
-        """Have parameters find their part of the state, which DeepSpeed itself does right for the first group only."""
+        """Link parameters to their part of the state. DeepSpeed itself links only the first group correctly."""
         state = torch_optimizer(self.engine).state
         if self.engine.zero_optimization_stage() < 3 and flat in state:
             lazy_init_hp_params_optimizer_state(members, flat, state)
 
-    def _saved(self, state: dict[str, Any], model: nn.Module) -> dict[torch.Tensor, tuple[dict[str, Any], Group]]:
-        """Return the saved state of each parameter, and the options of the group that it was saved in."""
-        groups = state.get("param_groups", [])
-        sizes = [len(group["params"]) for group in groups]
-        divisions = [[group["params"] for group in self.groups]]
-        divisions += [[group["params"] for group in parameter_groups(model, decay)] for decay in (1.0, 0.0)]
-        fitting = [division for division in divisions if [len(members) for members in division] == sizes]
-        if not fitting or sum(sizes) != sum(len(group["params"]) for group in self.groups):
-            raise CheckpointError(
-                f"The saved optimizer has groups of {sizes} parameters, and that of this run has groups of "
-                f"{[len(members) for members in divisions[0]]}: the model, or which of its parameters are frozen, is "
-                "not what it was."
-            )
-        found = {}
-        for group, members in zip(groups, fitting[0]):
+    def _by_parameter(
+        self, state: dict[str, Any], model: nn.Module
+    ) -> dict[torch.Tensor, tuple[dict[str, Any], Group]]:
+        """Return, for each parameter, its saved state and the options of the group that it was saved in."""
+        found: dict[torch.Tensor, tuple[dict[str, Any], Group]] = {}
+        for group, members in zip(state.get("param_groups", []), self._matching_groups(state, model)):
             options = {key: value for key, value in group.items() if key != "params"}
             for number, parameter in zip(group["params"], members):
                 own = state["state"].get(number, {})
-                for key, value in own.items():
-                    shape = getattr(value, "shape", None)
-                    if self._split and shape not in (None, torch.Size(), shape_of(parameter)):
-                        raise CheckpointError(
-                            f"The saved optimizer has a {key!r} of shape {[*shape]} for a parameter of shape "
-                            f"{[*shape_of(parameter)]}: the model is not what it was."
-                        )
+                self._check_shapes(own, parameter)
                 found[parameter] = own, options
         return found
 
-    def filled(self) -> list[int]:
-        """Return the numbers of the groups that have parameters to train: DeepSpeed drops the others."""
-        return [number for number, group in enumerate(self.groups) if self._held.intersection(group["params"])]
+    def _matching_groups(self, state: dict[str, Any], model: nn.Module) -> list[list[nn.Parameter]]:
+        """Return the parameters, grouped as in a saved state: as in this run, or as with and without weight decay."""
+        sizes = [len(group["params"]) for group in state.get("param_groups", [])]
+        groupings = [[group["params"] for group in self.groups]]
+        groupings += [[group["params"] for group in parameter_groups(model, decay)] for decay in (1.0, 0.0)]
+        matching = [grouping for grouping in groupings if [len(members) for members in grouping] == sizes]
+        if not matching or sum(sizes) != sum(len(group["params"]) for group in self.groups):
+            raise CheckpointError(
+                f"The saved optimizer has groups of {sizes} parameters, and the optimizer of this run has groups of "
+                f"{[len(members) for members in groupings[0]]}. Resume with the model of the checkpoint, and freeze "
+                "the same parameters."
+            )
+        return matching[0]
 
-    def _filled(self) -> list[list[nn.Parameter]]:
-        """Return the parameters of these groups that are trained."""
-        groups = (self.groups[number]["params"] for number in self.filled())
-        return [[parameter for parameter in group if parameter in self._held] for group in groups]
+    def _check_shapes(self, state: dict[str, Any], parameter: torch.Tensor) -> None:
+        for key, value in state.items():
+            shape = getattr(value, "shape", None)
+            if self._sharded and shape not in (None, torch.Size(), full_shape(parameter)):
+                raise CheckpointError(
+                    f"The saved optimizer has a {key!r} of shape {[*shape]} for a parameter of shape "
+                    f"{[*full_shape(parameter)]}. Resume with the model of the checkpoint."
+                )
 
-    def _flats(self) -> list[list[torch.Tensor]]:
-        """Return what the optimizer updates in place of each group's parameters."""
+    def nonempty_groups(self) -> list[int]:
+        """Return the indices of the groups that have parameters to train. DeepSpeed drops the others."""
+        return [number for number, group in enumerate(self.groups) if self._kept.intersection(group["params"])]
+
+    def _members(self) -> list[list[nn.Parameter]]:
+        """Return the trained parameters of each nonempty group."""
+        groups = (self.groups[number]["params"] for number in self.nonempty_groups())
+        return [[parameter for parameter in group if parameter in self._kept] for group in groups]
+
+    def _flat_tensors(self) -> list[list[torch.Tensor]]:
+        """Return, for each nonempty group, the tensors that the optimizer updates in place of its parameters."""
         optimizer, inner = self.engine.optimizer, torch_optimizer(self.engine)
         if self.engine.zero_optimization_stage() < 3:
             return [group["params"] for group in inner.param_groups]
@@ -169,8 +187,8 @@ class OptimizerState:
         return flats
 
 
-def drop_gradients(engine: Any, parameters: list[nn.Parameter]) -> None:
-    """Forget the gradients of a step that is not made, as DeepSpeed does with one that overflowed."""
+def discard_gradients(engine: Any, parameters: list[nn.Parameter]) -> None:
+    """Discard the gradients of a skipped step, as DeepSpeed does after an overflow."""
     stage, optimizer = engine.zero_optimization_stage(), engine.optimizer
     if stage == 0:
         for parameter in parameters:
@@ -185,50 +203,50 @@ def drop_gradients(engine: Any, parameters: list[nn.Parameter]) -> None:
             optimizer.reset_cpu_buffers()
 
 
-def scale_state(engine: Any) -> dict[str, Any]:
-    """Return how the loss is scaled for float16, and since when; {} where it is not scaled."""
+def loss_scaler_state(engine: Any) -> dict[str, Any]:
+    """Return the state of the loss scaler for float16; {} if the engine has none."""
     scaler = getattr(getattr(engine, "optimizer", None), "loss_scaler", None)
-    return {name: getattr(scaler, name) for name in SCALE if hasattr(scaler, name)}
+    return {name: getattr(scaler, name) for name in LOSS_SCALER_FIELDS if hasattr(scaler, name)}
 
 
-def load_scale(engine: Any, state: dict[str, Any]) -> None:
-    """Go on scaling the loss as before."""
+def load_loss_scaler_state(engine: Any, state: dict[str, Any]) -> None:
+    """Load a state that `loss_scaler_state` returned."""
     vars(engine.optimizer.loss_scaler).update(state)
 
 
 @contextmanager
-def _holding(optimizer: Optimizer, held: list[list[torch.Tensor]]) -> Iterator[None]:
-    """Have the groups of an optimizer hold these tensors, which stage 3 only lends them for each update."""
+def _parameters_set_to(optimizer: Optimizer, tensors: list[list[torch.Tensor]]) -> Iterator[None]:
+    """Put tensors into the optimizer's groups for the duration. Stage 3 does so only during an update."""
     before = [group["params"] for group in optimizer.param_groups]
-    for group, tensors in zip(optimizer.param_groups, held):
-        group["params"] = tensors
+    for group, held in zip(optimizer.param_groups, tensors):
+        group["params"] = held
     try:
         yield
     finally:
-        for group, tensors in zip(optimizer.param_groups, before):
-            group["params"] = tensors
+        for group, held in zip(optimizer.param_groups, before):
+            group["params"] = held
 
 
-def _is_of_shape(value: Any, shape: torch.Size) -> bool:
-    """Say whether a part of an optimizer's state has an entry for each of a tensor's, as the count of steps has not."""
+def _has_shape(value: Any, shape: torch.Size) -> bool:
+    """Return whether an entry of the state has one value per element. The step, for example, has not."""
     return isinstance(value, torch.Tensor) and value.shape == shape
 
 
-def _whole(parameter: torch.Tensor, key: str, value: Any, flat: torch.Tensor) -> Any:
+def _full_entry(parameter: torch.Tensor, key: str, value: Any, flat: torch.Tensor) -> Any:
     if getattr(value, "shape", torch.Size()) not in (torch.Size(), flat.shape):
         raise CheckpointError(
-            f"The optimizer keeps {key!r} of shape {[*value.shape]} for all its parameters together, which the stages "
-            "1 to 3 of DeepSpeed join to one: what of it is whose cannot be told, nor saved. Give another optimizer, "
-            "or stage 0."
+            f"The optimizer keeps one {key!r} of shape {[*value.shape]} for all its parameters, because stages 1 to 3 "
+            "of DeepSpeed flatten them into one tensor. It cannot be divided by parameter, so it cannot be saved. Give "
+            "another optimizer, or use stage 0."
         )
-    return safe_get_full_optimizer_state(parameter, key) if _is_of_shape(value, flat.shape) else value
+    return safe_get_full_optimizer_state(parameter, key) if _has_shape(value, flat.shape) else value
 
 
-def _laid_out(value: Any, flat: torch.Tensor, optimizer: Optimizer, key: str) -> Any:
-    """Return room for a part of the state in the layout of the optimizer, or the number that all share."""
-    if getattr(value, "shape", ()) != ():  # a number is of all parameters alike: of the steps, or a product of betas
+def _flat_entry(value: Any, flat: torch.Tensor, optimizer: Optimizer, key: str) -> Any:
+    """Return space for an entry in the layout of `flat`, or the scalar that all parameters share."""
+    if getattr(value, "shape", ()) != ():  # a scalar, such as the step or a product of betas, is equal for all
         return value if value.shape == flat.shape else torch.zeros_like(flat)
-    # DeepSpeed's own optimizers count in whole numbers, those of torch in tensors.
+    # DeepSpeed's optimizers keep the step as an int, torch's as a tensor.
     return int(value) if key == "step" and not type(optimizer).__module__.startswith("torch.") else value
 
 

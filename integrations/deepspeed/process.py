@@ -1,4 +1,4 @@
-"""What DeepSpeed needs around it: a process group, the launcher's variables, compiled code; and leaving it all."""
+"""The process around an engine: process group, launcher variables, compiled code, and the clean-up of all of them."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from ...engine.run import Run
 
 logger = logging.getLogger(__name__)
 
-HELD: list[weakref.finalize[Any, Any]] = []
-"""What lets go of the engines of this process: who lets go of the last one leaves the process group too."""
+FINALIZERS: list[weakref.finalize[Any, Any]] = []
+"""One finalizer per engine of this process. The process group stays until the last engine is released."""
 
-LENT: set[str] = set()
-"""What `join_alone` gave: `group`, `LOCAL_RANK`."""
+CREATED: set[str] = set()
+"""What `init_single_process` created in this process: `group`, `LOCAL_RANK`."""
 
-COMPILED = ("adam", "adagrad", "lamb", "lion")
-"""The optimizers for which DeepSpeed compiles, by their names in its configuration."""
+COMPILED_OPTIMIZERS = ("adam", "adagrad", "lamb", "lion")
+"""The optimizers that DeepSpeed compiles at first use, by their names in its configuration."""
 
-OUTDATED = r"`torch\.distributed\.(all_gather_into_tensor|reduce_scatter_tensor)` is deprecated"
-"""How torch warns of names that DeepSpeed uses in each step."""
+DEPRECATED_NAMES = r"`torch\.distributed\.(all_gather_into_tensor|reduce_scatter_tensor)` is deprecated"
+"""torch's warning about functions that DeepSpeed calls in each step."""
 
 
-def hold(holder: Any, engine: Any, added: list[tuple[Any, str]]) -> weakref.finalize[Any, Any]:
-    """Return what lets go of an engine, which happens by itself when its holder is gone, and at the program's end.
+def finalize_engine(owner: Any, engine: Any, added: list[tuple[Any, str]]) -> weakref.finalize[Any, Any]:
+    """Return a finalizer that releases an engine when its owner is collected or the program ends.
 
     Args:
-        holder: who uses the engine.
+        owner: the object that uses the engine.
         engine: the engine.
-        added: what it put on modules and parameters, as attributes.
+        added: the attributes that the engine set on modules and parameters, as pairs of object and name.
     """
-    HELD.append(weakref.finalize(holder, _release, engine, added))
-    HELD[-1].atexit = False  # `_end` does it, in good order
-    atexit.unregister(_end)
-    atexit.register(_end)
-    return HELD[-1]
+    FINALIZERS.append(weakref.finalize(owner, _release_engine, engine, added))
+    FINALIZERS[-1].atexit = False  # `_release_at_exit` keeps the order: engines first, then the process group
+    atexit.unregister(_release_at_exit)
+    atexit.register(_release_at_exit)
+    return FINALIZERS[-1]
 
 
-def _release(engine: Any, added: list[tuple[Any, str]]) -> None:
-    if dist.is_initialized():  # another trainer's end may have left it
+def _release_engine(engine: Any, added: list[tuple[Any, str]]) -> None:
+    if dist.is_initialized():  # the end of another trainer may have destroyed the group
         engine.destroy()
     engine.module_forward_pre_hook.remove()
     engine.module_forward_post_hook.remove()
@@ -59,70 +59,72 @@ def _release(engine: Any, added: list[tuple[Any, str]]) -> None:
         vars(owner).pop(name, None)
 
 
-def _end() -> None:
-    # After an error the other processes may be waiting for this one, and leaving would wait for them.
+def _release_at_exit() -> None:
+    # After an error the other ranks may wait for this one, and destroying the group would wait for them.
     if not hasattr(sys, "last_type"):
-        for let_go in HELD:
-            let_go()
-        leave()
+        for finalizer in FINALIZERS:
+            finalizer()
+        leave_process_group()
 
 
-def warn_of_compiling(config: dict[str, Any]) -> None:
-    """Say that DeepSpeed compiles its own optimizer, if it has not done so, and which lock it would wait on."""
+def warn_before_compilation(config: dict[str, Any]) -> None:
+    """Warn if DeepSpeed will compile its optimizer, and name each lock file that would block the compilation."""
     section = config.get("optimizer", {})
     kind = section.get("type", "").lower().removesuffix("w")
-    if kind not in COMPILED or section.get("params", {}).get("torch_adam"):
+    if kind not in COMPILED_OPTIMIZERS or section.get("params", {}).get("torch_adam"):
         return
-    given = os.environ.get("TORCH_EXTENSIONS_DIR")
-    root = Path(given or get_default_build_root())
-    found = [path for path in root.glob("*/*" if given else "*/*/*") if kind in path.parent.name]
-    for lock in (path for path in found if path.name == "lock"):
+    configured = os.environ.get("TORCH_EXTENSIONS_DIR")
+    root = Path(configured or get_default_build_root())
+    built = [path for path in root.glob("*/*" if configured else "*/*/*") if kind in path.parent.name]
+    for lock in (path for path in built if path.name == "lock"):
         logger.warning(
-            "DeepSpeed waits as long as there is the file %s: delete it if no other program is compiling.", lock
+            "DeepSpeed waits without a time limit while the file %s exists. Delete it if no other program compiles.",
+            lock,
         )
-    if not any(path.suffix == ".so" for path in found):
+    if not any(path.suffix == ".so" for path in built):
         logger.warning(
-            'DeepSpeed compiles its %s now, which takes minutes, once, into %s; "torch_adam": true does without.',
-            *(section["type"], root),
+            'DeepSpeed compiles its %s now, once, into %s. This takes minutes. Set "torch_adam": true to avoid it.',
+            section["type"],
+            root,
         )
 
 
-def hush() -> None:
-    """Leave out torch's warning of names that DeepSpeed uses many times in each step, until `leave`."""
-    warnings.filterwarnings("ignore", OUTDATED, FutureWarning)
+def ignore_deprecated_names() -> None:
+    """Ignore torch's deprecation warnings that DeepSpeed causes in each step, until `leave_process_group`."""
+    warnings.filterwarnings("ignore", DEPRECATED_NAMES, FutureWarning)
 
 
-def spare_compiling() -> None:
-    """Have DeepSpeed not compile how it adds tensors up in inference on CPUs, before it is asked to train.
+def disable_shm_extension() -> None:
+    """Keep DeepSpeed from compiling its CPU all-reduce for inference, which training does not use.
 
-    That would take a minute, need a compiler, and wait for ever where a process was killed that compiled.
+    The compilation takes a minute and needs a compiler. It waits without a time limit if a killed process left a lock.
     """
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
-def join_alone(run: Run) -> None:
-    """Give DeepSpeed, in a single process, what it looks for: a process group, and the launcher's variable."""
+def init_single_process(run: Run) -> None:
+    """Create what DeepSpeed requires in a single process: a process group of one rank, and `LOCAL_RANK`."""
     if run.ranks.single_process and not dist.is_initialized():
         backend = run.args.ddp_backend or get_accelerator().communication_backend_name()
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
-        LENT.add("group")
+        CREATED.add("group")
     if "LOCAL_RANK" not in os.environ:
         os.environ["LOCAL_RANK"] = str(run.ranks.local_rank)
-        LENT.add("LOCAL_RANK")
+        CREATED.add("LOCAL_RANK")
 
 
-def leave() -> None:
-    """Leave the process group, with what DeepSpeed keeps of it, unless another engine is alive.
+def leave_process_group() -> None:
+    """Destroy the process group and undo `init_single_process`, unless another engine is alive.
 
-    A group of one process that the program made is the program's to leave.
+    A group of one rank that the program created itself stays.
     """
-    HELD[:] = [let_go for let_go in HELD if let_go.alive]
-    if HELD:
+    FINALIZERS[:] = [finalizer for finalizer in FINALIZERS if finalizer.alive]
+    if FINALIZERS:
         return
-    warnings.filters[:] = [each for each in warnings.filters if getattr(each[1], "pattern", None) != OUTDATED]  # type: ignore[index]
+    warnings.filters[:] = [each for each in warnings.filters if getattr(each[1], "pattern", None) != DEPRECATED_NAMES]  # type: ignore[index]
     gc.collect()
-    if dist.is_initialized() and ("group" in LENT or dist.get_world_size() > 1):
+    if dist.is_initialized() and ("group" in CREATED or dist.get_world_size() > 1):
         deepspeed.comm.destroy_process_group()
-    if "LOCAL_RANK" in LENT:
+    if "LOCAL_RANK" in CREATED:
         os.environ.pop("LOCAL_RANK", None)
-    LENT.clear()
+    CREATED.clear()

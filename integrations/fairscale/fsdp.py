@@ -1,4 +1,4 @@
-"""fairscale's FullyShardedDataParallel: weights, gradients and optimizer states split over the processes, on CUDA."""
+"""fairscale's FullyShardedDataParallel: shards weights, gradients and optimizer states over the ranks, on CUDA."""
 
 from __future__ import annotations
 
@@ -26,49 +26,50 @@ from ...engine.seams import load_model
 from ...events.errors import ArgumentError
 from ...events.stages import Stage, order
 from .fsdp_units import (
-    Unit,
-    gathered_state,
-    gathered_weights,
-    load_state,
-    make_ready,
+    FSDPUnit,
+    free_full_weights,
+    gather_optimizer_state,
+    gather_weights,
+    init_units,
+    load_optimizer_state,
     plain_name,
-    release,
-    rest,
-    split,
+    release_process_groups,
+    shard_model,
 )
 
-LEAVE_OUT = "leave the word 'fairscale' out, and PyTorch's FSDP2 does the same"
-"""What helps wherever this does not."""
+USE_FSDP2 = "leave the word 'fairscale' out, and PyTorch's FSDP2 does the same"
+"""The remedy for most errors of this module."""
 
 
 def has_cuda(device: torch.device) -> bool:
-    """Say whether fairscale finds on a device the streams that it works with."""
+    """Return whether a device has the CUDA streams that fairscale uses."""
     return device.type == "cuda"
 
 
 @dataclass
 class FairscaleFSDP(ShardedModel):
-    """Splits the weights over the processes by fairscale, with their gradients and optimizer states (ZeRO 2 and 3).
+    """Shards weights, gradients and optimizer states over the ranks with fairscale (ZeRO stages 2 and 3).
 
-    It is what `sharded_ddp='zero_dp_3'` meant once, and works on CUDA only; `FSDP` is PyTorch's own, works everywhere
-    and with more beside it. The model stays split after the run: the trainer evaluates, predicts and trains on with it,
-    and saves it whole. The optimizer is one that treats each number for itself, as AdamW and SGD do. Start with
-    `torchrun --nproc_per_node=N`.
+    This is the original implementation behind `sharded_ddp='zero_dp_3'`. It works on CUDA only. `FSDP` uses PyTorch's
+    FSDP2, works on every device, and supports more features. The model stays sharded after the run: the trainer
+    evaluates, predicts and continues training with it, and saves full weights. The optimizer must be elementwise, as
+    AdamW and SGD are. Start the program with `torchrun --nproc_per_node=N`.
 
-    `fp16` means what it means without it: float32 weights, and autocast.
+    `fp16` keeps float32 weights and uses autocast, as without this callback.
     """
 
     arguments = ("sharded_ddp",)
 
     bucket_cap_mb: int = 25
-    """MiB of small gradients that are sent at once, from buffers that stay until the update; 0 sends each by itself."""
-    _root: Unit | None = field(default=None, init=False, repr=False, compare=False)
+    """MiB of small gradients that are reduced in one bucket. Buckets live until the update. 0 uses no buckets."""
+    _root: FSDPUnit | None = field(default=None, init=False, repr=False, compare=False)
+    """The outermost unit, which wraps the model."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> FairscaleFSDP | None:
         if args.way_to_shard != "fairscale_fsdp":
             return None
-        _refuse_without_cuda(args.device)
+        _require_cuda(args.device)
         words = args.sharded_ddp_words
         return cls(
             wrap=None if "auto_wrap" in words else (),
@@ -78,53 +79,57 @@ class FairscaleFSDP(ShardedModel):
 
     def on_setup(self, run: Run) -> None:
         self._check(run)
-        training = run.mode == "train"
-        if training:
+        device, ranks, saves = run.args.device, run.ranks, run.args.should_save
+        if run.mode == "train":
             run.seams.fill(
                 "FairscaleFSDP",
-                prepare_model=lambda model: self._split(run, model),
-                wrap_model=lambda model, optimizer: self._wrapped(run, optimizer),
+                prepare_model=lambda model: self._shard(run, model),
+                wrap_model=lambda model, optimizer: self._wrap(run, optimizer),
                 synchronise=synchronise_last,
                 clip=self._clip,
-                optimizer_state=gathered_state(run.args.device, run.ranks, run.args.should_save),
-                load_optimizer=lambda optimizer, state: load_state(self._whole)(optimizer, state),
+                optimizer_state=lambda optimizer: gather_optimizer_state(optimizer, device, ranks, saves),
+                load_optimizer=lambda optimizer, state: load_optimizer_state(self._wrapped, optimizer, state),
             )
         else:
-            self._split(run, run.model)
-            run.model_wrapped = self._whole
-        run.seams.fill("FairscaleFSDP", model_state=lambda model: self._model_state(run, model), load_model=_load)
+            self._shard(run, run.model)
+            run.wrap(self._wrapped)
+        run.seams.fill(
+            "FairscaleFSDP",
+            model_state=lambda model: gather_weights(self._wrapped, model, device, ranks, saves),
+            load_model=_load_weights,
+        )
 
     def _check(self, run: Run) -> None:
-        self.refuse_unsplittable(run)
+        self.check_shardable(run)
         args = run.args
-        _refuse_without_cuda(args.device)
+        _require_cuda(args.device)
         others = [*run.bus.subscribers.values()]
         if args.bf16 or any(isinstance(other, MixedPrecision) and other.dtype == "bf16" for other in others):
-            raise ArgumentError(f"FairscaleFSDP is not supported with bf16; {LEAVE_OUT}.")
+            raise ArgumentError(f"FairscaleFSDP is not supported with bf16; {USE_FSDP2}.")
         for kind, why in (
-            (EMA, f"would save the average of one process's part only; {LEAVE_OUT}."),
-            (Compile, f"compiles a model whose weights keep their places; {LEAVE_OUT}."),
-            (HalfEvaluation, "turns whole weights to half precision, and FairscaleFSDP splits them: leave it out."),
+            (EMA, f"would save the average of one rank's shard only; {USE_FSDP2}."),
+            (Compile, f"needs weights that keep their storage; {USE_FSDP2}."),
+            (HalfEvaluation, "converts full weights to half precision, and FairscaleFSDP shards them: leave it out."),
         ):
             if any(isinstance(other, kind) for other in others):
-                raise ArgumentError(f"{kind.__name__} does not go with FairscaleFSDP: it {why}")
+                raise ArgumentError(f"{kind.__name__} does not work with FairscaleFSDP: it {why}")
         if getattr(args, "predict_with_generate", False):
             raise ArgumentError(
-                "`predict_with_generate` uses weights outside of forward, where FairscaleFSDP has parts of them; "
-                f"{LEAVE_OUT}."
+                "`predict_with_generate` uses weights outside of forward, where FairscaleFSDP holds shards only; "
+                f"{USE_FSDP2}."
             )
 
-    def has_parts(self, run: Run) -> bool:
+    def holds_shards(self, run: Run) -> bool:
         return all(hasattr(weight, "_is_sharded") for group in run.optimizer.param_groups for weight in group["params"])
 
     @property
-    def _whole(self) -> Unit:
+    def _wrapped(self) -> FSDPUnit:
         assert self._root is not None
         return self._root
 
-    def _split(self, run: Run, model: nn.Module) -> nn.Module:
+    def _shard(self, run: Run, model: nn.Module) -> nn.Module:
         if self._root is None or self._root.module.module is not model:
-            self._root = split(
+            self._root = shard_model(
                 model,
                 blocks_of(model, self.wrap),
                 run.args.device,
@@ -132,72 +137,69 @@ class FairscaleFSDP(ShardedModel):
                 reshard=self.reshard_after_forward,
                 bucket_mb=self.bucket_cap_mb,
             )
-        make_ready(self._root)
+        init_units(self._root)
         if run.mode != "train":
             send_buffers(model)
         return model
 
-    def _wrapped(self, run: Run, optimizer: Optimizer | None) -> Unit:
-        _refuse_shaped(type(optimizer).__name__)
+    def _wrap(self, run: Run, optimizer: Optimizer | None) -> FSDPUnit:
+        _require_elementwise(type(optimizer).__name__)
         scaler = run.seams.scaler
         if isinstance(scaler, torch.amp.GradScaler):
-            # Each process sees overflows in its own parts only, and all must leave out the same steps.
+            # A rank sees overflows in its own shards only, and all ranks must skip the same steps.
             device, group = run.args.device.type, dist.group.WORLD
-            run.seams.scaler = _Scaler(device, init_scale=scaler.get_scale(), process_group=group)
-        return self._whole
+            run.seams.scaler = _GradScaler(device, init_scale=scaler.get_scale(), process_group=group)
+        return self._wrapped
 
     def _clip(self, optimizer: Any, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
-        norm: torch.Tensor = self._whole.clip_grad_norm_(max_norm or inf)  # to infinity: only measured
+        norm: torch.Tensor = self._wrapped.clip_grad_norm_(max_norm or inf)  # infinity only measures
         return norm
-
-    def _model_state(self, run: Run, model: nn.Module) -> dict[str, torch.Tensor]:
-        return gathered_weights(self._whole, run.args.device, run.ranks, run.args.should_save)(model)
 
     @order(Stage.PREPARE)
     def on_evaluate_end(self) -> None:
-        rest(self._whole)
+        free_full_weights(self._wrapped)
 
     @order(Stage.PREPARE)
     def on_exception(self) -> None:
         if self._root is not None:
-            rest(self._root, failed=True)
-            make_ready(self._root)
+            free_full_weights(self._root, failed=True)
+            init_units(self._root)
 
     def on_close(self) -> None:
         if self._root is not None:
-            rest(self._root)
+            free_full_weights(self._root)
 
     def on_end(self) -> None:
         self._root = None
-        release()
+        release_process_groups()
 
 
-class _Scaler(ShardedGradScaler):
-    """Has all processes leave out a step in which one of them found an overflow, with fused optimizers too."""
+class _GradScaler(ShardedGradScaler):
+    """Makes all ranks skip a step in which one of them found an overflow. Supports fused optimizers."""
 
     def unscale_(self, optimizer: Optimizer) -> None:
         super().unscale_(optimizer)
         found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-        # A fused optimizer subtracts this number from its count of steps, which has no dimension.
+        # A fused optimizer subtracts this number from its step, which is a tensor without a dimension.
         found.update({device: overflow.reshape(()) for device, overflow in found.items()})
 
 
-def _refuse_without_cuda(device: torch.device) -> None:
+def _require_cuda(device: torch.device) -> None:
     if not has_cuda(device):
         raise ArgumentError(
-            f"fairscale's FullyShardedDataParallel works on CUDA only, and this run is on {device.type}: {LEAVE_OUT}."
+            f"fairscale's FullyShardedDataParallel works on CUDA only, and this run is on {device.type}: {USE_FSDP2}."
         )
 
 
-def _refuse_shaped(kind: str) -> None:
-    """Refuse an optimizer that would do something else to parts than to whole weights."""
+def _require_elementwise(kind: str) -> None:
+    """Refuse an optimizer that gives other results on shards than on full weights."""
     if is_shape_dependent(kind):
         raise ArgumentError(
-            f"{kind} looks at the shape of a weight, and with FairscaleFSDP each process has a flat part of it: take "
-            "another optimizer, as 'adamw_torch', or leave FairscaleFSDP out."
+            f"{kind} depends on the shape of a weight, and with FairscaleFSDP each rank has a flat shard of it: use "
+            "another optimizer, such as 'adamw_torch', or leave FairscaleFSDP out."
         )
 
 
-def _load(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
+def _load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
     missing, unexpected = load_model(model, state)
     return [*map(plain_name, missing)], [*map(plain_name, unexpected)]

@@ -1,4 +1,7 @@
-"""What FairscaleFSDP does to a model, and to states of its optimizer, with fairscale's FullyShardedDataParallel."""
+"""The FSDP units of a model that fairscale shards, and the full and sharded states of model and optimizer.
+
+A unit is a module that `FullyShardedDataParallel` wraps. Its weights are gathered and freed together.
+"""
 
 from __future__ import annotations
 
@@ -20,135 +23,156 @@ from ...engine.distributed.ranks import Ranks
 from ...events.errors import ModelError
 
 WRAPPERS = ("_fsdp_wrapped_module", "_fpw_module")
-"""The names under which fairscale's wrappers hold what they wrap."""
+"""The attributes under which fairscale's wrappers hold the wrapped module."""
 
 
 def plain_name(name: str) -> str:
-    """Return the name that a weight or module has where nothing is wrapped."""
+    """Return the name that a weight or module has in the model without wrappers."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
-class Unit(FullyShardedDataParallel):  # type: ignore[misc]
-    """What is gathered at once. Everything inside keeps the name that it had before it was wrapped."""
+class FSDPUnit(FullyShardedDataParallel):  # type: ignore[misc]
+    """A module whose weights are gathered together. Everything inside keeps its name in the model."""
 
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
-        """Yield the modules by their names, of which the wrappers have those of what they wrap."""
+        """Yield the modules by name. A wrapper has the name of the module that it wraps."""
         for name, module in super().named_modules(memo, prefix, remove_duplicate):
             yield plain_name(name), module
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return this process's parts by name. fairscale's own gathers, and waits for those that do not ask."""
+        """Return this rank's shards by name. fairscale's own method is a collective, and this one is not."""
         state: dict[str, Any] = nn.Module.state_dict(self, *args, **kwargs)
         return state
 
     def _register_post_backward_hooks(self) -> None:
-        # Torch keeps the place that these hooks are put on, to which each forward would add another for good.
+        # torch keeps the gradient accumulator that holds these hooks, so each forward would add one more.
         _remove_hooks(self)
         super()._register_post_backward_hooks()
 
 
-_alive: weakref.WeakSet[Unit] = weakref.WeakSet()
-"""All units, which hold process groups."""
+_units: weakref.WeakSet[FSDPUnit] = weakref.WeakSet()
+"""All units of this process. Each references process groups."""
 
 
-def units_of(root: Unit) -> list[Any]:
+def units_of(root: FSDPUnit) -> list[Any]:
     """Return all units of a model, the outermost first."""
-    return [module for module in root.modules() if isinstance(module, Unit)]
+    return [module for module in root.modules() if isinstance(module, FSDPUnit)]
 
 
-def split(
+def shard_model(
     model: nn.Module, blocks: list[nn.Module], device: torch.device, *, offload: bool, reshard: bool, bucket_mb: int
-) -> Unit:
-    """Split a model over the processes, block by block, so that no more than one is whole on the device at a time.
+) -> FSDPUnit:
+    """Shard a model over the ranks, block by block, so that at most one block is full on the device at a time.
 
-    Its blocks are replaced by units. All processes begin with the weights of the first.
+    Units replace the blocks in the model. All ranks start with the weights of rank 0.
 
     Args:
-        model: the model, anywhere, with weights in float32.
-        blocks: its parts, inner ones first.
-        device: where it computes.
-        offload: whether the parts wait in the host's memory.
-        reshard: whether weights that were gathered for forward are gathered again for backward; those that are in no
-            block are not.
-        bucket_mb: MiB of gradients that are sent at once; 0 to send each by itself.
+        model: the model, on any device, with weights in float32.
+        blocks: the modules to wrap, inner ones first.
+        device: the device that computes.
+        offload: whether shards are kept in host memory.
+        reshard: whether weights are freed after forward and gathered again for backward. This does not apply to weights
+            outside of the blocks, which stay gathered.
+        bucket_mb: MiB of gradients in one bucket; 0 uses no buckets.
 
     Returns:
-        What is called in place of the model.
+        The unit to call in place of the model.
 
     Raises:
-        ModelError: for weights that cannot be split.
+        ModelError: if a weight cannot be sharded.
     """
+    _check_weights(model)
+    options = _unit_options(model, device, offload=offload, reshard=reshard, bucket_mb=bucket_mb)
+    known = {*blocks}
+    own = {block: [*own_modules(block, known - {block})] for block in (*blocks, model)}
+    for block in blocks:
+        _move_and_broadcast(own[block], device)
+        _replace(model, block, _unit(block, options))
+    _move_and_broadcast(own[model], device)
+    root = _unit(model, options)
+    whole_model: Any = model
+    whole_model.register_load_state_dict_pre_hook(_shard_before_loading(root))
+    _units.update(units_of(root))
+    atexit.unregister(release_process_groups)
+    atexit.register(release_process_groups)  # registered last, so it runs before the process group is destroyed
+    return root
+
+
+def _check_weights(model: nn.Module) -> None:
     for name, weight in model.named_parameters():
         if hasattr(weight, "_is_sharded"):
-            raise ModelError(f"{type(model).__name__} was split by another trainer's FairscaleFSDP: make it anew.")
+            raise ModelError(
+                f"{type(model).__name__} was sharded by another trainer's FairscaleFSDP: build a new model."
+            )
         if weight.is_meta or weight.dtype != torch.float32:
             raise ModelError(
-                f"FairscaleFSDP splits weights in float32 that have values, and {name} is {weight.dtype} on "
-                f"{weight.device}. PyTorch's FSDP2 takes it: leave the word 'fairscale' out."
+                f"FairscaleFSDP shards float32 weights that are not on the meta device, and {name} is {weight.dtype} "
+                f"on {weight.device}. PyTorch's FSDP2 supports it: leave the word 'fairscale' out."
             )
-    whole_size = sum(weight.nbytes for weight in model.parameters())
-    options = {
+
+
+def _unit_options(
+    model: nn.Module, device: torch.device, *, offload: bool, reshard: bool, bucket_mb: int
+) -> dict[str, Any]:
+    """Return the arguments of `FullyShardedDataParallel` for every unit."""
+    total_bytes = sum(weight.nbytes for weight in model.parameters())
+    return {
         "process_group": dist.group.WORLD,
-        "process_group_reduce_scatter": ProcessGroupName.default,  # a group of its own would outlive the run
+        "process_group_reduce_scatter": ProcessGroupName.default,  # a separate group would outlive the run
         "reshard_after_forward": reshard,
         "flatten_parameters": False,
         "move_params_to_cpu": offload,
-        "bucket_cap_mb": min(bucket_mb, whole_size // 2**20 + 1),  # fairscale makes it as large as it may be
+        "bucket_cap_mb": min(bucket_mb, total_bytes // 2**20 + 1),  # fairscale allocates the full capacity
         "compute_device": device,
         "state_dict_device": torch.device("cpu") if offload else device,
         "clear_autocast_cache": True,
     }
-    known = {*blocks}
-    own = {block: [*own_modules(block, known - {block})] for block in (*blocks, model)}
-    for block in blocks:
-        _place(own[block], device)
-        _replace(model, block, _unit(block, options))
-    _place(own[model], device)
-    root = _unit(model, options)
-    whole_model: Any = model
-    whole_model.register_load_state_dict_pre_hook(_cutting(root))
-    _alive.update(units_of(root))
-    atexit.unregister(release)
-    atexit.register(release)  # last, and so before the process group is left
-    return root
 
 
 @torch.no_grad()
-def _place(modules: list[nn.Module], device: torch.device) -> None:
-    """Put the weights and buffers of modules on the device, in memory of their own, with the first process's values."""
+def _move_and_broadcast(modules: list[nn.Module], device: torch.device) -> None:
+    """Copy the weights and buffers of modules to the device, with the values of rank 0."""
     for module in modules:
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             tensor.data = tensor.data.to(device, copy=True, memory_format=torch.contiguous_format)
             dist.broadcast(tensor.data, 0)
 
 
-def _unit(module: nn.Module, options: dict[str, Any]) -> Unit:
-    unit = Unit(module, **options)
+def _unit(module: nn.Module, options: dict[str, Any]) -> FSDPUnit:
+    unit = FSDPUnit(module, **options)
     if unit.move_params_to_cpu:
         for weight in unit.params:
             weight.data = weight.data.cpu()
     return unit
 
 
-def _replace(model: nn.Module, block: nn.Module, unit: Unit) -> None:
+def _replace(model: nn.Module, block: nn.Module, unit: FSDPUnit) -> None:
     for parent in [*model.modules()]:
         for name, child in parent._modules.items():
             if child is block:
                 parent._modules[name] = unit
 
 
-def make_ready(root: Unit) -> None:
-    """Have all units know their parts before the first forward; fairscale would forget some if that evaluates."""
+def init_units(root: FSDPUnit) -> None:
+    """Initialize the shards of all units before the first forward.
+
+    fairscale does so lazily, and misses some units if the first forward evaluates.
+    """
     root.train()
     for unit in units_of(root):
         for weight in unit.params:
             unit._init_param_attributes(weight)
 
 
-def rest(root: Unit, failed: bool = False) -> None:
-    """Let go of gathered weights, also of those that fairscale keeps for a backward pass that does not come."""
+def free_full_weights(root: FSDPUnit, failed: bool = False) -> None:
+    """Free gathered weights, also those that fairscale keeps for a backward pass.
+
+    Args:
+        root: the outermost unit.
+        failed: whether a step ended in an error. Its gradients and the state of its hooks are then reset.
+    """
     for unit in units_of(root):
         unit._free_full_params()
         unit._use_fp32_param_shard()
@@ -162,74 +186,66 @@ def rest(root: Unit, failed: bool = False) -> None:
             vars(weight).pop("_saved_grad_shard", None)
 
 
-def whole(part: torch.Tensor, size: torch.Size, device: torch.device, ranks: Ranks) -> torch.Tensor:
-    """Return all of what each process has a part of, on the device; called on every process."""
-    gathered: torch.Tensor = ranks.gather(part.detach().to(device))
+def _gather(shard: torch.Tensor, size: torch.Size, device: torch.device, ranks: Ranks) -> torch.Tensor:
+    """Return the full tensor of a shard, on the device. This is a collective: every rank calls it."""
+    gathered: torch.Tensor = ranks.gather(shard.detach().to(device))
     return gathered[: size.numel()].view(size)
 
 
-def gathered_weights(
-    root: Unit, device: torch.device, ranks: Ranks, keep: bool
-) -> Callable[[nn.Module], dict[str, torch.Tensor]]:
-    """Return what gathers a model's weights one by one, so that a process that does not keep them never has them all.
+def gather_weights(
+    root: FSDPUnit, model: nn.Module, device: torch.device, ranks: Ranks, keep: bool
+) -> dict[str, torch.Tensor]:
+    """Return the full weights of a model on the host. Shared weights stay shared.
 
-    Weights that are one under several names stay so.
+    This is a collective: every rank calls it. It gathers one weight at a time. A rank with `keep=False` never holds
+    all of them, and returns {}.
     """
-
-    def gather(model: nn.Module) -> dict[str, torch.Tensor]:
-        rest(root)
-        seen: dict[Any, torch.Tensor] = {}
-        found: dict[str, torch.Tensor] = {}
-        for name, tensor in model.state_dict(keep_vars=True).items():
-            if tensor not in seen:
-                split = hasattr(tensor, "_is_sharded")
-                value = whole(tensor, tensor._orig_size, device, ranks) if split else tensor.detach()
-                seen[tensor] = value.to("cpu", copy=True) if keep else torch.empty(0)
-            found[name] = seen[tensor]
-        return found if keep else {}
-
-    return gather
+    free_full_weights(root)
+    seen: dict[Any, torch.Tensor] = {}
+    full: dict[str, torch.Tensor] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if tensor not in seen:
+            sharded = hasattr(tensor, "_is_sharded")
+            value = _gather(tensor, tensor._orig_size, device, ranks) if sharded else tensor.detach()
+            seen[tensor] = value.to("cpu", copy=True) if keep else torch.empty(0)
+        full[name] = seen[tensor]
+    return full if keep else {}
 
 
-def gathered_state(device: torch.device, ranks: Ranks, keep: bool) -> Callable[[Any], dict[str, Any]]:
-    """Return what gathers the state of an optimizer, which then is that of any other run."""
+def gather_optimizer_state(optimizer: Any, device: torch.device, ranks: Ranks, keep: bool) -> dict[str, Any]:
+    """Return the full state of an optimizer of shards, in the format of a run without sharding.
 
-    def gather(optimizer: Any) -> dict[str, Any]:
-        state: dict[str, Any] = optimizer.state_dict()
-        weights = _weights_of(optimizer)
-        parts: dict[int, dict[str, Any]] = {}
-        for number, values in state["state"].items():
-            weight = weights[number]
-            parts[number] = {}
-            for name, value in values.items():
-                if _has_size(value, weight._fp32_shard.shape):
-                    value = whole(value, weight._orig_size, device, ranks)
-                    value = value.cpu() if keep else None
-                parts[number][name] = value
-        return {**state, "state": parts} if keep else {}
+    This is a collective: every rank calls it. A rank with `keep=False` returns {}.
+    """
+    state: dict[str, Any] = optimizer.state_dict()
+    weights = _weights_of(optimizer)
+    full: dict[int, dict[str, Any]] = {}
+    for number, values in state["state"].items():
+        weight = weights[number]
+        full[number] = {}
+        for name, value in values.items():
+            if _has_shape(value, weight._fp32_shard.shape):
+                value = _gather(value, weight._orig_size, device, ranks)
+                value = value.cpu() if keep else None
+            full[number][name] = value
+    return {**state, "state": full} if keep else {}
 
-    return gather
 
-
-def load_state(root: Unit) -> Callable[[Any, dict[str, Any]], None]:
-    """Return what loads a whole state into an optimizer, of which each process keeps its part."""
-
-    def load(optimizer: Any, state: dict[str, Any]) -> None:
-        weights = _weights_of(optimizer)
-        parts = {
-            number: {
-                name: _cut(root, value) if name != "step" and _has_size(value, weights[number]._orig_size) else value
-                for name, value in values.items()
-            }
-            for number, values in state["state"].items()
+def load_optimizer_state(root: FSDPUnit, optimizer: Any, state: dict[str, Any]) -> None:
+    """Load this rank's shards of a full state into an optimizer."""
+    weights = _weights_of(optimizer)
+    shards = {
+        number: {
+            name: _shard_of(root, value) if name != "step" and _has_shape(value, weights[number]._orig_size) else value
+            for name, value in values.items()
         }
-        optimizer.load_state_dict({**state, "state": parts})
+        for number, values in state["state"].items()
+    }
+    optimizer.load_state_dict({**state, "state": shards})
 
-    return load
 
-
-def _has_size(value: Any, size: torch.Size) -> bool:
-    return isinstance(value, torch.Tensor) and value.shape == size
+def _has_shape(value: Any, shape: torch.Size) -> bool:
+    return isinstance(value, torch.Tensor) and value.shape == shape
 
 
 def _weights_of(optimizer: Any) -> list[Any]:
@@ -237,23 +253,23 @@ def _weights_of(optimizer: Any) -> list[Any]:
     return [weight for group in optimizer.param_groups for weight in group["params"]]
 
 
-def _cut(root: Unit, value: torch.Tensor) -> torch.Tensor:
-    part: torch.Tensor = root._get_shard(value)[0]
-    return part
+def _shard_of(root: FSDPUnit, value: torch.Tensor) -> torch.Tensor:
+    shard: torch.Tensor = root._get_shard(value)[0]
+    return shard
 
 
-def _cutting(root: Unit) -> Callable[..., None]:
-    """Return what a model does before it loads weights: it cuts out its part of those that are whole."""
+def _shard_before_loading(root: FSDPUnit) -> Callable[..., None]:
+    """Return a pre-hook of `load_state_dict` that replaces full weights by this rank's shards."""
 
-    def cut(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-        rest(root)
+    def shard(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        free_full_weights(root)
         weights: Any = model.named_parameters(remove_duplicate=False)
         for name, weight in weights:
             value = state.get(prefix + name)
             if value is not None and value.shape == weight._orig_size:
-                state[prefix + name] = _cut(root, value)
+                state[prefix + name] = _shard_of(root, value)
 
-    return cut
+    return shard
 
 
 def _remove_hooks(unit: Any) -> None:
@@ -262,12 +278,12 @@ def _remove_hooks(unit: Any) -> None:
             hook[1].remove()
 
 
-def release() -> None:
-    """Let go of the process groups that split models hold, after which they compute no more; see `Ranks.leave`."""
-    for unit in [*_alive]:
+def release_process_groups() -> None:
+    """Drop the references of all units to process groups. The units cannot compute afterwards; see `Ranks.leave`."""
+    for unit in [*_units]:
         _remove_hooks(unit)
         unit.process_group = unit.process_group_reduce_scatter = None
         if unit._reducer is not None:
             unit._reducer.buckets.clear()
-    _alive.clear()
-    ReduceScatterBucketer._get_shard_size.cache_clear()  # which would keep all that ever reduced
+    _units.clear()
+    ReduceScatterBucketer._get_shard_size.cache_clear()  # it references all bucketers

@@ -1,4 +1,4 @@
-"""fairscale: the optimizer's state sharded over the processes (OSS), and gradients reduced to who needs them."""
+"""fairscale's OSS and ShardedDataParallel: sharded optimizer states, gradients reduced to their owner."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from ...events.stages import Stage, order
 
 @dataclass
 class ShardedDDP(Callback):
-    """Trains on several processes, each holding its share of the optimizer's state (ZeRO stage 1 and 2).
+    """Trains on several ranks. Each holds one shard of the optimizer state (ZeRO stages 1 and 2).
 
-    The weights come out as those of DDP. Start with `torchrun --nproc_per_node=N`.
+    The weights are the same as with DDP. Start the program with `torchrun --nproc_per_node=N`.
     """
 
     stage = Stage.PREPARE
@@ -47,25 +47,26 @@ class ShardedDDP(Callback):
             return
         if run.ranks.single_process:
             raise ArgumentError(
-                "Using sharded DDP only works in distributed training: start it with torchrun --nproc_per_node=N."
+                "Using sharded DDP only works in distributed training, and this is a single process: start the program "
+                "with torchrun --nproc_per_node=N."
             )
         refuse_optimizer(run, OSS, "ShardedDDP")
         self._wrapping = Wrapping(run, partial(_wrap, run))
         gradients = _Gradients(run, self._wrapping)
         run.seams.fill(
             "ShardedDDP",
-            make_optimizer=_shard,
+            make_optimizer=_shard_optimizer,
             wrap_model=self._wrapping.wrap,
             synchronise=gradients.synchronise,
             clip=gradients.clip,
-            optimizer_state=_whole_state(run.args),
+            optimizer_state=_full_state(run.args),
         )
 
     @order(Stage.RELEASE)
     def on_step_begin(self, run: Run) -> None:
         if self._wrapping is not None:
-            self._wrapping.follow()  # after all who may freeze or thaw weights
-            # It would do so in each forward but those that only accumulate, which all do here.
+            self._wrapping.follow()  # after the callbacks that freeze or unfreeze weights
+            # fairscale skips this in `no_sync()`, which every forward uses here.
             wrapped: Any = run.model_wrapped
             wrapped.sync_buffers(blocking=True)
 
@@ -73,39 +74,40 @@ class ShardedDDP(Callback):
         send_buffers(run.model)
 
     def on_close(self, run: Run) -> None:
-        _unhook(run.model_wrapped)
+        _remove_hooks(run.model_wrapped)
 
 
-def _shard(make: Callable[[], Optimizer]) -> OSS:
-    """Return the optimizer's work, shared out: the same class and options on each process's part of the weights."""
+def _shard_optimizer(make: Callable[[], Optimizer]) -> OSS:
+    """Return an OSS optimizer: each rank has an optimizer of the same class and options for its part of the weights."""
     optimizer = make()
-    if isinstance(optimizer, OSS):  # a trainer that trains once more
+    if isinstance(optimizer, OSS):  # the trainer has trained before
         return optimizer
     return OSS(optimizer.param_groups, optim=type(optimizer), **options_to_share(optimizer, "ShardedDDP"))
 
 
 def _wrap(run: Run, model: nn.Module, optimizer: Any) -> nn.Module:
-    shares = [
+    sizes = [
         sum(weight.numel() for group in part for weight in group["params"]) for part in optimizer.partition_parameters()
     ]
-    if max(shares) == sum(shares):
+    if max(sizes) == sum(sizes):
         raise ModelError(
-            f"ShardedDDP gives each process whole weights to update, and {type(model).__name__} has too few for that: "
-            "leave `sharded_ddp` out."
+            f"ShardedDDP assigns full weights to ranks, and {type(model).__name__} has too few weights for that: leave "
+            "`sharded_ddp` out."
         )
     scaler = run.seams.scaler
     if isinstance(scaler, torch.amp.GradScaler) and not isinstance(scaler, ShardedGradScaler):
-        # Each process sees overflows in its own share only, and all must leave out the same steps.
+        # A rank sees overflows in its own shard only, and all ranks must skip the same steps.
         device, group = run.args.device.type, optimizer.group
         run.seams.scaler = ShardedGradScaler(device, init_scale=scaler.get_scale(), process_group=group)
-    _unhook(run.model_wrapped)
-    # Without buffers a gradient is its weight's own, and may be None as under DDP. What is trained is followed here.
+    _remove_hooks(run.model_wrapped)
+    # Without buffers a gradient belongs to its weight, and may be None as with DDP. `Wrapping.follow` replaces the
+    # automatic refresh of trainable weights.
     wrapped: nn.Module = ShardedDataParallel(model, optimizer, reduce_buffer_size=0, auto_refresh_trainable=False)
     return wrapped
 
 
-def _unhook(wrapped: Any) -> None:
-    """Take the hooks off the weights, which would reduce gradients beside those of the next one that wraps them."""
+def _remove_hooks(wrapped: Any) -> None:
+    """Remove the gradient hooks of a wrapper. They would reduce gradients in addition to those of the next wrapper."""
     if isinstance(wrapped, ShardedDataParallel):
         for hook in wrapped._grad_hooks:
             hook.remove()
@@ -114,22 +116,22 @@ def _unhook(wrapped: Any) -> None:
 
 
 class _Gradients:
-    """Averages the gradients of a step when all of them are there, each for the process that updates its weight.
+    """Averages the gradients at the end of a step. Each average goes to the rank that updates the weight.
 
-    fairscale would send each as soon as it is there. Processes that do not use the same weights would then send
-    different ones, or in another order, and mix them up or wait for each other.
+    fairscale itself sends each gradient as soon as backward has computed it. Ranks that use different weights would
+    then send different gradients, or in another order. They would mix them up, or wait for each other.
     """
 
     def __init__(self, run: Run, wrapping: Wrapping) -> None:
         self.run, self.ranks, self.wrapping = run, run.ranks, wrapping
         self.used: list[nn.Parameter] = []
-        """The weights that some process used in this step, in the model's order."""
+        """The weights that any rank used in this step, in the order of the model."""
         self.measured: set[int] = set()
-        """The ids of those whose gradient this process measures."""
+        """The ids of the weights whose gradient norm this rank computes."""
 
     @contextmanager
     def synchronise(self, wrapped: Any, last: bool) -> Iterator[None]:
-        """Keep gradients on their process until the last batch of a step is done, and average them then."""
+        """Keep gradients local until the last batch of a step, then average them."""
         with self.wrapping.watched(wrapped.no_sync(), last):
             yield
         if last:
@@ -137,25 +139,26 @@ class _Gradients:
 
     @torch.no_grad()
     def _average(self, wrapped: Any) -> None:
-        """Give each process the averages of its share, and None for the others; a weight that nobody used keeps None.
+        """Give each rank the averages of its shard, and None for the other weights.
 
-        A weight that the optimizer does not have is nobody's, and averaged for all: it counts for the norm.
+        A weight that no rank used keeps None. A weight that the optimizer does not have has no owner. Its gradient is
+        averaged on all ranks, because it counts for the norm.
         """
         weights = [weight for weight in self.wrapping.weights if weight.requires_grad]
-        here = torch.tensor([float(weight.grad is not None) for weight in weights], device=self.run.device)
-        anywhere = self.ranks.sum(here).tolist()
-        self.used = [weight for weight, processes in zip(weights, anywhere) if processes]
+        used_here = torch.tensor([float(weight.grad is not None) for weight in weights], device=self.run.device)
+        uses = self.ranks.sum(used_here).tolist()
+        self.used = [weight for weight, ranks in zip(weights, uses) if ranks]
         reduce = dict(zip(wrapped._trainable_params, wrapped._manual_reduce))
         owner = wrapped._trainable_param_to_rank
         self.measured = {id(weight) for weight in self.used if owner.get(weight, 0) == self.ranks.rank}
-        wrapped._bucket_flush_callback_set = True  # it is done with below
+        wrapped._bucket_flush_callback_set = True  # the handles are consumed below
         for weight in self.used:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
             if weight.grad.is_sparse:
                 raise ModelError(
-                    "ShardedDDP averages dense gradients only: make embeddings with `sparse=False`, or leave out "
-                    "`sharded_ddp`."
+                    "ShardedDDP averages dense gradients only: build embeddings with `sparse=False`, or leave "
+                    "`sharded_ddp` out."
                 )
             if weight in reduce:
                 reduce[weight]()
@@ -165,10 +168,10 @@ class _Gradients:
         wrapped._grad_to_be_reduced = [False] * len(wrapped._trainable_params)
 
     def clip(self, optimizer: Any, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
-        """Clip gradients of which each process has its own share.
+        """Clip gradients that are sharded over the ranks, and return their total norm from before.
 
-        The norms of the single gradients are exchanged, not their sum, so that the whole norm is added up as torch adds
-        it, and comes out with the same bits.
+        The ranks exchange one norm per gradient, not a partial sum. The total norm is then summed in torch's order and
+        has the same bits.
         """
         if not self.used:
             return torch.zeros((), device=self.run.device)
@@ -184,11 +187,11 @@ class _Gradients:
         return total
 
 
-def _whole_state(args: TrainingArguments) -> Callable[[Any], dict[str, Any]]:
-    def whole_state(optimizer: Any) -> dict[str, Any]:
-        optimizer.consolidate_state_dict(-1 if args.save_on_each_node else 0)  # to all, or to the first
+def _full_state(args: TrainingArguments) -> Callable[[Any], dict[str, Any]]:
+    def full_state(optimizer: Any) -> dict[str, Any]:
+        optimizer.consolidate_state_dict(-1 if args.save_on_each_node else 0)  # on all ranks, or on rank 0
         state: dict[str, Any] = optimizer.state_dict() if args.should_save else {}
-        optimizer._all_states.clear()  # it would keep all that it gathered until it gathers again
+        optimizer._all_states.clear()  # otherwise it keeps the gathered states until the next save
         return state
 
-    return whole_state
+    return full_state

@@ -11,7 +11,7 @@ from torch import nn
 
 import trainbus
 from trainbus import DataParallel, TrainingArguments
-from trainbus.callbacks.parallel.data_parallel import SideBySide
+from trainbus.callbacks.parallel.data_parallel import DataParallelModel
 
 
 class Spread(nn.Module):
@@ -164,7 +164,7 @@ def test_each_device_divides_by_its_part_of_the_items():
             told.append(num_items_in_batch.tolist())
             return x.sum()
 
-    SideBySide(Told(), 2)(x=torch.ones(4), num_items_in_batch=torch.tensor(10.0))
+    DataParallelModel(Told(), 2)(x=torch.ones(4), num_items_in_batch=torch.tensor(10.0))
     assert told == [[5.0], [5.0]]
 
 

@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from trainbus import DDP, GradientCheckpointing, TrainingArguments
-from trainbus.callbacks.parallel.ddp import recomputes
+from trainbus.callbacks.parallel.ddp import recomputes_activations
 from trainbus.events.errors import ArgumentError
 
 
@@ -36,8 +36,8 @@ def test_hooks_go_by_the_names_of_accelerate_too(spelt: str, name: str):
     ("options", "said"),
     [
         ({"comm_hook": "fp61"}, "did you mean 'fp16'"),
-        ({"comm_hook": "fp16", "comm_options": {"a": 1}}, "are for powersgd"),
-        ({"comm_hook": "powersgd", "find_unused_parameters": True}, "leave out one of the two"),
+        ({"comm_hook": "fp16", "comm_options": {"a": 1}}, "applies to powersgd only"),
+        ({"comm_hook": "powersgd", "find_unused_parameters": True}, "is not supported: the messages of the search mix"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], said: str):
@@ -58,6 +58,6 @@ def test_recomputing_is_noticed_whoever_asks_for_it():
 
     switched = nn.Linear(1, 1)
     switched.gradient_checkpointing = True  # type: ignore[assignment]
-    assert not recomputes(run())
-    assert recomputes(run(GradientCheckpointing()))
-    assert recomputes(run(model=nn.Sequential(switched)))
+    assert not recomputes_activations(run())
+    assert recomputes_activations(run(GradientCheckpointing()))
+    assert recomputes_activations(run(model=nn.Sequential(switched)))

@@ -501,10 +501,10 @@ def test_a_file_is_read_where_one_may_stand(tmp_path):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"fsdp_config": {"version": 2}}, "`fsdp_config` is given, and `fsdp` is not; give `fsdp=True`."),
+        ({"fsdp_config": {"version": 2}}, "`fsdp_config` is set, but `fsdp` is not; set `fsdp=True`."),
         (
             {"sharding": "stage2", "sharded_ddp": "simple"},
-            "`sharded_ddp='simple'` and `sharding='stage2'` are different",
+            "`sharded_ddp='simple'` and `sharding='stage2'` select different",
         ),
         (
             {"fsdp": True, "fsdp_config": "absent.json"},

@@ -23,6 +23,7 @@ from trainbus.engine.checkpoint.store import together
 from trainbus.engine.checkpoint.write import commit as committing
 from trainbus.engine.checkpoint.write.commit import HashedFile, put_back, remove, sweep
 from trainbus.events import CheckpointError
+from trainbus.events.activity import Activity
 
 # The manifest.
 
@@ -230,7 +231,7 @@ class Ranks:
 
 
 def two(other: tuple[Any, str]) -> Any:
-    return SimpleNamespace(ranks=Ranks(other), state=SimpleNamespace(global_step=7))
+    return SimpleNamespace(ranks=Ranks(other), state=SimpleNamespace(global_step=7), activity=Activity())
 
 
 def test_what_fails_on_one_process_is_an_error_on_all():

@@ -1,11 +1,11 @@
-"""Trainings by DeepSpeed, on the processes that the launcher made: whole, resumed, by other means, and steered."""
+"""Trainings with DeepSpeed, run by `test_deepspeed.py`: uninterrupted, resumed, with callbacks, and repeated."""
 
 import atexit
 import json
 import sys
 from pathlib import Path
 
-import deepspeed  # noqa: F401 - before any trainer joins the group, which its functions would hold
+import deepspeed  # noqa: F401 - before a trainer creates the process group, which its functions would reference
 import torch
 from ddp_program import Net, no_thread_of_gloo_is_left
 from torch import nn
@@ -22,11 +22,11 @@ OFFLOAD = {"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "
 
 
 LIMIT = 0.25
-"""What a weight is held to by the runs that write to them."""
+"""The largest absolute value of a weight in the runs that clamp the weights."""
 
 
 class Tied(Net):
-    """With a weight that has two names."""
+    """A model with a weight that has two names."""
 
     def __init__(self):
         super().__init__()
@@ -38,7 +38,7 @@ class Tied(Net):
 
 
 class Normed(Net):
-    """With running statistics, which every process has of its own rows."""
+    """A model with running statistics, which differ between ranks."""
 
     def __init__(self):
         super().__init__()
@@ -49,7 +49,7 @@ class Normed(Net):
 
 
 def zero(stage, *sections, **options):
-    """Return a configuration; small weights are split too."""
+    """Return a configuration of a stage. Stage 3 shards small weights too."""
     if stage == 3:
         options["stage3_param_persistence_threshold"] = 0
     config = {"zero_optimization": {"stage": stage, **options}}
@@ -73,7 +73,7 @@ CONFIGS = {
 
 
 def build(output, config, make_model=None, callbacks=None, **options):
-    """Return a trainer of 8 steps, of which every seventh has one batch instead of two."""
+    """Return a trainer of 8 steps. Every seventh step has one batch instead of two."""
     torch.manual_seed(0)
     x = torch.randn(101, 6)
     y = (x.sum(1) > 0).long() + (x[:, 0] > 1).long()
@@ -101,14 +101,14 @@ def build(output, config, make_model=None, callbacks=None, **options):
         args,
         callbacks=callbacks,
         train_dataset=TensorDataset(x, y),
-        eval_dataset=TensorDataset(x[:33], -y[:33] % 3 if steered else y[:33]),  # the wrong labels: early is best
+        eval_dataset=TensorDataset(x[:33], -y[:33] % 3 if steered else y[:33]),  # wrong labels: an early model is best
         criterion=nn.CrossEntropyLoss(),
         compute_metrics=lambda prediction: {"labels": prediction.label_ids.tolist()},
     )
 
 
-def note(trainer, **facts):
-    """Save facts of a finished run, from the first process."""
+def save_facts(trainer, **facts):
+    """Save facts about a finished run, on rank 0."""
     state = sum(t.numel() for own in trainer.optimizer.state.values() for t in own.values() if torch.is_tensor(t))
     facts["state"] = state
     facts["weights"] = sum(weight.numel() for weight in trainer.model.parameters())
@@ -120,58 +120,58 @@ def note(trainer, **facts):
 
 
 def whole(folder, name, decay="0.01"):
-    """Train as a configuration says."""
+    """Train with a configuration."""
     trainer = build(f"{folder}/{name}", CONFIGS[name], weight_decay=float(decay))
     trainer.train()
-    note(trainer)
+    save_facts(trainer)
 
 
 def resumed(folder, source, name, decay="0.01"):
-    """Go on from the half of another run, as a configuration says."""
+    """Resume from the middle of another run with a configuration."""
     trainer = build(f"{folder}/{source}-{name}", CONFIGS[name], weight_decay=float(decay))
     trainer.train(resume_from_checkpoint=f"{folder}/{source}/checkpoint-4")
-    note(trainer)
+    save_facts(trainer)
 
 
 def steered(folder, name):
-    """Leave two steps out, load the best weights at the end, and evaluate, predict and save after that."""
+    """Skip two steps, load the best weights at the end, then evaluate, predict and save."""
     options = {"eval_strategy": "steps", "eval_steps": 2, "save_steps": 2, "load_best_model_at_end": True}
     trainer = build(f"{folder}/steered-{name}", CONFIGS[name], **options)
 
-    def leave_out(control, state):
+    def skip_two_steps(control, state):
         if state.global_step in (3, 5):
             control.request("skip_update", "as planned")
 
-    trainer.on("on_pre_optimizer_step", leave_out)
+    trainer.on("on_pre_optimizer_step", skip_two_steps)
     trainer.train()
     loss = trainer.evaluate()
     predicted = trainer.predict(trainer.eval_dataset)
     trainer.save_model(f"{trainer.args.output_dir}/saved")
     best = trainer.state.best_model_checkpoint
-    note(trainer, best=best, eval_loss=loss["eval_loss"], labels=predicted.label_ids.tolist())
+    save_facts(trainer, best=best, eval_loss=loss["eval_loss"], labels=predicted.label_ids.tolist())
 
 
 def twice(folder, name):
-    """Train once more with the same trainer, and with its optimizer."""
+    """Train twice with the same trainer and its optimizer."""
     trainer = build(f"{folder}/twice-{name}", CONFIGS[name])
     trainer.train()
     trainer.train()
-    note(trainer)
+    save_facts(trainer)
 
 
 def again(folder, name):
-    """Train, and with the same trainer go on from the half of that."""
+    """Train, then resume from the middle of the run with the same trainer."""
     trainer = build(f"{folder}/again-{name}", CONFIGS[name])
     trainer.train()
     trainer.train(resume_from_checkpoint=f"{trainer.args.output_dir}/checkpoint-4")
-    note(trainer)
+    save_facts(trainer)
 
 
 def written(folder, name, resume=None):
-    """Write to the weights after each step, average them, and have buffers that differ from process to process."""
+    """Write to the weights after each step, average them, and use buffers that differ between ranks."""
     output = f"{folder}/written-{name}{'-resumed' if resume else ''}"
     options = {"eval_strategy": "steps", "eval_steps": 4, "callbacks": [EMA(0.5)]}
-    model = Net if "bf16" in name else Normed  # torch has no halved one on CPUs
+    model = Net if "bf16" in name else Normed  # torch has no half-precision BatchNorm on CPUs
     trainer = build(output, CONFIGS[name], make_model=model, **options)
 
     @torch.no_grad()
@@ -182,12 +182,12 @@ def written(folder, name, resume=None):
     trainer.on("on_optimizer_step", clamp)
     trainer.train(resume_from_checkpoint=f"{folder}/written-{name}/checkpoint-4" if resume else None)
     copies = max(weight.abs().max().item() for group in trainer.optimizer.param_groups for weight in group["params"])
-    note(trainer, eval_loss=trainer.evaluate()["eval_loss"], copies=copies)
+    save_facts(trainer, eval_loss=trainer.evaluate()["eval_loss"], copies=copies)
 
 
 def main():
-    """Make the runs named on the command line, `kind:folder:names...`, one after the other."""
-    atexit.register(no_thread_of_gloo_is_left)  # The first to be registered is the last to run.
+    """Make the runs named on the command line, `kind:folder:names...`, in this order."""
+    atexit.register(no_thread_of_gloo_is_left)  # registered first, so it runs last
     kinds = {"whole": whole, "resumed": resumed, "steered": steered, "twice": twice, "again": again}
     kinds["written"] = written
     for run in sys.argv[1:]:

@@ -1,7 +1,7 @@
-"""Trainings of two processes by fairscale's FullyShardedDataParallel, and by DDP, started by torchrun.
+"""Trainings on two ranks with fairscale's FullyShardedDataParallel, and with DDP, started by torchrun.
 
-Each saves what it ends with. `cuda` on the command line leaves it all to the GPUs; otherwise their streams are
-pretended.
+Each run saves its results. With `cuda` on the command line the runs use GPUs. Otherwise they run on the CPU with fake
+CUDA streams.
 """
 
 import atexit
@@ -10,7 +10,7 @@ import sys
 
 import torch
 from ddp_program import no_thread_of_gloo_is_left
-from pretended_cuda import pretend
+from fake_cuda import install_fake_streams
 from sharding_program import tell, train
 from sharding_toys import Net, build, data
 
@@ -28,7 +28,7 @@ from trainbus import (
     TrainbusError,
     at,
 )
-from trainbus.integrations.fairscale.fsdp_units import Unit, units_of
+from trainbus.integrations.fairscale.fsdp_units import FSDPUnit, units_of
 
 WAYS = {
     "ddp": {},
@@ -40,7 +40,7 @@ WAYS = {
 
 
 class Scaled(Callback):
-    """Scales the loss, which on the CPU nothing else does."""
+    """Scales the loss. No other callback does so on the CPU."""
 
     stage = Stage.PREPARE
 
@@ -60,7 +60,7 @@ def all_ways(top, **more):
 
 
 def other_ways(top):
-    """Resume what one way wrote by another."""
+    """Resume a checkpoint of one way to shard with another."""
     ways = {**WAYS, "stage3": {"sharding": "stage3"}}
     for one, other in (("ddp", "3"), ("3", "ddp"), ("3", "stage3")):
         folder = f"{top}/{one}-to-{other}"
@@ -68,7 +68,7 @@ def other_ways(top):
 
 
 def features(top):
-    """Train with what else there is to a training, and go on with a model that is split."""
+    """Train with other features, and continue with a model that is sharded."""
     for name in ("ddp", "3-offload"):
         best = KeepBest("loss")
         trainer = build(f"{top}/{name}-long", best, eval_on_start=True, **WAYS[name])
@@ -91,7 +91,7 @@ def features(top):
 
 
 def fail_in_backward(trainer, step):
-    """Train up to an error in the middle of a step."""
+    """Train until an error in the middle of a step."""
 
     def fail(gradient):
         raise ZeroDivisionError
@@ -104,22 +104,22 @@ def fail_in_backward(trainer, step):
 
 
 def names_and_hooks(top, rank):
-    """Train; save what split weights are called, and how often fairscale heard of their gradients."""
-    heard = []
-    theirs = Unit._post_backward_hook
-    Unit._post_backward_hook = lambda self, weight, *unused: heard.append(weight) or theirs(self, weight, *unused)
+    """Train, and save the names of the sharded weights and the number of calls of fairscale's gradient hook."""
+    calls = []
+    original = FSDPUnit._post_backward_hook
+    FSDPUnit._post_backward_hook = lambda self, weight, *unused: calls.append(weight) or original(self, weight, *unused)
     trainer = build(f"{top}/names", **WAYS["3"])
     trainer.train()
-    Unit._post_backward_hook = theirs
+    FSDPUnit._post_backward_hook = original
     if rank == 0:
         names = [name for name, _ in trainer.model.named_parameters()]
-        found = {"names": names, "keys": [*trainer.model.state_dict()], "heard": len(heard)}
+        found = {"names": names, "keys": [*trainer.model.state_dict()], "calls": len(calls)}
         torch.save({**found, "blocks": len(units_of(trainer.model))}, f"{top}/names.pt")
     return trainer
 
 
 def errors(top, rank):
-    """Do what is refused, and save what is said."""
+    """Try unsupported settings, and save the errors."""
     said = {}
 
     def fails(name, *callbacks, before=None, model=None, resume=None, **options):
@@ -144,38 +144,38 @@ def errors(top, rank):
     fails("generate", before=lambda trainer: setattr(trainer.args, "predict_with_generate", True))
     fails("half weights", model=Net().to(torch.bfloat16))
     fails("no values", model=Net().to("meta"))
-    fails("split already", model=train(f"{top}/sgd", optim="sgd", max_steps=4, **WAYS["3"])[0].model)
+    fails("already sharded", model=train(f"{top}/sgd", optim="sgd", max_steps=4, **WAYS["3"])[0].model)
     fails("state of sgd", resume=f"{top}/sgd/checkpoint-4")
-    fairscale_fsdp.has_cuda = REALLY
+    fairscale_fsdp.has_cuda = ORIGINAL_HAS_CUDA
     fails("words without cuda")
     fails("callback without cuda", FairscaleFSDP(), sharded_ddp="")
     if rank == 0:
         torch.save(said, f"{top}/errors.pt")
 
 
-REALLY = fairscale_fsdp.has_cuda
+ORIGINAL_HAS_CUDA = fairscale_fsdp.has_cuda
 
 
 def main():
-    """Make all runs, in the folder named on the command line."""
+    """Make all runs in the folder named on the command line."""
     top, rank = sys.argv[1], int(os.environ["RANK"])
     if "cuda" in sys.argv:
         all_ways(top, use_cpu=False)
         tell(f"{top}/half", *train(f"{top}/half", fp16=True, use_cpu=False, **WAYS["3"]))
         return
-    atexit.register(no_thread_of_gloo_is_left)  # The first to be registered is the last to run.
-    sys.modules.setdefault("deepspeed", None)  # which transformers would import, later
-    pretend()
+    atexit.register(no_thread_of_gloo_is_left)  # registered first, so it runs last
+    sys.modules.setdefault("deepspeed", None)  # transformers would import it later
+    install_fake_streams()
     all_ways(top)
     other_ways(top)
     features(top)
     errors(top, rank)
-    pretend()
-    last.append(names_and_hooks(top, rank))
+    install_fake_streams()
+    alive_at_exit.append(names_and_hooks(top, rank))
 
 
-last = []
-"""What is alive when the interpreter ends, as in most programs, which end no trainer."""
+alive_at_exit = []
+"""Trainers that are alive when the interpreter exits, as in most programs, which do not call `trainer.end()`."""
 
 if __name__ == "__main__":
     main()

@@ -125,7 +125,7 @@ def test_a_deadline_of_one_stops_both(ends):
 
 
 def test_a_callback_that_one_lacks_is_refused_by_name(ends):
-    assert "rank 0 has Extra in on_log, rank 1 has not" in of_both(ends, "one", "error")
+    assert "Extra handles on_log on rank 0 and not on rank 1" in of_both(ends, "one", "error")
 
 
 def test_another_order_is_refused_by_name(ends):
@@ -134,20 +134,20 @@ def test_another_order_is_refused_by_name(ends):
 
 def test_who_decides_alone_without_saying_so_is_named_where_that_is_watched(ends):
     error = of_both(ends, "careless", "error")
-    assert "After step 3, Careless asked for 'training_stop' on rank 1 and not on rank 0" in error
+    assert "After step 3, Careless requested 'training_stop' on rank 1 and not on rank 0" in error
     assert "`local = True`" in error
 
 
 def test_an_update_left_out_by_one_is_named_before_it_is_made_where_that_is_watched(ends):
     error = of_both(ends, "leaves out", "error")
-    assert "After step 2, LeavesOut asked for 'skip_update' on rank 0 and not on rank 1" in error
+    assert "After step 2, LeavesOut requested 'skip_update' on rank 0 and not on rank 1" in error
     assert "`local = True`" in error
     assert of_both(ends, "leaves out", "step") == 2
 
 
 def test_an_update_left_out_by_one_ends_the_run_before_the_next(ends):
     error = of_both(ends, "left out", "error")
-    assert "The update of step 3 was left out on rank 0 and not on rank 1, by LeavesOut: I want to" in error
+    assert "The update of step 3 was skipped on rank 0 and not on rank 1, by LeavesOut: I want to" in error
     assert of_both(ends, "left out", "step") == 3
 
 
@@ -169,7 +169,7 @@ def test_who_asks_beside_another_is_known_to_all(ends):
 def test_arguments_that_differ_are_refused_with_ranks_and_values(ends):
     error = of_both(ends, "other", "error")
     assert error.startswith(
-        "RankDivergence: The processes are not told the same: `learning_rate`: 0.05 on rank 0, 0.5 on rank 1; `optim`: "
+        "RankDivergence: The ranks have different settings: `learning_rate`: 0.05 on rank 0, 0.5 on rank 1; `optim`: "
         "'adamw_torch' on rank 0, 'sgd' on rank 1. They would"
     ), "what differs by nature is not named"
     assert of_both(ends, "other", "step") == 0
@@ -179,9 +179,9 @@ def test_arguments_that_differ_are_refused_with_ranks_and_values(ends):
     ("run", "said"),
     [
         ("optimizer", "`lr` of the optimizer's group 0: 0.1 on rank 0, 1.1 on rank 1"),
-        ("fewer rows", "the rows of the train dataset: 96 on rank 0, 10 on rank 1; the batches of an epoch: 12 on"),
-        ("fewer eval rows", "the rows of the eval dataset: 24 on rank 0, 10 on rank 1"),
-        ("fewer rows of its own", "the rows of the dataset: 24 on rank 0, 16 on rank 1; the batches: 3 on rank 0, 2"),
+        ("fewer rows", "samples of the train dataset: 96 on rank 0, 10 on rank 1; batches per epoch: 12 on"),
+        ("fewer eval rows", "samples of the eval dataset: 24 on rank 0, 10 on rank 1"),
+        ("fewer rows of its own", "samples of the dataset: 24 on rank 0, 16 on rank 1; batches: 3 on rank 0, 2"),
     ],
 )
 def test_what_is_built_otherwise_is_refused_with_ranks_and_values(ends, run, said):

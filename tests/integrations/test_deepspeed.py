@@ -1,4 +1,4 @@
-"""Training by DeepSpeed, on two processes started by torchrun with gloo on the CPU, and in one."""
+"""Training with DeepSpeed on two gloo ranks on the CPU, started by torchrun, and in a single process."""
 
 import json
 import os
@@ -21,14 +21,14 @@ PROGRAM = Path(__file__).with_name("deepspeed_program.py")
 STAGES = ("z0", "z1", "z2", "z3")
 COMBINATIONS = ["z1", "z1-both", "z2", "z2-optimizer", "z2-scheduler", "z2-both"]
 RESUMED = [*COMBINATIONS, "z3", "z3-bf16", "z1-nadam"]
-OTHERWISE = [("z2", "ddp"), ("ddp", "z3"), ("z3", "z1"), ("z2-both", "ddp"), ("z3-bf16", "z2-offload")]
-"""Runs that go on from the half of another: whose, and as what."""
+SWITCHED = [("z2", "ddp"), ("ddp", "z3"), ("z3", "z1"), ("z2-both", "ddp"), ("z3-bf16", "z2-offload")]
+"""Resumed runs: the run that wrote the checkpoint, and the configuration that resumes it."""
 
 pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(400)]
 
 
-class Ended:
-    """What a run left in its folder."""
+class FinishedRun:
+    """The files of a finished run."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -48,105 +48,107 @@ class Ended:
 
 
 @pytest.fixture(scope="module")
-def ends(tmp_path_factory):
-    """The ends of all runs, by their names."""
+def finished(tmp_path_factory):
+    """All finished runs by name."""
     folder = tmp_path_factory.mktemp("runs")
     runs = [f"whole:{folder}:{name}" for name in ("ddp", "z0", *COMBINATIONS, "z3", "z3-bf16", "z1-nadam")]
     runs += [f"resumed:{folder}:{name}:{name}" for name in RESUMED]
-    runs += [f"resumed:{folder}:{source}:{name}" for source, name in OTHERWISE]
+    runs += [f"resumed:{folder}:{source}:{name}" for source, name in SWITCHED]
     runs += [f"steered:{folder}:{name}" for name in ("ddp", "z1", "z2-offload", "z3")]
     runs += [f"twice:{folder}:{name}" for name in ("ddp", "z3")]
     runs += [f"whole:{folder}:z2-round", f"again:{folder}:z1", f"again:{folder}:z3"]
     runs += [f"written:{folder}:{name}" for name in ("ddp", "z1", "z1-bf16", "z2-offload")]
     runs += [f"written:{folder}:z1:resumed"]
     run_on_two(PROGRAM, *runs, timeout=380, DS_ACCELERATOR="cpu")
-    alone = folder / "alone"
-    # Without decay: of the two groups of parameters one is empty, which DeepSpeed drops.
-    runs = [f"whole:{alone}:ddp:0", f"whole:{alone}:z2-offload:0", f"resumed:{alone}:ddp:z3:0"]
-    run(PROGRAM, *runs, f"resumed:{alone}:z2-offload:ddp:0", timeout=200, DS_ACCELERATOR="cpu")
-    return {str(path.parent.relative_to(folder)): Ended(path.parent) for path in folder.glob("**/facts.json")}
+    single = folder / "single"
+    # Without weight decay one of the two parameter groups is empty, and DeepSpeed drops it.
+    runs = [f"whole:{single}:ddp:0", f"whole:{single}:z2-offload:0", f"resumed:{single}:ddp:z3:0"]
+    run(PROGRAM, *runs, f"resumed:{single}:z2-offload:ddp:0", timeout=200, DS_ACCELERATOR="cpu")
+    return {str(path.parent.relative_to(folder)): FinishedRun(path.parent) for path in folder.glob("**/facts.json")}
 
 
-def furthest(one, other):
-    """Return how far the weights of two runs are apart."""
+def largest_difference(one, other):
+    """Return the largest difference between the weights of two runs."""
     ours, theirs = one.weights(), other.weights()
     assert ours.keys() == theirs.keys()
     return max((ours[name] - theirs[name]).abs().max().item() for name in ours)
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_every_stage_ends_with_the_weights_losses_and_norms_of_ddp(ends, name):
-    plain, split = ends["ddp"], ends[name]
-    assert furthest(plain, split) < 2e-5
+def test_each_stage_reaches_the_weights_losses_and_norms_of_ddp(finished, name):
+    plain, split = finished["ddp"], finished[name]
+    assert largest_difference(plain, split) < 2e-5
     assert split.logged("loss") == pytest.approx(plain.logged("loss"), abs=2e-5)
     assert split.logged("grad_norm") == pytest.approx(plain.logged("grad_norm"), rel=1e-4)
     assert split.logged("learning_rate") == plain.logged("learning_rate")
 
 
-def test_gradients_that_go_round_robin_save_each_weight_as_its_own(ends):
-    assert furthest(ends["ddp"], ends["z2-round"]) < 2e-5
+def test_round_robin_gradients_reach_the_weights_of_ddp(finished):
+    assert largest_difference(finished["ddp"], finished["z2-round"]) < 2e-5
 
 
 @pytest.mark.parametrize("name", ["z1", "z3"])
-def test_a_trainer_that_has_trained_goes_on_from_a_checkpoint(ends, name):
-    ours, theirs = ends[f"again-{name}"].weights(), ends[name].weights()
+def test_a_trained_trainer_resumes_from_a_checkpoint(finished, name):
+    ours, theirs = finished[f"again-{name}"].weights(), finished[name].weights()
     assert all(torch.equal(ours[weight], theirs[weight]) for weight in theirs)
 
 
 @pytest.mark.parametrize("name", ["z1", "z2-offload"])
-def test_what_is_written_to_weights_and_averaged_of_them_is_saved_as_with_ddp(ends, name):
-    plain, split = ends["written-ddp"], ends[f"written-{name}"]
-    assert furthest(plain, split) < 2e-5
+def test_written_weights_and_their_average_are_saved_as_with_ddp(finished, name):
+    plain, split = finished["written-ddp"], finished[f"written-{name}"]
+    assert largest_difference(plain, split) < 2e-5
     assert split.facts["eval_loss"] == pytest.approx(plain.facts["eval_loss"], abs=2e-5)
 
 
-def test_it_goes_on_from_there_to_the_same_bits(ends):
-    ours, theirs = ends["written-z1-resumed"].weights(), ends["written-z1"].weights()
+def test_a_run_with_written_weights_resumes_bit_for_bit(finished):
+    ours, theirs = finished["written-z1-resumed"].weights(), finished["written-z1"].weights()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_what_is_written_to_halved_weights_is_saved_and_trained_on(ends):
-    # Half of the average stays at each of 8 steps, and LayerNorm's weights began as 1.
-    assert all(weight.abs().max() < 0.26 for weight in ends["written-z1-bf16"].weights().values())
-    assert ends["written-z1-bf16"].facts["copies"] < 0.3, "a step of 0.01 or so from there"
+def test_writes_to_bf16_weights_are_saved_and_trained(finished):
+    # The average keeps half at each of 8 steps, and the weights of LayerNorm start at 1.
+    assert all(weight.abs().max() < 0.26 for weight in finished["written-z1-bf16"].weights().values())
+    assert finished["written-z1-bf16"].facts["copies"] < 0.3, "the limit plus a step of about 0.01"
 
 
-def test_clipping_was_at_work(ends):
-    assert min(ends["ddp"].logged("grad_norm")) > 0.5
+def test_the_gradients_were_clipped(finished):
+    assert min(finished["ddp"].logged("grad_norm")) > 0.5
 
 
 @pytest.mark.parametrize("name", ["z1", "z2", "z3"])
-def test_each_process_holds_half_of_the_optimizer_state(ends, name):
-    assert ends[name].facts["state"] < 0.6 * ends["ddp"].facts["state"]
+def test_each_rank_holds_half_of_the_optimizer_state(finished, name):
+    assert finished[name].facts["state"] < 0.6 * finished["ddp"].facts["state"]
 
 
-def test_stage_3_holds_no_whole_weights(ends):
-    assert ends["z3"].facts["weights"] == 0
-    assert ends["z2"].facts["weights"] == ends["ddp"].facts["weights"] > 0
+def test_stage_3_holds_no_full_weights(finished):
+    assert finished["z3"].facts["weights"] == 0
+    assert finished["z2"].facts["weights"] == finished["ddp"].facts["weights"] > 0
 
 
 @pytest.mark.parametrize("name", RESUMED)
-def test_a_run_goes_on_to_the_weights_and_the_optimizer_of_the_unbroken_one(ends, name):
-    unbroken, resumed = ends[name], ends[f"{name}-{name}"]
-    ours, theirs = resumed.weights(), unbroken.weights()
+def test_a_resumed_run_reaches_the_same_weights_and_optimizer_state(finished, name):
+    uninterrupted, resumed = finished[name], finished[f"{name}-{name}"]
+    ours, theirs = resumed.weights(), uninterrupted.weights()
     assert all(torch.equal(ours[weight], theirs[weight]) for weight in theirs)
-    ours, theirs = resumed.optimizer(), unbroken.optimizer()
+    ours, theirs = resumed.optimizer(), uninterrupted.optimizer()
     assert ours["param_groups"] == theirs["param_groups"]
     for number, state in theirs["state"].items():
         assert all(torch.equal(ours["state"][number][key], value) for key, value in state.items())
-    assert resumed.logged("loss") == unbroken.logged("loss")
+    assert resumed.logged("loss") == uninterrupted.logged("loss")
 
 
 @pytest.mark.parametrize("name", COMBINATIONS)
-def test_the_optimizer_and_the_schedule_are_whose_the_configuration_says(ends, name):
+def test_the_configuration_chooses_the_schedule(finished, name):
     own = not name.endswith(("-scheduler", "-both"))
-    assert ends[name].facts["schedule"] == ("LambdaLR" if own else "Schedule")
-    # DeepSpeed's schedules begin a step later than torch's: the first two steps are made with the least rate.
-    assert ends[name].logged("learning_rate")[:2] == (ends["ddp"].logged("learning_rate")[:2] if own else [0, 0])
+    assert finished[name].facts["schedule"] == ("LambdaLR" if own else "Schedule")
+    # DeepSpeed's schedules start one step later than torch's: the first two steps use the lowest rate.
+    assert finished[name].logged("learning_rate")[:2] == (
+        finished["ddp"].logged("learning_rate")[:2] if own else [0, 0]
+    )
 
 
-def test_the_saved_optimizer_is_numbered_as_that_of_ddp(ends):
-    plain, split = ends["ddp"].optimizer(), ends["z3"].optimizer()
+def test_the_saved_optimizer_has_the_numbering_of_ddp(finished):
+    plain, split = finished["ddp"].optimizer(), finished["z3"].optimizer()
     assert [group["params"] for group in split["param_groups"]] == [group["params"] for group in plain["param_groups"]]
     assert split["state"].keys() == plain["state"].keys()
     for number, state in plain["state"].items():
@@ -154,36 +156,36 @@ def test_the_saved_optimizer_is_numbered_as_that_of_ddp(ends):
         assert all(torch.allclose(value, split["state"][number][key], atol=2e-5) for key, value in state.items())
 
 
-@pytest.mark.parametrize(("source", "name"), OTHERWISE[:3])
-def test_a_run_goes_on_by_other_means(ends, source, name):
-    assert furthest(ends[f"{source}-{name}"], ends["ddp"]) < 2e-5
+@pytest.mark.parametrize(("source", "name"), SWITCHED[:3])
+def test_a_run_resumes_with_another_configuration(finished, source, name):
+    assert largest_difference(finished[f"{source}-{name}"], finished["ddp"]) < 2e-5
 
 
-def test_a_run_goes_on_from_a_schedule_of_deepspeed_where_that_was(ends):
-    rates = ends["z2-both-ddp"].logged("learning_rate")
-    # The fifth step has the saved rate; from the sixth on they are those of the run's own schedule.
-    assert rates[:5] == ends["z2-both"].logged("learning_rate")[:5]
-    assert rates[5:] == ends["ddp"].logged("learning_rate")[5:]
+def test_the_default_schedule_resumes_from_a_deepspeed_schedule(finished):
+    rates = finished["z2-both-ddp"].logged("learning_rate")
+    # The fifth step uses the saved rate. From the sixth step on the run's own schedule sets the rates.
+    assert rates[:5] == finished["z2-both"].logged("learning_rate")[:5]
+    assert rates[5:] == finished["ddp"].logged("learning_rate")[5:]
 
 
-def test_bf16_is_saved_in_float32_and_goes_on_without_it(ends):
-    saved = ends["z3-bf16"].weights()
+def test_bf16_weights_are_saved_in_float32_and_resume_without_bf16(finished):
+    saved = finished["z3-bf16"].weights()
     assert {weight.dtype for weight in saved.values()} == {torch.float32}
     assert any(not torch.equal(weight, weight.bfloat16().float()) for weight in saved.values())
-    assert 0 < furthest(ends["z3-bf16"], ends["ddp"]) < 0.05
-    assert 0 < furthest(ends["z3-bf16-z2-offload"], ends["ddp"]) < 0.05
+    assert 0 < largest_difference(finished["z3-bf16"], finished["ddp"]) < 0.05
+    assert 0 < largest_difference(finished["z3-bf16-z2-offload"], finished["ddp"]) < 0.05
 
 
 @pytest.mark.parametrize("name", ["z1", "z2-offload", "z3"])
-def test_a_step_that_is_left_out_leaves_nothing_behind(ends, name):
-    plain, split = ends["steered-ddp"], ends[f"steered-{name}"]
+def test_a_skipped_step_leaves_no_gradients(finished, name):
+    plain, split = finished["steered-ddp"], finished[f"steered-{name}"]
     assert split.facts["skipped"] == plain.facts["skipped"] == 2
-    assert furthest(plain, split) < 2e-5
+    assert largest_difference(plain, split) < 2e-5
 
 
 @pytest.mark.parametrize("name", ["z1", "z2-offload", "z3"])
-def test_the_best_weights_are_loaded_and_can_be_evaluated_and_saved(ends, name):
-    plain, split = ends["steered-ddp"], ends[f"steered-{name}"]
+def test_the_best_weights_are_loaded_evaluated_and_saved(finished, name):
+    plain, split = finished["steered-ddp"], finished[f"steered-{name}"]
     best = split.folder / Path(split.facts["best"]).name
     assert best.name == Path(plain.facts["best"]).name == "checkpoint-2"
     saved, wanted = split.weights(split.folder / "saved"), split.weights(best)
@@ -192,17 +194,17 @@ def test_the_best_weights_are_loaded_and_can_be_evaluated_and_saved(ends, name):
     assert split.facts["labels"] == plain.facts["labels"]
 
 
-def test_a_trainer_trains_once_more_with_its_optimizer(ends):
-    assert furthest(ends["twice-z3"], ends["twice-ddp"]) < 2e-5
-    assert ends["twice-z3"].optimizer()["state"][0]["step"] == 16
+def test_a_second_train_keeps_the_optimizer(finished):
+    assert largest_difference(finished["twice-z3"], finished["twice-ddp"]) < 2e-5
+    assert finished["twice-z3"].optimizer()["state"][0]["step"] == 16
 
 
-def test_it_works_in_a_single_process_and_leaves_no_group_there(ends):
-    plain = ends["alone/ddp"]
-    assert not ends["alone/z2-offload"].facts["joined"]
-    assert furthest(ends["alone/z2-offload"], plain) < 2e-5
-    assert furthest(ends["alone/ddp-z3"], plain) < 2e-5
-    assert furthest(ends["alone/z2-offload-ddp"], plain) < 2e-5
+def test_a_single_process_trains_and_leaves_its_process_group(finished):
+    plain = finished["single/ddp"]
+    assert not finished["single/z2-offload"].facts["joined"]
+    assert largest_difference(finished["single/z2-offload"], plain) < 2e-5
+    assert largest_difference(finished["single/ddp-z3"], plain) < 2e-5
+    assert largest_difference(finished["single/z2-offload-ddp"], plain) < 2e-5
 
 
 def trainer(folder, config, callbacks=(), **options):
@@ -217,17 +219,19 @@ def trainer(folder, config, callbacks=(), **options):
 @pytest.mark.parametrize(
     ("config", "options", "said"),
     [
-        ({"fp16": {"enabled": True}}, {}, "cannot compute in fp16 on this device, cpu: use bf16"),
+        ({"fp16": {"enabled": True}}, {}, "does not support fp16 on this device, cpu: use bf16"),
         ({"bf16": {"enabled": True}}, {}, '{"zero_optimization": {"stage": 1}}'),
-        ({"optimizer": {"type": "Muon"}}, {}, "Muon forms groups of parameters"),
+        ({"optimizer": {"type": "Muon"}}, {}, "Muon builds parameter groups"),
         ({"zero_optimization": {"stage": 3}}, {"auto_find_batch_size": True}, "find the size with stage 2"),
-        ({"gradient_accumulation_steps": 2}, {}, "gradient_accumulation_steps is 2, and the arguments say 1"),
+        ({"gradient_accumulation_steps": 2}, {}, "gradient_accumulation_steps is 2, but the arguments give 1"),
         ("absent.json", {}, "absent.json cannot be read"),
-        (3, {}, "is a int; give a dict"),
+        (3, {}, "is of type int; give a dict"),
     ],
-    ids=["fp16", "bf16 whole", "Muon", "trying sizes", "contradiction", "no file", "no configuration"],
+    ids=["fp16", "bf16 without ZeRO", "Muon", "auto_find_batch_size", "contradiction", "no file", "no configuration"],
 )
-def test_what_cannot_work_is_refused_before_anything_is_built(tmp_path, monkeypatch, config, options, said):
+def test_an_unsupported_configuration_is_refused_before_the_process_group_exists(
+    tmp_path, monkeypatch, config, options, said
+):
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     with pytest.raises(ArgumentError) as caught:
         trainer(tmp_path, config, **options).train()
@@ -235,7 +239,7 @@ def test_what_cannot_work_is_refused_before_anything_is_built(tmp_path, monkeypa
     assert not torch.distributed.is_initialized()
 
 
-def test_what_deepspeed_itself_refuses_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_a_refused_configuration_leaves_no_group_and_no_environment_variable(tmp_path, monkeypatch):
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     with pytest.raises(Exception, match="stage"):
@@ -244,52 +248,52 @@ def test_what_deepspeed_itself_refuses_leaves_nothing_behind(tmp_path, monkeypat
     assert "LOCAL_RANK" not in os.environ
 
 
-def test_two_ways_to_half_precision_are_refused(tmp_path):
+def test_deepspeed_with_mixed_precision_is_refused(tmp_path):
     from trainbus import MixedPrecision
 
     with pytest.raises(SubscriptionError, match=r"DeepSpeed and MixedPrecision both|MixedPrecision and DeepSpeed both"):
         trainer(tmp_path, {}, [MixedPrecision()]).train()
 
 
-def test_the_arguments_for_half_precision_are_deepspeed_s_with_it(tmp_path):
+def test_bf16_builds_no_mixed_precision_with_deepspeed(tmp_path):
     args = TrainingArguments(str(tmp_path), use_cpu=True, bf16=True, deepspeed={"zero_optimization": {"stage": 1}})
     built = Trainer(torch.nn.Linear(2, 2), args).describe()
     assert "DeepSpeed" in built
     assert "MixedPrecision" not in built
 
 
-def test_a_schedule_that_nobody_has_is_named():
+def test_an_unknown_schedule_is_refused():
     from trainbus.integrations.deepspeed.schedules import make_schedule
 
     with pytest.raises(ArgumentError, match="'WarmupDecay'; did you mean 'WarmupDecayLR'"):
         make_schedule({"type": "WarmupDecay"}, torch.optim.SGD([torch.zeros(1)], lr=0.1))
 
 
-def test_a_schedule_of_torch_can_be_had_too():
+def test_a_torch_schedule_is_built():
     from trainbus.integrations.deepspeed.schedules import make_schedule
 
     schedule = make_schedule({"type": "StepLR", "params": {"step_size": 2}}, torch.optim.SGD([torch.zeros(1)], lr=0.1))
     assert isinstance(schedule, torch.optim.lr_scheduler.StepLR)
 
 
-def test_the_scale_of_the_loss_is_kept(tmp_path):
+def test_the_loss_scaler_state_is_restored(tmp_path):
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
 
-    from trainbus.integrations.deepspeed.optimizer_state import load_scale, scale_state
+    from trainbus.integrations.deepspeed.optimizer_state import load_loss_scaler_state, loss_scaler_state
 
     def engine():
         scaler = DynamicLossScaler(2**8, 2, 1, 1, False)
         return SimpleNamespace(optimizer=SimpleNamespace(loss_scaler=scaler))
 
-    unbroken, resumed = engine(), engine()
+    uninterrupted, resumed = engine(), engine()
     scales = []
     for step in range(8):
-        unbroken.optimizer.loss_scaler.update_scale(False)
+        uninterrupted.optimizer.loss_scaler.update_scale(False)
         if step == 4:
-            load_scale(resumed, json.loads(json.dumps(scale_state(unbroken))))
+            load_loss_scaler_state(resumed, json.loads(json.dumps(loss_scaler_state(uninterrupted))))
         if step > 4:
             resumed.optimizer.loss_scaler.update_scale(False)
-            scales.append((resumed.optimizer.loss_scaler.loss_scale, unbroken.optimizer.loss_scaler.loss_scale))
+            scales.append((resumed.optimizer.loss_scaler.loss_scale, uninterrupted.optimizer.loss_scaler.loss_scale))
     assert all(ours == theirs for ours, theirs in scales)
     assert len({theirs for _, theirs in scales}) > 1
-    assert scale_state(None) == {}
+    assert loss_scaler_state(None) == {}

@@ -1,7 +1,8 @@
-"""How DeepSpeed's configuration is completed from the arguments, against transformers' own class where rules agree."""
+"""DeepSpeed's configuration is filled from the arguments, as transformers fills it where both support "auto"."""
 
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,15 +10,15 @@ import pytest
 from trainbus import TrainingArguments
 from trainbus.events import ArgumentError
 from trainbus.integrations.deepspeed.config import (
-    Shape,
-    complete,
+    RunSizes,
+    complete_config,
     hidden_size_of,
     precision_of,
     read_config,
     stage_of,
 )
 
-SHAPE = Shape(batch_size=8, world_size=2, total_steps=100)
+SIZES = RunSizes(batch_size=8, world_size=2, total_steps=100)
 
 WARMUP = {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto"}
 OPEN = {
@@ -41,7 +42,7 @@ OPEN = {
     },
     "steps_per_print": 2000,
 }
-"""A configuration that leaves to the arguments all that it can."""
+"""A configuration with "auto" wherever it is possible."""
 
 
 def arguments(**options):
@@ -49,7 +50,7 @@ def arguments(**options):
 
 
 def changed(**values):
-    """The open configuration with some values, named by their keys with `__` for dots."""
+    """Return `OPEN` with other values. A key has `__` in place of dots."""
     config = read_config(OPEN)
     for key, value in values.items():
         *path, name = key.split("__")
@@ -62,18 +63,18 @@ def changed(**values):
 
 @pytest.fixture(scope="module")
 def theirs():
-    """What transformers makes of a configuration: the completed one, and the keys that it finds wrong."""
+    """A function that returns transformers' completed configuration, and the keys that transformers finds wrong."""
     pytest.importorskip("deepspeed")
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
-    def fill(config, args, shape):
+    def fill(config, args, sizes):
         hf = HfTrainerDeepSpeedConfig(config)
-        same = SimpleNamespace(**{**vars(args), "world_size": shape.world_size})
+        same = SimpleNamespace(**{**vars(args), "world_size": sizes.world_size})
         same.get_warmup_steps = args.get_warmup_steps
         hf.trainer_config_process(same, args.auto_find_batch_size)
-        model = SimpleNamespace(config=SimpleNamespace(hidden_size=shape.hidden_size))
+        model = SimpleNamespace(config=SimpleNamespace(hidden_size=sizes.hidden_size))
         try:
-            hf.trainer_config_finalize(same, model, shape.total_steps)
+            hf.trainer_config_finalize(same, model, sizes.total_steps)
         except ValueError as error:
             return hf.config, re.findall(r"^- ds (\S+?)=", str(error), re.MULTILINE)
         return hf.config, []
@@ -95,10 +96,10 @@ FILLED = [
 
 @pytest.mark.parametrize("options", FILLED, ids=lambda options: "-".join(options) or "defaults")
 def test_auto_is_filled_as_transformers_fills_it(theirs, options):
-    args, shape = arguments(**options), SHAPE._replace(hidden_size=64)
-    completed, wrong = theirs(OPEN, args, shape)
+    args, sizes = arguments(**options), replace(SIZES, hidden_size=64)
+    completed, wrong = theirs(OPEN, args, sizes)
     assert wrong == []
-    assert complete(OPEN, args, shape) == completed
+    assert complete_config(OPEN, args, sizes) == completed
 
 
 GIVEN = {
@@ -110,7 +111,7 @@ GIVEN = {
     "warmup_steps": 10,
     "bf16": True,
 }
-"""Arguments that are given, so that other values in the configuration are contradictions here as there."""
+"""Arguments that are set, so that other values in the configuration are errors here and in transformers."""
 
 WRONG = [
     {"optimizer__params__lr": 1e-3},
@@ -125,40 +126,40 @@ WRONG = [
 
 
 @pytest.mark.parametrize("values", WRONG, ids=lambda values: "-".join(values))
-def test_what_is_said_twice_must_agree_where_transformers_says_so(theirs, values):
-    config, args, shape = changed(**values), arguments(**GIVEN), SHAPE._replace(hidden_size=64)
-    completed, wrong = theirs(config, args, shape)
+def test_contradictions_are_those_of_transformers(theirs, values):
+    config, args, sizes = changed(**values), arguments(**GIVEN), replace(SIZES, hidden_size=64)
+    completed, wrong = theirs(config, args, sizes)
     if not wrong:
-        assert complete(config, args, shape) == completed
+        assert complete_config(config, args, sizes) == completed
         return
     with pytest.raises(ArgumentError) as caught:
-        complete(config, args, shape)
+        complete_config(config, args, sizes)
     assert sorted(re.findall(r"^- (\S+) is", str(caught.value), re.MULTILINE)) == sorted(wrong)
 
 
 def test_a_contradiction_names_both_values_and_the_argument():
     config = changed(optimizer__params__lr=1e-3, train_batch_size=64)
     with pytest.raises(ArgumentError) as caught:
-        complete(config, arguments(learning_rate=3e-5), SHAPE._replace(hidden_size=64))
+        complete_config(config, arguments(learning_rate=3e-5), replace(SIZES, hidden_size=64))
     said = str(caught.value)
-    assert "- optimizer.params.lr is 0.001, and the arguments say 3e-05 (learning_rate=3e-05)" in said
-    assert "- train_batch_size is 64, and the arguments say 16 (2 processes, per_device_train_batch_size=8, " in said
+    assert "- optimizer.params.lr is 0.001, but the arguments give 3e-05 (learning_rate=3e-05)" in said
+    assert "- train_batch_size is 64, but the arguments give 16 (2 ranks, per_device_train_batch_size=8, " in said
     assert "Write 'auto'" in said
 
 
-def test_an_argument_that_is_not_given_leaves_the_configuration_its_value():
+def test_unset_arguments_do_not_contradict_the_configuration():
     config = {
         "gradient_clipping": 0.5,
         "optimizer": {"type": "Adam", "params": {"lr": 1e-3, "betas": [0.8, 0.9]}},
         "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-3, "warmup_num_steps": 500}},
         "bf16": {"enabled": True},
     }
-    completed = complete(config, arguments(), SHAPE)
+    completed = complete_config(config, arguments(), SIZES)
     assert {name: completed[name] for name in config} == config
 
 
-def test_what_is_absent_is_filled_in():
-    completed = complete({"zero_optimization": {"stage": 2}}, arguments(max_grad_norm=0.7, bf16=True), SHAPE)
+def test_absent_keys_are_filled():
+    completed = complete_config({"zero_optimization": {"stage": 2}}, arguments(max_grad_norm=0.7, bf16=True), SIZES)
     assert completed == {
         "zero_optimization": {"stage": 2},
         "train_batch_size": 16,
@@ -172,37 +173,37 @@ def test_what_is_absent_is_filled_in():
 
 
 @pytest.mark.parametrize("section", [{"fp16": {"enabled": True, "hysteresis": 3}}, {"amp": {"enabled": True}}])
-def test_a_section_that_is_there_stays_as_it_is(section):
-    completed = complete(section, arguments(fp16=True), SHAPE)
+def test_a_precision_section_is_kept(section):
+    completed = complete_config(section, arguments(fp16=True), SIZES)
     assert {name: completed[name] for name in section} == section
     assert {"fp16", "amp"} & completed.keys() == section.keys()
 
 
-def test_the_first_scale_of_the_loss_is_the_argument_s():
-    completed = complete({}, arguments(fp16=True, scale_loss=32768.0), SHAPE)
+def test_scale_loss_sets_the_initial_scale_power():
+    completed = complete_config({}, arguments(fp16=True, scale_loss=32768.0), SIZES)
     assert completed["fp16"] == {"enabled": True, "initial_scale_power": 15}
 
 
-def test_both_precisions_are_a_contradiction():
-    with pytest.raises(ArgumentError, match=r"bf16\.enabled is True, and the arguments say False"):
-        complete({"bf16": {"enabled": True}}, arguments(fp16=True), SHAPE)
+def test_bf16_in_the_configuration_contradicts_fp16_in_the_arguments():
+    with pytest.raises(ArgumentError, match=r"bf16\.enabled is True, but the arguments give False"):
+        complete_config({"bf16": {"enabled": True}}, arguments(fp16=True), SIZES)
 
 
-def test_a_schedule_that_has_an_end_is_told_it():
+def test_total_num_steps_is_filled_for_a_decaying_schedule():
     config = {"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 5}}}
-    assert complete(config, arguments(), SHAPE)["scheduler"]["params"]["total_num_steps"] == 100
+    assert complete_config(config, arguments(), SIZES)["scheduler"]["params"]["total_num_steps"] == 100
 
 
-def test_sizes_that_are_found_by_trying_are_those_of_the_attempt():
+def test_auto_find_batch_size_overrides_the_batch_sizes():
     args = arguments(auto_find_batch_size=True)
-    completed = complete({"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto"}, args, SHAPE)
+    completed = complete_config({"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto"}, args, SIZES)
     assert (completed["train_batch_size"], completed["train_micro_batch_size_per_gpu"]) == (16, 8)
 
 
-def test_auto_that_nothing_fills_is_named():
+def test_unfilled_auto_is_an_error_that_names_the_keys():
     config = changed(optimizer__params__momentum="auto")
     with pytest.raises(ArgumentError) as caught:
-        complete(config, arguments(), SHAPE)
+        complete_config(config, arguments(), SIZES)
     keys = re.findall(r"^- (\S+) is 'auto'", str(caught.value), re.MULTILINE)
     assert keys == [
         "optimizer.params.momentum",
@@ -212,26 +213,26 @@ def test_auto_that_nothing_fills_is_named():
     ]
 
 
-def test_what_cannot_be_filled_is_no_contradiction():
+def test_unfilled_auto_is_not_reported_as_a_contradiction():
     config = {"zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}, "steps_per_print": "auto"}
     with pytest.raises(ArgumentError) as caught:
-        complete(config, arguments(), SHAPE)
+        complete_config(config, arguments(), SIZES)
     said = str(caught.value)
     assert "reduce_bucket_size is 'auto', and the model's config has no `hidden_size`" in said
-    assert "steps_per_print is 'auto', and no argument says it" in said
+    assert "steps_per_print is 'auto', and no argument sets it" in said
     assert "do not agree" not in said
     assert "Write 'auto'" not in said
 
 
-def test_null_is_as_if_left_out():
+def test_null_counts_as_absent():
     config = {"train_batch_size": None, "optimizer": None, "zero_optimization": {"stage": 1, "overlap_comm": None}}
-    completed = complete(config, arguments(), SHAPE)
-    assert completed == complete({"zero_optimization": {"stage": 1}}, arguments(), SHAPE)
+    completed = complete_config(config, arguments(), SIZES)
+    assert completed == complete_config({"zero_optimization": {"stage": 1}}, arguments(), SIZES)
 
 
-def test_only_schedules_of_deepspeed_are_told_the_end_of_the_run():
+def test_total_num_steps_is_not_filled_for_a_torch_schedule():
     config = {"scheduler": {"type": "CosineAnnealingLR", "params": {"T_max": 5}}}
-    assert complete(config, arguments(), SHAPE)["scheduler"] == config["scheduler"]
+    assert complete_config(config, arguments(), SIZES)["scheduler"] == config["scheduler"]
 
 
 @pytest.mark.parametrize(
@@ -239,43 +240,43 @@ def test_only_schedules_of_deepspeed_are_told_the_end_of_the_run():
     [
         ({"zero_optimisation": {"stage": 2}}, "zero_optimisation is unknown; did you mean 'zero_optimization'?"),
         ({"moe": {"enabled": True}}, "moe is unknown."),
-        ({"pipeline": {"stages": 2}}, "pipeline does not go with this run: a pipeline wants"),
-        ({"sequence_parallel_size": 2}, "sequence_parallel_size does not go with this run"),
-        ({"zero_optimization": 2}, 'zero_optimization is 2, and is a section, as {"stage": 2}'),
-        ({"bf16": True}, 'bf16 is True, and is a section, as {"enabled": true}'),
+        ({"pipeline": {"stages": 2}}, "pipeline is not supported: a pipeline needs"),
+        ({"sequence_parallel_size": 2}, "sequence_parallel_size is not supported"),
+        ({"zero_optimization": 2}, 'zero_optimization is 2; give a section, such as {"stage": 2}'),
+        ({"bf16": True}, 'bf16 is True; give a section, such as {"enabled": true}'),
         ({"bf16": {"enabled": "yes"}}, "bf16.enabled is 'yes'; give true, false"),
-        ({"optimizer": "AdamW"}, "optimizer is 'AdamW', and is a section"),
+        ({"optimizer": "AdamW"}, "optimizer is 'AdamW'; give a section"),
         ({"optimizer": {"params": {}}}, "optimizer.type is None; give a name"),
-        ({"optimizer": {"type": "Adam", "params": []}}, "optimizer.params is [], and is a section"),
+        ({"optimizer": {"type": "Adam", "params": []}}, "optimizer.params is []; give a section"),
         ({"optimizer": {"type": "Adam", "parms": {}}}, "optimizer.parms is unknown; did you mean 'params'?"),
-        ({"scheduler": "WarmupLR"}, "scheduler is 'WarmupLR', and is a section"),
-        ({"gradient_clipping": {"value": 1}}, "gradient_clipping is {'value': 1}, and is a single value"),
+        ({"scheduler": "WarmupLR"}, "scheduler is 'WarmupLR'; give a section"),
+        ({"gradient_clipping": {"value": 1}}, "gradient_clipping is {'value': 1}; give a single value"),
         *(
             ({"zero_optimization": {"stage": stage}}, f"stage is {stage!r}; give 0, 1")
             for stage in (-1, 4, "auto", True)
         ),
     ],
 )
-def test_what_is_no_configuration_of_deepspeed_is_named(config, said):
+def test_an_invalid_key_is_an_error_that_names_it(config, said):
     with pytest.raises(ArgumentError) as caught:
-        complete(config, arguments(), SHAPE)
+        complete_config(config, arguments(), SIZES)
     assert said in str(caught.value)
 
 
-def test_everything_wrong_with_the_form_is_told_at_once():
+def test_all_schema_errors_are_reported_together():
     with pytest.raises(ArgumentError) as caught:
-        complete({"bf16": True, "optimizer": "AdamW", "steps": 3}, arguments(), SHAPE)
+        complete_config({"bf16": True, "optimizer": "AdamW", "steps": 3}, arguments(), SIZES)
     assert len(re.findall("^- ", str(caught.value), re.MULTILINE)) == 3
 
 
 @pytest.mark.parametrize("config", [{"tensor_parallel": {"autotp_size": 1}}, {"data_efficiency": {"enabled": False}}])
-def test_ways_that_are_off_may_be_there(config):
-    assert config.items() <= complete(config, arguments(), SHAPE).items()
+def test_a_disabled_unsupported_section_is_allowed(config):
+    assert config.items() <= complete_config(config, arguments(), SIZES).items()
 
 
-def test_the_configuration_given_is_left_alone():
+def test_the_given_configuration_is_not_changed():
     config = read_config(OPEN)
-    complete(config, arguments(), SHAPE._replace(hidden_size=64))
+    complete_config(config, arguments(), replace(SIZES, hidden_size=64))
     assert config == OPEN
     read_config(config)["zero_optimization"]["stage"] = 1
     assert config == OPEN
@@ -290,21 +291,26 @@ def test_a_configuration_is_read_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{\n  "fp16": {"enabled": true,},\n}', r"ds\.json, line 2, column \d+ is no JSON"),
-        ("[1]", "ds.json holds a list; it is a JSON object"),
-        ('{"fp16": {"a": 1, "a": 2}}', r"^DeepSpeed's configuration \S+ds\.json has 'a' twice in one section\.$"),
+        ('{\n  "fp16": {"enabled": true,},\n}', r"ds\.json, line 2, column \d+ is not valid JSON"),
+        ("[1]", "ds.json holds a list; it must be a JSON object"),
+        (
+            '{"fp16": {"a": 1, "a": 2}}',
+            r"^DeepSpeed's configuration \S+ds\.json has 'a' twice in one section; remove one\.$",
+        ),
     ],
-    ids=["no JSON", "no object", "twice"],
+    ids=["not JSON", "not an object", "duplicate key"],
 )
-def test_a_file_that_cannot_be_read_is_named(tmp_path, text, said):
+def test_an_invalid_file_is_an_error_that_names_it(tmp_path, text, said):
     path = tmp_path / "ds.json"
     path.write_text(text)
     with pytest.raises(ArgumentError, match=said):
         read_config(path)
 
 
-@pytest.mark.parametrize(("given", "said"), [(3, "is a int; give a dict"), ("nowhere.json", "nowhere.json cannot be")])
-def test_what_is_no_configuration_is_refused(given, said):
+@pytest.mark.parametrize(
+    ("given", "said"), [(3, "is of type int; give a dict"), ("nowhere.json", "nowhere.json cannot be")]
+)
+def test_a_value_that_is_not_a_configuration_is_refused(given, said):
     with pytest.raises(ArgumentError, match=said):
         read_config(given)
 
@@ -319,11 +325,11 @@ def test_what_is_no_configuration_is_refused(given, said):
         ({}, None),
     ],
 )
-def test_the_width_of_a_model_is_what_its_config_says(config, width):
+def test_hidden_size_comes_from_the_models_config(config, width):
     assert hidden_size_of(SimpleNamespace(config=SimpleNamespace(**config))) == width
 
 
-def test_a_model_without_a_config_has_no_width():
+def test_a_model_without_a_config_has_no_hidden_size():
     assert hidden_size_of(object()) is None
 
 

@@ -1,4 +1,4 @@
-"""fairscale's FullyShardedDataParallel on two processes against DDP, with pretended streams where there is no GPU."""
+"""fairscale's FullyShardedDataParallel on two ranks against DDP, with fake CUDA streams on the CPU."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ FairscaleFSDP = fairscale_fsdp.FairscaleFSDP
 PROGRAM = Path(__file__).with_name("fairscale_fsdp_program.py")
 WAYS = ["2", "3", "3-offload", "root"]
 TRAINED = [*((way, "") for way in WAYS), ("2", "-2"), ("3-offload", "-2")]
-"""Runs that have their like among those of DDP: whole, and with gradients of two batches."""
+"""Runs with a DDP run to compare to: plain, and with gradient accumulation over two batches (`-2`)."""
 
 two_processes = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
 
@@ -33,19 +33,19 @@ def start(top, *words):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """All runs of the program."""
+    """The folder with all runs of the program."""
     return start(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
 def end(runs):
-    """What a run ended with, by its name."""
+    """A function that returns the results of a run by name."""
     return lambda name: torch.load(runs / name / "end.pt")
 
 
 @pytest.fixture(scope="module")
 def weights(runs):
-    """The weights that a run ended with, by its name."""
+    """A function that returns the final weights of a run by name."""
     return lambda name: load_file(runs / name / "final" / "model.safetensors")
 
 
@@ -53,32 +53,32 @@ class TestTwoProcesses:
     pytestmark = two_processes
 
     @pytest.mark.parametrize(("way", "suffix"), TRAINED)
-    def test_every_way_ends_with_the_weights_of_ddp(self, end, weights, way, suffix):
+    def test_every_way_reaches_the_weights_of_ddp(self, end, weights, way, suffix):
         assert farthest(weights(way + suffix), weights("ddp" + suffix)) <= 2e-5
         assert end(way + suffix)["norms"] == pytest.approx(end("ddp" + suffix)["norms"], rel=1e-6)
         assert end(way + suffix)["losses"] == pytest.approx(end("ddp" + suffix)["losses"], rel=1e-5)
         assert max(end("ddp")["norms"]) > 0.5  # clipping is at work
 
-    def test_it_holds_half_of_what_ddp_holds(self, end):
+    def test_each_rank_holds_half_of_ddps_memory(self, end):
         (mine,), (theirs,) = end("lean")["memory"], end("ddp")["memory"]
         assert mine < 0.6 * theirs
 
     @pytest.mark.parametrize("way", [*WAYS, "lean"])
-    def test_each_row_is_evaluated_once_and_in_order(self, end, way):
+    def test_each_sample_is_evaluated_once_and_in_order(self, end, way):
         assert end(way)["labels"] == [data().labels] * 2
         assert end(way)["eval_losses"] == pytest.approx(end("ddp")["eval_losses"], rel=1e-5)
 
     @pytest.mark.parametrize("way", ["3", "3-offload"])
-    def test_a_resumed_run_ends_like_an_unbroken_one(self, end, weights, way):
+    def test_a_resumed_run_equals_an_uninterrupted_one(self, end, weights, way):
         assert same(weights(f"{way}-resumed"), weights(way))
         assert end(f"{way}-resumed")["losses"] == end(way)["losses"]
 
-    @pytest.mark.parametrize("runs_on", ["ddp-to-3", "3-to-ddp", "3-to-stage3"])
-    def test_what_one_way_wrote_another_resumes(self, weights, runs_on):
-        assert farthest(weights(runs_on), weights("ddp")) <= 2e-5
+    @pytest.mark.parametrize("switched", ["ddp-to-3", "3-to-ddp", "3-to-stage3"])
+    def test_a_checkpoint_resumes_with_another_way_to_shard(self, weights, switched):
+        assert farthest(weights(switched), weights("ddp")) <= 2e-5
 
     @pytest.mark.parametrize("way", WAYS)
-    def test_model_and_optimizer_are_saved_whole(self, runs, way):
+    def test_model_and_optimizer_are_saved_unsharded(self, runs, way):
         folder = runs / way / "checkpoint-8"
         assert [path.name for path in folder.glob("*odel*")] == ["model.safetensors"]
         Net().load_state_dict(load_file(folder / "model.safetensors"), strict=True)
@@ -88,17 +88,17 @@ class TestTwoProcesses:
         assert mine["state"].keys() == theirs["state"].keys()
         assert all(farthest(mine["state"][number], theirs["state"][number]) <= 2e-5 for number in mine["state"])
 
-    def test_weights_keep_their_names_while_they_are_split(self, runs):
+    def test_sharded_weights_keep_their_names(self, runs):
         found = torch.load(runs / "names.pt")
         assert found["names"] == [name for name, _ in Net().named_parameters()]
         assert found["keys"] == [*Net().state_dict()]
         assert found["blocks"] == 2
 
-    def test_fairscale_hears_of_each_gradient_once_a_step(self, runs):
+    def test_the_gradient_hook_runs_once_per_weight_and_step(self, runs):
         found = torch.load(runs / "names.pt")
-        assert found["heard"] == 8 * len(found["names"])
+        assert found["calls"] == 8 * len(found["names"])
 
-    def test_a_split_model_is_evaluated_before_and_after_training_and_trained_on(self, end, weights):
+    def test_a_sharded_model_is_evaluated_before_and_after_training(self, end, weights):
         mine, theirs = end("3-offload-long"), end("ddp-long")
         for name in ("before", "after"):
             assert mine[name] == pytest.approx(theirs[name], rel=1e-5)
@@ -107,15 +107,15 @@ class TestTwoProcesses:
         assert farthest(weights("3-offload-long"), weights("ddp-long")) <= 2e-5
 
     @pytest.mark.parametrize("what", ["scaled", "failed"])
-    def test_a_scaled_loss_and_an_error_in_backward_change_nothing(self, end, weights, what):
+    def test_a_scaled_loss_and_an_error_in_backward_do_not_change_the_weights(self, end, weights, what):
         assert farthest(weights(f"3-{what}"), weights(f"ddp-{what}")) <= 2e-5
         assert end(f"3-{what}")["norms"] == pytest.approx(end(f"ddp-{what}")["norms"], rel=1e-5)
 
-    def test_frozen_blocks_are_thawed(self, weights):
+    def test_frozen_blocks_are_unfrozen(self, weights):
         assert farthest(weights("3-thawed"), weights("ddp-thawed")) < 1e-3
         assert farthest(weights("ddp-thawed"), weights("ddp")) > 1e-2
 
-    def test_a_model_of_transformers_is_split_by_its_own_blocks_and_recomputed(self, runs, weights):
+    def test_a_transformers_model_is_sharded_by_block_with_gradient_checkpointing(self, runs, weights):
         assert farthest(weights("words-3"), weights("words-ddp")) <= 2e-5
         loaded = type(language_model()).from_pretrained(runs / "words-3" / "final")
         assert loaded.lm_head.weight is loaded.transformer.wte.weight
@@ -124,29 +124,29 @@ class TestTwoProcesses:
         ("what", "said"),
         [
             ("optimizer", "`optimizers` has an optimizer of the whole weights"),
-            ("adafactor", "Adafactor looks at the shape of a weight"),
-            ("average", "EMA does not go with FairscaleFSDP"),
-            ("half evaluation", "HalfEvaluation does not go with FairscaleFSDP"),
+            ("adafactor", "Adafactor depends on the shape of a weight"),
+            ("average", "EMA does not work with FairscaleFSDP"),
+            ("half evaluation", "HalfEvaluation does not work with FairscaleFSDP"),
             ("bf16", "not supported with bf16; leave the word 'fairscale' out"),
-            ("compile", "Compile does not go with FairscaleFSDP"),
+            ("compile", "Compile does not work with FairscaleFSDP"),
             ("batch size", "`auto_find_batch_size`"),
             ("generate", "`predict_with_generate` uses weights outside of forward"),
             ("half weights", "start.weight is torch.bfloat16"),
             ("no values", "on meta"),
-            ("split already", "Net was split by another trainer's FairscaleFSDP"),
+            ("already sharded", "Net was sharded by another trainer's FairscaleFSDP"),
             ("state of sgd", "of another optimizer than AdamW"),
             ("words without cuda", "works on CUDA only, and this run is on cpu: leave the word 'fairscale' out"),
             ("callback without cuda", "works on CUDA only, and this run is on cpu: leave the word 'fairscale' out"),
         ],
     )
-    def test_what_cannot_work_is_refused(self, runs, what, said):
+    def test_unsupported_settings_are_refused(self, runs, what, said):
         assert said in torch.load(runs / "errors.pt")[what]
 
 
 @pytest.mark.gpu
 @pytest.mark.world_size(2)
 @pytest.mark.timeout(300)
-def test_on_gpus_it_ends_with_the_weights_of_ddp(tmp_path):
+def test_on_gpus_it_reaches_the_weights_of_ddp(tmp_path):
     if torch.cuda.device_count() < 2:
         pytest.skip("there are no two GPUs")
     start(tmp_path, "cuda")
@@ -163,17 +163,17 @@ def test_on_gpus_it_ends_with_the_weights_of_ddp(tmp_path):
     assert 0 < farthest(final("half"), final("3")) < 0.1
 
 
-# How it is spelt.
+# Arguments and composition.
 
 
 @pytest.fixture
-def several(monkeypatch):
-    """Be one of two processes."""
+def two_ranks(monkeypatch):
+    """Set the environment of rank 0 of two."""
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.usefixtures("several")
+@pytest.mark.usefixtures("two_ranks")
 @pytest.mark.parametrize(
     ("words", "fields"),
     [
@@ -184,7 +184,7 @@ def several(monkeypatch):
     ],
     ids=str,
 )
-def test_words_become_fields(monkeypatch, words, fields):
+def test_the_words_of_sharded_ddp_set_the_fields(monkeypatch, words, fields):
     monkeypatch.setattr(fairscale_fsdp, "has_cuda", lambda device: True)
     args = TrainingArguments(use_cpu=True, sharded_ddp=words)
     assert args.way_to_shard == "fairscale_fsdp"
@@ -193,14 +193,14 @@ def test_words_become_fields(monkeypatch, words, fields):
     assert ways == [FairscaleFSDP(**fields)]
 
 
-@pytest.mark.usefixtures("several")
-def test_without_cuda_the_words_are_refused_before_anything_is_built():
+@pytest.mark.usefixtures("two_ranks")
+def test_without_cuda_fairscale_is_refused_before_anything_is_built():
     with pytest.raises(ArgumentError, match=r"works on CUDA only.* PyTorch's FSDP2 does the same"):
         found_callbacks(TrainingArguments(use_cpu=True, sharded_ddp="zero_dp_3 fairscale"))
 
 
-def test_one_process_splits_nothing():
-    with pytest.raises(ArgumentError, match="a single one: start the program with torchrun"):
+def test_a_single_process_is_refused():
+    with pytest.raises(ArgumentError, match="a single process: start N of 2 or more ranks with `torchrun"):
         found_callbacks(TrainingArguments(use_cpu=True, sharded_ddp="zero_dp_3 fairscale"))
 
 
@@ -209,7 +209,7 @@ def test_one_process_splits_nothing():
     [
         (
             {"sharded_ddp": "fairscale"},
-            "can't work on its own: it goes with zero_dp_2 or zero_dp_3, as in 'zero_dp_2 fairscale'",
+            "can't work on its own. Add zero_dp_2 or zero_dp_3, as in 'zero_dp_2 fairscale'",
         ),
         ({"sharded_ddp": "simple fairscale"}, "is not compatible with any other option"),
         ({"sharded_ddp": "zero_dp_3 fairscle"}, "did you mean 'fairscale'?"),
@@ -217,18 +217,18 @@ def test_one_process_splits_nothing():
             {"sharded_ddp": "zero_dp_3 fairscale", "bf16": True},
             "does not work with `bf16`; remove the word 'fairscale'",
         ),
-        ({"sharded_ddp": "zero_dp_3 fairscale", "sharding_degree": 2}, "leave the word 'fairscale' out"),
-        ({"sharded_ddp": "zero_dp_3 fairscale", "fsdp": True}, "are different ways"),
+        ({"sharded_ddp": "zero_dp_3 fairscale", "sharding_degree": 2}, "remove the word 'fairscale'"),
+        ({"sharded_ddp": "zero_dp_3 fairscale", "fsdp": True}, "select different sharding strategies"),
     ],
     ids=str,
 )
-def test_what_cannot_be_meant_is_refused(given, said):
+def test_invalid_words_and_combinations_are_refused(given, said):
     with pytest.raises(ArgumentError) as error:
         TrainingArguments(use_cpu=True, **given)
     assert said in str(error.value)
 
 
-def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch):
+def test_the_error_about_a_missing_package_names_its_extra(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("fairscale.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fairscale", None)

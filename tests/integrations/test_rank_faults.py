@@ -100,8 +100,8 @@ def test_one_that_fails_before_it_trains_is_named_by_the_one_that_trains(ends):
     assert raised["codes"] == [[1, 1]]
     assert error_of(raised["said"][1]) == "ValueError: boom"
     assert failure_of(raised["said"][0]) == (
-        "Rank 1 failed in its program: ValueError: boom. Meanwhile rank 0 was waiting in comparing what processes are "
-        "told after step 0."
+        "Rank 1 failed in its program: ValueError: boom. Meanwhile rank 0 was waiting in comparing arguments and "
+        "callbacks after step 0."
     )
 
 
@@ -151,8 +151,8 @@ def test_one_that_cannot_write_its_part_is_named_by_the_other(ends):
     [
         ("killed", 0, "backward of step 3"),
         ("written", 1, "a save after step 4"),
-        ("killed before", 0, "comparing what processes are told after step 0"),
-        ("orphaned", 1, "agreeing on what was asked for after step 3"),
+        ("killed before", 0, "comparing arguments and callbacks after step 0"),
+        ("orphaned", 1, "agreeing on requests after step 3"),
     ],
 )
 def test_one_that_is_killed_is_said_to_be_gone(ends, name, dead, where):
@@ -161,8 +161,9 @@ def test_one_that_is_killed_is_said_to_be_gone(ends, name, dead, where):
     codes[dead] = -9
     assert killed["codes"] == [codes]
     assert failure_of(killed["said"][1 - dead]) == (
-        f"Rank {dead} is gone without a word (killed, for want of memory perhaps, ended early, or crashed, as where "
-        f"processes send different things), while rank {1 - dead} was waiting in {where}."
+        f"Rank {dead} is gone without an error report. It was killed (perhaps because memory ran out), exited early, "
+        "or crashed (perhaps because the ranks ran different collectives). Meanwhile rank "
+        f"{1 - dead} was waiting in {where}."
     )
 
 
@@ -174,7 +175,8 @@ def test_one_that_hangs_is_said_to_hang_when_the_time_is_up(ends, name, hangs, w
     hung = ends[name]
     assert hung["codes"][0][1 - hangs] == 1
     assert failure_of(hung["said"][1 - hangs]) == (
-        f"Rank {hangs} left no word and lives: it may hang, while rank {1 - hangs} was waiting in {where}, for the "
+        f"Rank {hangs} is alive and sent no error report: it may hang. Meanwhile rank {1 - hangs} was waiting in "
+        f"{where}, for the "
         f"{PATIENCE} seconds that `ddp_timeout` allows."
     )
     assert hung["told"] >= PATIENCE
@@ -192,7 +194,7 @@ def test_a_signal_at_any_moment_ends_both_with_its_code_and_loses_nothing(ends, 
 
 def test_torchrun_starts_a_run_again_that_lost_a_process(ends, folder, tmp_path):
     said = run(*TORCHRUN, "--max-restarts=3", HERE / "restart_program.py", tmp_path, "5", timeout=200)
-    assert "Rank 1 is gone without a word" in said
+    assert "Rank 1 is gone without an error report" in said
     assert (tmp_path / "starts-0").read_text().split() == ["started", "started"]
     assert json.loads((tmp_path / "run_status.json").read_text())["status"] == "done"
     for rank in range(2):

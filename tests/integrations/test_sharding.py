@@ -227,20 +227,20 @@ class TestTwoProcesses:
     @pytest.mark.parametrize(
         ("what", "said"),
         [
-            ("simple optimizer", "`optimizers` has a SGD, and ShardedDDP makes one of its own"),
+            ("simple optimizer", "`optimizers` has a SGD, and ShardedDDP builds one on each rank"),
             ("stage1 optimizer", "`optimizer_cls_and_kwargs="),
             ("fsdp optimizer", "`optimizers` has an optimizer of the whole weights"),
             ("half", "`bf16_full_eval`"),
             ("batch size", "`auto_find_batch_size`"),
-            ("degree", "FSDP(degree=3) does not divide the 2 processes"),
-            ("stage1 degree", "ShardedOptimizer(degree=3) does not divide the 2 processes"),
-            ("scaler", "give `fp16=True`"),
+            ("degree", "FSDP(degree=3) does not divide the world size 2"),
+            ("stage1 degree", "ShardedOptimizer(degree=3) does not divide the world size 2"),
+            ("scaler", "set `fp16=True`"),
             ("class", "did you mean 'Block'?"),
             ("empty", "With `fsdp=True` they are made"),
-            ("never filled", "nothing gave values to weight"),
-            ("number", "scale is a single number"),
+            ("never filled", "these tensors have no values: weight"),
+            ("number", "scale has no dimension along which FSDP can shard it"),
             ("types", "torch.float32 (weight) and torch.float64 (scale): convert the model"),
-            ("hook", "weight has a hook on its gradient"),
+            ("hook", "weight has a gradient hook"),
             ("too few", "leave `sharded_ddp` out"),
         ],
     )
@@ -317,25 +317,25 @@ def test_stage_1_stands_beside_ddp():
 @pytest.mark.parametrize("sharding", ["stage1", "stage3"])
 def test_one_process_alone_holds_all_and_that_is_told(sharding, caplog):
     assert [type(callback).__name__ for callback in built(sharding=sharding, sharding_degree=1)] == ["DDP"]
-    assert "`sharding_degree=1` splits nothing" in caplog.text
+    assert "`sharding_degree=1` shards nothing" in caplog.text
 
 
 @pytest.mark.usefixtures("several")
 def test_keys_of_the_first_fsdp_are_told_to_change_nothing(caplog):
     built(fsdp=True, fsdp_config={"use_orig_params": True, "backward_prefetch": "BACKWARD_PRE"})
-    assert "use_orig_params, backward_prefetch: of no effect" in caplog.text
+    assert "use_orig_params, backward_prefetch has no effect" in caplog.text
 
 
 def test_a_file_is_as_good_as_a_dict(tmp_path):
     path = tmp_path / "fsdp.json"
     path.write_text('{"fsdp_min_num_params": 7}')
-    assert TrainingArguments(fsdp=True, fsdp_config=str(path)).splitting.wrap == 7
+    assert TrainingArguments(fsdp=True, fsdp_config=str(path)).fsdp_options.wrap == 7
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"sharded_ddp": "offload"}, "can't work on its own: it goes with zero_dp_2 or zero_dp_3"),
+        ({"sharded_ddp": "offload"}, "can't work on its own. Add zero_dp_2 or zero_dp_3"),
         ({"sharded_ddp": "simple offload"}, "`--sharded_ddp simple` is not compatible with any other option"),
         (
             {"sharded_ddp": "zero_dp_2 zero_dp_3"},
@@ -343,26 +343,26 @@ def test_a_file_is_as_good_as_a_dict(tmp_path):
         ),
         ({"sharded_ddp": "zero_dp3"}, "did you mean 'zero_dp_3'?"),
         ({"sharded_ddp": "simple", "bf16": True}, "does not work with `bf16`; use `sharding='stage1'`"),
-        ({"sharded_ddp": "simple", "sharding_degree": 2}, "splits over all processes"),
-        ({"sharded_ddp": "simple", "deepspeed": {"a": 1}}, "are different ways"),
-        ({"sharded_ddp": "zero_dp_2", "fsdp": True}, "are different ways"),
-        ({"sharding_degree": 2}, "neither is given"),
+        ({"sharded_ddp": "simple", "sharding_degree": 2}, "shards over all ranks"),
+        ({"sharded_ddp": "simple", "deepspeed": {"a": 1}}, "select different sharding strategies"),
+        ({"sharded_ddp": "zero_dp_2", "fsdp": True}, "select different sharding strategies"),
+        ({"sharding_degree": 2}, "it applies to `sharding` and `fsdp` only"),
         ({"fsdp": "offload"}, "as in 'full_shard offload'"),
-        ({"fsdp": "full_shard shard_grad_op"}, "give one of 'full_shard' and 'shard_grad_op'"),
+        ({"fsdp": "full_shard shard_grad_op"}, "set only one of 'full_shard' and 'shard_grad_op'"),
         ({"fsdp": "full_shrad"}, "did you mean 'full_shard'?"),
-        ({"fsdp": "no_shard"}, "leave `fsdp` out, and DDP trains"),
+        ({"fsdp": "no_shard"}, "remove `fsdp`, and DDP trains"),
         ({"fsdp": True, "fsdp_config": {"reshard_after_foward": True}}, "did you mean 'reshard_after_forward'?"),
-        ({"fsdp": True, "fsdp_config": {"version": 1}}, "leave it out"),
-        ({"fsdp": True, "fsdp_config": {"xla": True}}, "there is no XLA here"),
-        ({"fsdp": True, "fsdp_config": {"cpu_offload": "yes"}}, "give true or false"),
-        ({"fsdp": True, "fsdp_config": {"min_num_params": -1}}, "give a number of weights"),
-        ({"fsdp": True, "fsdp_config": {"sync_module_states": False}}, "the weights of the first"),
+        ({"fsdp": True, "fsdp_config": {"version": 1}}, "`fully_shard` is version 2. Remove the key."),
+        ({"fsdp": True, "fsdp_config": {"xla": True}}, "XLA is not supported"),
+        ({"fsdp": True, "fsdp_config": {"cpu_offload": "yes"}}, "set it to true or false"),
+        ({"fsdp": True, "fsdp_config": {"min_num_params": -1}}, "set it to a number of weights"),
+        ({"fsdp": True, "fsdp_config": {"sync_module_states": False}}, "the weights of rank 0"),
         ({"fsdp": True, "fsdp_config": {"state_dict_type": "LOCAL_STATE_DICT"}}, "SHARDED_STATE_DICT"),
         ({"fsdp": True, "fsdp_config": {"mixed_precision": "bf32"}}, "Known: bf16, fp16, no."),
         ({"fsdp": True, "fsdp_config": {"auto_wrap_policy": "SIZE_BASED_WRAP"}}, "no 'min_num_params'"),
         (
             {"fsdp": True, "fsdp_config": {"min_num_params": 1, "transformer_layer_cls_to_wrap": "A"}},
-            "two ways to say what is gathered at once",
+            "two ways to select the units that are gathered",
         ),
     ],
     ids=str,
@@ -375,7 +375,7 @@ def test_what_cannot_be_meant_is_refused(given, said):
 
 @pytest.mark.parametrize("given", [*WAYS.values()][1:], ids=str)
 def test_a_single_process_splits_nothing(given, tmp_path):
-    with pytest.raises(ArgumentError, match="single one: start the program with torchrun --nproc_per_node=N, N of 2"):
+    with pytest.raises(ArgumentError, match="single process: start N of 2 or more ranks with `torchrun --standalone"):
         build(tmp_path, **given)
 
 
@@ -390,7 +390,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch):
 
 @pytest.mark.parametrize("kind", [FSDP, ShardedOptimizer])
 def test_a_degree_of_one_is_no_degree(kind):
-    with pytest.raises(ArgumentError, match="at least 2 processes"):
+    with pytest.raises(ArgumentError, match="set it to 2 or more ranks"):
         kind(degree=1)
 
 

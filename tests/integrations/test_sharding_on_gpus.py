@@ -1,4 +1,4 @@
-"""Splitting optimizer states, gradients and weights over two GPUs, in every spelling, against DDP."""
+"""Sharding optimizer states, gradients and weights over two GPUs, with every argument for it, against DDP."""
 
 from pathlib import Path
 
@@ -10,12 +10,12 @@ from sharding_toys import IN_OTHER_WORDS, WAYS, data, farthest
 
 pytestmark = [pytest.mark.gpu, pytest.mark.world_size(2), pytest.mark.timeout(600)]
 
-SPLIT = [name for name in WAYS if name != "ddp"]
+SHARDED = [name for name in WAYS if name != "ddp"]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """What the trainings of every way left."""
+    """The folder with the runs of every way to shard."""
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two CUDA devices")
     top = tmp_path_factory.mktemp("runs")
@@ -24,9 +24,9 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("way", "suffix"), [*((way, "") for way in SPLIT), *((way, "-2") for way in SPLIT if way not in IN_OTHER_WORDS)]
+    ("way", "suffix"), [*((way, "") for way in SHARDED), *((way, "-2") for way in SHARDED if way not in IN_OTHER_WORDS)]
 )
-def test_every_way_ends_near_ddp_and_holds_less(runs, way, suffix):
+def test_every_way_reaches_ddps_weights_with_less_memory(runs, way, suffix):
     mine, theirs = (load_file(runs / (name + suffix) / "final" / "model.safetensors") for name in (way, "ddp"))
     assert farthest(mine, theirs) <= 2e-5
     own, whole = (torch.load(runs / (name + suffix) / "end.pt", map_location="cpu") for name in (way, "ddp"))
@@ -35,6 +35,6 @@ def test_every_way_ends_near_ddp_and_holds_less(runs, way, suffix):
 
 
 @pytest.mark.parametrize("way", ["ddp", "simple", "stage1", "stage2", "stage3", "stage3-offload"])
-def test_a_resumed_run_ends_like_an_unbroken_one(runs, way):
+def test_a_resumed_run_equals_an_uninterrupted_one(runs, way):
     mine, whole = (load_file(runs / name / "final" / "model.safetensors") for name in (f"{way}-resumed", way))
     assert farthest(mine, whole) <= 1e-6

@@ -87,13 +87,17 @@ def test_weights_without_gradients_stay_as_they_are(ends):
 @pytest.mark.parametrize(
     ("case", "ways", "said"),
     [
-        ("past", 3, "ModelError: A batch was learned from without calling the model inside of "),
-        ("made", 2, "Powers of its own, and of the one that `create_optimizer` made it cannot read back power: give"),
-        ("two modes", 2, "ArgumentError: TwoModes trains other weights than it evaluates, and with Sharded"),
-        ("mixed", 2, "in one piece, which takes one type, and there are 20 of float32 and 2 of float64: give all"),
+        ("past", 3, "ModelError: A step computed gradients without calling the "),
+        (
+            "made",
+            2,
+            "a Powers on each rank, but cannot read power from the optimizer that `create_optimizer` built: pass",
+        ),
+        ("two modes", 2, "ArgumentError: TwoModes evaluates other weights than it trains, and with Sharded"),
+        ("mixed", 2, "in one tensor, which needs one dtype, and there are 20 of float32 and 2 of float64: convert"),
         ("sparse", 1, "ModelError: ShardedDDP averages dense gradients only"),
-        ("low rank", 1, "ModelError: The last step did not use all weights, and DDP(comm_hook='powersgd') waits"),
-        ("static", 1, "ArgumentError: DDP(static_graph=True) goes with steps of one batch"),
+        ("low rank", 1, "ModelError: The last step did not use all weights, but DDP(comm_hook='powersgd') waits"),
+        ("static", 1, "ArgumentError: DDP(static_graph=True) needs steps of one batch"),
     ],
     ids=str,
 )

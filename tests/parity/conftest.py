@@ -1,4 +1,4 @@
-"""What the tests of parity share: the toys of the engine's tests, and a garbage collector that has little to do."""
+"""Fixtures of the parity suite: the helpers of the engine's tests, and a frozen garbage collector."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))  # where the toys are, whichever tests are run
+sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))  # for `engine_toys`, whichever tests are selected
 
 
 @pytest.fixture(scope="module", autouse=True)
-def little_to_collect() -> Iterator[None]:
-    """Keep the garbage collector from what is imported: their trainer calls it, for half the time of a run."""
+def frozen_garbage_collector() -> Iterator[None]:
+    """Exclude imported modules from garbage collection, which transformers' Trainer starts for half of its time."""
     import transformers
 
-    assert transformers.Trainer  # which is imported when it is asked for
+    assert transformers.Trainer  # transformers imports it lazily
     gc.collect()
     gc.freeze()
     yield

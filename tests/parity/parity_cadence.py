@@ -1,4 +1,4 @@
-"""Cases about when: logs, evaluations, checkpoints, and the best model among them."""
+"""Cases about the intervals of logs, evaluations and checkpoints, and about the best model."""
 
 from __future__ import annotations
 
@@ -16,110 +16,126 @@ POISONED = {"model": Poisoned, "train_dataset": poisoned(TRAIN_ROWS), "eval_data
 
 
 def steps(what: str, every: float, **more: Any) -> dict[str, Any]:
-    """Arguments that have logs, evaluations or checkpoints every so many steps."""
+    """Return the arguments for logs, evaluations or checkpoints every `every` steps."""
     name = {"log": "logging", "evaluate": "eval", "save": "save"}[what]
     return {f"{name}_strategy": "steps", f"{name}_steps": every, **more}
 
 
 LOGS = {
-    "logs every other step": Case(steps("log", 2), QUICK, about="The loss is a mean over the steps since the last."),
-    "logs that leave a rest": Case(
-        steps("log", 5), QUICK, about="The last two steps are logged here.", differs="last window"
+    "logs every two steps": Case(
+        steps("log", 2), QUICK, about="The loss is the mean over the steps since the last log."
     ),
-    "logs that leave a rest, and evaluations": Case(
+    "logs with a remainder": Case(
+        steps("log", 5), QUICK, about="trainbus also logs the last two steps.", differs="last window"
+    ),
+    "logs with a remainder, and evaluations": Case(
         {**steps("log", 5), "eval_strategy": "epoch", "gradient_accumulation_steps": 2, "num_train_epochs": 4},
         MEASURED,
-        about="The rest is logged before the last evaluation.",
+        about="The remainder is logged before the last evaluation.",
         differs="last window",
     ),
-    "logs rarer than steps": Case(
-        steps("log", 500), QUICK, about="The default: a short run is one window.", differs="last window"
+    "logging_steps longer than the run": Case(
+        steps("log", 500), QUICK, about="The default. A short run is one log window.", differs="last window"
     ),
-    "logs at shares of the run": Case(steps("log", 0.25), QUICK, about="A quarter of twelve steps."),
-    "logs at shares, rounded up": Case(steps("log", 0.3), QUICK, about="Four steps."),
-    "logs at epochs": Case({"logging_strategy": "epoch"}, QUICK, about="Two logs."),
-    "logs at epochs, the last one broken off": Case(
+    "logging_steps as a ratio": Case(steps("log", 0.25), QUICK, about="A quarter of twelve steps."),
+    "logging_steps as a ratio, rounded up": Case(steps("log", 0.3), QUICK, about="Four steps."),
+    "logs per epoch": Case({"logging_strategy": "epoch"}, QUICK, about="Two logs."),
+    "logs per epoch, last epoch incomplete": Case(
         {"logging_strategy": "epoch", "max_steps": 8}, QUICK, about="The end of the run ends an epoch."
     ),
     "no logs": Case({"logging_strategy": "no"}, QUICK, about="Only the summary."),
-    "the first step logged": Case(
+    "first step logged": Case(
         {**steps("log", 4), "logging_first_step": True}, QUICK, about="The next window has three steps."
     ),
-    "the first step logged, beside epochs": Case(
-        {"logging_strategy": "epoch", "logging_first_step": True}, QUICK, about="Whatever the strategy."
+    "first step logged, logs per epoch": Case(
+        {"logging_strategy": "epoch", "logging_first_step": True}, QUICK, about="It applies to every logging strategy."
     ),
-    "a loss that is not a number, left out": Case(
-        {"logging_nan_inf_filter": True, "logging_steps": 3}, POISONED, about="The average stands in its place."
+    "NaN loss filtered": Case(
+        {"logging_nan_inf_filter": True, "logging_steps": 3}, POISONED, about="The average replaces the loss."
     ),
-    "a loss that is not a number, shown": Case(
-        {"logging_nan_inf_filter": False, "logging_steps": 3}, POISONED, about="The window that has it is not a number."
+    "NaN loss not filtered": Case(
+        {"logging_nan_inf_filter": False, "logging_steps": 3}, POISONED, about="The window with the NaN loss is NaN."
     ),
-    "a loss that is not a number": Case(
-        {"logging_steps": 3}, POISONED, about="It is shown unless the filter is asked for.", differs="not a number"
+    "NaN loss by default": Case(
+        {"logging_steps": 3}, POISONED, about="trainbus logs it unless the filter is on.", differs="NaN loss"
     ),
 }
-"""When the training loss is logged, and what it is."""
+"""Cases about logging the training loss."""
 
 EVALUATIONS = {
-    "evaluated every few steps": Case(steps("evaluate", 3), MEASURED, about="The log has the metrics in their place."),
-    "evaluated as often as logged": Case(
-        {**steps("log", 4), "eval_strategy": "steps"}, MEASURED, about="Left out, `eval_steps` follows `logging_steps`."
+    "evaluation every three steps": Case(
+        steps("evaluate", 3), MEASURED, about="The metrics are in the log in the correct order."
     ),
-    "evaluated at the end though it is no multiple": Case(
-        steps("evaluate", 5), MEASURED, about="The end of the run is evaluated."
+    "evaluation at logging_steps": Case(
+        {**steps("log", 4), "eval_strategy": "steps"}, MEASURED, about="An absent `eval_steps` follows `logging_steps`."
     ),
-    "evaluated at shares of the run": Case(steps("evaluate", 0.25), MEASURED, about="A quarter of twelve steps."),
-    "evaluated each epoch": Case({"eval_strategy": "epoch"}, MEASURED, about="Two evaluations."),
-    "evaluated each epoch, the last one broken off": Case(
-        {"eval_strategy": "epoch", "num_train_epochs": 1.4}, MEASURED, about="Also where the run ends in an epoch."
+    "evaluation at the end": Case(
+        steps("evaluate", 5), MEASURED, about="The end of the run is evaluated, although it is not a multiple."
     ),
-    "evaluated from a step on": Case(steps("evaluate", 2, eval_delay=5), MEASURED, about="First at step six."),
-    "evaluated from a step that is due": Case(steps("evaluate", 2, eval_delay=6), MEASURED, about="First at step six."),
-    "evaluated from an epoch on": Case(
-        {"eval_strategy": "epoch", "eval_delay": 1.5, "num_train_epochs": 3}, MEASURED, about="First after the second."
+    "eval_steps as a ratio": Case(steps("evaluate", 0.25), MEASURED, about="A quarter of twelve steps."),
+    "evaluation per epoch": Case({"eval_strategy": "epoch"}, MEASURED, about="Two evaluations."),
+    "evaluation per epoch, last epoch incomplete": Case(
+        {"eval_strategy": "epoch", "num_train_epochs": 1.4},
+        MEASURED,
+        about="The run ends inside an epoch and is evaluated.",
     ),
-    "evaluated later than the run lasts": Case(
-        steps("evaluate", 2, eval_delay=50), MEASURED, about="Never, not even at the end."
+    "eval_delay in steps": Case(
+        steps("evaluate", 2, eval_delay=5), MEASURED, about="The first evaluation is at step six."
     ),
-    "evaluated on start": Case(
-        {**steps("evaluate", 6), "eval_on_start": True}, {"compute_metrics": accuracy}, about="It draws nothing."
+    "eval_delay on an evaluation step": Case(
+        steps("evaluate", 2, eval_delay=6), MEASURED, about="The first evaluation is at step six."
     ),
-    "evaluated on start alone": Case({"eval_on_start": True}, MEASURED, about="Beside the strategy `no`."),
-    "evaluated from the last step on": Case(
-        steps("evaluate", 5, eval_delay=12), MEASURED, about="The end counts, though it is no multiple."
+    "eval_delay in epochs": Case(
+        {"eval_strategy": "epoch", "eval_delay": 1.5, "num_train_epochs": 3},
+        MEASURED,
+        about="The first evaluation is after the second epoch.",
     ),
-    "evaluated, and not logged": Case(
-        steps("evaluate", 4, logging_strategy="no"), MEASURED, about="Evaluations are in the log all the same."
+    "eval_delay longer than the run": Case(
+        steps("evaluate", 2, eval_delay=50), MEASURED, about="There is no evaluation, not even at the end."
     ),
-    "all at shares that do not divide": Case(
+    "evaluation on start": Case(
+        {**steps("evaluate", 6), "eval_on_start": True},
+        {"compute_metrics": accuracy},
+        about="It draws no random numbers.",
+    ),
+    "evaluation only on start": Case({"eval_on_start": True}, MEASURED, about='It works with `eval_strategy="no"`.'),
+    "eval_delay at the last step": Case(
+        steps("evaluate", 5, eval_delay=12), MEASURED, about="The end is evaluated, although it is not a multiple."
+    ),
+    "evaluation without logs": Case(
+        steps("evaluate", 4, logging_strategy="no"), MEASURED, about="The log has the metrics of evaluations."
+    ),
+    "all intervals as ratios": Case(
         {**steps("log", 0.5), **steps("evaluate", 0.3), **steps("save", 0.4), "max_steps": 7},
         MEASURED,
-        about="Shares are rounded up, each for itself.",
+        about="Each ratio is rounded up on its own.",
         differs="last window",
     ),
-    "several datasets": Case(
+    "several evaluation datasets": Case(
         {"eval_strategy": "epoch"},
         {**MEASURED, "eval_dataset": {"easy": sentences(9, 1), "hard": sentences(5, 2)}},
-        about="An entry for each in the log, named.",
+        about="The log has one entry per dataset, with its name.",
     ),
 }
-"""When the model is evaluated."""
+"""Cases about the moments of evaluations."""
 
 CHECKPOINTS = {
-    "saved every few steps": Case(steps("save", 5), QUICK, about="And at the end."),
-    "saved at shares of the run": Case(steps("save", 0.5), QUICK, about="The middle and the end."),
-    "saved each epoch": Case({"save_strategy": "epoch"}, QUICK, about="Two checkpoints."),
-    "two checkpoints kept": Case(steps("save", 2, save_total_limit=2), QUICK, about="The newest ones."),
-    "the model alone saved": Case(steps("save", 6, save_only_model=True), QUICK, about="The run is no other."),
-    "saved by a model of transformers": Case(
-        steps("save", 6), about="What is written is no draw: the next steps are the same."
+    "checkpoint every five steps": Case(steps("save", 5), QUICK, about="A checkpoint is also written at the end."),
+    "save_steps as a ratio": Case(steps("save", 0.5), QUICK, about="Checkpoints in the middle and at the end."),
+    "checkpoint per epoch": Case({"save_strategy": "epoch"}, QUICK, about="Two checkpoints."),
+    "two checkpoints kept": Case(steps("save", 2, save_total_limit=2), QUICK, about="The newest checkpoints are kept."),
+    "save_only_model": Case(
+        steps("save", 6, save_only_model=True), QUICK, about="Saving only the model does not change the run."
+    ),
+    "checkpoint of a transformers model": Case(
+        steps("save", 6), about="Saving draws no random numbers, so the next steps are the same."
     ),
 }
-"""When checkpoints are written."""
+"""Cases about the moments of checkpoints."""
 
 
 def best(metric: str | None, compute: Any = accuracy, differs: str = "", about: str = "", **args: Any) -> Case:
-    """A case whose run ends with the best model that it saw; it learns too fast, so that the last one is not it."""
+    """Return a case that loads the best model at the end. A large learning rate makes the last model a worse one."""
     named = {} if metric is None else {"metric_for_best_model": metric}
     common = {"load_best_model_at_end": True, "learning_rate": 0.1, "num_train_epochs": 4}
     return Case({**common, **named, **args}, {**QUICK, "compute_metrics": compute}, about=about, differs=differs)
@@ -129,64 +145,76 @@ BOTH_BY_STEPS = {**steps("evaluate", 3), **steps("save", 3)}
 BOTH_BY_EPOCHS = {"eval_strategy": "epoch", "save_strategy": "epoch"}
 
 BEST = {
-    "the best at the end": best(None, **BOTH_BY_STEPS, about="By the loss, which is better when it is smaller."),
-    "the best at the end, by epochs": best(None, **BOTH_BY_EPOCHS, about="The same at another cadence."),
-    "the best by a metric": best("accuracy", **BOTH_BY_STEPS, about="Which is better when it is greater."),
-    "the best by a metric's full name": best("eval_accuracy", **BOTH_BY_EPOCHS, about="`eval_` may be said."),
-    "the best by a metric of the other direction": best(
-        "distance", distance, **BOTH_BY_EPOCHS, greater_is_better=False, about="Smaller is better, as was said."
+    "best model by loss": best(None, **BOTH_BY_STEPS, about="A smaller loss is better."),
+    "best model by loss, per epoch": best(None, **BOTH_BY_EPOCHS, about="The same with evaluations per epoch."),
+    "best model by a metric": best("accuracy", **BOTH_BY_STEPS, about="A larger metric is better."),
+    "best model by a full metric name": best(
+        "eval_accuracy", **BOTH_BY_EPOCHS, about="The name may have the prefix `eval_`."
     ),
-    "the worst loss": best("loss", **BOTH_BY_EPOCHS, greater_is_better=True, about="The direction is what was said."),
-    "the best, saved rarely": best(
+    "best model by a smaller metric": best(
+        "distance",
+        distance,
+        **BOTH_BY_EPOCHS,
+        greater_is_better=False,
+        about="`greater_is_better=False` makes a smaller metric better.",
+    ),
+    "best model by a larger loss": best(
+        "loss", **BOTH_BY_EPOCHS, greater_is_better=True, about="`greater_is_better` overrides the default direction."
+    ),
+    "best model with rare checkpoints": best(
         None,
         **{**steps("evaluate", 2), **steps("save", 4)},
-        differs="the best saved",
-        about="There is a checkpoint of each new best.",
+        differs="checkpoint of a new best",
+        about="Each new best has a checkpoint.",
     ),
-    "the best at shares of the run": best(
+    "best model with ratios": best(
         None,
         **{**steps("evaluate", 0.125), **steps("save", 0.25)},
-        differs="the best saved",
-        about="The cadences are shares.",
+        differs="checkpoint of a new best",
+        about="The intervals are ratios of the run.",
     ),
-    "the best of a model of transformers": Case(
+    "best transformers model": Case(
         {**BOTH_BY_EPOCHS, "load_best_model_at_end": True, "learning_rate": 0.3, "num_train_epochs": 4},
-        about="It is written and read by its own methods.",
+        about="The model's own methods save and load it.",
     ),
-    "the best of a model with tied weights": Case(
+    "best model with tied weights": Case(
         {**BOTH_BY_EPOCHS, "load_best_model_at_end": True, "learning_rate": 0.3},
         GPT2,
-        about="They are written once, and tied again when they are read.",
+        about="Tied weights are saved once, and tied again when they are loaded.",
     ),
-    "the best of a model whose parts tie weights": Case(
+    "best model with tied submodules": Case(
         {**BOTH_BY_EPOCHS, "load_best_model_at_end": True, "learning_rate": 0.3},
         BART,
-        about="The model itself names only some of those that it leaves out.",
+        about="The model names only some of its tied weights itself.",
     ),
-    "the best saved alone": best(
-        "accuracy", eval_strategy="epoch", save_strategy="best", about="A checkpoint for each new best."
+    'save_strategy="best"': best(
+        "accuracy", eval_strategy="epoch", save_strategy="best", about="Each new best has a checkpoint."
     ),
-    "the best saved alone, every few steps": best(
-        None, **{**steps("evaluate", 3), "save_strategy": "best"}, about="By the loss."
+    'save_strategy="best" by steps': best(
+        None, **{**steps("evaluate", 3), "save_strategy": "best"}, about="The loss decides."
     ),
-    "the best saved, the last kept": best(
+    'save_strategy="best" without loading': best(
         "accuracy",
         **{**steps("evaluate", 3), "save_strategy": "best", "load_best_model_at_end": False},
-        about="Its step and value are in the state.",
+        about="The state has the step and the value of the best metric.",
     ),
-    "the best of several datasets": Case(
+    "best model of several datasets": Case(
         {**BOTH_BY_EPOCHS, "load_best_model_at_end": True, "metric_for_best_model": "hard_loss", "learning_rate": 0.1},
         {**MEASURED, "eval_dataset": {"easy": sentences(9, 1), "hard": sentences(5, 2)}},
-        about="The metric names the dataset.",
+        about="The metric name has the name of the dataset.",
     ),
-    "the best and few others kept": best(
-        None, **BOTH_BY_STEPS, save_total_limit=2, about="The best is one of the two, and the newest the other."
+    "best model with save_total_limit=2": best(
+        None, **BOTH_BY_STEPS, save_total_limit=2, about="The best and the newest checkpoint are kept."
     ),
-    "the best and no other kept": best(
-        None, **BOTH_BY_STEPS, save_total_limit=1, about="The newest stays too, here.", differs="newest kept"
+    "best model with save_total_limit=1": best(
+        None,
+        **BOTH_BY_STEPS,
+        save_total_limit=1,
+        about="trainbus also keeps the newest checkpoint.",
+        differs="newest checkpoint kept",
     ),
-    "the best known, with no wish to load it": best(
+    "best model tracked but not loaded": best(
         "accuracy", **BOTH_BY_STEPS, load_best_model_at_end=False, about="The run ends with the last model."
     ),
 }
-"""Which model is the best, and what is done with it."""
+"""Cases about the best model."""

@@ -1,4 +1,4 @@
-"""What a case of the parity suite is: one training, said once, that both trainers run."""
+"""A case of the parity suite: one training that both trainers run."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ BASE = {
     **{"num_train_epochs": 2, "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4},
     **{"learning_rate": 1e-3, "logging_steps": 1, "save_strategy": "no"},
 }
-"""The arguments of every case, unless it says otherwise: every step is logged."""
+"""The arguments of every case, unless the case overrides them. Every step is logged."""
 
 TRAIN_ROWS, EVAL_ROWS = 22, 13
-"""So many that the last batch is not full: an epoch has 6 steps."""
+"""Sizes of the datasets. An epoch has 6 steps, and its last batch is not full."""
 
 RESUMED_AT = 5
-"""Inside an epoch: the step of the checkpoint that resumed cases go on from."""
+"""The step of the checkpoint that cases resume from. It is inside an epoch."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A training that both trainers are to do alike, and what it shows."""
+    """A training with equal results in both trainers."""
 
     args: dict[str, Any]
-    """Keywords of `TrainingArguments`, beside those of `BASE`."""
+    """Keyword arguments of `TrainingArguments`, in addition to `BASE`."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Keywords of `Trainer`; `model` makes the model, and a `Fresh` value is made for each trainer anew."""
+    """Keyword arguments of `Trainer`. `model` builds the model. A `Fresh` value is built once per trainer."""
     about: str = ""
-    """What equality shows here, in one sentence."""
+    """What the case shows, in a sentence."""
     train: Callable[[Any], Any] = lambda trainer: trainer.train()
-    """What is done with each trainer first; evaluating and predicting follow."""
+    """The calls before evaluating and predicting."""
     test: Any = None
-    """What is predicted for; by default what is evaluated on."""
+    """The dataset to predict. Default: the evaluation dataset."""
     differs: str = ""
-    """The name of the one deliberate difference that this case meets."""
+    """The name of the deliberate difference that this case has; empty if none."""

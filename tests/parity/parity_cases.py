@@ -1,4 +1,4 @@
-"""All cases of the parity suite by subject, and the page that lists them."""
+"""All cases of the parity suite by subject, and the text of the page that lists them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parity_steps import DATA, LENGTH
 
 SUBJECTS: dict[str, dict[str, Case]] = {
     "Learning rates": SCHEDULES,
-    "Updates": OPTIMIZERS,
+    "Optimizers": OPTIMIZERS,
     "Length and order": LENGTH,
     "Data": DATA,
     "Losses, precision and memory": LOSSES,
@@ -19,16 +19,16 @@ SUBJECTS: dict[str, dict[str, Case]] = {
     "Logs": LOGS,
     "Evaluations": EVALUATIONS,
     "Checkpoints": CHECKPOINTS,
-    "The best model": BEST,
+    "Best model": BEST,
     "Metrics and predictions": EVALUATING,
-    "What scripts do": ORDERS,
+    "Sequences of calls": ORDERS,
 }
 """Subject -> name -> case."""
 
 CASES: dict[str, Case] = {name: case for cases in SUBJECTS.values() for name, case in cases.items()}
-"""Every case by its name."""
+"""All cases by name."""
 
 
 def base() -> str:
-    """The arguments that all cases share, as text."""
+    """Return the arguments that all cases share, as text."""
     return ", ".join(f"`{name}={value!r}`" for name, value in BASE.items())

@@ -1,4 +1,4 @@
-"""The deliberate differences that cases meet: what each is, and how a comparison leaves out just that."""
+"""The deliberate differences from transformers, and how a comparison excludes each of them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Pair = tuple[Outcome, Outcome]
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that our trainer does otherwise on purpose."""
+    """A deliberate difference from transformers' Trainer."""
 
     row: str
-    """How its row in docs/differences.md begins."""
-    left_out: Callable[[Outcome, Outcome], Pair]
-    """From their outcome and ours to the same two without it; an `AssertionError` if it did not occur."""
+    """The beginning of its row in docs/differences.md."""
+    exclude: Callable[[Outcome, Outcome], Pair]
+    """Return transformers' outcome and ours without the difference. Raise `AssertionError` if it did not occur."""
 
 
 def last_window(theirs: Outcome, ours: Outcome) -> Pair:
-    """Ours has one entry more: the mean of the steps since the last log."""
+    """Our log has one more entry: the mean of the steps since the last log."""
     end = ours.steps["planned"]
     logged = [[entry for entry in run.history if "loss" in entry] for run in (theirs, ours)]
     assert logged[1][-1]["step"] == end
@@ -34,23 +34,25 @@ def last_window(theirs: Outcome, ours: Outcome) -> Pair:
 
 
 def not_a_number(theirs: Outcome, ours: Outcome) -> Pair:
-    """Where one of our losses is not a number, theirs is; no other values are left out."""
+    """Some of our losses are NaN where theirs are finite. Only these values are excluded."""
 
-    def without(mine: Any, other: Any) -> tuple[Any, Any]:
+    def exclude(mine: Any, other: Any) -> tuple[Any, Any]:
         if isinstance(mine, dict):
-            both = {name: without(value, other[name]) for name, value in mine.items()}
-            kept = {name: pair for name, pair in both.items() if not (name in LOSSES and _told_apart(*pair))}
+            both = {name: exclude(value, other[name]) for name, value in mine.items()}
+            kept = {name: pair for name, pair in both.items() if not (name in LOSSES and _only_ours_is_nan(*pair))}
             return {name: pair[0] for name, pair in kept.items()}, {name: pair[1] for name, pair in kept.items()}
         if isinstance(mine, list):
-            pairs = [without(*pair) for pair in zip(mine, other)]
+            pairs = [exclude(*pair) for pair in zip(mine, other)]
             return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         return mine, other
 
-    assert _told_apart(ours.steps["loss"], theirs.steps["loss"])
-    assert _told_apart(ours.evaluated["eval_loss"], theirs.evaluated["eval_loss"])
-    assert any(_told_apart(*(entry.get("loss", 0.0) for entry in pair)) for pair in zip(ours.history, theirs.history))
-    fields = {name: without(getattr(ours, name), getattr(theirs, name)) for name in ("steps", "history", "evaluated")}
-    metrics = without(ours.predicted[2], theirs.predicted[2])
+    assert _only_ours_is_nan(ours.steps["loss"], theirs.steps["loss"])
+    assert _only_ours_is_nan(ours.evaluated["eval_loss"], theirs.evaluated["eval_loss"])
+    assert any(
+        _only_ours_is_nan(*(entry.get("loss", 0.0) for entry in pair)) for pair in zip(ours.history, theirs.history)
+    )
+    fields = {name: exclude(getattr(ours, name), getattr(theirs, name)) for name in ("steps", "history", "evaluated")}
+    metrics = exclude(ours.predicted[2], theirs.predicted[2])
     return (
         replace(
             theirs, **{name: pair[1] for name, pair in fields.items()}, predicted=(*theirs.predicted[:2], metrics[1])
@@ -60,7 +62,7 @@ def not_a_number(theirs: Outcome, ours: Outcome) -> Pair:
 
 
 def loss_of_a_resumed_run(theirs: Outcome, ours: Outcome) -> Pair:
-    """Our training loss is the mean over all steps, theirs over those since the resumption; nothing else differs."""
+    """Our training loss is the mean over all steps, theirs over the steps since the resume. Nothing else differs."""
     steps = [entry["loss"] for entry in ours.history if "loss" in entry]
     assert len(steps) == ours.steps["done"]
     assert math.isclose(ours.steps["loss"], mean(steps), rel_tol=1e-6)
@@ -78,12 +80,12 @@ def loss_of_a_resumed_run(theirs: Outcome, ours: Outcome) -> Pair:
 LOSSES = frozenset({"loss", "train_loss", "eval_loss", "test_loss"})
 
 
-def _told_apart(mine: Any, other: Any) -> bool:
+def _only_ours_is_nan(mine: Any, other: Any) -> bool:
     return isinstance(mine, float) and math.isnan(mine) and math.isfinite(other)
 
 
 def mean_over_rows(theirs: Outcome, ours: Outcome) -> Pair:
-    """The losses of evaluation and prediction are others, and nothing else is."""
+    """The losses of evaluation and prediction differ, and nothing else does."""
     assert ours.evaluated["eval_loss"] != theirs.evaluated["eval_loss"]
     assert ours.predicted[2]["test_loss"] != theirs.predicted[2]["test_loss"]
 
@@ -96,7 +98,7 @@ def mean_over_rows(theirs: Outcome, ours: Outcome) -> Pair:
 
 
 def last_of_a_stream_dropped(theirs: Outcome, ours: Outcome) -> Pair:
-    """Ours evaluates and predicts the rows of whole batches, theirs all; nothing else differs."""
+    """We evaluate and predict the samples of full batches, they all samples. Nothing else differs."""
     whole = len(ours.predicted[0])
     assert whole % 4 == 0
     assert whole < len(theirs.predicted[0])
@@ -109,7 +111,7 @@ def last_of_a_stream_dropped(theirs: Outcome, ours: Outcome) -> Pair:
 
 
 def end_of_a_stream(theirs: Outcome, ours: Outcome) -> Pair:
-    """All that follows the first pass's whole steps differs, since our next step is of fewer batches."""
+    """Everything after the full steps of the first pass differs, because our next step has fewer batches."""
     whole = TRAIN_ROWS // (4 * 4)
     mine, other = ours.history[whole], theirs.history[whole]
     assert mine["step"] == other["step"] == whole + 1
@@ -124,7 +126,7 @@ def end_of_a_stream(theirs: Outcome, ours: Outcome) -> Pair:
 
 
 def newest_kept(theirs: Outcome, ours: Outcome) -> Pair:
-    """Ours has one checkpoint more, the newest."""
+    """We keep one more checkpoint, the newest."""
     *others, newest = ours.checkpoints
     assert newest not in theirs.checkpoints
     assert newest == f"checkpoint-{ours.steps['done']}"
@@ -132,7 +134,7 @@ def newest_kept(theirs: Outcome, ours: Outcome) -> Pair:
 
 
 def best_saved(theirs: Outcome, ours: Outcome) -> Pair:
-    """Ours has more checkpoints: one for each evaluation whose loss was the smallest so far."""
+    """We have more checkpoints: one for each evaluation with the smallest loss so far."""
     more = [folder for folder in ours.checkpoints if folder not in theirs.checkpoints]
     measured = [(entry["eval_loss"], entry["step"]) for entry in ours.history if "eval_loss" in entry]
     records = {
@@ -150,7 +152,7 @@ def _firsts(pairs: list[tuple[float, int]]) -> list[float]:
 
 
 def best_step_unsaved(theirs: Outcome, ours: Outcome) -> Pair:
-    """Ours knows the step of the best metric where no checkpoint is written."""
+    """We know the step of the best metric even if no checkpoint is written."""
     assert not ours.checkpoints
     assert theirs.best[1] is None
     assert ours.best[1] in {entry["step"] for entry in ours.history if "eval_loss" in entry}
@@ -158,7 +160,7 @@ def best_step_unsaved(theirs: Outcome, ours: Outcome) -> Pair:
 
 
 def rows_in_order(theirs: Outcome, ours: Outcome) -> Pair:
-    """Predictions and labels are the same rows, in another order."""
+    """Predictions and labels are equal, but in another order."""
     mine, other = ([rows.tolist() for rows in run.predicted[:2]] for run in (ours, theirs))
     assert mine != other
     assert sorted(zip(*mine)) == sorted(zip(*other))
@@ -168,7 +170,7 @@ def rows_in_order(theirs: Outcome, ours: Outcome) -> Pair:
 
 
 def first_of_a_tuple(theirs: Outcome, ours: Outcome) -> Pair:
-    """Theirs has no predictions, ours has one for each row."""
+    """They have no predictions, we have one per sample."""
     assert theirs.predicted[0] == ()
     assert len(ours.predicted[0]) == len(ours.predicted[1])
     return replace(theirs, predicted=(None, *theirs.predicted[1:])), replace(
@@ -178,21 +180,15 @@ def first_of_a_tuple(theirs: Outcome, ours: Outcome) -> Pair:
 
 DIFFERENCES = {
     "last window": Difference("Last log of a run", last_window),
-    "not a number": Difference("NaN or infinite loss", not_a_number),
-    "mean over rows": Difference("Evaluation loss", mean_over_rows),
-    "last of a stream dropped": Difference("`dataloader_drop_last` with a stream", last_of_a_stream_dropped),
-    "end of a stream": Difference("End of a stream", end_of_a_stream),
+    "NaN loss": Difference("NaN or infinite loss", not_a_number),
+    "mean over samples": Difference("Evaluation loss", mean_over_rows),
+    "incomplete batch of a stream": Difference("`dataloader_drop_last` with a stream", last_of_a_stream_dropped),
+    "incomplete step of a stream": Difference("End of a stream", end_of_a_stream),
     "loss of a resumed run": Difference("Training loss of a resumed run", loss_of_a_resumed_run),
-    "rows in order": Difference("Order of predictions", rows_in_order),
-    "first of a tuple": Difference(
-        "Models that return a tuple",
-        first_of_a_tuple,
-    ),
-    "the best saved": Difference(
-        "Intervals for `load_best_model_at_end`",
-        best_saved,
-    ),
-    "the best step unsaved": Difference("Step of the best metric", best_step_unsaved),
-    "newest kept": Difference("`save_total_limit=1` with `load_best_model_at_end`", newest_kept),
+    "order of predictions": Difference("Order of predictions", rows_in_order),
+    "first value of a tuple": Difference("Models that return a tuple", first_of_a_tuple),
+    "checkpoint of a new best": Difference("Intervals for `load_best_model_at_end`", best_saved),
+    "best step without a checkpoint": Difference("Step of the best metric", best_step_unsaved),
+    "newest checkpoint kept": Difference("`save_total_limit=1` with `load_best_model_at_end`", newest_kept),
 }
-"""By the names that cases give them."""
+"""Name, as in `Case.differs` -> difference."""

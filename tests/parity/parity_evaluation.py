@@ -1,4 +1,4 @@
-"""Cases about evaluating and predicting, and about the order in which scripts do things."""
+"""Cases about evaluating and predicting, and about sequences of calls in scripts."""
 
 from __future__ import annotations
 
@@ -27,66 +27,68 @@ ALL = {"compute_metrics": everything}
 
 
 def kept(about: str, options: Any = (), test: Any = None, **args: Any) -> Case:
-    """A case of three steps, an evaluation and a prediction with arguments of their own."""
+    """Return a case of three training steps, an evaluation and a prediction."""
     return Case({**SHORT, **args}, {"model": plain(), **ALL, **dict(options)}, about=about, test=test)
 
 
 EVALUATING = {
-    "predictions": kept("Numbers of all predictions and labels, in their order.", {"model": plain()}),
-    "predictions padded to different widths": kept("Filled up with -100.", GPT2, test=texts(9, 2)),
-    "predictions moved to the host on the way": kept("Every two batches.", eval_accumulation_steps=2),
-    "uneven predictions moved to the host on the way": kept(
-        "Joined in parts, they are padded the same.", GPT2, eval_accumulation_steps=1, test=texts(9, 2)
+    "predictions": kept("All predictions and labels, in order.", {"model": plain()}),
+    "predictions of different widths": kept("They are padded with -100.", GPT2, test=texts(9, 2)),
+    "eval_accumulation_steps": kept("Predictions move to the host every two batches.", eval_accumulation_steps=2),
+    "eval_accumulation_steps, different widths": kept(
+        "The padding is the same when the parts are joined.", GPT2, eval_accumulation_steps=1, test=texts(9, 2)
     ),
-    "predictions batch by batch": kept("A list of arrays.", eval_do_concat_batches=False),
-    "uneven predictions batch by batch": kept("None is padded.", GPT2, eval_do_concat_batches=False, test=texts(9, 2)),
-    "losses and inputs batch by batch": kept(
-        "Metrics are given lists of arrays.",
+    "predictions per batch": kept("A list of arrays.", eval_do_concat_batches=False),
+    "predictions per batch, different widths": kept(
+        "No batch is padded.", GPT2, eval_do_concat_batches=False, test=texts(9, 2)
+    ),
+    "losses and inputs per batch": kept(
+        "Metrics get lists of arrays.",
         GPT2,
         eval_do_concat_batches=False,
         include_for_metrics=["inputs", "loss"],
     ),
-    "batches of predictions moved to the host": kept(
-        "A list of arrays, all the same.", eval_do_concat_batches=False, eval_accumulation_steps=2
+    "predictions per batch with eval_accumulation_steps": kept(
+        "A list of arrays as well.", eval_do_concat_batches=False, eval_accumulation_steps=2
     ),
-    "the loss alone": kept("No predictions, no metrics.", prediction_loss_only=True),
-    "metrics given the inputs": kept("In the order of the rows.", include_for_metrics=["inputs"]),
-    "metrics given the losses": kept("One for each row.", include_for_metrics=["loss"]),
-    "metrics given inputs and losses": kept(
-        "Of rows of different lengths.", GPT2, include_for_metrics=["inputs", "loss"], test=texts(9, 2)
+    "loss only": kept("No predictions and no metrics.", prediction_loss_only=True),
+    "metrics with inputs": kept("The inputs are in the order of the samples.", include_for_metrics=["inputs"]),
+    "metrics with losses": kept("There is one loss per sample.", include_for_metrics=["loss"]),
+    "metrics with inputs and losses": kept(
+        "Samples of different lengths.", GPT2, include_for_metrics=["inputs", "loss"], test=texts(9, 2)
     ),
-    "metrics given batches": kept(
-        "One batch at a time, and told of the last.",
+    "metrics per batch": kept(
+        "The function gets one batch at a time, and a flag with the last.",
         {"compute_metrics": Fresh(BatchwiseAccuracy)},
         batch_eval_metrics=True,
     ),
-    "metrics of every type": kept("They become numbers of Python.", {"compute_metrics": of_every_type}),
-    "predictions preprocessed": kept("The best guess is what is kept.", {"preprocess_logits_for_metrics": best_guess}),
-    "predictions in half precision": kept("They come back in full.", bf16=True),
-    "predictions in half precision of weights": kept(
-        "The weights are halved.", {"model": plain()}, bf16_full_eval=True
+    "metrics of every type": kept("They become Python numbers.", {"compute_metrics": of_every_type}),
+    "preprocessed predictions": kept(
+        "Only the predicted class is kept.", {"preprocess_logits_for_metrics": best_guess}
     ),
-    "predictions with a smoothed loss": kept(
-        "The loss is, the predictions are not.", {"model": bert}, label_smoothing_factor=0.1
+    "predictions in bf16": kept("They are returned in float32.", bf16=True),
+    "predictions with bf16 weights": kept("The weights are converted.", {"model": plain()}, bf16_full_eval=True),
+    "predictions with label smoothing": kept(
+        "Smoothing changes the loss, not the predictions.", {"model": bert}, label_smoothing_factor=0.1
     ),
     "predictions gathered as objects": kept("With one process it is the same.", eval_use_gather_object=True),
-    "predictions with a loss of one's own": kept(
-        "It is given the items of each batch.", {"compute_loss_func": summed_loss}
+    "predictions with a custom loss": kept(
+        "The loss gets the number of items of each batch.", {"compute_loss_func": summed_loss}
     ),
     "predictions without labels": kept(
-        "No loss, no metrics.", {"model": plain("tuple")}, test=without("labels", sentences(EVAL_ROWS, 1))
+        "No loss and no metrics.", {"model": plain("tuple")}, test=without("labels", sentences(EVAL_ROWS, 1))
     ),
-    "predictions of a tuple": kept("Arrays in a tuple.", {"model": plain("three")}, test=sentences(9, 3)),
-    "predictions of one row": kept("A batch that is far from full.", test=sentences(1, 3)),
-    "predictions of a stream": kept("Their number is what came.", test=Stream(sentences(9, 3))),
-    "evaluation in larger batches": kept("One batch for all.", per_device_eval_batch_size=64),
-    "evaluation by two workers": kept("In the order of the rows.", dataloader_num_workers=2),
+    "predictions as a tuple": kept("A tuple of arrays.", {"model": plain("three")}, test=sentences(9, 3)),
+    "prediction of one sample": kept("The batch is not full.", test=sentences(1, 3)),
+    "predictions of a stream": kept("Their number is the number of samples read.", test=Stream(sentences(9, 3))),
+    "evaluation in one batch": kept("One batch has all samples.", per_device_eval_batch_size=64),
+    "evaluation with two workers": kept("The samples keep their order.", dataloader_num_workers=2),
 }
-"""What an evaluation and a prediction return."""
+"""Cases about the results of evaluations and predictions."""
 
 
 def trained_twice(trainer: Any) -> Any:
-    """Train, and train again."""
+    """Train twice."""
     trainer.train()
     return trainer.train()
 
@@ -98,7 +100,7 @@ def evaluated_first(trainer: Any) -> Any:
 
 
 def changed(trainer: Any) -> Any:
-    """Train, then train on other rows, for another number of steps and at another rate."""
+    """Train, then train on other samples, with another number of steps and another learning rate."""
     trainer.train()
     trainer.train_dataset = sentences(17, 5)
     trainer.args.max_steps, trainer.args.learning_rate = 4, 1e-2
@@ -106,14 +108,14 @@ def changed(trainer: Any) -> Any:
 
 
 def predicted_between(trainer: Any) -> Any:
-    """Train, predict, and train again."""
+    """Train, predict, and train a second time."""
     trainer.train()
     trainer.predict(sentences(5, 4))
     return trainer.train()
 
 
 def under_another_name(trainer: Any) -> Any:
-    """Train, and evaluate other rows under another name."""
+    """Train, and evaluate other samples with another prefix."""
     output = trainer.train()
     trainer.evaluate(sentences(5, 2), metric_key_prefix="other")
     trainer.evaluate({"left": sentences(3, 5), "right": sentences(4, 6)})
@@ -121,7 +123,7 @@ def under_another_name(trainer: Any) -> Any:
 
 
 def resumed(trainer: Any) -> Any:
-    """Train, and train again from a checkpoint in the middle."""
+    """Train, then resume from the checkpoint in the middle."""
     trainer.train()
     return trainer.train(resume_from_checkpoint=f"{trainer.args.output_dir}/checkpoint-{RESUMED_AT}")
 
@@ -129,68 +131,80 @@ def resumed(trainer: Any) -> Any:
 TWO = {"compute_metrics": accuracy, "eval_dataset": {"easy": sentences(9, 1), "hard": sentences(5, 2)}}
 
 ORDERS = {
-    "not trained at all": Case({}, ALL, about="A fresh model is evaluated, and predicts.", train=nothing),
-    "evaluated before it is trained": Case(
-        {}, about="The random draws of training do not move.", train=evaluated_first
+    "no training": Case({}, ALL, about="An untrained model evaluates and predicts.", train=nothing),
+    "evaluation before training": Case(
+        {}, about="It does not change the random numbers of training.", train=evaluated_first
     ),
-    "keys left out of evaluations on the way": Case(
+    "ignore_keys_for_eval": Case(
         {"eval_strategy": "epoch"},
         {
             "model": of_bert("SequenceClassification", vocab_size=50, output_hidden_states=True),
             "compute_metrics": everything,
         },
-        about="`train(ignore_keys_for_eval=...)` is about that training's evaluations alone.",
+        about="`train(ignore_keys_for_eval=...)` applies only to the evaluations of that training.",
         train=lambda trainer: trainer.train(ignore_keys_for_eval=["hidden_states"]),
     ),
-    "predicted before it is trained": Case(
+    "prediction before training": Case(
         {"eval_strategy": "epoch"},
         {"model": plain()},
-        about="Nor do they move by predicting.",
+        about="It does not change the random numbers of training.",
         train=lambda trainer: [trainer.predict(sentences(4, 4)), trainer.train()][-1],
     ),
-    "changed between two trainings": Case(
+    "changes between two trainings": Case(
         {"num_train_epochs": 1},
         {"model": plain()},
-        about="What is new is read, and the optimizer stays.",
+        about="The second training uses the new values and keeps the optimizer.",
         train=changed,
     ),
-    "trained twice": Case({"num_train_epochs": 1}, about="The second goes on from the weights.", train=trained_twice),
-    "trained twice with a model_init": Case(
-        {"num_train_epochs": 1}, {"model_init": lambda: Plain()}, about="The second begins anew.", train=trained_twice
+    "two trainings": Case({"num_train_epochs": 1}, about="The second continues with the weights.", train=trained_twice),
+    "two trainings with model_init": Case(
+        {"num_train_epochs": 1},
+        {"model_init": lambda: Plain()},
+        about="The second starts with a new model.",
+        train=trained_twice,
     ),
-    "resumed inside an epoch": Case(
+    "resume inside an epoch": Case(
         {"save_strategy": "steps", "save_steps": RESUMED_AT, "lr_scheduler_type": "cosine"},
-        about="The random draws, the order of rows and the schedule go on.",
+        about="The RNG state, the order of samples and the schedule continue.",
         train=resumed,
         differs="loss of a resumed run",
     ),
-    "resumed inside an epoch of accumulated steps": Case(
+    "resume inside an epoch with accumulation": Case(
         {"save_strategy": "steps", "save_steps": RESUMED_AT, "gradient_accumulation_steps": 2, "num_train_epochs": 3},
         {"model": plain()},
-        about="The batches of the steps done are skipped.",
+        about="The batches of finished steps are skipped.",
         train=resumed,
         differs="loss of a resumed run",
     ),
-    "resumed with a model whose parts tie weights": Case(
+    "resume with tied submodules": Case(
         {"save_strategy": "steps", "save_steps": RESUMED_AT},
         BART,
-        about="What is written once is there under each name.",
+        about="A weight that is saved once is loaded under each of its names.",
         train=resumed,
         differs="loss of a resumed run",
     ),
-    "predicted between two trainings": Case(
-        {"num_train_epochs": 1}, {"model": plain()}, about="Predicting leaves no trace.", train=predicted_between
+    "prediction between two trainings": Case(
+        {"num_train_epochs": 1},
+        {"model": plain()},
+        about="It does not change the second training.",
+        train=predicted_between,
     ),
-    "evaluated, trained, trained": Case({"max_steps": 4}, {"model": plain()}, about="All of it.", train=all_in_order),
-    "evaluated under other names": Case(
+    "evaluation and two trainings": Case(
+        {"max_steps": 4}, {"model": plain()}, about="All three together.", train=all_in_order
+    ),
+    "evaluation with other prefixes": Case(
         {"max_steps": 4},
         {"model": plain(), "compute_metrics": accuracy},
-        about="The names begin as was said.",
+        about="The metric names start with the given prefix.",
         train=under_another_name,
     ),
-    "several datasets, not trained": Case({}, TWO, about="The metrics of all, named.", train=nothing),
-    "one of several datasets": Case(
-        {"max_steps": 3, "eval_strategy": "steps"}, {**TWO, "model": plain()}, about="Each has entries of its own."
+    "several datasets without training": Case(
+        {}, TWO, about="The metrics of all datasets, with their names.", train=nothing
+    ),
+    "predictions of one of several datasets": Case(
+        {"max_steps": 3, "eval_strategy": "steps"},
+        {**TWO, "model": plain()},
+        about="Each dataset has its own log entries.",
     ),
 }
-"""What scripts do, in which order."""
+"""Cases about sequences of calls."""

@@ -1,4 +1,4 @@
-"""Models for the cases of the parity suite. What transformers makes is imported when it is made."""
+"""Models for the cases of the parity suite. Models of transformers are imported when they are built."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ TINY = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32}
 BERT = {**TINY, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 16}
 
 
-# Models of plain torch.
+# Models of torch.
 
 
 class Plain(nn.Module):
-    """A classifier of plain torch: no config, no `save_pretrained`, dropout inside."""
+    """A torch classifier with dropout, without a config or `save_pretrained`."""
 
     def __init__(self, returns: str = "dict") -> None:
         super().__init__()
@@ -48,12 +48,12 @@ def _model_output(loss: torch.Tensor, logits: torch.Tensor) -> Any:
 
 
 def plain(returns: str = "dict") -> Callable[[], nn.Module]:
-    """How to make a plain model that returns a dict, a tuple, three values in a tuple, or an output of transformers."""
+    """Return a factory of a plain model that returns a dict, a tuple, three values in a tuple, or a `ModelOutput`."""
     return lambda: Plain(returns)
 
 
 class TwoHeaded(Plain):
-    """Learns two kinds of labels at once, neither of which is called `labels`."""
+    """A model with two kinds of labels. Neither is called `labels`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class TwoHeaded(Plain):
 
 
 class Normalised(Plain):
-    """Keeps running means of what it saw in training, which evaluation reads."""
+    """A model with batch normalization. Evaluation uses its running statistics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Normalised(Plain):
 
 
 class Poisoned(Plain):
-    """Its loss is not a number where a batch has the word 49; its gradients stay what they are."""
+    """A model whose loss is NaN if a batch has the token 49. Its gradients are finite."""
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
         outputs = super().forward(input_ids, labels)
@@ -88,7 +88,7 @@ class Poisoned(Plain):
 
 
 class Anything(nn.Module):
-    """Takes more than it knows, and is fed through an input that is not called `input_ids`."""
+    """A model that accepts any keyword argument, with a main input that is not called `input_ids`."""
 
     main_input_name = "pixels"
 
@@ -103,12 +103,12 @@ class Anything(nn.Module):
         logits = self.linear(pixels)
         if labels is None:
             return {"logits": logits}
-        # What is more than loss and logits is a prediction too, wherever it stands.
+        # Every output except for the loss is a prediction, in any order.
         return {"doubled": 2 * logits, "loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
 class Frozen(Plain):
-    """One whose embedding is not trained."""
+    """A model with a frozen embedding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def gpt2() -> nn.Module:
 
 
 def llama() -> nn.Module:
-    """Unlike GPT-2 one that says of itself that its loss shifts the labels, so that the first one is not counted."""
+    """A causal model that, unlike GPT-2, declares that its loss shifts the labels. The first token does not count."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -136,7 +136,7 @@ def llama() -> nn.Module:
 
 
 def of_bert(task: str, **config: Any) -> Callable[[], nn.Module]:
-    """How to make a small BERT for a task, as `MaskedLM`."""
+    """Return a factory of a small BERT for a task, such as `MaskedLM`."""
 
     def bert_for_the_task() -> nn.Module:
         import transformers

@@ -1,4 +1,4 @@
-"""Cases about updates: schedules, optimizers, clipping, weight decay."""
+"""Cases about schedules, optimizers, clipping and weight decay."""
 
 from __future__ import annotations
 
@@ -14,134 +14,152 @@ QUICK = {"model": plain()}
 
 
 def scheduled(name: str, about: str, warmup: float = 0, metrics: Any = None, **more: Any) -> Case:
-    """A case for a schedule, whose learning rate is in the log of each step; `more` are the schedule's own options."""
+    """Return a case for a schedule. Each log has its learning rate. `more` are the options of the schedule."""
     args = {"lr_scheduler_type": name, **({"warmup_steps": warmup} if warmup else {})}
     if more:
         args["lr_scheduler_kwargs"] = more
     if metrics is None:
         return Case(args, QUICK, about=about)
     return Case(
-        {**args, **metrics}, {**QUICK, "compute_metrics": accuracy}, about=about, differs="the best step unsaved"
+        {**args, **metrics},
+        {**QUICK, "compute_metrics": accuracy},
+        about=about,
+        differs="best step without a checkpoint",
     )
 
 
 BY_STEPS = {"eval_strategy": "steps", "eval_steps": 2}
 
 SCHEDULES = {
-    "linear": scheduled("linear", "The learning rate falls to zero in a line."),
-    "linear, warmed up": scheduled("linear", "It rises over a number of steps first.", 3),
-    "linear, warmed up over a share": scheduled("linear", "The steps of warm-up are a share of the run.", 0.3),
-    "cosine": scheduled("cosine", "The learning rate falls along half a wave.", 3),
-    "cosine, several waves": scheduled("cosine", "The number of waves is an option.", 0.1, num_cycles=1.5),
-    "cosine with restarts": scheduled("cosine_with_restarts", "One fall, unless there are cycles.", 2),
-    "cosine with three restarts": scheduled("cosine_with_restarts", "It starts anew with each cycle.", num_cycles=3),
-    "linear, warmed up as long as it lasts": scheduled("linear", "It never falls.", 12),
-    "linear, warmed up longer than it lasts": scheduled("linear", "It ends on the way up.", 20),
-    "cosine, warmed up as long as it lasts": scheduled("cosine", "Nothing is left to fall.", 12),
-    "polynomial": scheduled("polynomial", "The default is a line.", 2),
-    "polynomial with a power": scheduled("polynomial", "It ends at a rate of its own.", 0.2, power=2.0, lr_end=1e-5),
-    "constant": scheduled("constant", "The learning rate stays."),
-    "constant with warm-up": scheduled("constant_with_warmup", "It rises, then stays.", 4),
-    "constant with warm-up over a share": scheduled("constant_with_warmup", "A share of the run is rounded up.", 0.45),
-    "inverse square root": scheduled("inverse_sqrt", "It falls with the root of the steps since the warm-up.", 3),
-    "inverse square root, other scale": scheduled("inverse_sqrt", "The scale of time is an option.", 2, timescale=7),
-    "cosine to a minimum": scheduled("cosine_with_min_lr", "It ends at a rate of its own.", 2, min_lr=1e-4),
-    "cosine to a share": scheduled("cosine_with_min_lr", "It ends at a share of the rate.", 0.2, min_lr_rate=0.1),
-    "cosine and warm-up with a minimum": scheduled(
-        "cosine_warmup_with_min_lr", "The warm-up, too, begins above zero.", 3, min_lr=1e-4, warmup_lr_rate=0.2
+    "linear": scheduled("linear", "The learning rate decreases linearly to zero."),
+    "linear with warm-up": scheduled("linear", "The learning rate increases for three steps first.", 3),
+    "linear with warm-up ratio": scheduled("linear", "The warm-up is a fraction of the run.", 0.3),
+    "cosine": scheduled("cosine", "The learning rate follows half a cosine wave.", 3),
+    "cosine with several waves": scheduled("cosine", "The number of waves is an option.", 0.1, num_cycles=1.5),
+    "cosine with one cycle": scheduled("cosine_with_restarts", "The default has one cycle, so no restart.", 2),
+    "cosine with three restarts": scheduled("cosine_with_restarts", "Each cycle restarts at the peak.", num_cycles=3),
+    "linear, warm-up of the whole run": scheduled("linear", "The learning rate never decreases.", 12),
+    "linear, warm-up longer than the run": scheduled("linear", "The run ends during the warm-up.", 20),
+    "cosine, warm-up of the whole run": scheduled("cosine", "No step is left for the decay.", 12),
+    "polynomial": scheduled("polynomial", "The default power is linear.", 2),
+    "polynomial with power": scheduled(
+        "polynomial", "The power and the final learning rate are options.", 0.2, power=2.0, lr_end=1e-5
     ),
-    "cosine and warm-up to a share": scheduled(
-        "cosine_warmup_with_min_lr", "The end is a share of the rate.", 0.25, min_lr_rate=0.1
+    "constant": scheduled("constant", "The learning rate does not change."),
+    "constant with warm-up": scheduled("constant_with_warmup", "The learning rate increases, then stays constant.", 4),
+    "constant with warm-up ratio": scheduled(
+        "constant_with_warmup", "The fraction of the run is rounded up to steps.", 0.45
     ),
-    "warm-up, stay, decay": scheduled("warmup_stable_decay", "Three phases.", 3, num_decay_steps=4),
-    "warm-up, stay, decay in other shapes": scheduled(
-        *("warmup_stable_decay", "Each phase has a shape of its own.", 0.25),
+    "inverse square root": scheduled(
+        "inverse_sqrt", "The learning rate decreases with the square root of the steps since the warm-up.", 3
+    ),
+    "inverse square root with timescale": scheduled("inverse_sqrt", "The time scale is an option.", 2, timescale=7),
+    "cosine with min_lr": scheduled("cosine_with_min_lr", "The final learning rate is an option.", 2, min_lr=1e-4),
+    "cosine with min_lr_rate": scheduled(
+        "cosine_with_min_lr", "The final learning rate is a fraction of the peak.", 0.2, min_lr_rate=0.1
+    ),
+    "cosine with min_lr and warmup_lr_rate": scheduled(
+        "cosine_warmup_with_min_lr", "The warm-up starts above zero, too.", 3, min_lr=1e-4, warmup_lr_rate=0.2
+    ),
+    "cosine warm-up with min_lr_rate": scheduled(
+        "cosine_warmup_with_min_lr", "The final learning rate is a fraction of the peak.", 0.25, min_lr_rate=0.1
+    ),
+    "warm-up, stable, decay": scheduled("warmup_stable_decay", "The schedule has three phases.", 3, num_decay_steps=4),
+    "warm-up, stable, decay with other shapes": scheduled(
+        *("warmup_stable_decay", "The shape of each phase is an option.", 0.25),
         **{"num_decay_steps": 4, "warmup_type": "cosine", "decay_type": "1-sqrt", "min_lr_ratio": 0.1},
     ),
-    "warm-up, stay, decay that does not fit": scheduled(
-        "warmup_stable_decay", "A decay longer than the run.", 2, num_decay_steps=30
+    "warm-up, stable, decay longer than the run": scheduled(
+        "warmup_stable_decay", "The decay is longer than the run.", 2, num_decay_steps=30
     ),
-    "a plateau": scheduled(
-        "reduce_lr_on_plateau", "The rate follows the evaluation loss.", metrics=BY_STEPS, patience=0, factor=0.5
+    "reduce on plateau": scheduled(
+        "reduce_lr_on_plateau",
+        "The learning rate follows the evaluation loss.",
+        metrics=BY_STEPS,
+        patience=0,
+        factor=0.5,
     ),
-    "a plateau of a metric": scheduled(
-        *("reduce_lr_on_plateau", "The rate follows a metric of one's own, by epochs."),
+    "reduce on plateau of a metric": scheduled(
+        *("reduce_lr_on_plateau", "The learning rate follows a custom metric, evaluated per epoch."),
         metrics={"eval_strategy": "epoch", "metric_for_best_model": "accuracy", "num_train_epochs": 4},
         **{"patience": 0, "mode": "max"},
     ),
-    "a schedule that follows a metric closely": scheduled(
-        "greedy", "The rate rises and falls with the evaluation loss.", metrics=BY_STEPS, patience=0
+    "greedy": scheduled(
+        "greedy", "The learning rate increases and decreases with the evaluation loss.", metrics=BY_STEPS, patience=0
     ),
-    "the same, smoothed": scheduled(
-        *("greedy", "The metric is averaged, and the rate is kept in bounds."),
+    "greedy, smoothed": scheduled(
+        *("greedy", "The metric is smoothed, and the learning rate is bounded."),
         metrics=BY_STEPS,
         **{"patience": 0, "smooth": True, "window_size": 3, "factor": 0.7, "min_lr": 5e-4, "max_lr": 2e-3},
     ),
 }
-"""Every schedule there is."""
+"""Cases about schedules: all of them."""
 
 
-def of_ones_own(schedule: bool, about: str) -> Case:
-    """A case whose optimizer is given to the trainer."""
+def custom_optimizer(schedule: bool, about: str) -> Case:
+    """Return a case that passes an optimizer to the trainer."""
     given = Given(schedule)
     return Case({}, {"optimizers": Fresh(given.optimizers), "model": given.model}, about=about)
 
 
 OPTIMIZERS = {
-    "AdamW": Case({"optim": "adamw_torch"}, about="The plain one."),
-    "AdamW, fused": Case({"optim": "adamw_torch_fused"}, about="The default."),
-    "AdamW with other moments": Case(
+    "AdamW": Case({"optim": "adamw_torch"}, about="The single-tensor implementation."),
+    "AdamW, fused": Case({"optim": "adamw_torch_fused"}, about="The default optimizer."),
+    "AdamW with other betas": Case(
         {"optim": "adamw_torch", "adam_beta1": 0.8, "adam_beta2": 0.9, "adam_epsilon": 1e-5, "weight_decay": 0.05},
-        about="Its settings are arguments of their own.",
+        about="Betas, epsilon and weight decay are arguments.",
     ),
-    "SGD": Case({"optim": "sgd", "learning_rate": 0.1}, about="It takes none of Adam's settings."),
+    "SGD": Case({"optim": "sgd", "learning_rate": 0.1}, about="It ignores the arguments of Adam."),
     "SGD with momentum": Case(
         {"optim": "sgd", "learning_rate": 0.05, "optim_args": "momentum=0.9,nesterov=true,weight_decay=0.5"},
-        about="Its own settings come as text; the decay of the groups of parameters wins.",
+        about="`optim_args` sets its options. The weight decay of the parameter groups wins.",
     ),
-    "SGD, dampened": Case(
+    "SGD with dampening": Case(
         {"optim": "sgd", "learning_rate": 0.05, "optim_args": "momentum=0.8, dampening=0.1", "weight_decay": 0.1},
-        about="Blanks in the text do not count.",
+        about="Spaces in `optim_args` are ignored.",
     ),
-    "Adafactor": Case({"optim": "adafactor"}, about="Our class against theirs."),
-    "Adafactor with decay": Case(
+    "Adafactor": Case({"optim": "adafactor"}, about="trainbus's class against transformers'."),
+    "Adafactor with weight decay": Case(
         {"optim": "adafactor", "weight_decay": 0.1, "warmup_steps": 2, "learning_rate": 1e-2},
-        about="The learning rate and the decay are the run's, not relative ones.",
+        about="The learning rate and the weight decay are absolute, not relative.",
     ),
     "Adagrad": Case({"optim": "adagrad", "learning_rate": 0.01}, about="Its defaults."),
     "Adagrad with options": Case(
         {"optim": "adagrad", "learning_rate": 0.01, "optim_args": "lr_decay=0.1,eps=1e-6", "weight_decay": 0.1},
-        about="The options reach it.",
+        about="`optim_args` sets its options.",
     ),
     "RMSprop": Case({"optim": "rmsprop"}, about="Its defaults."),
     "RMSprop with options": Case(
         {"optim": "rmsprop", "optim_args": "momentum=0.5,alpha=0.9,eps=1e-6,centered=true"},
-        about="The options reach it, a yes or no among them.",
+        about="`optim_args` sets its options, a boolean included.",
     ),
-    "an optimizer class of one's own": Case(
+    "custom optimizer class": Case(
         {"weight_decay": 0.1},
         {"optimizer_cls_and_kwargs": (torch.optim.NAdam, {"lr": 1e-3})},
-        about="It gets the groups of parameters; the schedule is the arguments'.",
+        about="It gets the parameter groups. The arguments build the schedule.",
     ),
-    "an optimizer of one's own": of_ones_own(False, "It is used as it is; the schedule is the arguments'."),
-    "an optimizer and a schedule of one's own": of_ones_own(True, "Neither is made from the arguments."),
+    "custom optimizer": custom_optimizer(False, "It is used unchanged. The arguments build the schedule."),
+    "custom optimizer and schedule": custom_optimizer(True, "The arguments build neither."),
     "weight decay": Case(
-        {"weight_decay": 0.5, "learning_rate": 1e-2}, about="Biases and normalisation layers do not decay."
+        {"weight_decay": 0.5, "learning_rate": 1e-2}, about="Biases and normalization layers do not decay."
     ),
     "weight decay of a plain model": Case(
-        {"weight_decay": 0.5, "learning_rate": 1e-2}, QUICK, about="The rule goes by classes and names alone."
+        {"weight_decay": 0.5, "learning_rate": 1e-2}, QUICK, about="The rule depends on classes and names only."
     ),
     "frozen weights": Case(
-        {"weight_decay": 0.1}, {"model": Frozen}, about="What is not trained has no part in the norm, nor in the decay."
+        {"weight_decay": 0.1},
+        {"model": Frozen},
+        about="Frozen weights are in neither the gradient norm nor the weight decay.",
     ),
-    "no clipping": Case({"max_grad_norm": 0.0}, about="Zero turns it off; the norm that is logged says so."),
-    "clipped hard": Case(
-        {"max_grad_norm": 0.1, "optim": "sgd", "learning_rate": 0.5}, about="The norm that is logged is that before."
+    "no clipping": Case({"max_grad_norm": 0.0}, about="Zero turns clipping off. The gradient norm is still logged."),
+    "strong clipping": Case(
+        {"max_grad_norm": 0.1, "optim": "sgd", "learning_rate": 0.5},
+        about="The logged gradient norm is the norm before clipping.",
     ),
-    "clipped, of accumulated batches": Case(
+    "clipping with accumulation": Case(
         {"max_grad_norm": 0.05, "gradient_accumulation_steps": 3, "optim": "sgd", "learning_rate": 0.5},
-        about="It is the sum of a step's gradients that is clipped.",
+        about="The accumulated gradient of a step is clipped.",
     ),
-    "a learning rate of zero": Case({"learning_rate": 0.0}, about="Nothing moves, and everything is logged."),
+    "learning rate zero": Case({"learning_rate": 0.0}, about="No weight changes, and everything is logged."),
 }
-"""Optimizers, what they are given, and what is done to gradients before."""
+"""Cases about optimizers, their options, and clipping."""

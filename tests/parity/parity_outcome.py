@@ -1,4 +1,4 @@
-"""What is compared of two runs: everything that somebody who trains can get hold of."""
+"""The results of a run that the parity suite compares: everything that a user can read."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from parity_case import BASE, EVAL_ROWS, TRAIN_ROWS, Case
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one of the two trainers made of a case."""
+    """The results of one trainer for a case."""
 
     steps: dict[str, Any]
-    """Steps and epochs, planned and done, and the training's result."""
+    """Planned and completed steps and epochs, and the result of training."""
     weights: dict[str, torch.Tensor]
-    """Of the model, after training."""
+    """The weights of the model after training."""
     history: list[dict[str, Any]]
-    """The log, without what says how fast the machine is."""
+    """The log, without the values that depend on the speed of the machine."""
     best: tuple[Any, ...]
     """Value, step and folder of the best model."""
     checkpoints: list[str]
-    """The folders that are there after training, by steps."""
+    """The checkpoint folders after training, sorted by step."""
     evaluated: dict[str, Any]
-    """What `evaluate()` returned after that."""
+    """The result of `evaluate()` after training."""
     predicted: tuple[Any, Any, dict[str, Any]]
     """Predictions, labels and metrics of `predict()`."""
 
 
 def run_both(case: Case, folder: Path) -> tuple[Outcome, Outcome]:
-    """Run a case in transformers' trainer and in ours; return the two outcomes, theirs first."""
+    """Run a case with both trainers. Return the two outcomes, transformers' first."""
     options = {"train_dataset": sentences(TRAIN_ROWS), "eval_dataset": sentences(EVAL_ROWS, 1), **case.options}
     deterministic = torch.are_deterministic_algorithms_enabled()
     try:
@@ -40,16 +40,16 @@ def run_both(case: Case, folder: Path) -> tuple[Outcome, Outcome]:
             folder, {**BASE, **case.args}, do=lambda trainer: outcome_of(case, trainer), **options
         )
     finally:
-        torch.use_deterministic_algorithms(deterministic)  # which `full_determinism` turns on for good
+        torch.use_deterministic_algorithms(deterministic)  # `full_determinism` turns them on permanently
     return theirs, ours
 
 
 def outcome_of(case: Case, trainer: Any) -> Outcome:
-    """Train as the case says, evaluate and predict, and write down what came of it."""
+    """Train, evaluate and predict as a case says, and return the results."""
     output = case.train(trainer)
     state = trainer.state
     result = timeless(output.metrics)
-    # Their printer takes this out of the result where it prints; the number itself is in the log.
+    # The printer callback of transformers removes this from the result. The log has the number.
     result.pop("total_flos", None)
     chosen = state.best_model_checkpoint
     trained = {
@@ -74,14 +74,14 @@ def outcome_of(case: Case, trainer: Any) -> Outcome:
 
 
 def by_step(folder: str) -> int:
-    """The step of a checkpoint's folder."""
+    """Return the step of a checkpoint folder."""
     return int(folder.rpartition("-")[2])
 
 
-def spelt(value: Any) -> Any:
-    """Nested values with every number spelt out to its last digit, by which NaN is equal to itself, and 0 to 0.0."""
+def as_text(value: Any) -> Any:
+    """Return nested values with numbers as text of full precision, so that NaN equals itself and 0 equals 0.0."""
     if isinstance(value, dict):
-        return {name: spelt(inner) for name, inner in value.items()}
+        return {name: as_text(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [spelt(inner) for inner in value]
+        return [as_text(inner) for inner in value]
     return repr(float(value) if type(value) is int else value)

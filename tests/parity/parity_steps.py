@@ -1,4 +1,4 @@
-"""Cases about steps: how many, of which rows, in which order, read by whom."""
+"""Cases about the length of a run, and the order and the source of its samples."""
 
 from __future__ import annotations
 
@@ -31,199 +31,216 @@ UNEVEN = {
 }
 
 LENGTH = {
-    "defaults": Case({}, about="All that nobody asked for: the order of rows, dropout, AdamW, a falling line."),
-    "dropout off": Case(
-        {}, {"model": plain(), "compute_metrics": accuracy}, about="The same with a model that draws otherwise."
+    "defaults": Case({}, about="The order of samples, dropout, AdamW and the linear schedule are the same by default."),
+    "plain model with defaults": Case(
+        {},
+        {"model": plain(), "compute_metrics": accuracy},
+        about="The same with a model whose dropout draws other numbers.",
     ),
-    "one batch a step": Case({"gradient_accumulation_steps": 1}, about="Accumulation said to be off."),
-    "three batches a step": Case({"gradient_accumulation_steps": 3}, about="An epoch of two whole steps."),
-    "four batches a step": Case(
-        {"gradient_accumulation_steps": 4}, about="The last step of an epoch has two batches, of which one is not full."
+    "accumulation over one batch": Case({"gradient_accumulation_steps": 1}, about="Accumulation is explicitly off."),
+    "accumulation over three batches": Case({"gradient_accumulation_steps": 3}, about="An epoch has two full steps."),
+    "accumulation over four batches": Case(
+        {"gradient_accumulation_steps": 4},
+        about="The last step of an epoch has two batches, and one of them is not full.",
     ),
-    "more batches a step than there are": Case(
-        {"gradient_accumulation_steps": 10}, about="An epoch is one step, of fewer batches."
+    "accumulation over more batches than an epoch": Case(
+        {"gradient_accumulation_steps": 10}, about="An epoch is one step with fewer batches."
     ),
-    "accumulation over batches of one row": Case(
+    "accumulation over batches of one sample": Case(
         {"gradient_accumulation_steps": 4, "per_device_train_batch_size": 1, "num_train_epochs": 1},
-        about="A ragged end of two batches.",
+        about="The last step of the epoch has two batches.",
     ),
-    "three tenths of an epoch": Case({"num_train_epochs": 0.3}, about="A run of two steps, rounded up."),
-    "one epoch and seven tenths": Case({"num_train_epochs": 1.7}, about="The last epoch is left before its end."),
-    "a fraction of accumulated steps": Case(
+    "0.3 epochs": Case({"num_train_epochs": 0.3}, about="A run of two steps, rounded up."),
+    "1.7 epochs": Case({"num_train_epochs": 1.7}, about="The run ends inside the last epoch."),
+    "1.5 epochs with accumulation": Case(
         {"num_train_epochs": 1.5, "gradient_accumulation_steps": 4}, about="The fraction counts steps, not batches."
     ),
-    "steps, fewer than an epoch has": Case({"max_steps": 4}, about="The number of epochs is no longer read."),
-    "steps, more than an epoch has": Case({"max_steps": 15}, about="It takes a third epoch, and ends inside it."),
-    "steps, as many as two epochs have": Case({"max_steps": 12}, about="The end of the run is the end of an epoch."),
-    "accumulated steps, more than an epoch has": Case(
-        {"max_steps": 5, "gradient_accumulation_steps": 4}, about="The ragged end of each epoch is a step."
+    "max_steps below one epoch": Case({"max_steps": 4}, about="The number of epochs is ignored."),
+    "max_steps inside the third epoch": Case({"max_steps": 15}, about="The run ends inside the third epoch."),
+    "max_steps of two epochs": Case({"max_steps": 12}, about="The end of the run is the end of an epoch."),
+    "max_steps with accumulation": Case(
+        {"max_steps": 5, "gradient_accumulation_steps": 4},
+        about="The incomplete accumulation at the end of each epoch is a step.",
     ),
-    "no epoch at all": Case({"num_train_epochs": 0}, {"model": plain()}, about="No step is made, and it is told."),
-    "a twentieth of an epoch": Case({"num_train_epochs": 0.05}, {"model": plain()}, about="It is one step."),
-    "two epochs and three tenths of accumulated steps": Case(
+    "zero epochs": Case(
+        {"num_train_epochs": 0}, {"model": plain()}, about="The run makes no step, and the summary is logged."
+    ),
+    "0.05 epochs": Case({"num_train_epochs": 0.05}, {"model": plain()}, about="The run makes one step."),
+    "2.3 epochs with accumulation": Case(
         {"num_train_epochs": 2.3, "gradient_accumulation_steps": 4}, {"model": plain()}, about="Five steps, rounded up."
     ),
-    "one step of fewer batches": Case(
-        {"max_steps": 1, "gradient_accumulation_steps": 10}, {"model": plain()}, about="It takes what an epoch has."
+    "one step with fewer batches": Case(
+        {"max_steps": 1, "gradient_accumulation_steps": 10},
+        {"model": plain()},
+        about="The step takes all batches of the epoch.",
     ),
-    "five epochs of everything": Case(
+    "five epochs with all intervals": Case(
         {
             **{"num_train_epochs": 5, "gradient_accumulation_steps": 3, "dataloader_drop_last": True},
             **{"logging_steps": 2, "eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps"},
             "save_steps": 4,
         },
         {"model": plain(), "compute_metrics": accuracy},
-        about="Cadences that meet only now and then.",
+        about="Logs, evaluations and checkpoints coincide only sometimes.",
     ),
-    "the last batch dropped": Case({"dataloader_drop_last": True}, about="In training and in evaluation."),
-    "the last batch dropped, accumulated": Case(
-        {"dataloader_drop_last": True, "gradient_accumulation_steps": 2}, about="The ragged end is counted without it."
+    "drop last": Case(
+        {"dataloader_drop_last": True}, about="An incomplete batch is dropped in training and in evaluation."
     ),
-    "one row": Case({"num_train_epochs": 3}, {"train_dataset": sentences(1)}, about="A batch larger than the dataset."),
-    "another seed": Case({"seed": 7}, about="Of the order and of dropout."),
-    "another seed of the data": Case({"data_seed": 7}, about="Of the order alone."),
-    "both seeds": Case({"seed": 3, "data_seed": 11, "num_train_epochs": 3}, about="Each has its own part."),
-    "full determinism": Case({"full_determinism": True}, about="Deterministic algorithms only."),
-    "a model_init": Case({"seed": 5}, {"model_init": lambda: Plain()}, about="The model is made when training begins."),
+    "drop last with accumulation": Case(
+        {"dataloader_drop_last": True, "gradient_accumulation_steps": 2},
+        about="The last step of an epoch is counted without the dropped batch.",
+    ),
+    "one sample": Case(
+        {"num_train_epochs": 3}, {"train_dataset": sentences(1)}, about="The batch size is larger than the dataset."
+    ),
+    "other seed": Case({"seed": 7}, about="The seed sets the order of samples and dropout."),
+    "other data seed": Case({"data_seed": 7}, about="The data seed sets the order of samples only."),
+    "both seeds": Case({"seed": 3, "data_seed": 11, "num_train_epochs": 3}, about="Each seed sets its own part."),
+    "full determinism": Case({"full_determinism": True}, about="Only deterministic algorithms run."),
+    "model_init": Case({"seed": 5}, {"model_init": lambda: Plain()}, about="The model is built when training begins."),
 }
-"""How long a run is, and what a step is made of."""
+"""Cases about the length of a run and the batches of a step."""
 
 DATA = {
-    "two workers": Case({"dataloader_num_workers": 2, "num_train_epochs": 1}, {"model": plain()}, about="The order."),
-    "two workers that stay": Case(
+    "two workers": Case(
+        {"dataloader_num_workers": 2, "num_train_epochs": 1},
+        {"model": plain()},
+        about="The samples have the same order.",
+    ),
+    "persistent workers": Case(
         {"dataloader_num_workers": 2, "dataloader_persistent_workers": True, "dataloader_prefetch_factor": 3},
         {"model": plain()},
-        about="Workers that live through all epochs, and load ahead.",
+        about="The workers live for all epochs and prefetch.",
     ),
-    "two workers that stay, also for evaluations": Case(
+    "persistent workers for evaluations": Case(
         {
             **{"dataloader_num_workers": 2, "dataloader_persistent_workers": True},
             **{"eval_strategy": "steps", "eval_steps": 3, "max_steps": 10},
         },
         {"model": plain(), "data_collator": masked, "compute_metrics": accuracy},
-        about="Each set of workers is seeded once; the draws of training go on.",
+        about="Each set of workers is seeded once. Evaluations do not change the random numbers of training.",
     ),
-    "two workers for evaluations too": Case(
+    "workers for evaluations": Case(
         {"dataloader_num_workers": 2, "eval_strategy": "epoch"},
         {"model": plain(), "data_collator": masked, "compute_metrics": accuracy},
-        about="New workers, and a new seed for them, for each evaluation.",
+        about="Each evaluation has new workers with a new seed.",
     ),
-    "a collator that draws at random": Case(
-        {}, {"data_collator": masked}, about="Batches are collated one ahead, so the draws have their order."
+    "random collator": Case(
+        {}, {"data_collator": masked}, about="Batches are collated one ahead, which fixes the order of random draws."
     ),
-    "a collator that draws at random, in workers": Case(
+    "random collator in workers": Case(
         {"dataloader_num_workers": 2, "num_train_epochs": 1},
         {"data_collator": masked, "model": plain()},
-        about="Workers are seeded alike.",
+        about="Workers have the same seeds.",
     ),
-    "a stream": Case({"max_steps": 6}, {**STREAMED, "model": plain()}, about="One pass, rows of unknown number."),
-    "a stream, several times over": Case(
+    "stream": Case({"max_steps": 6}, {**STREAMED, "model": plain()}, about="One pass over a stream of unknown length."),
+    "stream, several passes": Case(
         {"max_steps": 15, "eval_strategy": "epoch"},
         {**STREAMED, "compute_metrics": accuracy},
-        about="Where it ends it begins anew, and an epoch is what the number of steps makes one.",
+        about="The stream restarts at its end. The number of steps defines an epoch.",
     ),
-    "a stream, accumulated": Case(
+    "stream with accumulation": Case(
         {"max_steps": 7, "gradient_accumulation_steps": 2},
         STREAMED,
-        about="Steps of two batches, three a pass.",
+        about="Steps of two batches, three steps per pass.",
     ),
-    "a stream with a rest at its end": Case(
+    "stream with an incomplete step": Case(
         {"max_steps": 4, "gradient_accumulation_steps": 4},
         STREAMED,
-        about="What is left at the end of a pass is a step here, and goes into the next one there.",
-        differs="end of a stream",
+        about="At the end of a pass, the remaining batches are a step. transformers adds them to the next step.",
+        differs="incomplete step of a stream",
     ),
-    "a stream without its last batch": Case(
+    "stream with drop last": Case(
         {"max_steps": 5, "dataloader_drop_last": True},
         {**STREAMED, "model": plain()},
-        about="What does not fill a batch is left out of an evaluation.",
-        differs="last of a stream dropped",
+        about="An incomplete batch is dropped from an evaluation.",
+        differs="incomplete batch of a stream",
     ),
-    "a stream in workers": Case(
+    "stream in workers": Case(
         {"max_steps": 6, "dataloader_num_workers": 2},
         {"train_dataset": Stream(sentences(TRAIN_ROWS)), "model": plain()},
-        about="Each worker reads its share, and their batches take turns.",
+        about="Each worker reads its shard, and their batches alternate.",
     ),
-    "a stream that draws at random, in workers": Case(
+    "random stream in workers": Case(
         {"max_steps": 6, "dataloader_num_workers": 2},
         {"train_dataset": Thinned(sentences(TRAIN_ROWS)), "model": plain()},
-        about="Workers that read a stream are seeded by torch alone.",
+        about="Only torch seeds the workers of a stream.",
     ),
-    "a stream evaluated in workers": Case(
+    "stream evaluated in workers": Case(
         {"max_steps": 3, "dataloader_num_workers": 2},
         {**STREAMED, "model": plain(), "compute_metrics": accuracy},
-        about="Each worker's last batch is short, in the middle of the evaluation.",
-        differs="mean over rows",
+        about="The last batch of each worker is short, and is not the last of the evaluation.",
+        differs="mean over samples",
     ),
-    "a table": Case(
-        {"eval_strategy": "epoch"}, {**TABLES, "model": plain()}, about="`datasets.Dataset`, with a column too many."
+    "datasets.Dataset": Case(
+        {"eval_strategy": "epoch"}, {**TABLES, "model": plain()}, about="`datasets.Dataset` with an unused column."
     ),
-    "a table of tensors": Case(
+    "datasets.Dataset of tensors": Case(
         {"eval_strategy": "epoch"},
         {
             **{name: Fresh(lambda make=make: make().with_format("torch")) for name, make in TABLES.items()},
             "model": plain(),
         },
-        about="`with_format`.",
+        about='`with_format("torch")`.',
     ),
-    "a dict of a stream and a list": Case(
+    "dict of a stream and a list": Case(
         {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2},
         {"model": plain(), "eval_dataset": {"stream": Stream(sentences(9, 1)), "list": sentences(5, 2)}},
-        about="Each is read its own way.",
+        about="Each dataset is read in its own way.",
     ),
-    "rows in their order, accumulated": Case(
+    "sequential order with accumulation": Case(
         {"train_sampling_strategy": "sequential", "gradient_accumulation_steps": 3, "max_steps": 5},
         {"model": plain()},
         about="Each epoch has the same batches.",
     ),
-    "tokens counted in a stream": Case(
+    "token count of a stream": Case(
         {"include_num_input_tokens_seen": "all", "max_steps": 5, "gradient_accumulation_steps": 2},
         {"train_dataset": Stream(sentences(TRAIN_ROWS))},
-        about="They are those of the batches that were trained on.",
+        about="Only the tokens of trained batches count.",
     ),
-    "a table, all columns kept": Case(
+    "datasets.Dataset with all columns": Case(
         {"remove_unused_columns": False, "num_train_epochs": 1},
         {
             **{"model": plain(), "data_collator": lambda rows: masked([_known(row) for row in rows])},
             **TABLES,
         },
-        about="The collator is given all columns.",
+        about="The collator gets all columns.",
     ),
-    "a table that is streamed": Case(
+    "datasets.IterableDataset": Case(
         {"max_steps": 8, "eval_strategy": "epoch"},
         {
             **{name: Fresh(lambda make=make: make().to_iterable_dataset()) for name, make in TABLES.items()},
             "model": plain(),
         },
-        about="`datasets.IterableDataset`, with a column too many.",
+        about="`datasets.IterableDataset` with an unused column.",
     ),
-    "rows with a `label`": Case(
+    "samples with a `label`": Case(
         {"eval_strategy": "epoch"},
         {
             **{"model": plain(), "compute_metrics": accuracy},
             "train_dataset": renamed("label", sentences(TRAIN_ROWS)),
             "eval_dataset": renamed("label", sentences(EVAL_ROWS, 1)),
         },
-        about="The collator calls it `labels`.",
+        about="The collator renames it to `labels`.",
     ),
-    "a dataset that is told the epoch": Case(
+    "dataset with set_epoch": Case(
         {"num_train_epochs": 3, "train_sampling_strategy": "sequential"},
         {"model": plain(), "train_dataset": Fresh(lambda: Rotating(sentences(TRAIN_ROWS)))},
-        about="`set_epoch` is called at the beginning of each.",
+        about="`set_epoch` is called at the beginning of each epoch.",
     ),
-    "rows of different lengths": Case(
-        {"eval_strategy": "epoch"}, UNEVEN, about="A tokenizer alone makes the collator that pads."
+    "samples of different lengths": Case(
+        {"eval_strategy": "epoch"}, UNEVEN, about="A tokenizer is enough to get a collator that pads."
     ),
-    "rows grouped by length": Case(
+    "grouped by length": Case(
         {"train_sampling_strategy": "group_by_length", "gradient_accumulation_steps": 2},
         UNEVEN,
-        about="Which rows share a batch is drawn in a wide window.",
-        differs="rows in order",
+        about="Samples of similar length share a batch. The order within a large window is random.",
+        differs="order of predictions",
     ),
-    "rows in their order": Case(
+    "sequential order": Case(
         {"train_sampling_strategy": "sequential"}, {"model": plain()}, about="Nothing is shuffled."
     ),
-    "texts grouped by length": Case(
+    "grouped by length without a tokenizer": Case(
         {"train_sampling_strategy": "group_by_length", "num_train_epochs": 3},
         {
             "model": plain(),
@@ -231,38 +248,38 @@ DATA = {
             "train_dataset": texts(TRAIN_ROWS),
             "eval_dataset": texts(EVAL_ROWS, 1),
         },
-        about="Without a tokenizer the length is that of `input_ids`.",
-        differs="rows in order",
+        about="The length is the length of `input_ids`.",
+        differs="order of predictions",
     ),
-    "rows grouped by a column of lengths": Case(
+    "grouped by a length column": Case(
         {"train_sampling_strategy": "group_by_length", "length_column_name": "words"},
         {**UNEVEN, "train_dataset": Fresh(lambda: measured_table(classified(TRAIN_ROWS)))},
-        about="The lengths are there, and are not measured again.",
-        differs="rows in order",
+        about="The column gives the lengths, which are not computed again.",
+        differs="order of predictions",
     ),
-    "tokens counted": Case(
+    "token count": Case(
         {"include_num_input_tokens_seen": True, "gradient_accumulation_steps": 4},
         UNEVEN,
-        about="The log says how many were seen, padding included.",
+        about="The log has the number of tokens seen, padding included.",
     ),
-    "tokens counted without padding": Case(
+    "token count without padding": Case(
         {"include_num_input_tokens_seen": "non_padding", "max_steps": 8, "logging_steps": 4},
         UNEVEN,
-        about="The mask says which count.",
+        about="The attention mask selects the tokens that count.",
     ),
-    "batches in no order": Case(
+    "out-of-order batches": Case(
         {"dataloader_num_workers": 1, "dataloader_in_order": False, "num_train_epochs": 1},
         {"model": plain()},
-        about="With one worker there is but one.",
+        about="With one worker the order is the same.",
     ),
-    "a batch size that fits": Case(
-        {"auto_find_batch_size": True}, {"model": plain()}, about="The one that was asked for, where memory suffices."
+    "batch size that fits": Case(
+        {"auto_find_batch_size": True}, {"model": plain()}, about="The given batch size is used if memory allows it."
     ),
-    "the cache emptied now and then": Case(
-        {"torch_empty_cache_steps": 2}, {"model": plain()}, about="It costs time, and changes nothing."
+    "cache emptied": Case(
+        {"torch_empty_cache_steps": 2}, {"model": plain()}, about="Emptying the cache does not change the results."
     ),
 }
-"""Where rows come from."""
+"""Cases about datasets, loaders and workers."""
 
 
 def _known(row: dict) -> dict:

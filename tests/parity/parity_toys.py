@@ -1,4 +1,4 @@
-"""Data and functions for the cases of the parity suite. What transformers makes is imported when it is made."""
+"""Data and functions for the cases of the parity suite. Classes of transformers are imported when they are used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def texts(rows: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows of different lengths, of the long ones the first labels being ignored."""
+    """Return samples of different lengths. The first labels of long samples are ignored."""
     generator = torch.Generator().manual_seed(seed)
     made = []
     for _ in range(rows):
@@ -30,7 +30,7 @@ def texts(rows: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def classified(rows: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows as a tokenizer leaves them: of different lengths, with a mask, and with one label each."""
+    """Return samples of different lengths with an attention mask and one label, as a tokenizer makes them."""
     return [
         {"input_ids": ids, "attention_mask": [1] * len(ids), "labels": ids[0] % 2}
         for ids in (row["input_ids"] for row in texts(rows, seed))
@@ -38,7 +38,7 @@ def classified(rows: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def answered(rows: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows whose answer is a part of the text, given by its first and last word."""
+    """Return samples for question answering, with the positions of the first and last token of the answer."""
     generator = torch.Generator().manual_seed(seed)
     return [
         {
@@ -51,25 +51,25 @@ def answered(rows: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def half_labelled(rows: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows of texts, every other one without a label that counts."""
+    """Return texts. Every other one has only ignored labels."""
     return [
         {**row, "labels": [-100] * len(row["labels"])} if at % 2 else row for at, row in enumerate(texts(rows, seed))
     ]
 
 
 def pictured(rows: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows of three floats, for `Anything`."""
+    """Return samples of three floats, for `Anything`."""
     pixels = torch.randn(rows, 3, generator=torch.Generator().manual_seed(seed))
     return [{"pixels": row, "labels": at % 2} for at, row in enumerate(pixels)]
 
 
 def measured(rows: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows whose label is a number."""
+    """Return samples with a float label."""
     return [{"input_ids": row["input_ids"], "labels": row["start_positions"] / 3} for row in answered(rows, seed)]
 
 
 def marked(rows: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows with three labels each, of which any number is right."""
+    """Return samples with three binary labels each."""
     return [
         {"input_ids": row["input_ids"], "labels": [float(word % 2) for word in row["input_ids"][:3]]}
         for row in answered(rows, seed)
@@ -77,7 +77,7 @@ def marked(rows: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def twice_labelled(rows: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows for `TwoHeaded`."""
+    """Return samples for `TwoHeaded`."""
     return [
         {"input_ids": row["input_ids"], "topic_labels": row["start_positions"] % 2, "tone_labels": at % 3}
         for at, row in enumerate(answered(rows, seed))
@@ -85,12 +85,12 @@ def twice_labelled(rows: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def without(column: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows without one of their columns."""
+    """Return the samples without one column."""
     return [{name: value for name, value in row.items() if name != column} for row in rows]
 
 
 def poisoned(rows: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows for `Poisoned`, two of which have that word."""
+    """Return samples for `Poisoned`. Two of them have the token that makes the loss NaN."""
     return [
         {**row, "input_ids": [49 if at in (3, 9) else word % 49 for word in row["input_ids"]]}
         for at, row in enumerate(sentences(rows, seed))
@@ -98,26 +98,26 @@ def poisoned(rows: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def renamed(label: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with another name for their labels."""
+    """Return the samples with another name for their labels."""
     return without("labels", [{**row, label: row["labels"]} for row in rows])
 
 
 def table(rows: list[dict[str, Any]]) -> Any:
-    """The rows as a dataset of the `datasets` library, with a column that no model knows."""
+    """Return the samples as a `datasets.Dataset` with a column that the model does not use."""
     from datasets import Dataset
 
     return Dataset.from_list([{**row, "comment": "unused"} for row in rows])
 
 
 def measured_table(rows: list[dict[str, Any]]) -> Any:
-    """The rows as a dataset of the `datasets` library, with a column that says how long each is."""
+    """Return the samples as a `datasets.Dataset` with a column of their lengths."""
     from datasets import Dataset
 
     return Dataset.from_list([{**row, "words": len(row["input_ids"])} for row in rows])
 
 
 class Rotating(Dataset):
-    """Rows that begin elsewhere in each epoch, once they are told of it."""
+    """A dataset whose first sample depends on the epoch that `set_epoch` sets."""
 
     def __init__(self, rows: list[Any]) -> None:
         self.rows = rows
@@ -134,7 +134,7 @@ class Rotating(Dataset):
 
 
 class Stream(IterableDataset):
-    """Rows that can only be read from the first to the last, and whose number nobody knows; workers take turns."""
+    """A stream of unknown length. Workers read alternating samples."""
 
     def __init__(self, rows: list[Any]) -> None:
         self.rows = rows
@@ -145,7 +145,7 @@ class Stream(IterableDataset):
 
 
 class Thinned(Stream):
-    """One that leaves rows out as it draws, of NumPy and of Python."""
+    """A stream that skips samples at random, with the generators of NumPy and Python."""
 
     def __iter__(self) -> Iterator[Any]:
         return (row for row in super().__iter__() if np.random.rand() < 0.8 and random.random() < 0.9)
@@ -155,7 +155,7 @@ class Thinned(Stream):
 
 
 def padded(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Collate rows of different lengths, padding the labels with -100."""
+    """Collate samples of different lengths. Labels are padded with -100."""
     width = max(len(row["input_ids"]) for row in rows)
 
     def fill(values: list[int], by: int) -> list[int]:
@@ -169,13 +169,13 @@ def padded(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 def masked(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Collate, and hide a fifth of the words, others each time."""
+    """Collate samples and mask a random fifth of the tokens."""
     batch = {key: torch.tensor([row[key] for row in rows]) for key in rows[0]}
     return {**batch, "input_ids": batch["input_ids"] * (torch.rand(batch["input_ids"].shape) > 0.2)}
 
 
 def tokenizer() -> Any:
-    """A tokenizer that knows single letters."""
+    """Return a tokenizer of single letters."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -187,7 +187,7 @@ def tokenizer() -> Any:
 
 
 def collator_of_transformers(name: str, **options: Any) -> Any:
-    """One of transformers' collators, for the tokenizer above."""
+    """Return a collator of transformers for `tokenizer()`."""
     import transformers
 
     return getattr(transformers, name)(tokenizer(), **options)
@@ -201,12 +201,12 @@ def accuracy(prediction: Any) -> dict[str, float]:
 
 
 def distance(prediction: Any) -> dict[str, float]:
-    """A metric that is better when it is smaller, and whose name does not say so."""
+    """Return a metric that is better when smaller. Its name does not show the direction."""
     return {"distance": float(abs(prediction.predictions.argmax(-1) - prediction.label_ids).mean())}
 
 
 def everything(prediction: Any) -> dict[str, float]:
-    """A number for each thing that a metric may be given; it depends on the order of the rows, and on padding."""
+    """Return one number per input of a metric function. It depends on the order of the samples and the padding."""
     parts = {name: _weighted(getattr(prediction, name)) for name in ("predictions", "label_ids", "inputs", "losses")}
     return {name: value for name, value in parts.items() if value is not None}
 
@@ -220,7 +220,7 @@ def _weighted(values: Any) -> float | None:
 
 
 def of_every_type(prediction: Any) -> dict[str, Any]:
-    """Metrics as people return them: of NumPy, of torch, named in full, nested."""
+    """Return metrics of many types: of NumPy and torch, with the prefix, and nested."""
     return {
         **{"float32": np.float32(0.1), "float64": np.float64(0.1), "integer": np.int64(3), "whole": 3},
         **{"tensor": torch.tensor(0.1), "text": "fine", "eval_named": 0.5},
@@ -229,7 +229,7 @@ def of_every_type(prediction: Any) -> dict[str, Any]:
 
 
 class BatchwiseAccuracy:
-    """A metric that is given one batch at a time, and counts until the last."""
+    """A metric that gets one batch at a time and returns its result with the last."""
 
     def __init__(self) -> None:
         self.right = self.rows = 0
@@ -245,21 +245,21 @@ class BatchwiseAccuracy:
 
 
 def best_guess(logits: Any, labels: Any) -> Any:
-    """What is kept of the logits."""
+    """Return the predicted class."""
     return logits.argmax(-1)
 
 
 def summed_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-    """A loss of one's own, averaged over the rows of a whole step."""
+    """Return a custom loss, averaged over the samples of a whole step."""
     loss = nn.functional.cross_entropy(outputs["logits"], labels, reduction="sum")
     return loss / (num_items_in_batch if num_items_in_batch is not None else len(labels))
 
 
-# Optimizers of one's own.
+# Optimizers that are passed to the trainer.
 
 
 class Given:
-    """A model, and the optimizer of that very model: both trainers get a pair of their own."""
+    """A factory of a model and its optimizer. Each trainer gets its own pair."""
 
     def __init__(self, schedule: bool) -> None:
         self.schedule = schedule
@@ -275,12 +275,12 @@ class Given:
 
 
 def all_in_order(trainer: Any) -> Any:
-    """Evaluate, train and train again; what the last training returns."""
+    """Evaluate and train twice. Return the result of the last training."""
     trainer.evaluate()
     trainer.train()
     return trainer.train()
 
 
 def nothing(trainer: Any) -> Any:
-    """Do not train at all: what remains is to evaluate and to predict."""
+    """Skip training, so that the case only evaluates and predicts."""
     return SimpleNamespace(training_loss=None, metrics={})

@@ -1,4 +1,4 @@
-"""The same run in both trainers: equal weights, logs, losses, metrics and predictions, in every bit."""
+"""The same run in both trainers has bitwise equal weights, logs, losses, metrics and predictions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from engine_toys import same_weights
 from parity_cases import CASES, SUBJECTS
 from parity_differences import DIFFERENCES
-from parity_outcome import Outcome, run_both, spelt
+from parity_outcome import Outcome, as_text, run_both
 
 import trainbus
 
@@ -23,59 +23,59 @@ DIFFERING = [name for name, case in CASES.items() if case.differs]
 
 
 class Runs(NamedTuple):
-    """A case, run by both."""
+    """The outcomes of a case in both trainers."""
 
     differs: str
     theirs: Outcome
     ours: Outcome
 
     def compared(self) -> tuple[Outcome, Outcome]:
-        """Both outcomes without the difference that the case names."""
-        return DIFFERENCES[self.differs].left_out(self.theirs, self.ours) if self.differs else (self.theirs, self.ours)
+        """Return both outcomes without the difference that the case names."""
+        return DIFFERENCES[self.differs].exclude(self.theirs, self.ours) if self.differs else (self.theirs, self.ours)
 
 
 @pytest.fixture(scope="module", params=CASES)
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    """One case, run once by each trainer; the tests of a case share it."""
+    """One case, run once by each trainer. The tests of a case share it."""
     case = CASES[request.param]
     return Runs(case.differs, *run_both(case, tmp_path_factory.mktemp("case")))
 
 
-def test_weights_are_equal_in_every_bit(runs: Runs):
+def test_weights_are_bitwise_equal(runs: Runs):
     theirs, ours = runs.compared()
     assert same_weights(theirs.weights, ours.weights)
 
 
 def test_steps_and_training_loss_are_equal(runs: Runs):
     theirs, ours = runs.compared()
-    assert spelt(ours.steps) == spelt(theirs.steps)
+    assert as_text(ours.steps) == as_text(theirs.steps)
 
 
-def test_the_logs_are_equal(runs: Runs):
+def test_logs_are_equal(runs: Runs):
     theirs, ours = runs.compared()
-    assert spelt(ours.history) == spelt(theirs.history)
+    assert as_text(ours.history) == as_text(theirs.history)
 
 
-def test_the_best_model_and_the_checkpoints_are_the_same(runs: Runs):
+def test_best_model_and_checkpoints_are_equal(runs: Runs):
     theirs, ours = runs.compared()
-    assert spelt(ours.best) == spelt(theirs.best)
+    assert as_text(ours.best) == as_text(theirs.best)
     assert ours.checkpoints == theirs.checkpoints
 
 
 def test_evaluate_returns_equal_metrics(runs: Runs):
     theirs, ours = runs.compared()
-    assert spelt(ours.evaluated) == spelt(theirs.evaluated)
+    assert as_text(ours.evaluated) == as_text(theirs.evaluated)
 
 
 def test_predict_returns_equal_arrays(runs: Runs):
     theirs, ours = runs.compared()
     for mine, other in zip(ours.predicted[:2], theirs.predicted[:2]):
         assert_equal_arrays(mine, other)
-    assert spelt(ours.predicted[2]) == spelt(theirs.predicted[2])
+    assert as_text(ours.predicted[2]) == as_text(theirs.predicted[2])
 
 
 def assert_equal_arrays(mine: Any, other: Any) -> None:
-    """Equal nested arrays, of equal types."""
+    """Assert that nested arrays are equal and have equal types."""
     assert type(mine) is type(other)
     if isinstance(mine, (list, tuple)):
         assert len(mine) == len(other)
@@ -90,11 +90,11 @@ def assert_equal_arrays(mine: Any, other: Any) -> None:
         np.testing.assert_array_equal(mine, other)
 
 
-# The differences.
+# Deliberate differences.
 
 
 @pytest.mark.parametrize("runs", DIFFERING, indirect=True)
-def test_a_difference_that_is_named_occurs_and_is_the_only_one(runs: Runs):
+def test_a_named_difference_occurs_and_is_the_only_one(runs: Runs):
     theirs, ours = runs.compared()
     changed = {
         field.name
@@ -104,37 +104,37 @@ def test_a_difference_that_is_named_occurs_and_is_the_only_one(runs: Runs):
     }
     assert changed
     for name in {"steps", "history", "best", "checkpoints", "evaluated"} - changed:
-        assert spelt(getattr(ours, name)) == spelt(getattr(theirs, name)), name
+        assert as_text(getattr(ours, name)) == as_text(getattr(theirs, name)), name
 
 
-def test_every_difference_is_met_by_a_case_and_told_in_the_docs(root: Path):
-    told = (root / "docs" / "differences.md").read_text(encoding="utf-8")
-    first_cells = [line.removeprefix("| ") for line in told.splitlines() if line.startswith("| ")]
+def test_every_difference_has_a_case_and_a_row_in_the_docs(root: Path):
+    page = (root / "docs" / "differences.md").read_text(encoding="utf-8")
+    first_cells = [line.removeprefix("| ") for line in page.splitlines() if line.startswith("| ")]
     for name, difference in DIFFERENCES.items():
         assert sum(cell.startswith(difference.row) for cell in first_cells) == 1, name
     assert {CASES[name].differs for name in DIFFERING} == DIFFERENCES.keys()
 
 
-# The table.
+# The table of cases.
 
 
-def test_names_are_said_once_and_explained():
+def test_case_names_are_unique_and_explained():
     assert sum(map(len, SUBJECTS.values())) == len(CASES) >= 80
     for name, case in CASES.items():
         assert case.about.endswith("."), name
 
 
-def test_the_table_is_read_without_what_it_compares_with():
-    """The page that lists the cases is written where transformers may not be installed."""
+def test_the_table_is_read_without_transformers():
+    """The page that lists the cases is also generated where transformers is not installed."""
     program = (
         "import sys; import parity_cases, parity_differences; print({'transformers', 'datasets'} & {*sys.modules})"
     )
     here = Path(__file__).parent
     path = os.pathsep.join([str(here), str(here.parent / "engine"), os.environ.get("PYTHONPATH", "")])
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
     )
-    assert told.stdout.strip() == "set()", told.stderr
+    assert done.stdout.strip() == "set()", done.stderr
 
 
 def test_every_schedule_and_optimizer_has_a_case():
@@ -144,5 +144,5 @@ def test_every_schedule_and_optimizer_has_a_case():
     used = {name: {case.args.get(name) for case in CASES.values()} for name in ("lr_scheduler_type", "optim")}
     assert used["lr_scheduler_type"] - {None} == set(SCHEDULES)
     of_torch = {name for name, recipe in OPTIMIZERS.items() if not recipe.package}
-    assert of_torch - used["optim"] == {"adamw", "adamw_hf"}  # which transformers does not call so any more
+    assert of_torch - used["optim"] == {"adamw", "adamw_hf"}  # names that transformers has removed
     assert trainbus.TrainingArguments("out").optim in used["optim"]

@@ -1,4 +1,4 @@
-"""What the table of cases cannot say: subclasses, datasets by name, and what the log entry that only we have holds."""
+"""Parity tests outside of the table of cases: subclasses, datasets by name, and the last log entry."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from parity_case import BASE, EVAL_ROWS, RESUMED_AT, TRAIN_ROWS, Case
 from parity_evaluation import resumed
 from parity_losses import GPT2
 from parity_models import of_bert, plain
-from parity_outcome import run_both, spelt
+from parity_outcome import as_text, run_both
 from parity_toys import accuracy, masked
 
 ROWS = {"train_dataset": sentences(TRAIN_ROWS), "eval_dataset": sentences(EVAL_ROWS, 1)}
 
 
-def test_the_rest_that_is_logged_is_the_mean_of_the_steps_since_the_last_log(tmp_path: Path):
+def test_the_last_log_is_the_mean_of_the_steps_since_the_log_before(tmp_path: Path):
     _, (coarse, _) = both(tmp_path / "coarse", {**BASE, "logging_steps": 5}, model=plain(), **ROWS)
     _, (fine, _) = both(tmp_path / "fine", BASE, model=plain(), **ROWS)
     steps = {entry["step"]: entry for entry in history(fine) if "loss" in entry}
@@ -35,21 +35,21 @@ def test_the_rest_that_is_logged_is_the_mean_of_the_steps_since_the_last_log(tmp
     }
 
 
-def test_a_dataset_is_evaluated_by_its_name(tmp_path: Path):
+def test_a_dataset_is_evaluated_by_name(tmp_path: Path):
     data = {"easy": sentences(9, 1), "hard": sentences(5, 2)}
 
     def evaluate(trainer: Any) -> Any:
-        # There, a name has the metrics of a single dataset, named as one.
+        # transformers names the metrics as those of a single dataset.
         if type(trainer).__module__.startswith("transformers"):
             return trainer.evaluate(data["hard"], metric_key_prefix="eval_hard")
         return trainer.evaluate("hard")
 
     (_, theirs), (_, ours) = both(tmp_path, {}, do=evaluate, eval_dataset=data, compute_metrics=accuracy)
-    assert spelt(timeless(ours)) == spelt(timeless(theirs))
+    assert as_text(timeless(ours)) == as_text(timeless(theirs))
 
 
-def test_persistent_workers_evaluate_the_dataset_that_is_given(tmp_path: Path):
-    """There, the loader of the first evaluation is kept for all that follow."""
+def test_persistent_workers_evaluate_the_given_dataset(tmp_path: Path):
+    """transformers reuses the loader of the first evaluation for all later ones."""
     args = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, "per_device_eval_batch_size": 4}
     data = {"model": plain(), "eval_dataset": sentences(9, 1)}
 
@@ -62,7 +62,7 @@ def test_persistent_workers_evaluate_the_dataset_that_is_given(tmp_path: Path):
     assert ours[1] == pytest.approx(single["eval_loss"])
 
 
-def test_a_trainer_with_persistent_workers_is_let_go_at_once(tmp_path: Path):
+def test_a_trainer_with_persistent_workers_is_collected_immediately(tmp_path: Path):
     args = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, "max_steps": 2}
     run = trainer(tmp_path, args=args, eval_dataset=points(4))
     run.train()
@@ -71,13 +71,13 @@ def test_a_trainer_with_persistent_workers_is_let_go_at_once(tmp_path: Path):
     began = time.monotonic()
     del run
     gc.collect()
-    assert time.monotonic() - began < 4  # torch waits 5 seconds for a worker that was not told to end
+    assert time.monotonic() - began < 4  # torch waits 5 seconds for a worker that was not shut down
     assert len(workers) >= 2
     assert not any(worker.is_alive() for worker in workers)
 
 
 def batch(rows: int) -> dict[str, torch.Tensor]:
-    """A batch as a script makes one by hand."""
+    """Return a batch that a script builds itself."""
     made = sentences(rows)
     return {name: torch.tensor([row[name] for row in made]) for name in made[0]}
 
@@ -96,16 +96,16 @@ METHODS: dict[str, Callable[[Any], Any]] = {
     "predict": lambda trainer: nested(
         trainer.predict(sentences(5, 2), ignore_keys=["hidden_states"], metric_key_prefix="p")[:2]
     ),
-    "predict, of arrays": lambda trainer: nested(
+    "predict with arrays": lambda trainer: nested(
         trainer.predict([{name: np.array(value) for name, value in row.items()} for row in sentences(5, 2)])[:2]
     ),
-    "predict, of tensors": lambda trainer: nested(
+    "predict with tensors": lambda trainer: nested(
         trainer.predict([{name: torch.tensor(value) for name, value in row.items()} for row in sentences(5, 2)])[:2]
     ),
     "compute_loss": lambda trainer: nested(trained(trainer).compute_loss(trainer.model, batch(4))),
     "prediction_step": lambda trainer: nested(trainer.prediction_step(trainer.model.eval(), batch(4), False)),
     "get_train_dataloader": lambda trainer: [nested(rows["input_ids"]) for rows in trainer.get_train_dataloader()],
-    "the lengths of loaders": lambda trainer: [
+    "lengths of loaders": lambda trainer: [
         *(len(trainer.get_train_dataloader()), len(trainer.get_eval_dataloader())),
         *(len(trainer.get_test_dataloader(sentences(3))), trainer.num_examples(trainer.get_train_dataloader())),
     ],
@@ -113,19 +113,19 @@ METHODS: dict[str, Callable[[Any], Any]] = {
     "get_learning_rates": lambda trainer: trained(trainer).get_learning_rates(),
     "get_num_trainable_parameters": lambda trainer: trainer.get_num_trainable_parameters(),
     "get_decay_parameter_names": lambda trainer: sorted(trainer.get_decay_parameter_names(trainer.model)),
-    "the operations counted": lambda trainer: trained(trainer).state.total_flos,
+    "total_flos": lambda trainer: trained(trainer).state.total_flos,
 }
 
 
 def nested(values: Any) -> Any:
-    """Nested tensors and arrays as lists of numbers."""
+    """Return nested tensors and arrays as lists of numbers."""
     if isinstance(values, (list, tuple)):
         return [nested(value) for value in values]
     return values.tolist() if hasattr(values, "tolist") else values
 
 
 @pytest.mark.parametrize("do", METHODS.values(), ids=METHODS)
-def test_what_scripts_call_returns_the_same(do: Callable[[Any], Any], tmp_path: Path):
+def test_methods_that_scripts_call_return_the_same(do: Callable[[Any], Any], tmp_path: Path):
     model = of_bert("SequenceClassification", vocab_size=50, output_hidden_states=True)
     (_, theirs), (_, ours) = both(tmp_path, {**BASE, "weight_decay": 0.1}, do=do, model=model, **ROWS)
     assert theirs
@@ -133,27 +133,27 @@ def test_what_scripts_call_returns_the_same(do: Callable[[Any], Any], tmp_path: 
 
 
 RESUMED = {
-    "a collator that draws at random": ({}, {"data_collator": masked, "model": plain()}),
-    "such a collator in workers": ({"dataloader_num_workers": 2}, {"data_collator": masked, "model": plain()}),
-    "rows grouped by length": ({"train_sampling_strategy": "group_by_length"}, GPT2),
+    "random collator": ({}, {"data_collator": masked, "model": plain()}),
+    "random collator in workers": ({"dataloader_num_workers": 2}, {"data_collator": masked, "model": plain()}),
+    "grouped by length": ({"train_sampling_strategy": "group_by_length"}, GPT2),
 }
 
 
 @pytest.mark.parametrize(("args", "options"), RESUMED.values(), ids=RESUMED)
-def test_a_resumed_run_is_the_unbroken_one_of_both_trainers(args: Any, options: Any, tmp_path: Path):
-    """There, the rows that are skipped are drawn and collated once more, so a resumed run is another one."""
+def test_a_resumed_run_equals_the_uninterrupted_run_of_both_trainers(args: Any, options: Any, tmp_path: Path):
+    """transformers draws and collates the skipped samples a second time, so its resumed run differs."""
     args = {**args, "save_strategy": "steps", "save_steps": RESUMED_AT}
-    their_unbroken, our_unbroken = run_both(Case(args, options), tmp_path / "unbroken")
+    their_uninterrupted, our_uninterrupted = run_both(Case(args, options), tmp_path / "uninterrupted")
     theirs, ours = run_both(Case(args, options, train=resumed), tmp_path / "resumed")
-    assert same_weights(our_unbroken.weights, their_unbroken.weights)
-    assert same_weights(ours.weights, their_unbroken.weights)
-    assert spelt(ours.history) == spelt(our_unbroken.history)
-    assert not same_weights(theirs.weights, their_unbroken.weights)
+    assert same_weights(our_uninterrupted.weights, their_uninterrupted.weights)
+    assert same_weights(ours.weights, their_uninterrupted.weights)
+    assert as_text(ours.history) == as_text(our_uninterrupted.history)
+    assert not same_weights(theirs.weights, their_uninterrupted.weights)
 
 
 def overriding(library: Any) -> type[Any]:
     class Doubling(library.Trainer):
-        """A loss and a step overridden in a subclass, as scripts written for transformers do."""
+        """A subclass that overrides methods, as scripts for transformers do."""
 
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
             loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
@@ -175,7 +175,7 @@ def overriding(library: Any) -> type[Any]:
     return Doubling
 
 
-def test_methods_overridden_in_a_subclass_are_called_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_overridden_methods_are_called_in_the_same_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     import transformers
 
     import trainbus
@@ -186,12 +186,12 @@ def test_methods_overridden_in_a_subclass_are_called_alike(tmp_path: Path, monke
     theirs, ours = run_both(case, tmp_path)
     assert ours.evaluated["eval_mine"] == ours.history[0]["seen"] == 1.0
     for name in ("steps", "history", "evaluated", "best"):
-        assert spelt(getattr(ours, name)) == spelt(getattr(theirs, name)), name
+        assert as_text(getattr(ours, name)) == as_text(getattr(theirs, name)), name
     assert same_weights(ours.weights, theirs.weights)
 
 
-def test_predicted_rows_keep_their_order_and_their_number(tmp_path: Path):
-    """An oracle beside transformers: the model itself, called row by row."""
+def test_predictions_keep_the_order_and_the_number_of_samples(tmp_path: Path):
+    """The reference is the model itself, called sample by sample."""
     rows = sentences(EVAL_ROWS, 1)
     _, (trainer, output) = both(tmp_path, {"per_device_eval_batch_size": 4}, do=lambda run: run.predict(rows))
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A disk of one megabyte that fills up for real: what is on it stays good, and the run trains on, or says why not."""
+"""A full disk of one megabyte: its checkpoints stay valid, and the run continues or ends with an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainbus.events import CheckpointError
 disk, policy = Path(sys.argv[2]), sys.argv[3]
 space._REST = 0
 if sys.argv[4] == "unforeseen":
-    space.check_space = lambda needed, folder: None  # the disk fills up after it was asked
+    space.check_space = lambda needed, folder: None  # the disk fills up after the check
     import trainbus.engine.checkpoint.store as store
     store.check_space = space.check_space
 
@@ -41,18 +41,18 @@ def run(folder, **args):
     args = {"max_steps": 5, "save_strategy": "steps", "save_steps": 1, "optim": "sgd", "disable_tqdm": True, **args}
     return trainer(folder, Wide(), args=args, train_dataset=points(40))
 
-unbroken = run(disk / "unbroken", save_strategy="no")
-unbroken.train()
+uninterrupted = run(disk / "uninterrupted", save_strategy="no")
+uninterrupted.train()
 full = run(disk, on_save_error=policy)
 logging.basicConfig(level=logging.WARNING, stream=sys.stdout)
 try:
     full.train()
     print("trained to step", full.state.global_step)
-    assert same_weights(weights(full.model), weights(unbroken.model))
+    assert same_weights(weights(full.model), weights(uninterrupted.model))
 except CheckpointError as error:
     print("ended at step", full.state.global_step, error)
 found = survey(disk)
-assert found, "nothing was saved at all"
+assert found, "no checkpoint was saved"
 assert [problems(checkpoint.path, full=True) for checkpoint in found] == [[]] * len(found)
 assert not list(disk.glob(".tmp-*")), names_in(disk)
 assert choose(disk, True) == found[-1].path
@@ -64,11 +64,11 @@ print("saved", [checkpoint.step for checkpoint in found])
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("policy", ["raise", "warn"])
 @pytest.mark.parametrize("kind", ["foreseen", "unforeseen"])
-def test_a_disk_that_is_full_spoils_nothing(kind: str, policy: str, tmp_path: Path):
+def test_a_full_disk_leaves_only_valid_checkpoints(kind: str, policy: str, tmp_path: Path):
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], capture_output=True).returncode:
-        pytest.skip("only root may mount a disk")
+        pytest.skip("only root can mount a disk")
     try:
         toys = Path(__file__).parent.parent / "engine"
         words = [sys.executable, "-c", PROGRAM, str(toys), str(disk), policy, kind]

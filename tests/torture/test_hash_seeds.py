@@ -1,4 +1,4 @@
-"""The order of subscribers is the same whatever the seed of the hashes is."""
+"""The order of subscribers does not depend on the hash seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is killed many times while it saves: what it left is whole, and it ends as if nobody had killed it."""
+"""A run that is killed many times while it saves leaves valid checkpoints and reaches the uninterrupted result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROGRAM = Path(__file__).parent.parent / "engine" / "kill_program.py"
     ],
     ids=["at random moments", "at each call"],
 )
-def test_a_run_that_is_killed_many_times_ends_as_one_that_is_not(how: tuple[str, ...], said: str, tmp_path: Path):
+def test_a_run_killed_many_times_equals_an_uninterrupted_run(how: tuple[str, ...], said: str, tmp_path: Path):
     done = subprocess.run([sys.executable, str(PROGRAM), str(tmp_path), *how], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert said in done.stdout

@@ -127,7 +127,7 @@ def test_a_process_that_hangs_is_given_up_when_the_time_is_up(tmp_path: Path) ->
     for end in disturbed(tmp_path, runs):
         hangs = int(end["name"].partition("-")[2]) % 2
         assert end["codes"][0][1 - hangs] == 1
-        assert f"Rank {hangs} left no word and lives: it may hang" in failure_of(end["said"][1 - hangs])
+        assert f"Rank {hangs} is alive and sent no error report: it may hang" in failure_of(end["said"][1 - hangs])
         assert end["told"] >= PATIENCE
         seconds.append(end["told"])
     summary(f"hung, with a ddp_timeout of {PATIENCE} s", seconds)
@@ -172,5 +172,5 @@ def test_torchrun(restarts: int, tmp_path: Path, whole: list[float]) -> None:
         assert (folder / "killed").exists()
         if restarts:
             assert [json.loads((folder / f"weights-{rank}.json").read_text()) for rank in range(2)] == [whole, whole]
-        assert "Rank 1 is gone without a word" in said
+        assert "Rank 1 is gone without an error report" in said
         assert (folder / "starts-0").read_text().split() == ["started"] * (2 if restarts else 1)

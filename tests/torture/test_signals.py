@@ -1,4 +1,4 @@
-"""A run that is told to stop many times, at random moments: each time it saves, and it ends as if nobody had."""
+"""A run that gets many stop signals at random moments saves each time and reaches the uninterrupted result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).parent.parent / "engine" / "signal_program.py"
 @pytest.mark.parametrize(
     ("name", "times", "workers"), [("SIGTERM", 30, 0), ("SIGINT", 30, 0), ("SIGUSR1", 30, 0), ("SIGTERM", 10, 2)]
 )
-def test_a_run_that_is_stopped_many_times_ends_as_one_that_is_not(name: str, times: int, workers: int, tmp_path: Path):
+def test_a_run_stopped_many_times_equals_an_uninterrupted_run(name: str, times: int, workers: int, tmp_path: Path):
     words = [str(word) for word in (tmp_path, name, times, 3, workers)]
     done = subprocess.run([sys.executable, str(PROGRAM), *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

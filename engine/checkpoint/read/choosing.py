@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from ....events.activity import CHOOSE_CHECKPOINT, during
 from ....events.errors import ArgumentError, CheckpointError
 from ...distributed.ranks import Ranks
 from ...run import Run
@@ -30,6 +31,7 @@ AUTO = "auto"
 T = TypeVar("T")
 
 
+@during(CHOOSE_CHECKPOINT)
 def folder_to_resume(run: Run, wanted: str | Path | bool | None) -> Path | None:
     """Return the checkpoint to go on from, the same on every process; None to begin anew.
 

@@ -1,4 +1,4 @@
-"""Processes, here threads, that find each other in a store in which an earlier attempt left its traces."""
+"""The rendezvous of ranks, here threads, in a store that holds keys of an earlier attempt."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import torch.distributed as dist
 
 from trainbus.engine.distributed import ranks
-from trainbus.engine.distributed.ranks import Ranks, lost_touch
-from trainbus.engine.distributed.rendezvous import meet, together_there
+from trainbus.engine.distributed.ranks import Ranks, connection_lost
+from trainbus.engine.distributed.rendezvous import all_succeeded, join_attempt
 from trainbus.events.errors import RankFailure
 
 
@@ -34,47 +34,48 @@ def at_once(count: int, work: Callable[[int], Any]) -> list[Any]:
     return results
 
 
-def test_all_get_the_same_name_and_another_one_in_each_attempt() -> None:
+def test_all_ranks_get_one_name_that_is_new_in_each_attempt() -> None:
     store = dist.HashStore()
-    names = [at_once(3, lambda rank: meet(store, rank, 3, 30.0)) for _ in range(4)]
+    names = [at_once(3, lambda rank: join_attempt(store, rank, 3, 30.0)) for _ in range(4)]
     assert all(len(set(attempt)) == 1 for attempt in names)
     assert len({attempt[0] for attempt in names}) == 4
 
 
-def test_traces_of_an_earlier_attempt_are_not_taken_for_a_process_that_is_late() -> None:
+def test_keys_of_an_earlier_attempt_do_not_stand_for_a_late_rank() -> None:
     store = dist.HashStore()
-    first = at_once(3, lambda rank: meet(store, rank, 3, 30.0))
+    first = at_once(3, lambda rank: join_attempt(store, rank, 3, 30.0))
 
     def late(rank: int) -> str:
         time.sleep(0.3 * (rank == 2))
-        return meet(store, rank, 3, 30.0)
+        return join_attempt(store, rank, 3, 30.0)
 
     second = at_once(3, late)
     assert len(set(second)) == 1
     assert second[0] != first[0]
 
 
-def test_another_number_of_processes_meets_in_the_same_store() -> None:
+def test_another_world_size_can_use_the_same_store() -> None:
     store = dist.HashStore()
-    at_once(3, lambda rank: meet(store, rank, 3, 30.0))
-    assert len(set(at_once(2, lambda rank: meet(store, rank, 2, 30.0)))) == 1
+    at_once(3, lambda rank: join_attempt(store, rank, 3, 30.0))
+    assert len(set(at_once(2, lambda rank: join_attempt(store, rank, 2, 30.0)))) == 1
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["first attempt", "second attempt"])
-def test_who_does_not_come_is_named(before: bool) -> None:
+def test_rendezvous_error_names_missing_ranks(before: bool) -> None:
     store = dist.HashStore()
     if before:
-        at_once(3, lambda rank: meet(store, rank, 3, 30.0))
-    errors = at_once(2, lambda rank: meet(store, rank, 3, 0.5))
+        at_once(3, lambda rank: join_attempt(store, rank, 3, 30.0))
+    errors = at_once(2, lambda rank: join_attempt(store, rank, 3, 0.5))
     assert all(isinstance(error, RankFailure) for error in errors)
-    assert all("waits for rank 2." in str(error) and "0.5 seconds (`ddp_timeout`)" in str(error) for error in errors)
+    assert all(f"Rank {rank} waits for rank 2." in str(error) for rank, error in enumerate(errors))
+    assert all("0.5 seconds (`ddp_timeout`)" in str(error) for error in errors)
 
 
-def test_how_it_went_is_known_to_all() -> None:
+def test_all_ranks_know_whether_all_succeeded() -> None:
     store = dist.HashStore()
-    assert at_once(2, lambda rank: together_there(store, "a", rank, 2, 30.0, well=True)) == [True, True]
-    assert at_once(2, lambda rank: together_there(store, "b", rank, 2, 30.0, well=rank == 0)) == [False, False]
-    assert not together_there(store, "c", 0, 2, 0.1, well=True)
+    assert at_once(2, lambda rank: all_succeeded(store, "a", rank, 2, 30.0, success=True)) == [True, True]
+    assert at_once(2, lambda rank: all_succeeded(store, "b", rank, 2, 30.0, success=rank == 0)) == [False, False]
+    assert not all_succeeded(store, "c", 0, 2, 0.1, success=True)
 
 
 class Groups:
@@ -101,9 +102,7 @@ class Groups:
 
 
 @pytest.mark.parametrize(("failures", "well"), [(0, True), (2, True), (3, False)])
-def test_processes_that_cannot_connect_try_again_together(
-    failures: int, well: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_that_cannot_connect_retry_together(failures: int, well: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     groups, store = Groups(failures), dist.HashStore()
     monkeypatch.setattr(ranks, "dist", groups)
     ended = at_once(2, lambda rank: Ranks(rank, 2, rank)._join(store, "gloo", 30))
@@ -123,8 +122,8 @@ def test_processes_that_cannot_connect_try_again_together(
         (KeyboardInterrupt(), False),
     ],
 )
-def test_only_an_error_of_waiting_is_taken_for_one(error: BaseException, lost: bool) -> None:
-    assert lost_touch(error) is lost
+def test_connection_lost_recognises_only_errors_of_the_connection(error: BaseException, lost: bool) -> None:
+    assert connection_lost(error) is lost
     wrapped = ValueError("wrapped")
     wrapped.__cause__ = error
-    assert lost_touch(wrapped) is lost
+    assert connection_lost(wrapped) is lost

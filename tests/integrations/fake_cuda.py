@@ -1,7 +1,7 @@
-"""What stands in for CUDA's streams, so that fairscale's FullyShardedDataParallel runs where there is no GPU.
+"""Fake CUDA streams, so that fairscale's FullyShardedDataParallel runs without a GPU.
 
-Only where work is queued is pretended: here it is done at once, and there is nothing to wait for. The collectives are
-gloo's, the tensors are on the CPU, and fairscale's code is its own.
+Only the streams are fake: work runs immediately, so there is nothing to wait for. The collectives are those of gloo,
+the tensors are on the CPU, and fairscale's code is unchanged.
 """
 
 from contextlib import contextmanager
@@ -14,23 +14,23 @@ from fairscale.nn.data_parallel import fully_sharded_data_parallel
 import trainbus.integrations.fairscale.fsdp
 
 
-class Stream:
-    """A queue of work, which is done by the time it is asked for."""
+class FakeStream:
+    """A stream whose work is always complete."""
 
     def wait_stream(self, other):
-        assert isinstance(other, Stream)
+        assert isinstance(other, FakeStream)
 
     def synchronize(self):
         pass
 
 
-class Torch:
-    """torch, as fairscale's module knows it, with other streams."""
+class TorchWithFakeStreams:
+    """The module torch for fairscale, with fake streams."""
 
     def __init__(self):
-        self._current = Stream()
+        self._current = FakeStream()
         self.cuda = SimpleNamespace(
-            Stream=Stream,
+            Stream=FakeStream,
             stream=self._on,
             current_stream=lambda: self._current,
             synchronize=lambda: None,
@@ -47,11 +47,11 @@ class Torch:
         return getattr(torch, name)
 
 
-def pretend():
-    """Have fairscale find streams on the CPU, for the rest of the program."""
+def install_fake_streams():
+    """Give fairscale fake streams on the CPU, for the rest of the program."""
     trainbus.integrations.fairscale.fsdp.has_cuda = lambda device: True
-    fully_sharded_data_parallel.torch = Torch()
-    reduce_scatter_bucketer.enable_nccl_base_collectives = False  # fairscale's own switch: gloo wants other shapes
+    fully_sharded_data_parallel.torch = TorchWithFakeStreams()
+    reduce_scatter_bucketer.enable_nccl_base_collectives = False  # fairscale's own switch: gloo needs other shapes
     torch.Tensor.record_stream = lambda self, stream: None
     torch.Tensor.cuda = lambda self, *_: self
     torch.Tensor.pin_memory = lambda self, *_: self

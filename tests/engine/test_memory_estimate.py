@@ -1,4 +1,4 @@
-"""The memory that ways to split a training take: the figures of the papers, of torch's optimizers, and the command."""
+"""The memory estimate: the figures of the papers, of torch's optimizers, and the command `trainbus plan`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from torch import nn
 
 from trainbus import TrainingArguments
 from trainbus.engine.commands.main import main
-from trainbus.engine.distributed.memory_estimate import activation_bytes, gpus_needed, need, plan
-from trainbus.engine.distributed.strategies import STATES, Training, launch, spelling, ways
+from trainbus.engine.distributed.memory_estimate import candidates, estimate, gpus_needed
+from trainbus.engine.distributed.memory_formulas import activation_bytes
+from trainbus.engine.distributed.strategies import variants
+from trainbus.engine.distributed.variants import arguments_call, launch_command
+from trainbus.engine.distributed.workload import STATES, Workload
 from trainbus.engine.optim.build import build_optimizer
 from trainbus.engine.optim.registry import OPTIMIZERS
 from trainbus.events.errors import ArgumentError
@@ -27,10 +30,10 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "scaling.md"
 
 
 def found(name: str, **options):
-    """What one way needs."""
-    training = Training(**{"params": 1e9, "gpus": 8, "precision": "fp32", **options})
-    [way] = [way for way in ways(training) if way.name == name]
-    return need(way, training)
+    """Return the memory of one variant."""
+    workload = Workload(**{"params": 1e9, "gpus": 8, "precision": "fp32", **options})
+    [variant] = [variant for variant in variants(workload) if variant.name == name]
+    return estimate(variant, workload)
 
 
 # The papers.
@@ -56,8 +59,8 @@ def test_the_model_states_of_zero_are_those_of_the_paper(billions, gpus, stages)
 
 def test_the_baseline_of_the_paper_is_one_process():
     """Figure 1: 7.5 billion parameters take 120 GB."""
-    training = Training(params=7.5e9)
-    assert need(ways(training)[0], training).states_of_model * 7.5 == 120
+    workload = Workload(params=7.5e9)
+    assert estimate(variants(workload)[0], workload).states_of_model * 7.5 == 120
 
 
 def test_what_is_sent_is_what_the_paper_says():
@@ -72,18 +75,18 @@ def test_what_is_sent_is_what_the_paper_says():
 def test_a_layer_keeps_the_activations_of_the_paper(heads, hidden, scores):
     """Korthikanti et al. 2022, section 4.1: `sbh (34 + 5 a s / h)` bytes; 80 for GPT-3, 64 for MT-NLG."""
     sizes = {"hidden": hidden, "sequence": 2048, "batch": 2, "heads": heads or None}
-    one, two = (activation_bytes(Training(params=1e9, layers=layers, **sizes)) for layers in (1, 2))
+    one, two = (activation_bytes(Workload(params=1e9, layers=layers, **sizes)) for layers in (1, 2))
     assert two - one == 2048 * 2 * hidden * (34 + scores)
 
 
 def test_recomputed_layers_keep_their_input():
     """Section 5: `2 sbh` bytes."""
     sizes = {"params": 1e9, "hidden": 64, "sequence": 16, "recompute": True}
-    one, two = (activation_bytes(Training(layers=layers, **sizes)) for layers in (1, 2))
+    one, two = (activation_bytes(Workload(layers=layers, **sizes)) for layers in (1, 2))
     assert two - one == 2 * 16 * 64
 
 
-# What each way does here.
+# What each variant does here.
 
 
 @pytest.mark.parametrize(
@@ -97,12 +100,12 @@ def test_recomputed_layers_keep_their_input():
         ("stage 3 offload", 0, 8 / 32 + 8 / 32),
     ],
 )
-def test_a_way_takes_so_many_bytes(name, kept, peak):
+def test_memory_of_each_variant(name, kept, peak):
     needed = found(name)
     assert (needed.between_steps, needed.peak) == (pytest.approx(kept), pytest.approx(peak))
 
 
-def test_what_is_offloaded_is_on_the_machine():
+def test_offloaded_memory_is_host_memory():
     assert found("stage 3 offload").host == 16 / 8
     assert found("DeepSpeed 3 offload", precision="bf16").host == (2 + 4 + 4 + 8) / 8
 
@@ -111,7 +114,7 @@ def test_hybrid_shards_over_one_machine():
     hybrid, whole = (found(name, gpus=32) for name in ("hybrid", "stage 3"))
     assert (hybrid.weights, whole.weights) == (4 / 8, 4 / 32)
     assert hybrid.sent == 3 + 2 / 8
-    assert "hybrid" not in [way.name for way in ways(Training(params=1e9, gpus=8))]
+    assert "hybrid" not in [variant.name for variant in variants(Workload(params=1e9, gpus=8))]
 
 
 def test_what_autocast_copies_stays_where_gathered_weights_go():
@@ -119,25 +122,28 @@ def test_what_autocast_copies_stays_where_gathered_weights_go():
     assert found("stage 3 half", precision="bf16").work == 4 / 32 + 8 / 32
 
 
-def test_ways_that_do_not_go_with_a_precision_are_not_there():
-    names = {level: [way.name for way in ways(Training(params=1e9, gpus=8, level=level))] for level in ("O1", "O2")}
+def test_variants_without_support_for_a_precision_are_left_out():
+    names = {
+        level: [variant.name for variant in variants(Workload(params=1e9, gpus=8, level=level))]
+        for level in ("O1", "O2")
+    }
     assert names["O2"] == ["DDP"]
     assert "fairscale" not in names["O1"]
-    assert "fairscale" in [way.name for way in ways(Training(params=1e9, gpus=8, precision="fp32"))]
+    assert "fairscale" in [variant.name for variant in variants(Workload(params=1e9, gpus=8, precision="fp32"))]
 
 
 def test_half_weights_have_masters():
-    training = Training(params=1e9, level="O2")
-    needed = need(ways(training)[0], training)
+    workload = Workload(params=1e9, level="O2")
+    needed = estimate(variants(workload)[0], workload)
     assert (needed.weights, needed.masters, needed.gradients, needed.states) == (2, 4, 4, 8)
 
 
 def test_autocast_copies_go_as_the_gradients_come():
-    training = Training(params=1e9)
-    needed = need(ways(training)[0], training)
+    workload = Workload(params=1e9)
+    needed = estimate(variants(workload)[0], workload)
     assert (needed.work, needed.peak) == (2, 16)
-    several = replace(training, accumulate=2)  # the gradients of the first batch are there beside the copies
-    assert need(ways(several)[0], several).peak == 12 + 2 + 4
+    several = replace(workload, accumulate=2)  # the gradients of the first batch are there beside the copies
+    assert estimate(variants(several)[0], several).peak == 12 + 2 + 4
 
 
 def test_more_of_the_same_takes_no_less():
@@ -173,7 +179,9 @@ def test_every_optimizer_that_can_be_built_has_its_states_here():
 def test_the_smallest_change_that_fits_comes_first():
     """16 bytes and DDP's buffers: 20 GB for a billion parameters."""
     first = {
-        memory: next((each.way.name for each in plan(Training(params=1e9, gpus=8, gpu_memory=memory)) if each.fits), "")
+        memory: next(
+            (each.variant.name for each in candidates(Workload(params=1e9, gpus=8, gpu_memory=memory)) if each.fits), ""
+        )
         for memory in (24, 16, 9, 5, 3, 2)
     }
     assert first == {**{24: "DDP", 16: "stage 1", 9: "stage 2", 5: "stage 3", 3: "stage 3 half", 2: "stage 3 offload"}}
@@ -181,30 +189,34 @@ def test_the_smallest_change_that_fits_comes_first():
 
 def test_what_is_offloaded_must_fit_the_machine():
     fitting = {
-        memory: [each.way.name for each in plan(Training(params=70e9, gpus=8, node_memory=memory)) if each.fits]
+        memory: [
+            each.variant.name for each in candidates(Workload(params=70e9, gpus=8, node_memory=memory)) if each.fits
+        ]
         for memory in (2000, 1000)
     }
     assert fitting == {2000: ["stage 3 offload", "DeepSpeed 3 offload"], 1000: []}
 
 
 def test_how_many_gpus_it_takes():
-    training = Training(params=70e9, gpus=8, node_memory=500)
-    gpus, way = gpus_needed(training)
-    assert (gpus, way.name) == (32, "stage 3 half")
-    assert way in [each.way for each in plan(replace(training, gpus=32)) if each.fits]
-    assert gpus_needed(replace(training, layers=80, hidden=8192, sequence=100_000)) is None
+    workload = Workload(params=70e9, gpus=8, node_memory=500)
+    gpus, variant = gpus_needed(workload)
+    assert (gpus, variant.name) == (32, "stage 3 half")
+    assert variant in [each.variant for each in candidates(replace(workload, gpus=32)) if each.fits]
+    assert gpus_needed(replace(workload, layers=80, hidden=8192, sequence=100_000)) is None
 
 
 def test_every_spelling_is_one_that_the_arguments_take(tmp_path):
-    by = {"ddp": "", "zero1": "optimizer", "fsdp2": "fsdp", "fairscale": "fairscale", "deepspeed": "deepspeed"}
-    training = Training(params=1e9, gpus=16, optimizer="adafactor", accumulate=2, recompute=True)
-    fp32 = replace(training, precision="fp32")
-    for way, asked in [*((way, training) for way in ways(training)), *((way, fp32) for way in ways(fp32))]:
-        call = ast.parse(spelling(way, asked), mode="eval").body
+    workload = Workload(params=1e9, gpus=16, optimizer="adafactor", accumulate=2, recompute=True)
+    fp32 = replace(workload, precision="fp32")
+    for variant, asked in [
+        *((variant, workload) for variant in variants(workload)),
+        *((variant, fp32) for variant in variants(fp32)),
+    ]:
+        call = ast.parse(arguments_call(variant, asked), mode="eval").body
         words = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
         args = TrainingArguments(str(tmp_path), use_cpu=True, **words)
-        assert args.way_to_shard == by[way.by]
-        assert (args.bf16, args.optim, args.gradient_accumulation_steps) == (asked is training, "adafactor", 2)
+        assert args.way_to_shard == variant.strategy
+        assert (args.bf16, args.optim, args.gradient_accumulation_steps) == (asked is workload, "adafactor", 2)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +224,7 @@ def test_every_spelling_is_one_that_the_arguments_take(tmp_path):
     [(1, "python train.py"), (4, "--standalone --nproc_per_node=4"), (16, "--nnodes=2 --nproc_per_node=8")],
 )
 def test_how_it_is_started(gpus, words):
-    assert words in launch(Training(params=1e9, gpus=gpus))
+    assert words in launch_command(Workload(params=1e9, gpus=gpus))
 
 
 # The command.
@@ -229,23 +241,23 @@ def test_a_number_of_parameters_may_be_written_in_many_ways(word, capsys):
     [
         ("--params=seven", "write it as 7e9, 7b or 350m"),
         ("--params=7.1.1b", "write it as 7e9, 7b or 350m"),
-        ("--params=-7e9", "params is -7e+09; give 1 or more."),
-        ("--params=1e999", "params is inf; give 1 or more."),
-        ("--params=7b --gpus=0", "gpus is 0; give 1 or more."),
-        ("--params=7b --gpus=-8", "gpus is -8; give 1 or more."),
-        ("--params=7b --gpus=12", "12 GPUs cannot be 8 on each machine"),
+        ("--params=-7e9", "params is -7e+09; set it to 1 or more."),
+        ("--params=1e999", "params is inf; set it to 1 or more."),
+        ("--params=7b --gpus=0", "gpus is 0; set it to 1 or more."),
+        ("--params=7b --gpus=-8", "gpus is -8; set it to 1 or more."),
+        ("--params=7b --gpus=12", "12 GPUs are not a multiple of 8 GPUs per machine"),
         ("--params=7b --gpu-memory=much", "write its GB, such as 80"),
         ("--params=7b --gpu-memory=0", "write its GB, such as 80"),
         ("--params=7b --precision=bf61", "precision is 'bf61'; did you mean 'bf16'?"),
         ("--params=7b --optimizer=adanw", "optimizer is 'adanw'; did you mean 'adamw'?"),
-        ("--params=7b --optimizer=galore_adamw", "depend on the rank"),
+        ("--params=7b --optimizer=galore_adamw", "depends on the rank of its projection"),
         ("--params=7b --opt-level=O3", "level is 'O3'"),
-        ("--params=7b --hidden=64", "activations take layers, hidden and sequence; of these you gave hidden."),
+        ("--params=7b --hidden=64", "Activations need layers, hidden and sequence; only hidden is set."),
         ("--gpus=8", "required: --params"),
         ("--params=7b --gpu=8", "unrecognized arguments: --gpu=8"),
     ],
 )
-def test_wrong_words_are_refused(words, said, capsys):
+def test_wrong_options_are_refused(words, said, capsys):
     try:
         status = main(["plan", *words.split()])
     except SystemExit as ended:
@@ -254,12 +266,12 @@ def test_wrong_words_are_refused(words, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_a_training_refuses_what_is_no_number():
+def test_workload_refuses_nan():
     with pytest.raises(ArgumentError, match="params is nan"):
-        Training(params=float("nan"))
+        Workload(params=float("nan"))
 
 
-def test_the_plan_as_json_is_that_of_the_table(capsys):
+def test_json_equals_the_table(capsys):
     words = shlex.split("--params 7b --gpus 8 --layers 32 --hidden 4096 --sequence 2048 --batch 4")
     main(["plan", *words])
     table = capsys.readouterr().out
@@ -275,11 +287,11 @@ def test_the_plan_as_json_is_that_of_the_table(capsys):
     assert f"  {data['fitting'][0]}: " in table
 
 
-def test_where_nothing_fits_it_is_said_what_would(capsys):
+def test_alternatives_are_shown_if_nothing_fits(capsys):
     main(shlex.split("plan --params 70b --gpus 8 --node-memory 500 --layers 80 --hidden 8192 --sequence 2048"))
     said = capsys.readouterr().out
     assert "Nothing fits." in said
-    assert re.search(r"With \d+ GPUs, stage 3 half would\.", said)
+    assert re.search(r"With \d+ GPUs, stage 3 half would fit\.", said)
     assert "--recompute" in said
     assert "--optimizer adafactor" in said
 

@@ -1,4 +1,4 @@
-"""What DeepSpeed refuses, warns of and leaves behind, in a single process on the CPU."""
+"""Errors, warnings and clean-up of DeepSpeed, in a single process on the CPU."""
 
 import gc
 import logging
@@ -22,11 +22,11 @@ def on_the_cpu(monkeypatch):
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     yield
-    assert not torch.distributed.is_initialized(), "every trainer left"
+    assert not torch.distributed.is_initialized(), "a trainer did not leave the process group"
 
 
 class Scaled(torch.nn.Linear):
-    """With a parameter that has no dimension."""
+    """A model with a parameter without a dimension."""
 
     def __init__(self):
         super().__init__(2, 2)
@@ -59,13 +59,13 @@ def own(kind, **params):
         ({"zero_optimization": {"stag": 2}}, {}, "zero_optimization.stag is unknown; did you mean 'stage'?"),
         (stage(1, bf16={"enable": True}), {}, "bf16.enable is unknown; did you mean 'enabled'?"),
         (stage(1, **own("AdmW")), {}, "optimizer.type is 'AdmW'; did you mean 'AdamW'?"),
-        (stage(1, **own("Adafactor")), {}, "Adafactor looks at each weight's shape or norm"),
-        (stage(1, **own("Adagrad")), {}, "with one group of parameters"),
-        (stage(1, bf16={"enabled": True}, fp16={"enabled": True}), {}, "both true: give one of them"),
-        (stage(2), {"optim": "adafactor"}, "Adafactor looks at each weight's shape or norm: with stage 2"),
-        (stage(2), {"optim": "adagrad"}, "Adagrad is made anew by DeepSpeed"),
-        (stage(3), {"callbacks": [EMA()]}, "EMA averages whole weights, and stage 3 has split them"),
-        (stage(0), {"model": Scaled()}, "without a dimension, as scale: give it the shape [1]"),
+        (stage(1, **own("Adafactor")), {}, "Adafactor depends on the shape or norm of each weight"),
+        (stage(1, **own("Adagrad")), {}, "with a single parameter group"),
+        (stage(1, bf16={"enabled": True}, fp16={"enabled": True}), {}, "both true: enable one of them"),
+        (stage(2), {"optim": "adafactor"}, "Adafactor depends on the shape or norm of each weight: with stage 2"),
+        (stage(2), {"optim": "adagrad"}, "Adagrad is rebuilt by DeepSpeed"),
+        (stage(3), {"callbacks": [EMA()]}, "EMA averages full weights, and stage 3 shards them"),
+        (stage(0), {"model": Scaled()}, "without a dimension, such as scale: use the shape [1]"),
         (stage(1, elasticity={"enabled": True}), {}, "DeepSpeedConfigError: Elastic training has been removed"),
         (
             stage(0, scheduler={"type": "WarmupLR", "params": {"warmup_steps": 2}}),
@@ -74,20 +74,20 @@ def own(kind, **params):
         ),
     ],
 )
-def test_what_cannot_work_is_refused_with_the_remedy(tmp_path, config, options, said):
+def test_an_unsupported_configuration_is_refused_with_the_remedy(tmp_path, config, options, said):
     with pytest.raises(ArgumentError) as caught:
         trainer(tmp_path, config, **options).train()
     assert said in str(caught.value)
 
 
-def test_an_optimizer_that_is_given_and_one_of_the_configuration_are_one_too_many(tmp_path):
+def test_an_optimizer_in_both_places_is_refused(tmp_path):
     model = torch.nn.Linear(2, 2)
     given = (torch.optim.SGD(model.parameters(), lr=0.1), None)
-    with pytest.raises(ArgumentError, match="has 'optimizer', and a SGD is given as well"):
+    with pytest.raises(ArgumentError, match="has 'optimizer', and `optimizers` has a SGD"):
         trainer(tmp_path, stage(1, **own("SGD", lr="auto")), model=model, optimizers=given).train()
 
 
-def test_weights_frozen_on_the_way_are_refused_where_they_would_move(tmp_path):
+def test_freezing_weights_during_training_is_refused_with_zero(tmp_path):
     refused = trainer(tmp_path, stage(1), [Freeze("weight")])
     with pytest.raises(ArgumentError, match=r"weight and 0 other weights were frozen after .* stage 1 they would"):
         refused.train()
@@ -99,11 +99,11 @@ def test_weights_frozen_on_the_way_are_refused_where_they_would_move(tmp_path):
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_weights_that_are_frozen_before_stay_as_they_are(tmp_path, number):
+def test_weights_frozen_before_training_do_not_change(tmp_path, number):
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     model[0].weight.requires_grad_(False)
     before = model[0].weight.detach().clone()
-    groups = [{"params": [*model.parameters()], "weight_decay": 0.5}]  # of which DeepSpeed would let none out
+    groups = [{"params": [*model.parameters()], "weight_decay": 0.5}]  # DeepSpeed itself would keep the frozen one
     given = (torch.optim.AdamW(groups, lr=0.1), None)
     built = trainer(tmp_path, stage(number), model=model, optimizers=given)
     built.train()
@@ -116,7 +116,7 @@ def test_weights_that_are_frozen_before_stay_as_they_are(tmp_path, number):
     built.bus.announce("on_end")
 
 
-def test_the_optimizer_of_stage_0_may_look_at_shapes_and_goes_on(tmp_path):
+def test_stage_0_trains_and_resumes_with_adafactor(tmp_path):
     model = torch.nn.Linear(2, 2)
     first = model.state_dict()
     first = {name: weight.clone() for name, weight in first.items()}
@@ -133,7 +133,7 @@ def test_the_optimizer_of_stage_0_may_look_at_shapes_and_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_gradients_that_are_no_numbers_are_seen_once_their_norm_is_known(tmp_path, number):
+def test_nan_guard_sees_non_finite_gradients(tmp_path, number):
     built = trainer(tmp_path, stage(number), [NaNGuard()])
 
     def spoil(run):
@@ -146,22 +146,22 @@ def test_gradients_that_are_no_numbers_are_seen_once_their_norm_is_known(tmp_pat
     built.bus.announce("on_end")
 
 
-def test_an_engine_goes_with_its_trainer(tmp_path):
-    from trainbus.integrations.deepspeed.process import leave
+def test_the_engine_is_released_with_its_trainer(tmp_path):
+    from trainbus.integrations.deepspeed.process import leave_process_group
 
     built = trainer(tmp_path, stage(3), max_steps=1)
     built.train()
-    holder = next(each for each in built.bus.subscribers.values() if type(each).__name__ == "DeepSpeed")
-    let_go = holder._let_go
-    assert let_go.alive
-    built, holder = weakref.ref(built), None
+    callback = next(each for each in built.bus.subscribers.values() if type(each).__name__ == "DeepSpeed")
+    finalizer = callback._finalizer
+    assert finalizer.alive
+    built, callback = weakref.ref(built), None
     gc.collect()
     assert built() is None
-    assert not let_go.alive
-    leave()
+    assert not finalizer.alive
+    leave_process_group()
 
 
-def test_linear_layers_of_others_compute_as_before(tmp_path):
+def test_torchs_linear_is_restored_after_training(tmp_path):
     plain, during = torch.nn.functional.linear, []
     built = trainer(tmp_path, stage(3), max_steps=1)
     built.on("on_step_begin", lambda: during.append(torch.nn.functional.linear))
@@ -172,7 +172,7 @@ def test_linear_layers_of_others_compute_as_before(tmp_path):
     built.bus.announce("on_end")
 
 
-def test_torch_s_warning_of_names_that_deepspeed_uses_is_not_repeated_while_an_engine_lives(tmp_path):
+def test_deprecation_warnings_are_ignored_while_an_engine_is_alive(tmp_path):
     built = trainer(tmp_path, stage(3), max_steps=1)
     built.train()
 
@@ -188,25 +188,25 @@ def test_torch_s_warning_of_names_that_deepspeed_uses_is_not_repeated_while_an_e
 
 
 @pytest.mark.parametrize("params", [{}, {"torch_adam": True}])
-def test_a_lock_of_a_compilation_is_named(tmp_path, monkeypatch, caplog, params):
-    from trainbus.integrations.deepspeed.process import warn_of_compiling
+def test_a_lock_of_an_unfinished_compilation_is_named(tmp_path, monkeypatch, caplog, params):
+    from trainbus.integrations.deepspeed.process import warn_before_compilation
 
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     (tmp_path / "cpu_adam").mkdir()
     (tmp_path / "cpu_adam" / "lock").touch()
     with caplog.at_level(logging.WARNING, "trainbus"):
-        warn_of_compiling({"optimizer": {"type": "AdamW", "params": params}})
+        warn_before_compilation({"optimizer": {"type": "AdamW", "params": params}})
     said = caplog.text
     assert (str(tmp_path / "cpu_adam" / "lock") in said) == (not params)
     assert ("DeepSpeed compiles its AdamW now" in said) == (not params)
 
 
-def test_a_configuration_with_nothing_in_it_is_a_way_to_split_like_any_other(tmp_path):
-    with pytest.raises(ArgumentError, match="are different ways to split the same things"):
+def test_an_empty_configuration_conflicts_with_fsdp(tmp_path):
+    with pytest.raises(ArgumentError, match="select different sharding strategies"):
         TrainingArguments(str(tmp_path), use_cpu=True, deepspeed={}, fsdp=True)
 
 
-def test_the_path_of_a_configuration_may_be_an_object(tmp_path):
+def test_the_configuration_may_be_a_path_object(tmp_path):
     path = tmp_path / "ds.json"
     path.write_text("{}")
     assert TrainingArguments(str(tmp_path), use_cpu=True, deepspeed=path).deepspeed == str(path)

@@ -1,0 +1,187 @@
+"""The memory formulas: what each strategy takes on one GPU. Nothing is measured, and torch is not needed.
+
+All figures are bytes per parameter of the model, unless a name says otherwise. The formulas are those of ZeRO
+(Rajbhandari et al. 2020, arXiv:1910.02054, sections 3, 5 and 7), adapted to what each strategy does here. The formula
+for activations is from Korthikanti et al. 2022 (arXiv:2205.05198, section 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .workload import STATES, Variant, Workload, shards
+
+HALF, FULL = 2.0, 4.0
+DDP_BUCKETS = FULL
+"""A second copy of the gradients, in the buffers that DDP sends."""
+ASSUMED_LAYERS = 32
+"""The number of layers if none is given. Where layers are gathered one by one, two of them are whole at a time."""
+DEEPSPEED_LIVE = 1e9
+"""DeepSpeed's default `stage3_max_live_parameters`: the weights that are gathered at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryEstimate:
+    """The memory of a variant: bytes per parameter of the model on each GPU, unless a field says otherwise."""
+
+    params: float
+    """Parameters of the model."""
+    weights: float
+    """The weights, or this GPU's shard of them."""
+    gradients: float
+    """The gradients at the end of backward. They are freed before the next step."""
+    states: float
+    """The optimizer state."""
+    masters: float
+    """Float32 copies of half-precision weights, which the optimizer updates."""
+    buckets: float = 0.0
+    """Buffers in which gradients are sent."""
+    work: float = 0.0
+    """Weights that are gathered, or cast to half precision, when backward begins."""
+    accumulated: float = 0.0
+    """Gradients that exist during forward, with gradient accumulation."""
+    reduced: float = 0.0
+    """Whole gradients that wait to be reduced."""
+    host: float = 0.0
+    """Bytes in host memory instead, for each GPU."""
+    sent: float = 0.0
+    """Parameters that each GPU sends in a step, per parameter of the model."""
+    activations: float = 0.0
+    """Bytes of activations on each GPU, for the whole model."""
+
+    @property
+    def states_of_model(self) -> float:
+        """The model states of the ZeRO paper: weights, gradients, optimizer state and masters."""
+        return self.weights + self.gradients + self.states + self.masters
+
+    @property
+    def between_steps(self) -> float:
+        """The memory between two steps."""
+        return self.weights + self.states + self.masters + self.buckets
+
+    @property
+    def peak(self) -> float:
+        """The maximum within a step: at the end of forward or at the end of backward.
+
+        Activations and casted weights are freed while the gradients appear, so the two are not added.
+        """
+        forward = self.work + self.accumulated + self.activations / self.params
+        return self.between_steps + max(forward, self.gradients + self.reduced)
+
+    @property
+    def gigabytes(self) -> float:
+        """The peak on each GPU, in GB."""
+        return self.peak * self.params / 1e9
+
+
+def one_process(variant: Variant, workload: Workload) -> MemoryEstimate:
+    """Return the memory of a single process, without sharding."""
+    halved = workload.halves_weights
+    several = workload.accumulate > 1
+    return MemoryEstimate(
+        params=workload.params,
+        weights=HALF if halved else FULL,
+        # Half-precision gradients are converted to float32 one by one at the end of backward.
+        gradients=FULL,
+        states=STATES[workload.optimizer],
+        masters=FULL if halved else 0.0,
+        # Autocast keeps its casted weights until backward has used them.
+        work=0.0 if halved or workload.precision == "fp32" else HALF,
+        accumulated=(HALF if halved else FULL) if several else 0.0,
+        activations=activation_bytes(workload),
+    )
+
+
+def data_parallel(variant: Variant, workload: Workload) -> MemoryEstimate:
+    """Return the memory of DDP, or of a single process on one GPU."""
+    base = one_process(variant, workload)
+    # An all-reduce sends each gradient twice: a reduce-scatter and an all-gather (ZeRO, section 7.1).
+    return base if workload.gpus == 1 else replace(base, buckets=DDP_BUCKETS, sent=2.0)
+
+
+def sharded_optimizer(variant: Variant, workload: Workload) -> MemoryEstimate:
+    """Return the memory of stage 1 beside DDP."""
+    base = data_parallel(variant, workload)
+    # DDP's gradients are views of its buffers here. After the update each rank sends its updated weights.
+    return replace(base, gradients=0.0, states=base.states / workload.gpus, sent=3.0)
+
+
+def fairscale_optimizer(variant: Variant, workload: Workload) -> MemoryEstimate:
+    """Return the memory of fairscale's OSS and ShardedDataParallel."""
+    base = one_process(variant, workload)
+    # At the end of backward each gradient is reduced to the rank that updates its weight. That rank broadcasts it.
+    return replace(base, states=base.states / workload.gpus, sent=2.0)
+
+
+def fully_sharded(variant: Variant, workload: Workload) -> MemoryEstimate:
+    """Return the memory of FSDP2."""
+    base = one_process(variant, workload)
+    share = 1 / shards(variant, workload)
+    held = 0.0 if variant.offload else share
+    layer = 1 / (workload.layers or ASSUMED_LAYERS)
+    # The next layer is gathered while one computes. Weights that autocast casted stay when the layer is resharded.
+    gathered = (HALF if variant.half else FULL) * (1.0 if variant.gathers_all else min(1.0, 2 * layer))
+    casted = 0.0 if variant.half else base.work
+    gathers = workload.accumulate * (1 if variant.gathers_all else 2)
+    return replace(
+        base,
+        weights=FULL * held,
+        gradients=FULL * held,
+        reduced=FULL * layer + (0.0 if variant.gathers_all else gathered),
+        states=STATES[workload.optimizer] * held,
+        # Backward begins with the gradients of one layer: once as computed and once in the buffer that is reduced.
+        work=gathered + casted + 2 * FULL * layer,
+        host=(FULL + FULL + STATES[workload.optimizer]) * share if variant.offload else 0.0,
+        # With one copy per machine, the copies average their shards of the gradients.
+        sent=gathers + 1.0 + (2.0 * share if variant.within_node else 0.0),
+    )
+
+
+def deepspeed(variant: Variant, workload: Workload) -> MemoryEstimate:
+    """Return the memory of DeepSpeed ZeRO 1, 2 or 3."""
+    base = one_process(variant, workload)
+    element = FULL if workload.precision == "fp32" else HALF
+    share = 1 / workload.gpus
+    states = STATES[workload.optimizer] * share
+    held = 0.0 if variant.offload else 1.0
+    bucket = element * workload.reduce_bucket / workload.params
+    weights = element * (share if variant.stage == 3 else 1.0)
+    moved = FULL * share + FULL * share + states + (weights if variant.stage == 3 else 0.0)
+    return replace(
+        base,
+        weights=weights * (held if variant.stage == 3 else 1.0),
+        gradients=element * (share * held if variant.stage >= 2 else 1.0),
+        states=states * held,
+        # DeepSpeed keeps masters even of float32 weights.
+        masters=FULL * share * held,
+        # Stage 3 has one buffer for its shard of the gradients and one from which they are sent.
+        buckets=element * share * held + bucket if variant.stage == 3 else 0.0,
+        work=element * min(1.0, DEEPSPEED_LIVE / workload.params) if variant.stage == 3 else 0.0,
+        reduced=0.0 if variant.stage == 3 else bucket,
+        accumulated=element * (share * held if variant.stage >= 2 else 1.0) if workload.accumulate > 1 else 0.0,
+        host=0.0 if held else moved,
+        sent={1: 2.0, 2: 1.0 + workload.accumulate, 3: 3.0 * workload.accumulate}[variant.stage],
+    )
+
+
+def activation_bytes(workload: Workload) -> float:
+    """Return the bytes of activations that one GPU keeps for backward; 0 if the sizes of the layers are not set.
+
+    Source: Korthikanti et al. 2022, sections 4.1 and 4.3, on one GPU.
+
+    - A layer keeps `sbh (34 + 5 a s / h)` bytes, with two bytes per activation. Of these, `2 sbh + a s^2 b` bytes are
+      masks of one byte per element. The part with the `a` heads is the attention scores.
+    - A recomputed layer keeps only its input, `2 sbh`. One layer at a time has all of its activations.
+    - The dropout of the embedding keeps a mask, `sbh`.
+    - The last normalisation and the output layer keep their inputs, `4 sbh`.
+    - The loss keeps the logits in float32, `4 sbv`.
+    """
+    if workload.layers is None or workload.hidden is None or workload.sequence is None:
+        return 0.0
+    tokens = workload.sequence * workload.batch
+    wide = 2.0 if workload.precision == "fp32" else 1.0
+    width = tokens * workload.hidden
+    scores = (workload.heads or 0) * workload.sequence * tokens
+    layer = width * (32 * wide + 2) + scores * (4 * wide + 1)
+    layers = workload.layers * width * 2 * wide + layer if workload.recompute else workload.layers * layer
+    return layers + width * (1 + 4 * wide) + 4 * tokens * workload.vocabulary

@@ -1,0 +1,134 @@
+"""The input of the memory estimate: a workload (model, GPUs, precision, batch) and a variant of a strategy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...events.errors import ArgumentError, nearest
+from ..optim.registry import OPTIMIZERS
+
+PRECISIONS = ("bf16", "fp16", "fp32")
+"""The dtypes of forward and backward."""
+
+LEVELS = ("O1", "O2")
+"""Values of `fp16_opt_level`: autocast over float32 weights, or half-precision weights with float32 masters."""
+
+STATES = {name: spec.state_bytes for name, spec in OPTIMIZERS.items() if spec.state_bytes is not None}
+"""Optimizer -> bytes of its state per parameter, from the optimizer registry. Others cannot be estimated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A training to estimate: the model, the GPUs, the precision and the batch."""
+
+    params: float
+    """Parameters of the model. All are trained."""
+    gpus: int = 1
+    """GPUs. Each one has its own rank."""
+    gpus_per_node: int = 8
+    """GPUs of one machine."""
+    gpu_memory: float = 80.0
+    """GB of one GPU."""
+    node_memory: float | None = None
+    """GB of host memory of one machine, for offloading; None assumes that it is enough."""
+    precision: str = "bf16"
+    """One of `PRECISIONS`."""
+    level: str = "O1"
+    """One of `LEVELS`; unused for fp32."""
+    optimizer: str = "adamw"
+    """A key of `STATES`, as for `optim`."""
+    accumulate: int = 1
+    """Batches per step."""
+    reduce_bucket: float = 5e8
+    """DeepSpeed's `reduce_bucket_size`: the gradients that it sends at once."""
+    layers: int | None = None
+    """Transformer layers; None assumes 32. With `hidden` and `sequence`, activations are counted."""
+    hidden: int | None = None
+    """Width of the hidden state."""
+    sequence: int | None = None
+    """Tokens of one sample."""
+    batch: int = 1
+    """Samples of a batch on one GPU."""
+    heads: int | None = None
+    """Attention heads, if attention keeps its scores for backward. Fused attention (SDPA) does not."""
+    vocabulary: int = 0
+    """Tokens of the vocabulary, for the logits; 0 leaves the logits out."""
+    recompute: bool = False
+    """Whether backward recomputes the activations of each layer (gradient checkpointing)."""
+
+    def __post_init__(self) -> None:
+        for name, known in (("precision", PRECISIONS), ("level", LEVELS), ("optimizer", STATES)):
+            value = getattr(self, name)
+            if value not in known:
+                raise ArgumentError(f"{name} is {value!r}{_nearest(value, known)} Known: {', '.join(sorted(known))}.")
+        for name in ("params", "gpus", "gpus_per_node", "accumulate", "layers", "hidden", "sequence", "batch", "heads"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value < math.inf:
+                raise ArgumentError(f"{name} is {value:g}; set it to 1 or more.")
+        for name in ("gpu_memory", "node_memory"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ArgumentError(f"{name} is {value:g}; set it to a size in GB, such as 80.")
+        if self.gpus > self.gpus_per_node and self.gpus % self.gpus_per_node:
+            raise ArgumentError(
+                f"{self.gpus} GPUs are not a multiple of {self.gpus_per_node} GPUs per machine: change gpus or "
+                "gpus_per_node."
+            )
+        given = [name for name in ("hidden", "sequence", "layers") if getattr(self, name)]
+        if given not in ([], ["layers"]) and len(given) < 3:
+            raise ArgumentError(f"Activations need layers, hidden and sequence; only {', '.join(given)} is set.")
+
+    @property
+    def nodes(self) -> int:
+        """The number of machines."""
+        return max(1, self.gpus // self.gpus_per_node)
+
+    @property
+    def gpus_of_a_node(self) -> int:
+        """The GPUs that are used on each machine."""
+        return self.gpus // self.nodes
+
+    @property
+    def counts_activations(self) -> bool:
+        """Whether the sizes are set that the activations are computed from."""
+        return self.sequence is not None
+
+    @property
+    def halves_weights(self) -> bool:
+        """Whether the weights themselves are in half precision."""
+        return self.precision != "fp32" and self.level == "O2"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    if name in OPTIMIZERS and OPTIMIZERS[name].projection is not None:
+        return ", whose state depends on the rank of its projection. It is not estimated."
+    return nearest(name, known)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run a strategy on a workload: a line of `trainbus plan`."""
+
+    name: str
+    """Its name in tables."""
+    strategy: str
+    """The name of its strategy, see `strategies.py`."""
+    arguments: str
+    """What to write into `TrainingArguments`; empty for nothing."""
+    stage: int
+    """What is sharded, as in ZeRO: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights."""
+    gathers_all: bool = False
+    """Whether all gathered weights stay until the end of backward."""
+    offload: bool = False
+    """Whether the shards are in host memory."""
+    half: bool = False
+    """Whether weights are gathered in half precision. Otherwise autocast casts the gathered weights."""
+    within_node: bool = False
+    """Whether the GPUs of one machine share one copy, so that there is one copy per machine."""
+
+
+def shards(variant: Variant, workload: Workload) -> int:
+    """Return the number of GPUs over which a variant shards."""
+    return 1 if variant.stage == 0 else workload.gpus_of_a_node if variant.within_node else workload.gpus

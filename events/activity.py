@@ -1,0 +1,101 @@
+"""What a process is doing, by name, so that an error report says where the error came from.
+
+Code that runs in every step assigns `run.activity.name`, which costs no function call. Other code uses the context
+manager `with run.activity(SAVE):` or the decorator `@during(SAVE)`. When an exception leaves an activity or a handler,
+the innermost one is recorded on the exception. `activity_of(error)` reads it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+IDLE = ""
+"""No activity of the engine: the user's program, or code between two activities."""
+
+FETCH = "fetching batches"
+FORWARD = "forward"
+BACKWARD = "backward"
+UPDATE = "the update"
+EVALUATION = "an evaluation"
+PREDICTION = "a prediction"
+SAVE = "a save"
+CHOOSE_CHECKPOINT = "choosing a checkpoint"
+COMPARE_RANKS = "comparing arguments and callbacks"
+AGREE = "agreeing on requests"
+
+IN_STEP = frozenset({FETCH, FORWARD, BACKWARD, UPDATE})
+"""Activities of the step in progress. All others follow the last completed step."""
+
+_KEY = "trainbus_activity"
+"""The key in an exception's `__dict__`. The dict is written directly, because a subclass may forbid `setattr`."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Activity(threading.local):
+    """The current activity of the engine. Each thread has its own, so a background save does not change the step's."""
+
+    name: str = IDLE
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Set the activity for a `with` block and restore the outer one at its end."""
+        outer, self.name = self.name, name
+        try:
+            yield
+        except BaseException as error:
+            note_activity(error, self.name)
+            raise
+        finally:
+            self.name = outer
+
+    def fail(self, error: BaseException) -> None:
+        """Record the current activity on an exception that ends the session, and become idle."""
+        note_activity(error, self.name)
+        self.name = IDLE
+
+
+class HasActivity(Protocol):
+    """An object with a current activity, such as `Run`."""
+
+    @property
+    def activity(self) -> Activity:
+        """The current activity."""
+        ...
+
+
+RunT = TypeVar("RunT", bound=HasActivity)
+
+
+def during(name: str) -> Callable[[Callable[Concatenate[RunT, P], R]], Callable[Concatenate[RunT, P], R]]:
+    """Decorate a function whose first argument is the run: the activity is `name` while the function runs."""
+
+    def decorate(function: Callable[Concatenate[RunT, P], R]) -> Callable[Concatenate[RunT, P], R]:
+        @wraps(function)
+        def call(run: RunT, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            with run.activity(name):
+                return function(run, *args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def note_activity(error: BaseException, name: str) -> None:
+    """Record on an exception what the process was doing. The first record, here or on a cause, is the innermost."""
+    if name and not activity_of(error):
+        error.__dict__[_KEY] = name
+
+
+def activity_of(error: BaseException | None) -> str:
+    """Return the activity that is recorded on an exception or on its causes; empty if there is none."""
+    while error is not None:
+        if name := error.__dict__.get(_KEY, ""):
+            return str(name)
+        error = error.__cause__
+    return IDLE

@@ -1,0 +1,101 @@
+"""Building DeepSpeed's engine for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import deepspeed
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ...callbacks.precision.mixed_precision import to_float32
+from ...engine.data.batches import map_tensors
+from ...engine.optim.build import parameter_groups
+from ...engine.run import Run
+from ...events.errors import ArgumentError, TrainbusError
+from .config import stage_of
+from .process import disable_shm_extension, ignore_deprecated_names, init_single_process, warn_before_compilation
+
+Groups = list[dict[str, Any]]
+
+
+def default_groups(model: nn.Module) -> Groups:
+    """Return the parameter groups for an optimizer that the configuration names: with and without weight decay."""
+    decaying, others = parameter_groups(model, 1.0)
+    del decaying["weight_decay"]  # the configuration has the value
+    return [decaying, others]
+
+
+def drop_frozen(groups: Groups) -> None:
+    """Remove frozen parameters from groups in place.
+
+    ZeRO would apply weight decay to them, and fails on a group that has only such parameters.
+    """
+    for group in groups:
+        group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
+
+
+def prepare_process(config: dict[str, Any], run: Run) -> None:
+    """Set up what DeepSpeed requires of the process, and warn about a slow or blocked compilation."""
+    init_single_process(run)
+    disable_shm_extension()
+    ignore_deprecated_names()
+    if run.ranks.local_rank == 0:
+        warn_before_compilation(config)
+
+
+def build_engine(model: nn.Module, optimizer: Optimizer | None, groups: Groups, config: dict[str, Any]) -> Any:
+    """Return DeepSpeed's engine for a model.
+
+    Args:
+        model: the model, changed in place by DeepSpeed.
+        optimizer: the optimizer, or None for the one that the configuration names.
+        groups: the parameter groups of that one.
+        config: the completed configuration. Its schedule is left out, because the run steps the schedule.
+
+    Raises:
+        ArgumentError: if DeepSpeed refuses the configuration, with DeepSpeed's own message.
+    """
+    if stage_of(config) > 0:
+        drop_frozen(groups)
+    try:
+        engine, *_ = deepspeed.initialize(
+            model=model,
+            optimizer=optimizer,
+            model_parameters=groups if optimizer is None else None,
+            config=deepcopy({name: part for name, part in config.items() if name != "scheduler"}),
+        )
+    except (TrainbusError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise ArgumentError(
+            f"DeepSpeed refused the model or its configuration, which `log_level='info'` logs: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return engine
+
+
+def attributes_of(model: nn.Module) -> dict[Any, set[str]]:
+    """Return the names of the attributes of each module and parameter."""
+    return {owner: {*vars(owner)} for owner in (*model.modules(), *model.parameters())}
+
+
+def added_attributes(before: dict[Any, set[str]]) -> list[tuple[Any, str]]:
+    """Return the attributes that were added since `attributes_of`, as pairs of object and name."""
+    return [(owner, name) for owner, names in before.items() for name in {*vars(owner)} - names]
+
+
+def half_precision_forward(model: nn.Module, dtype: torch.dtype) -> Callable[..., Any]:
+    """Return the model's forward with floating-point inputs cast to `dtype` and outputs cast to float32."""
+    forward = model.forward
+
+    def cast(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    def forward_in_half_precision(*args: Any, **kwargs: Any) -> Any:
+        return to_float32(forward(*map_tensors(cast, args), **map_tensors(cast, kwargs)))
+
+    return forward_in_half_precision
