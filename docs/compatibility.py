@@ -13,8 +13,8 @@ import trainbus
 from trainbus.engine.api.removed_names import NEVER_CALLED
 from trainbus.engine.arguments import ALIASES, TrainingArguments
 from trainbus.engine.arguments.script import ScriptArguments
-from trainbus.engine.arguments.unsupported import ARGUMENTS, VALUES
-from trainbus.engine.optim.registry import OPTIMIZERS, UNAVAILABLE
+from trainbus.engine.arguments.unsupported import unsupported_arguments, unsupported_values
+from trainbus.engine.optim.registry import OPTIMIZERS
 from trainbus.engine.optim.schedules import SCHEDULES
 from trainbus.events import EVENTS
 
@@ -137,7 +137,7 @@ def _aliases(theirs: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 def _refused(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name in sorted(theirs):
         if name not in ours and name not in ALIASES:
-            yield f"`{name}`", _sentence(ARGUMENTS[name])
+            yield f"`{name}`", _sentence(unsupported_arguments()[name])
 
 
 def _code(names: Iterable[str]) -> str:
@@ -145,7 +145,7 @@ def _code(names: Iterable[str]) -> str:
 
 
 def _values() -> Iterator[tuple[str, str]]:
-    for (name, value), remedy in VALUES.items():
+    for (name, value), remedy in unsupported_values().items():
         yield f'`{name}="{value}"`', _sentence(remedy)
 
 
@@ -154,11 +154,9 @@ def _sentence(text: str) -> str:
 
 
 def _optimizers() -> Iterator[tuple[str, str]]:
-    for name, recipe in OPTIMIZERS.items():
-        needs = f"`{recipe.package}`" if recipe.package else "nothing more"
-        yield f"`{name}`", f"{needs}; refused: {recipe.refused}" if recipe.refused else needs
-    for name, reason in UNAVAILABLE.items():
-        yield f"`{name}`", f"refused: {reason}"
+    for name, spec in OPTIMIZERS.items():
+        needs = f"`{spec.package}`" if spec.package else "nothing more"
+        yield f"`{name}`", f"{needs}; refused. {spec.unsupported}" if spec.unsupported else needs
 
 
 def _methods(theirs: type) -> Iterator[tuple[str, str, str]]:

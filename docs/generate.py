@@ -390,19 +390,27 @@ def _value(value: Any) -> str:
 
 
 def arguments_page() -> str:
-    """Return the reference of the training arguments, a table per group."""
+    """Return the reference of the training arguments, with one table per group."""
     groups = [group for group in reversed(TrainingArguments.__bases__) if issubclass(group, Group)]
     count = len(dataclasses.fields(TrainingArguments))
-    renamed = ((f"`{old}`", f"`{alias.new}`") for old, alias in sorted(ALIASES.items()))
+    aliases = (
+        (f"`{name}`", f"`{alias.new}`" if alias.new else "No effect; remove it.")
+        for name, alias in sorted(ALIASES.items())
+    )
     parts = [
         NOTICE,
         "# Training arguments",
-        f"`TrainingArguments` has {count} fields. Their names and defaults are those of transformers' class; where "
-        "they are not, [the differences](differences.md) say why. A call that gets several wrong is told of all.",
+        "Pass these arguments to `TrainingArguments(...)`, or as flags to a script with `HfArgumentParser`.",
+        _fenced(
+            "python",
+            'from trainbus import TrainingArguments\n\nargs = TrainingArguments("outputs", learning_rate=1e-4)',
+        ),
+        f"`TrainingArguments` has {count} fields. Names and defaults are those of transformers; [the differences]"
+        "(differences.md) list the exceptions. If several values are invalid, one error lists all of them.",
         *(_group(group) for group in groups),
         "## Other names",
-        "These are taken too, and mean the same.",
-        _table(("Name", "Stands for"), renamed),
+        "Names of older releases and of other trainers also work. Most of them emit a `FutureWarning`.",
+        _table(("Alias", "Argument"), aliases),
     ]
     return _page(parts)
 

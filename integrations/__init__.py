@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any
 
-from ..engine.arguments.unsupported import instead
+from ..engine.arguments.unsupported import reason_against
 from ..engine.distributed.strategies import Strategy
 from ..events.callback import Callback
 from ..events.errors import ArgumentError, MissingExtra, TrainbusError, nearest
@@ -125,7 +125,7 @@ def _trackers(args: Any) -> Iterator[str]:
         elif name in TRACKERS:
             yield name
         else:
-            known = f"Known: {', '.join(TRACKERS)}, all, none.{instead('report_to', name)}"
+            known = f"Known: {', '.join(TRACKERS)}, all, none.{reason_against('report_to', name)}"
             raise ArgumentError(f"report_to={name!r} is unknown{nearest(name, TRACKERS)} {known}")
 
 

@@ -1,4 +1,4 @@
-"""ray: hyperparameter search with Ray Tune, several trials at a time."""
+"""Hyperparameter search with Ray Tune, which runs several trials at a time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..events.errors import TrainbusError
 
 @dataclass
 class RaySearch:
-    """Has Ray Tune choose the values of each trial, and train it in a process of its own.
+    """Lets Ray Tune choose the values of each trial, and train each trial in its own process.
 
-    What the trainer was built with is sent there, so it must be possible to pickle it. `RAY_SCOPE` in the environment
-    says which of a trial's reports counts: `last`, as by default, or another scope that `get_best_trial` knows.
+    The inputs of the trainer are sent to that process, so it must be possible to pickle them. The environment variable
+    `RAY_SCOPE` selects the report of a trial that counts: `last` (the default), or another scope of `get_best_trial`.
     """
 
     def default_space(self, trial: Any) -> dict[str, Any]:
-        """Return the space of the learning rate, the epochs, the seed and the batch size."""
+        """Return the search space of learning rate, epochs, seed and batch size."""
         return {
             "learning_rate": ray.tune.loguniform(1e-6, 1e-4),
             "num_train_epochs": ray.tune.choice(list(range(1, 6))),
@@ -32,7 +32,7 @@ class RaySearch:
         }
 
     def search(self, search: Search) -> BestRun:
-        """Run the trials; return the best by what each reported."""
+        """Run the trials and return the best one by the reported objectives."""
         direction = search.single_direction("ray")
         args = search.args
         options = {
@@ -40,7 +40,7 @@ class RaySearch:
             "progress_reporter": ray.tune.CLIReporter(metric_columns=["objective"]),
             **search.options,
         }
-        # A trial works in a folder of ray's, so that a relative path would lead elsewhere; its model is made there.
+        # A trial runs in a folder of Ray, so its output folder must be absolute. It creates its model there.
         inputs = replace(search.inputs, model=None)
         sent = replace(search, inputs=inputs, options={}, folder=os.path.abspath(search.folder))
         analysis = ray.tune.run(
@@ -52,7 +52,9 @@ class RaySearch:
         scope = os.environ.get("RAY_SCOPE", "last")
         best = analysis.get_best_trial(metric="objective", mode=direction[:3], scope=scope)
         if best is None:
-            raise TrainbusError("No trial of the search was completed, so there is no best one.")
+            raise TrainbusError(
+                "The search has no best trial, because no trial completed. Read the errors of the trials above."
+            )
         return BestRun(best.trial_id, best.last_result["objective"], best.config, analysis)
 
 
@@ -67,7 +69,7 @@ def _train(config: dict[str, Any], search: Search) -> None:
     try:
         objective = there.objective_of(config, name, config, reporter)
     except Exception as error:
-        note(error, f"This was trial {number} of the search, with {config}.")
+        note(error, f"This is trial {number} of the search, with {config}.")
         raise
     if reporter.objective is None:
         ray.tune.report({"objective": objective})

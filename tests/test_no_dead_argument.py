@@ -41,7 +41,7 @@ def test_every_argument_has_a_reader_and_scripts_read_the_rest(readers: ModuleTy
         ("bf16", "MixedPrecision"),
         ("early", None),  # no argument at all
         ("eval_delay", "Evaluate"),
-        ("warmup_steps", "Trainer"),  # through the method that turns it into steps
+        ("warmup_steps", "OptimizerMethods"),  # through the method that turns it into steps
         ("log_on_each_node", "Trainer"),  # through two properties
         ("report_to", "integrations"),
     ],

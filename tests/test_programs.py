@@ -723,7 +723,7 @@ def test_a_schedule_that_a_callback_would_leave_behind_is_refused() -> None:
 
 def test_the_command_line_of_transformers_4() -> None:
     words = programs.TRANSFORMERS_4_COMMAND_LINE.split()
-    with pytest.warns(FutureWarning, match="`fp16_backend` has nothing left to choose"):
+    with pytest.warns(FutureWarning, match="`fp16_backend` has no effect; remove it"):
         (args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(["--output_dir", "out", *words])
     assert (args.learning_rate, args.warmup_steps, args.adam_beta1, args.weight_decay) == (3e-5, 500, 0.8, 3e-7)
     assert args.lr_scheduler_type == "constant_with_warmup"

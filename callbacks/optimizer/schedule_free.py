@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...engine.arguments import TrainingArguments
+from ...engine.optim.registry import has_train_eval_modes
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.stages import Stage
@@ -31,7 +32,7 @@ class ScheduleFree(Callback):
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> ScheduleFree | None:
-        return cls() if str(getattr(args.optim, "value", args.optim)).startswith("schedule_free_") else None
+        return cls() if has_train_eval_modes(args.optim) else None
 
     @classmethod
     def for_optimizers(cls, args: TrainingArguments, *optimizers: Any) -> ScheduleFree | None:

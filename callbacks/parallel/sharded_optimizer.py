@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -22,9 +21,6 @@ from ...events.callback import Callback
 from ...events.errors import ArgumentError, ModelError
 from ...events.stages import Stage
 from ..optimizer.schedule_free import has_two_modes
-
-SHAPED = re.compile("adafactor|apollo|came|galore|lamb|lars|lomo|muon|shampoo|soap|stableadamw")
-"""In the names of optimizers that look at the rows, columns or norm of a weight."""
 
 
 @dataclass
@@ -89,11 +85,6 @@ def refuse_optimizer(run: Run, kind: type[Optimizer], name: str) -> None:
             f"`optimizers` has a {type(run.optimizer).__name__}, and {name} builds one on each rank: pass its class "
             "and options, such as `optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-4})`."
         )
-
-
-def looks_at_shape(kind: str) -> bool:
-    """Say whether an optimizer of this name does something else to a flat part of a weight than to the whole."""
-    return SHAPED.search(kind.lower().replace("_", "")) is not None
 
 
 def options_to_share(optimizer: Optimizer, name: str) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from ..optim.build import (
     class_and_options,
     decay_parameter_names,
     parameter_groups,
-    plain,
 )
 from ..optim.schedules import get_scheduler
 from .base import TrainerBase
@@ -113,7 +112,7 @@ class OptimizerMethods(TrainerBase):
             MissingExtra: if the optimizer's package is not installed.
         """
         return class_and_options(
-            plain(args.optim),
+            args.optim,
             lr=args.learning_rate,
             betas=(args.adam_beta1, args.adam_beta2),
             eps=args.adam_epsilon,

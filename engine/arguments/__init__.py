@@ -1,4 +1,4 @@
-"""The arguments of a training run, a group per file. This page is their table of contents."""
+"""`TrainingArguments`: the arguments of a training run. Each file of this folder holds one group of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ._base import Group, IntervalStrategy, SaveStrategy, refusal
-from ._checks import normalised, unknown_names, with_defaults, wrong_types
+from ._checks import choice_problems, normalize, type_problems, with_defaults
 from ._conflicts import conflicts
 from ._names import METRIC_SCHEDULES, OPTIMIZERS, SCHEDULES, OptimizerNames, SchedulerType
 from .aliases import ALIASES
@@ -16,9 +16,9 @@ from .best_model import BestModelArguments
 from .data import DataArguments
 from .duration import DurationArguments
 from .evaluation import EvaluationArguments
-from .hf_compat import Familiar, ParallelMode
+from .hf_compat import HFMethods, ParallelMode
 from .hub import HubArguments, HubStrategy
-from .keywords import Spelling
+from .keywords import AliasMeta
 from .model import ModelArguments
 from .optimizer import OptimizerArguments
 from .output import OutputArguments
@@ -30,7 +30,7 @@ from .reproducibility import ReproducibilityArguments
 from .saving import SavingArguments
 from .schedule import ScheduleArguments
 from .script import ScriptArguments
-from .serialization import Record
+from .serialization import Serializable
 
 __all__ = [
     "ALIASES",
@@ -46,12 +46,12 @@ __all__ = [
 ]
 
 
-# A dataclass takes its fields from the last base to the first, so the reference page shows the groups in this order
-# from the bottom up: where the run writes, what it does, how long it is, ...
+# `@dataclass` collects fields from the last base to the first. The reference page therefore shows the groups in this
+# order from the bottom up.
 @dataclass(kw_only=True)
 class TrainingArguments(
-    Record,
-    Familiar,
+    Serializable,
+    HFMethods,
     HubArguments,
     ParallelArguments,
     ProcessArguments,
@@ -69,28 +69,31 @@ class TrainingArguments(
     DurationArguments,
     ScriptArguments,
     OutputArguments,
-    metaclass=Spelling,
+    metaclass=AliasMeta,
 ):
-    """Everything there is to say about a run, under the names and with the defaults of Transformers' Trainer.
+    """All arguments of a run, with the names and the defaults of transformers' `TrainingArguments`.
 
-    Values stay as they were written; what follows from them is a property: `device`, `train_batch_size`, `given`, ...
-    A call that gets something wrong raises one `ArgumentError`, which lists all of it.
+    Values stay as the user writes them. Derived values are properties: `device`, `train_batch_size`, `given`, ...
+
+    Raises:
+        ArgumentError: Lists all problems of the call at once.
     """
 
     def __post_init__(self) -> None:
-        self._settle()
+        self._normalize_and_check()
 
-    def _settle(self) -> None:
-        """Bring every value into its one spelling, check them all, and fill in what follows from them.
+    def _normalize_and_check(self) -> None:
+        """Normalize all values, check them, and fill in fields that depend on others.
 
-        Apart from `__post_init__`, so that what a subclass does there is done once, and not by every setter again.
+        The setters call this method too. It is not part of `__post_init__`, so that the `__post_init__` of a subclass
+        runs only once.
         """
         for field in fields(TrainingArguments):
-            setattr(self, field.name, normalised(field, getattr(self, field.name)))
+            setattr(self, field.name, normalize(field, getattr(self, field.name)))
         if problems := [*self.problems()]:
             raise refusal(problems)
-        # The one place where fields are filled in: callbacks and scripts written for Transformers read them, and expect
-        # what they would find there. `given` still tells them from what the user wrote.
+        # This is the only place that fills in fields. Callbacks and scripts for transformers expect the values here.
+        # `given` does not list them, because `fallbacks` does.
         self.eval_steps = self.eval_steps or None
         self.do_eval = self.do_eval or self.eval_strategy != IntervalStrategy.NO
         for name, value in self.fallbacks().items():
@@ -98,7 +101,7 @@ class TrainingArguments(
                 setattr(self, name, value)
 
     def fallbacks(self) -> dict[str, Any]:
-        """What fields left out stand for, where other fields decide that: name -> value."""
+        """Return name -> value for unset fields whose value depends on other fields."""
         keeps_best = self.load_best_model_at_end or self.save_strategy == SaveStrategy.BEST
         watched = "loss" if keeps_best or self.lr_scheduler_type in METRIC_SCHEDULES else None
         metric = self.metric_for_best_model or watched
@@ -110,17 +113,17 @@ class TrainingArguments(
         }
 
     def problems(self) -> Iterator[str]:
-        """Everything wrong with the values; those of the wrong type count as their defaults in the other checks."""
-        wrong = wrong_types(self, TrainingArguments)
-        sound = with_defaults(self, wrong)
+        """Yield all problems of the values. A value of the wrong type counts as its default in the other checks."""
+        wrong = type_problems(self, TrainingArguments)
+        checkable = with_defaults(self, wrong)
         yield from wrong.values()
-        yield from unknown_names(sound, TrainingArguments)
+        yield from choice_problems(checkable, TrainingArguments)
         for group in reversed(TrainingArguments.__bases__):
             if issubclass(group, Group):
-                yield from group.problems(sound)
-        yield from conflicts(sound)
+                yield from group.problems(checkable)
+        yield from conflicts(checkable)
 
     def to_sanitized_dict(self) -> dict[str, Any]:
-        """`to_dict()` for tables of hyperparameters: numbers, strings and booleans stay, all else becomes a string."""
+        """Return `to_dict()` for hyperparameter tables: values other than numbers, strings and bools become strings."""
         values = {**self.to_dict(), "train_batch_size": self.train_batch_size, "eval_batch_size": self.eval_batch_size}
         return {name: v if type(v) in (bool, int, float, str) else str(v) for name, v in values.items()}

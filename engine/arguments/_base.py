@@ -1,4 +1,4 @@
-"""What every group of arguments is written with: a field that explains itself, a check, a closed set of names."""
+"""Building blocks of the argument groups: fields with help texts, checks, and enums of names."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ T = TypeVar("T")
 
 
 def arg(default: T, help: str, **meta: Any) -> T:
-    """Declare an argument. `help` is the one text that the reference page and the command line show.
+    """Declare an argument, as `dataclasses.field` does.
 
-    `meta` says how a value may be spelt: `choices` (an Enum or a tuple) are the only values taken, `path=True` expands
-    `~` and takes path objects, `json=True` takes a JSON object as text, or a file's path object. A mutable default is
-    copied for each instance.
+    Args:
+        default: The default value. A list or dict is copied for each instance.
+        help: The text that `--help` and the reference page show.
+        meta: How values are read. `choices` (an Enum, a tuple or a mapping) lists the only valid values; `enum` is the
+            Enum that a valid value becomes, if it is a member. `path=True` accepts path objects and expands `~`.
+            `json=True` accepts a JSON object as text, or a path object.
     """
     metadata = {"help": help, **meta}
     if isinstance(default, (list, dict)):
@@ -27,23 +30,24 @@ def arg(default: T, help: str, **meta: Any) -> T:
 
 
 def default_of(field: Field[Any]) -> Any:
-    """The value `field` has when nobody gives one; `dataclasses.MISSING` if somebody must."""
+    """Return the default value of `field`; `dataclasses.MISSING` if the field is required."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 @dataclass(kw_only=True)
 class Group:
-    """A subject of the arguments: the fields that belong to it, and what can be wrong with their values."""
+    """A group of arguments on one subject, with the checks of their values."""
 
     def problems(self) -> Iterator[str]:
-        """Each thing wrong, as a sentence naming the field, its value and the remedy."""
+        """Yield each problem as a sentence that names the field, its value and the remedy."""
         return iter(())
 
 
 def must(group: Group, rule: Callable[[Any], bool], remedy: str, *names: str) -> Iterator[str]:
-    """The problems of those fields among `names` that break the `rule`; None, where a field takes it, never does.
+    """Yield a problem for each of the named fields whose value breaks `rule`. None never breaks a rule.
 
-    A rule says what is right (`n >= 1`), not what is wrong (`n < 1`): NaN fails every comparison, and so is caught.
+    Write the rule for valid values (`n >= 1`), not for invalid ones (`n < 1`). NaN fails every comparison, so the first
+    form reports it.
     """
     for name in names:
         value = getattr(group, name)
@@ -52,42 +56,42 @@ def must(group: Group, rule: Callable[[Any], bool], remedy: str, *names: str) ->
 
 
 def refusal(problems: Sequence[str]) -> ArgumentError:
-    """One error for all of the `problems`, so that nobody meets them one by one."""
+    """Return one error that lists all `problems`, so that the user sees them at once."""
     listed = "".join(f"\n  - {problem}" for problem in problems)
     return ArgumentError(problems[0] if len(problems) == 1 else f"{len(problems)} problems:{listed}")
 
 
 def steps_or_share(value: float) -> bool:
-    """Whether `value` counts steps (0, 1, 2, ...) or is a share of the run (between 0 and 1)."""
+    """Return whether `value` is a number of steps (0, 1, 2, ...) or a fraction of the run (between 0 and 1)."""
     return 0 <= value < 1 or (value >= 1 and float(value).is_integer())
 
 
 class Strategy(str, Enum):
-    """A closed set of names that are plain strings, so equal to the strings, and to other libraries' string enums."""
+    """Base of the string enums. Members equal their strings, and the members of other libraries' string enums."""
 
     def __str__(self) -> str:
         return str(self.value)
 
 
 class IntervalStrategy(Strategy):
-    """When something is done during training."""
+    """When training logs or evaluates."""
 
     NO = "no"
     """Never."""
     STEPS = "steps"
-    """Every so many steps."""
+    """Every N steps."""
     EPOCH = "epoch"
     """At the end of every epoch."""
 
 
 class SaveStrategy(Strategy):
-    """When a checkpoint is written during training."""
+    """When training saves a checkpoint."""
 
     NO = "no"
     """Never."""
     STEPS = "steps"
-    """Every so many steps."""
+    """Every N steps."""
     EPOCH = "epoch"
     """At the end of every epoch."""
     BEST = "best"
-    """After every evaluation that gave a better metric than all before it."""
+    """After each evaluation with a better metric than all evaluations before it."""

@@ -1,4 +1,4 @@
-"""The checks that need no knowledge of a field beyond its annotation and what `arg` said of it."""
+"""Generic checks: they use only a field's annotation and the metadata that `arg` stores."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from ...events.errors import nearest
 from ._base import Group, default_of
 from .serialization import mask
-from .unsupported import instead
+from .unsupported import reason_against
 
 G = TypeVar("G", bound=Group)
 
 hints_of: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
-def normalised(field: Field[Any], value: Any) -> Any:
-    """Bring `value` into its one spelling. What is not understood comes back as it is, for the checks to name."""
+def normalize(field: Field[Any], value: Any) -> Any:
+    """Return `value` in its canonical form: enum member, expanded path, parsed JSON.
+
+    An invalid value is returned unchanged. The checks report it later.
+    """
     allowed = field.metadata
     if value == mask(field.name):
         return default_of(field)
@@ -39,16 +42,17 @@ def normalised(field: Field[Any], value: Any) -> Any:
         with suppress(ValueError):
             return json.loads(value)
     if choices := allowed.get("choices"):
-        if isinstance(choices, EnumMeta):
+        enum = allowed.get("enum", choices)
+        if isinstance(enum, EnumMeta):
             with suppress(ValueError):
-                return choices("no" if value is False else value)  # YAML reads a bare `no` as False
-        if isinstance(value, Enum):  # transformers' SchedulerType, OptimizerNames
+                return enum("no" if value is False else value)  # YAML reads a bare `no` as False
+        if isinstance(value, Enum):  # an enum of transformers, such as SchedulerType
             return value.value
     return value
 
 
-def wrong_types(args: Group, declared: type[Group]) -> dict[str, str]:
-    """Name -> problem, for the fields of `declared` whose value in `args` does not fit their annotation."""
+def type_problems(args: Group, declared: type[Group]) -> dict[str, str]:
+    """Return name -> problem for the fields of `declared` whose value in `args` does not fit the annotation."""
     hints = hints_of(declared)
     return {
         field.name: f"`{field.name}` is {value!r} ({type(value).__name__}); it takes {field.type}."
@@ -58,7 +62,7 @@ def wrong_types(args: Group, declared: type[Group]) -> dict[str, str]:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether `value` is of the type `hint`. NumPy's numbers are numbers; a bool is none, though Python has it so."""
+    """Return whether `value` fits the type `hint`. NumPy numbers count as numbers; a bool does not."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind is Any:
         return True
@@ -71,20 +75,20 @@ def fits(value: Any, hint: Any) -> bool:
     return isinstance(value, kind)
 
 
-def unknown_names(args: Group, declared: type[Group]) -> Iterator[str]:
-    """The problems of fields of `declared` with a closed set of `choices` whose value in `args` is none of them."""
+def choice_problems(args: Group, declared: type[Group]) -> Iterator[str]:
+    """Yield a problem for each field of `declared` whose value in `args` is not one of its `choices`."""
     for field in fields(declared):
         value, choices = getattr(args, field.name), field.metadata.get("choices")
         if choices is not None and value not in (known := [*choices]):
             listed = ", ".join(repr(getattr(choice, "value", choice)) for choice in known)
-            left_out = instead(field.name, value)
-            hint = "." if left_out else nearest(value, known)
-            yield f"`{field.name}` is {value!r}{hint} Known: {listed}.{left_out}"
+            reason = reason_against(field.name, value)
+            hint = "." if reason else nearest(value, known)
+            yield f"`{field.name}` is {value!r}{hint} Known: {listed}.{reason}"
 
 
 def with_defaults(args: G, names: Iterable[str]) -> G:
-    """A copy of `args` with the defaults under `names`: one on which the checks that compute can run."""
-    sound = copy.copy(args)
+    """Return a copy of `args` with defaults in the fields `names`, so that checks that compute with values can run."""
+    valid = copy.copy(args)
     defaults = {field.name: default_of(field) for field in fields(args)}
-    vars(sound).update({name: defaults[name] for name in names})
-    return sound
+    vars(valid).update({name: defaults[name] for name in names})
+    return valid

@@ -1,12 +1,17 @@
-"""The optimizers and schedules known by name."""
+"""Names of optimizers and schedules.
+
+The tables in `engine.optim` decide which names are valid. The enums list the names that transformers also has, so that
+editors can complete them; a name without an enum member is a plain string.
+"""
 
 from __future__ import annotations
 
+from ..optim import registry, schedules
 from ._base import Strategy
 
 
 class OptimizerNames(Strategy):
-    """What `optim` takes, in its words; members that Transformers has too are called as there."""
+    """Names for `optim`. Members have the same names as in transformers."""
 
     ADAMW_TORCH_FUSED = "adamw_torch_fused"
     ADAMW_TORCH = "adamw_torch"
@@ -54,7 +59,7 @@ class OptimizerNames(Strategy):
 
 
 class SchedulerType(Strategy):
-    """What `lr_scheduler_type` takes, in its words."""
+    """Names for `lr_scheduler_type`. Members have the same names as in transformers."""
 
     LINEAR = "linear"
     COSINE = "cosine"
@@ -70,11 +75,11 @@ class SchedulerType(Strategy):
     GREEDY = "greedy"
 
 
-OPTIMIZERS = tuple(name.value for name in OptimizerNames)
-"""What `optim` takes."""
+OPTIMIZERS = tuple(registry.OPTIMIZERS)
+"""All names for `optim`."""
 
-SCHEDULES = tuple(name.value for name in SchedulerType)
-"""What `lr_scheduler_type` takes."""
+SCHEDULES = tuple(schedules.SCHEDULES)
+"""All names for `lr_scheduler_type`."""
 
-METRIC_SCHEDULES = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
-"""Those among the schedules that move when a metric does, and so need evaluations."""
+METRIC_SCHEDULES = tuple(name for name in SCHEDULES if name in schedules.METRIC_SCHEDULES)
+"""Names of the schedules that follow a metric, and therefore need evaluations."""

@@ -1,4 +1,4 @@
-"""The other names that arguments go by: older ones, and those of other trainers. One table."""
+"""Aliases: older names of arguments, and names from other trainers. One table."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
-def _unchanged(value: Any) -> Any:
+def _same(value: Any) -> Any:
     return value
 
 
 class Alias(NamedTuple):
-    """What another name stands for."""
+    """The argument that an alias stands for."""
 
     new: str
-    """The argument's name here; empty where nothing is left to choose."""
-    translate: Callable[[Any], Any] = _unchanged
-    """From a value under the other name to the value here; None means that the value says nothing."""
+    """Name of the argument. Empty if the alias has no effect, because only one behavior is left."""
+    translate: Callable[[Any], Any] = _same
+    """Turns a value of the alias into a value of the argument. None means that the value sets nothing."""
     outdated: bool = True
-    """Whether to warn. Not where Transformers itself prefers the other name: its users would be warned both ways."""
+    """Whether to warn. False for names that transformers prefers, so that its users get no warning for either name."""
     values: tuple[Any, ...] = ()
-    """The values it may have; empty for any."""
+    """Valid values of the alias. Empty if all values are valid."""
 
 
-def _if_true(value: Any) -> Callable[[Any], Any]:
-    return lambda wanted: value if wanted else None
+def _when_true(value: Any) -> Callable[[Any], Any]:
+    return lambda switch: value if switch else None
 
 
 _SWITCH = (True, False)
@@ -32,16 +32,16 @@ _SWITCH = (True, False)
 ALIASES: dict[str, Alias] = {
     "activation_checkpointing": Alias("gradient_checkpointing", outdated=False),
     "activation_checkpointing_kwargs": Alias("gradient_checkpointing_kwargs", outdated=False),
-    "adafactor": Alias("optim", _if_true("adafactor"), values=_SWITCH),
+    "adafactor": Alias("optim", _when_true("adafactor"), values=_SWITCH),
     "device": Alias("use_cpu", lambda device: device == "cpu", values=("cpu", "gpu", "cuda")),
     "eval_batch_size": Alias("per_device_eval_batch_size"),
-    "evaluate_during_training": Alias("eval_strategy", _if_true("steps"), values=_SWITCH),
+    "evaluate_during_training": Alias("eval_strategy", _when_true("steps"), values=_SWITCH),
     "evaluation_strategy": Alias("eval_strategy"),
     "fp16_backend": Alias("", values=("auto", "amp", "cpu_amp")),
-    "group_by_length": Alias("train_sampling_strategy", _if_true("group_by_length"), values=_SWITCH),
+    "group_by_length": Alias("train_sampling_strategy", _when_true("group_by_length"), values=_SWITCH),
     "half_precision_backend": Alias("", values=("auto", "amp", "cpu_amp")),
-    "include_inputs_for_metrics": Alias("include_for_metrics", _if_true(["inputs"]), values=_SWITCH),
-    "include_tokens_per_second": Alias("include_num_input_tokens_seen", _if_true("all"), values=_SWITCH),
+    "include_inputs_for_metrics": Alias("include_for_metrics", _when_true(["inputs"]), values=_SWITCH),
+    "include_tokens_per_second": Alias("include_num_input_tokens_seen", _when_true("all"), values=_SWITCH),
     "no_cuda": Alias("use_cpu"),
     "per_gpu_eval_batch_size": Alias("per_device_eval_batch_size"),
     "per_gpu_train_batch_size": Alias("per_device_train_batch_size"),
@@ -54,4 +54,4 @@ ALIASES: dict[str, Alias] = {
     "use_legacy_prediction_loop": Alias("", values=_SWITCH),
     "xpu_backend": Alias("ddp_backend"),
 }
-"""Other name -> what it stands for."""
+"""Alias -> the argument that it stands for."""

@@ -1,4 +1,4 @@
-"""Which model is the best one, and whether the run ends with it."""
+"""The metric that selects the best model, and whether the run loads it at the end."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from ._base import Group, arg
 
 @dataclass(kw_only=True)
 class BestModelArguments(Group):
-    """Which model is the best one, and whether the run ends with it."""
+    """The metric that selects the best model, and whether the run loads it at the end."""
 
-    load_best_model_at_end: bool = arg(False, "Whether the run ends with the best model it saw, rather than the last.")
+    load_best_model_at_end: bool = arg(
+        False,
+        "Load the best checkpoint when training ends. `metric_for_best_model` selects it. Needs an `eval_strategy`.",
+    )
     metric_for_best_model: str | None = arg(
-        None, "Metric of the evaluations that says which model is better, with or without 'eval_'; 'loss' if left out."
+        None,
+        "Evaluation metric that compares models, with or without the prefix 'eval_'. None: 'loss', if the run keeps "
+        "the best model or the schedule follows a metric.",
     )
     greater_is_better: bool | None = arg(
-        None, "Whether larger values of that metric are better; left out, they are unless its name ends in 'loss'."
+        None,
+        "Whether a larger `metric_for_best_model` is better. None: True, unless the name of the metric ends in 'loss'.",
     )

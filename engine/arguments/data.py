@@ -1,4 +1,4 @@
-"""How batches are loaded."""
+"""Data loading: workers, sampling order, columns."""
 
 from __future__ import annotations
 
@@ -10,83 +10,86 @@ from typing import Any
 from ...events.errors import nearest
 from ._base import Group, arg, must
 
-ACCELERATOR: dict[str, tuple[Any, ...]] = {
-    "non_blocking": (True, False),
-    "split_batches": (False,),
-    "dispatch_batches": (None, False),
-    "even_batches": (True,),
-    "use_seedable_sampler": (True,),
-    "use_configured_state": (False,),
-    "gradient_accumulation_kwargs": (None, {}),
-}
-"""The keys of `accelerator_config` and the values they may have: what else accelerate does is done otherwise here."""
+_REMOVE = "remove it."
 
-REMEDIES = {
-    "split_batches": "divide `per_device_train_batch_size` by the number of processes.",
-    "dispatch_batches": "each process reads the data and takes its share, which needs no dispatching: leave it out.",
-    "even_batches": "processes that get fewer batches would leave the others waiting: leave it out.",
-    "use_seedable_sampler": "the order follows from the seed and the epoch: leave it out.",
+ACCELERATOR_CONFIG: dict[str, tuple[tuple[Any, ...], str]] = {
+    "non_blocking": ((True, False), _REMOVE),
+    "split_batches": ((False,), "divide `per_device_train_batch_size` by the world size instead."),
+    "dispatch_batches": ((None, False), "every process reads the data itself, so remove it."),
+    "even_batches": ((True,), "processes with fewer batches would block the others, so remove it."),
+    "use_seedable_sampler": ((True,), "the order always follows from the seed and the epoch, so remove it."),
+    "use_configured_state": ((False,), _REMOVE),
+    "gradient_accumulation_kwargs": ((None, {}), _REMOVE),
 }
-"""What to do instead of the values that are refused."""
+"""Key of `accelerator_config` -> its supported values, and the remedy for other values."""
 
 
 @dataclass(kw_only=True)
 class DataArguments(Group):
-    """How rows become batches, and who loads them."""
+    """How samples are ordered, loaded and collated into batches."""
 
-    dataloader_drop_last: bool = arg(False, "Whether a last batch that is not full is left out.")
+    dataloader_drop_last: bool = arg(False, "Drop the last batch of an epoch if it is not full.")
     dataloader_num_workers: int = arg(
-        0, "Processes that load data ahead, for each loader; 0 loads in the training one."
+        0, "Worker processes per data loader. 0: the training process loads the data itself."
     )
     dataloader_pin_memory: bool = arg(
-        True, "Whether batches are put into page-locked memory, from where they reach a GPU faster."
+        True, "Pin batches in page-locked memory, from where they are copied to a GPU faster."
     )
     dataloader_persistent_workers: bool = arg(
-        False, "Whether workers, and the datasets they hold, live on from one epoch to the next."
+        False,
+        "Keep the worker processes and their datasets alive between epochs. Needs `dataloader_num_workers` of 1 or "
+        "more.",
     )
     dataloader_prefetch_factor: int | None = arg(
-        None, "Batches each worker loads ahead; None leaves it to PyTorch, which loads 2."
+        None,
+        "Batches that each worker loads in advance. None: PyTorch's default, 2. Needs `dataloader_num_workers` of 1 or "
+        "more.",
     )
     dataloader_in_order: bool = arg(
-        True, "Whether batches come in their order, rather than as workers are ready, which then no resume can repeat."
+        True,
+        "Return batches in the order of the sampler. False: in the order in which workers finish, which a resumed run "
+        "cannot repeat.",
     )
     dataloader_multiprocessing_context: str | None = arg(
         None,
-        "How workers are started: 'fork', 'spawn' or 'forkserver'; None leaves it to Python.",
+        "Start method of the worker processes. None: Python's default.",
         choices=(None, "fork", "spawn", "forkserver"),
     )
     train_sampling_strategy: str = arg(
         "random",
-        "The order of the training rows: 'random', 'sequential' as they stand in the dataset, or 'group_by_length', "
-        "random but with rows of similar length together, so that batches need little padding.",
+        "Order of the training samples: 'random', 'sequential' (the order of the dataset) or 'group_by_length' "
+        "(random, with samples of similar length in one batch, so that batches need little padding).",
         choices=("random", "sequential", "group_by_length"),
     )
     length_column_name: str = arg(
-        "length", "Column that says how long a row is, for 'group_by_length'; where it is missing, inputs are measured."
+        "length",
+        "Dataset column with the length of each sample, for 'group_by_length'. If the column is missing, the trainer "
+        "measures the inputs.",
     )
-    remove_unused_columns: bool = arg(True, "Whether columns that `model.forward` has no parameter for are dropped.")
+    remove_unused_columns: bool = arg(True, "Remove dataset columns that `model.forward` has no parameter for.")
     label_names: list[str] | None = arg(
-        None, "Keys of a batch that hold labels; None finds them in the parameters of `model.forward`."
+        None, "Batch keys that hold labels. None: the trainer finds them in the parameters of `model.forward`."
     )
     ignore_data_skip: bool = arg(
-        False, "Whether a resumed run starts its epoch over, rather than at the batch where it was interrupted."
+        False, "Start a resumed run at the beginning of its epoch instead of at the next batch."
     )
 
     accelerator_config: dict[str, Any] | str | None = arg(
         None,
-        "What Transformers hands to accelerate, as a dict or a JSON file; here `non_blocking` copies while computing, "
-        "and `dispatch_batches=False` has each process read shards of its own of a stream.",
+        "Settings that transformers passes to accelerate, as a dict or the path of a JSON file. Two keys have an "
+        "effect: `non_blocking=True` copies batches to the device while it computes, and `dispatch_batches=False` "
+        "makes each process read its own shards of a streaming dataset.",
         json=True,
     )
 
     @property
     def non_blocking(self) -> bool:
-        """Whether batches are copied to the device while it computes; they must be pinned for that."""
+        """Whether batches are copied to the device while it computes. Only pinned batches can be."""
         return bool(self._accelerator_config().get("non_blocking", False))
 
     @property
     def reads_own_shards(self) -> bool:
-        """Whether each process reads shards of its own of a stream that has enough, rather than its share of all."""
+        """Whether each process reads its own shards of a streaming dataset, if the dataset has enough shards."""
         return self._accelerator_config().get("dispatch_batches") is False
 
     def _accelerator_config(self) -> dict[str, Any]:
@@ -97,25 +100,30 @@ class DataArguments(Group):
         return {} if given is None else dict(given)
 
     def problems(self) -> Iterator[str]:
-        yield from must(self, lambda n: n >= 0, "give 0 or more processes.", "dataloader_num_workers")
-        yield from must(self, lambda n: n >= 1, "give at least 1 batch, or None.", "dataloader_prefetch_factor")
+        yield from must(self, lambda n: n >= 0, "set it to 0 or more.", "dataloader_num_workers")
+        yield from must(self, lambda n: n >= 1, "set it to 1 or more, or to None.", "dataloader_prefetch_factor")
         yield from self._accelerator_problems()
         if self.dataloader_num_workers == 0:
-            alone = "needs worker processes, and `dataloader_num_workers` is 0; give at least 1, or leave it out."
+            remedy = "needs worker processes, and `dataloader_num_workers` is 0; set that to 1 or more, or remove it."
             if self.dataloader_prefetch_factor is not None:
-                yield f"`dataloader_prefetch_factor={self.dataloader_prefetch_factor}` {alone}"
+                yield f"`dataloader_prefetch_factor={self.dataloader_prefetch_factor}` {remedy}"
             if self.dataloader_persistent_workers:
-                yield f"`dataloader_persistent_workers=True` {alone}"
+                yield f"`dataloader_persistent_workers=True` {remedy}"
 
     def _accelerator_problems(self) -> Iterator[str]:
         try:
             config = self._accelerator_config()
         except (OSError, TypeError, ValueError) as error:
-            yield f"`accelerator_config` is {self.accelerator_config!r}, which cannot be read as JSON: {error}"
+            yield (
+                f"`accelerator_config` is {self.accelerator_config!r}, which cannot be read as JSON ({error}); give a "
+                "dict or a JSON file."
+            )
             return
         for name, value in config.items():
-            if name not in ACCELERATOR:
-                yield f"`accelerator_config` has {name!r}{nearest(name, ACCELERATOR)} Known: {', '.join(ACCELERATOR)}."
-            elif value not in ACCELERATOR[name]:
-                remedy = REMEDIES.get(name, "leave it out.")
-                yield f"`accelerator_config` has {name}={value!r}, which is not to be had here; {remedy}"
+            if name not in ACCELERATOR_CONFIG:
+                known = ", ".join(ACCELERATOR_CONFIG)
+                yield f"`accelerator_config` has {name!r}{nearest(name, ACCELERATOR_CONFIG)} Known: {known}."
+                continue
+            supported, remedy = ACCELERATOR_CONFIG[name]
+            if value not in supported:
+                yield f"`accelerator_config` has {name}={value!r}, which is not supported; {remedy}"

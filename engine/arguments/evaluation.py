@@ -1,4 +1,4 @@
-"""When the model is evaluated, and what of it is kept."""
+"""When the model is evaluated, and which results an evaluation keeps."""
 
 from __future__ import annotations
 
@@ -10,50 +10,64 @@ from ._base import Group, IntervalStrategy, arg, must, steps_or_share
 
 @dataclass(kw_only=True)
 class EvaluationArguments(Group):
-    """When the model is evaluated, and what the evaluation keeps."""
+    """When the model is evaluated, and which results an evaluation keeps."""
 
     eval_strategy: IntervalStrategy | str = arg(
-        IntervalStrategy.NO, "When the model is evaluated during training.", choices=IntervalStrategy
+        IntervalStrategy.NO,
+        "When to evaluate during training: 'no' (never), 'steps' (every `eval_steps`) or 'epoch' (after each epoch).",
+        choices=IntervalStrategy,
     )
     eval_steps: float | None = arg(
-        None, "Steps between two evaluations; below 1, a share of the run. Left out, they follow `logging_steps`."
+        None,
+        "Steps between two evaluations, for `eval_strategy='steps'`. Below 1: a fraction of the run. None or 0: "
+        "`logging_steps`.",
     )
     eval_delay: float = arg(
-        0, "How long no evaluation happens from the start, in the unit of `eval_strategy`: steps or epochs."
+        0, "Steps or epochs (the unit of `eval_strategy`) at the start of the run without evaluations."
     )
-    eval_on_start: bool = arg(False, "Whether to evaluate before the first step, which finds mistakes early.")
+    eval_on_start: bool = arg(False, "Evaluate before the first step, to find errors of the evaluation early.")
     minimum_eval_times: int | None = arg(
-        None, "How often a run evaluates at least, where `eval_steps` would make it fewer; None goes by `eval_steps`."
+        None,
+        "Least number of evaluations in the run. Reduces `eval_steps` if necessary. None: `eval_steps` is not changed. "
+        "Does not work with `eval_strategy='epoch'`.",
     )
-    prediction_loss_only: bool = arg(False, "Whether an evaluation keeps the loss only, no predictions and labels.")
+    prediction_loss_only: bool = arg(False, "Keep only the loss in evaluations, not predictions and labels.")
     include_for_metrics: list[str] = arg(
-        [], "What `compute_metrics` gets beside predictions and labels: 'inputs', 'loss' (one per sample) or both."
+        [],
+        "What `compute_metrics` receives besides predictions and labels: 'inputs', 'loss' (one value per sample), or "
+        "both.",
     )
     eval_accumulation_steps: int | None = arg(
         None,
-        "Batches whose predictions stay on the device before they move to host memory; None moves them at the end.",
+        "Evaluation batches whose predictions stay on the device before they move to host memory. None: all "
+        "predictions move at the end.",
     )
     eval_do_concat_batches: bool = arg(
-        True, "Whether the predictions of all batches are joined into one array, rather than kept as a list of batches."
+        True, "Concatenate the predictions of all batches into one array. False: keep a list with one array per batch."
     )
 
     batch_eval_metrics: bool = arg(
         False,
-        "Whether `compute_metrics` is called batch by batch, with `compute_result=True` at the last one, so that no "
-        "predictions are kept.",
+        "Call `compute_metrics` after every batch, with `compute_result=True` for the last one, so that no predictions "
+        "are kept.",
     )
     eval_use_gather_object: bool = arg(
-        False, "Whether predictions of several processes are gathered as any nested objects, rather than as tensors."
+        False, "Gather predictions of the ranks as Python objects instead of tensors. Slower, but allows any structure."
     )
 
     def problems(self) -> Iterator[str]:
-        yield from must(self, steps_or_share, "give whole steps, or a share of the run in (0, 1).", "eval_steps")
-        yield from must(self, lambda wait: wait >= 0, "give 0 or more.", "eval_delay")
-        yield from must(self, lambda n: n >= 1, "give at least 1 batch, or None.", "eval_accumulation_steps")
-        yield from must(self, lambda n: n >= 1, "give at least 1, or None.", "minimum_eval_times")
+        yield from must(
+            self,
+            steps_or_share,
+            "set it to a whole number of steps, or to a fraction of the run in (0, 1).",
+            "eval_steps",
+        )
+        yield from must(self, lambda wait: wait >= 0, "set it to 0 or more.", "eval_delay")
+        yield from must(self, lambda n: n >= 1, "set it to 1 or more, or to None.", "eval_accumulation_steps")
+        yield from must(self, lambda n: n >= 1, "set it to 1 or more, or to None.", "minimum_eval_times")
         if self.minimum_eval_times and self.eval_strategy == IntervalStrategy.EPOCH:
             yield (
-                f"`minimum_eval_times={self.minimum_eval_times}` makes `eval_steps` smaller, and `eval_strategy` is "
-                "'epoch', which has none; give eval_strategy='steps', or leave it out."
+                f"`minimum_eval_times={self.minimum_eval_times}` reduces `eval_steps`, which `eval_strategy='epoch'` "
+                "does not use; set `eval_strategy='steps'`, or remove it."
             )
-        yield from must(self, {"inputs", "loss"}.issuperset, "take from 'inputs' and 'loss'.", "include_for_metrics")
+        yield from must(self, {"inputs", "loss"}.issuperset, "choose from 'inputs' and 'loss'.", "include_for_metrics")

@@ -1,4 +1,4 @@
-"""What scripts ask of the arguments, and how they set several at once, under the names of transformers."""
+"""Properties and setters of the arguments, with the names of transformers, for scripts that use them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from .hub import HubStrategy
 
 
 class ParallelMode(Strategy):
-    """How the training is spread."""
+    """How many processes and devices train."""
 
     NOT_PARALLEL = "not_parallel"
     """One process on the CPU, or on one GPU."""
     NOT_DISTRIBUTED = "not_distributed"
     """One process on several GPUs."""
     DISTRIBUTED = "distributed"
-    """Several processes, each with its device."""
+    """Several processes, each with its own device."""
 
 
-class Familiar:
-    """Properties, and setters that change several arguments at once and check them as the constructor does."""
+class HFMethods:
+    """Properties, and setters that change several arguments and check them as the constructor does.
+
+    A setter returns the arguments. It raises `ArgumentError` if a value is invalid, and then changes nothing.
+    """
 
     @property
     def parallel_mode(self) -> ParallelMode:
-        """How the training is spread."""
+        """How many processes and devices train."""
         if not Ranks.from_environment().single_process:
             return ParallelMode.DISTRIBUTED
         args: Any = self
@@ -37,23 +40,22 @@ class Familiar:
 
     @property
     def place_model_on_device(self) -> bool:
-        """Whether the trainer moves the model to its device: always."""
+        """Whether the trainer moves the model to the device. Always True."""
         return True
 
     @property
     def ddp_timeout_delta(self) -> timedelta:
         """`ddp_timeout` as a duration."""
-        whole: Any = self  # of which another group has the field
-        seconds: int = whole.ddp_timeout
-        return timedelta(seconds=seconds)
+        args: Any = self  # another group declares the field
+        return timedelta(seconds=args.ddp_timeout)
 
     @contextmanager
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
-        """Have the first process do something before the others, as to fill a cache that those read.
+        """Run the block on the main process first, then on the others, for example to fill a shared cache.
 
         Args:
-            local: the first of each machine; else the first of all.
-            desc: what is done; for readers of the script.
+            local: Whether each machine has its own main process. False: only rank 0 is the main process.
+            desc: Describes the work, for readers of the script. Not used.
         """
         args: Any = self
         ranks = Ranks.from_environment()
@@ -73,9 +75,9 @@ class Familiar:
         activation_checkpointing: bool = False,
         gradient_checkpointing: bool | None = None,
     ) -> Any:
-        """Set how the model is trained, and return the arguments.
+        """Set the basic training arguments, and `do_train`.
 
-        `activation_checkpointing` and `gradient_checkpointing` are two names of one thing; the latter counts if given.
+        `activation_checkpointing` is an alias of `gradient_checkpointing`; the latter wins if both are set.
         """
         return self._set(
             do_train=True,
@@ -100,11 +102,11 @@ class Familiar:
         delay: float | None = None,
         loss_only: bool = False,
     ) -> Any:
-        """Set when and how the model is evaluated, and return the arguments."""
+        """Set when and how the model is evaluated."""
         if strategy == IntervalStrategy.STEPS and steps == 0:
-            raise ArgumentError("`steps` is 0; give 1 or more, or `strategy='no'`.")
+            raise ArgumentError("`steps` is 0; set it to 1 or more, or set `strategy='no'`.")
         return self._set(
-            do_eval=False,  # which follows from the strategy
+            do_eval=False,  # the check derives it from the strategy
             eval_strategy=strategy,
             eval_steps=steps,
             per_device_eval_batch_size=batch_size,
@@ -114,13 +116,13 @@ class Familiar:
         )
 
     def set_testing(self, batch_size: int = 8, loss_only: bool = False) -> Any:
-        """Set how predictions are made, and return the arguments."""
+        """Set how the model predicts, and `do_predict`."""
         return self._set(do_predict=True, per_device_eval_batch_size=batch_size, prediction_loss_only=loss_only)
 
     def set_save(
         self, strategy: str = "steps", steps: int = 500, total_limit: int | None = None, on_each_node: bool = False
     ) -> Any:
-        """Set when checkpoints are written and how many are kept, and return the arguments."""
+        """Set when checkpoints are saved and how many are kept."""
         return self._set(
             save_strategy=strategy, save_steps=steps, save_total_limit=total_limit, save_on_each_node=on_each_node
         )
@@ -136,7 +138,7 @@ class Familiar:
         on_each_node: bool = False,
         replica_level: str = "passive",
     ) -> Any:
-        """Set when and where values are logged, and return the arguments."""
+        """Set when and where values are logged."""
         return self._set(
             logging_strategy=strategy,
             logging_steps=steps,
@@ -157,7 +159,7 @@ class Familiar:
         always_push: bool = False,
         revision: str | None = None,
     ) -> Any:
-        """Set what is pushed to the hub, and return the arguments."""
+        """Set what is pushed to the Hub, and `push_to_hub`."""
         return self._set(
             push_to_hub=True,
             hub_model_id=model_id,
@@ -178,7 +180,7 @@ class Familiar:
         epsilon: float = 1e-8,
         args: str | None = None,
     ) -> Any:
-        """Set the optimizer, and return the arguments."""
+        """Set the optimizer and its options."""
         return self._set(
             optim=name,
             learning_rate=learning_rate,
@@ -192,7 +194,7 @@ class Familiar:
     def set_lr_scheduler(
         self, name: str = "linear", num_epochs: float = 3.0, max_steps: int = -1, warmup_steps: float = 0
     ) -> Any:
-        """Set the schedule and how long it is, and return the arguments."""
+        """Set the learning rate schedule and its length."""
         return self._set(
             lr_scheduler_type=name, num_train_epochs=num_epochs, max_steps=max_steps, warmup_steps=warmup_steps
         )
@@ -212,7 +214,7 @@ class Familiar:
         ignore_data_skip: bool = False,
         sampler_seed: int | None = None,
     ) -> Any:
-        """Set how batches are made, and return the arguments."""
+        """Set how batches are built and loaded."""
         return self._set(
             per_device_train_batch_size=train_batch_size,
             per_device_eval_batch_size=eval_batch_size,
@@ -229,12 +231,12 @@ class Familiar:
         )
 
     def _set(self, **values: Any) -> Any:
-        """Change fields and check all of them; if something is wrong, none is changed."""
+        """Set fields and check all fields. If a check fails, restore the former values."""
         before = dict(vars(self))
         vars(self).update(values)
         checked: Any = self
         try:
-            checked._settle()
+            checked._normalize_and_check()
         except ArgumentError:
             vars(self).update(before)
             raise

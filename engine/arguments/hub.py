@@ -1,4 +1,4 @@
-"""Whether the model goes to a hub, to which repository, and when."""
+"""Pushing the model to the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -9,44 +9,38 @@ from ._base import Group, Strategy, arg
 
 
 class HubStrategy(Strategy):
-    """What is pushed to a hub, and when."""
+    """What is pushed to the Hub, and when."""
 
     END = "end"
     """The model, when training ends."""
     EVERY_SAVE = "every_save"
-    """The model, at every save, and when training ends."""
+    """The model, at each save and when training ends."""
     CHECKPOINT = "checkpoint"
-    """As `every_save`, and the newest checkpoint, as `last-checkpoint`."""
+    """As `every_save`, plus the newest checkpoint as `last-checkpoint`."""
     ALL_CHECKPOINTS = "all_checkpoints"
-    """As `every_save`, and every checkpoint, under its own name."""
+    """As `every_save`, plus all checkpoints under their own names."""
 
 
 @dataclass(kw_only=True)
 class HubArguments(Group):
-    """Whether the model goes to a hub, to which repository, and when."""
+    """Pushing the model to the Hugging Face Hub: repository, and when to push."""
 
-    push_to_hub: bool = arg(False, "Whether to push the model to the Hugging Face hub, when `hub_strategy` says.")
+    push_to_hub: bool = arg(False, "Push the model to the Hugging Face Hub, at the times of `hub_strategy`.")
     hub_token: str | None = arg(
-        None, "The token to push with; None takes the one of `hf auth login`. It is never written down."
+        None, "Token for the Hub. None: the token of `hf auth login`. Logs and checkpoints never contain it."
     )
-    hub_private_repo: bool | None = arg(
-        None, "Whether the repository is private if it must be made; None leaves it to the owner's settings."
-    )
-    hub_model_id: str | None = arg(
-        None, "The repository, as 'name' or 'owner/name'; None takes the name of `output_dir`."
-    )
+    hub_private_repo: bool | None = arg(None, "Whether a new repository is private. None: the default of its owner.")
+    hub_model_id: str | None = arg(None, "Repository, as 'name' or 'owner/name'. None: the name of `output_dir`.")
     hub_strategy: HubStrategy | str = arg(
         HubStrategy.EVERY_SAVE,
-        "What is pushed, and when: the model at the 'end', at 'every_save', and with it the last 'checkpoint' or "
-        "'all_checkpoints'.",
+        "What to push, and when: 'end' (the model, when training ends), 'every_save' (the model at each save), "
+        "'checkpoint' (also the newest checkpoint) or 'all_checkpoints' (also all checkpoints).",
         choices=HubStrategy,
     )
-    hub_always_push: bool = arg(
-        False, "Whether a save is pushed even while the push of an earlier one is still under way."
-    )
-    hub_revision: str | None = arg(None, "The branch to push to; None is the main one, and it must exist.")
+    hub_always_push: bool = arg(False, "Push each save, even if an earlier push is not finished. False: skip the push.")
+    hub_revision: str | None = arg(None, "Branch to push to. It must exist. None: the main branch.")
 
     def problems(self) -> Iterator[str]:
         for name in ("hub_model_id", "hub_revision", "hub_token"):
             if getattr(self, name) == "":
-                yield f"`{name}` is empty; give one, or leave it out."
+                yield f"`{name}` is empty; set it, or remove it."

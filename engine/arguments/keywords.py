@@ -1,4 +1,4 @@
-"""How the keywords of `TrainingArguments(...)` are read: other names are translated, unknown ones refused."""
+"""Read the keywords of `TrainingArguments(...)`: translate aliases, refuse unknown names."""
 
 from __future__ import annotations
 
@@ -11,81 +11,89 @@ from typing import Any, TypeVar
 
 from ...events.errors import closest, nearest
 from ._base import default_of, refusal
-from ._checks import normalised
+from ._checks import normalize
 from .aliases import ALIASES
-from .unsupported import ARGUMENTS, instead
+from .unsupported import reason_against, unsupported_arguments
 
 T = TypeVar("T")
 
 
-class Spelling(type):
-    """Reads the keywords of a call before the generated `__init__` does.
+class AliasMeta(type):
+    """Metaclass that resolves aliases in the keywords of a call before the generated `__init__` runs.
 
-    A metaclass, because `@dataclass` generates a new `__init__` for every subclass that adds fields: wrapping that of
-    the base class would leave those subclasses with neither aliases nor suggestions.
+    `@dataclass` generates an `__init__` for every subclass with new fields, so a wrapper around the `__init__` of the
+    base class would not apply to subclasses. A metaclass does.
     """
 
     def __call__(cls: type[T], *args: Any, **kwargs: Any) -> T:
         parameters = inspect.signature(cls).parameters
         known = set(parameters)
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            known |= kwargs.keys() - ALIASES.keys()  # an `__init__` written by hand: what it takes is its own affair
-        made: T = type.__call__(cls, *args, **respelt(kwargs, known, partial(_problems_of, cls)))
+            known |= kwargs.keys() - ALIASES.keys()  # an `__init__` with **kwargs decides itself what it accepts
+        made: T = type.__call__(cls, *args, **resolve_aliases(kwargs, known, partial(_problems_of, cls)))
         return made
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """That of `__init__`: editors and command-line builders ask for it, and would be shown `__call__`'s."""
-        signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # whichever class's it is
+        """The signature of `__init__`. Editors and command-line builders would otherwise show `__call__`."""
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # the __init__ of the class, not of an instance
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
-def _none(settings: Mapping[str, Any]) -> Iterable[str]:
+def _no_problems(settings: Mapping[str, Any]) -> Iterable[str]:
     return ()
 
 
-def respelt(
+def resolve_aliases(
     kwargs: Mapping[str, Any],
     known: Collection[str],
-    problems_of: Callable[[Mapping[str, Any]], Iterable[str]] = _none,
+    problems_of: Callable[[Mapping[str, Any]], Iterable[str]] = _no_problems,
 ) -> dict[str, Any]:
-    """Give `kwargs` under `known` names, with one `FutureWarning` for all outdated ones.
+    """Return `kwargs` under `known` names. Emits one `FutureWarning` for all outdated aliases.
 
-    Raises one `ArgumentError` with every name that is unknown, every two names of one argument that disagree, and
-    whatever `problems_of` the values there are. For these a misspelt name counts as the one closest to it, so that the
-    values are checked beside what they were to go with.
+    The value None of an alias means "not set", as in argument files of older trainers.
 
-    None under another name means "not given", as in the argument files that older trainers wrote.
+    Args:
+        kwargs: Names and values, as the user gives them.
+        known: Names that are not translated.
+        problems_of: Returns the problems of the values, to report them with the problems of the names. An unknown name
+            then counts as the closest known name, so that its value is checked together with the others.
+
+    Raises:
+        ArgumentError: Lists all unknown and unsupported names, invalid values of aliases, names of one argument with
+            different values, and in this case the problems of the values.
     """
     settings = {name: value for name, value in kwargs.items() if name in known}
-    said = {name: (name, value) for name, value in settings.items()}
+    sources = {name: (name, value) for name, value in settings.items()}
     guessed: dict[str, Any] = {}
     problems, outdated = [], []
+    unsupported = unsupported_arguments()
     for name, value in kwargs.items():
         if name in known:
             continue
-        if name in ARGUMENTS:
+        if name in unsupported:
             if value is not None:
-                problems.append(f"`{name}` is left out: {ARGUMENTS[name]}")
+                problems.append(f"`{name}` is not supported: {unsupported[name]}")
             continue
         if name not in ALIASES:
             problems.append(f"`{name}` is not an argument{nearest(name, known)}")
-            if meant_name := closest(name, known):
-                guessed[meant_name] = value
+            if closest_name := closest(name, known):
+                guessed[closest_name] = value
             continue
-        new, translated, is_outdated, allowed = ALIASES[name]
-        if value is not None and allowed and value not in allowed:
-            problems.append(f"`{name}` is {value!r}; it takes {', '.join(map(repr, allowed))}.{instead(name, value)}")
+        new, translate, is_outdated, valid = ALIASES[name]
+        if value is not None and valid and value not in valid:
+            listed = ", ".join(map(repr, valid))
+            problems.append(f"`{name}` is {value!r}; it takes {listed}.{reason_against(name, value)}")
             continue
         if is_outdated:
-            outdated.append(f"`{name}` is now `{new}`" if new else f"`{name}` has nothing left to choose; leave it out")
-        meant = None if value is None else translated(value)
-        if meant is None or not new:
+            outdated.append(f"`{name}` is now `{new}`" if new else f"`{name}` has no effect; remove it")
+        translated = None if value is None else translate(value)
+        if translated is None or not new:
             continue
-        if settings.setdefault(new, meant) != meant:
-            other, said_there = said[new]
-            problems.append(f"`{name}` is {value!r}, but `{other}` is {said_there!r}; give `{new}` only.")
-        said.setdefault(new, (name, value))
+        if settings.setdefault(new, translated) != translated:
+            other, other_value = sources[new]
+            problems.append(f"`{name}` is {value!r}, but `{other}` is {other_value!r}; set only `{new}`.")
+        sources.setdefault(new, (name, value))
     if problems:
         raise refusal([*problems, *problems_of({**guessed, **settings})])
     if outdated:
@@ -94,8 +102,8 @@ def respelt(
 
 
 def _problems_of(cls: type[Any], settings: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with values that no instance can be made with, as a name among them is."""
+    """Yield the problems of values that cannot become an instance, because a name among them is wrong."""
     trial = object.__new__(cls)
     for field in fields(cls):
-        setattr(trial, field.name, normalised(field, settings.get(field.name, default_of(field))))
+        setattr(trial, field.name, normalize(field, settings.get(field.name, default_of(field))))
     yield from trial.problems()

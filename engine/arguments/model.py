@@ -1,4 +1,4 @@
-"""What is done to the model for the run."""
+"""Changes to the model for the run: noise, compilation, kernels."""
 
 from __future__ import annotations
 
@@ -12,47 +12,55 @@ from ...events.errors import nearest
 from ._base import Group, arg, must
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-"""What `torch_compile_mode` takes."""
+"""Values of `torch_compile_mode`."""
 
 
 @dataclass(kw_only=True)
 class ModelArguments(Group):
-    """What is done to the model for the run, and undone after it."""
+    """Changes to the model for the run. They are undone when it ends."""
 
     neftune_noise_alpha: float | None = arg(
-        None, "Strength of uniform noise on the embeddings in training (NEFTune), about 5 to 15; None adds none."
+        None,
+        "Scale of the uniform noise on the embeddings in training (NEFTune, arXiv:2310.05914); usual values are 5 to "
+        "15. None: no noise.",
     )
     use_cache: bool = arg(
         False,
-        "Whether the model keeps keys and values of attention in training, as some adapters need; it costs memory.",
+        "Keep the attention keys and values (`config.use_cache`) in training. Some adapters need them. Costs memory.",
     )
     past_index: int = arg(
-        -1, "Index of the model's output that is its memory of earlier batches, given back as `mems`; -1 for none."
+        -1,
+        "Index of the model output that holds its memory (as in Transformer-XL). The next batch receives it as `mems`. "
+        "-1: the model has none.",
     )
-    torch_compile: bool = arg(False, "Whether the model is compiled with `torch.compile`.")
-    torch_compile_backend: str | None = arg(None, "What compiles it; None takes 'inductor'. Implies `torch_compile`.")
+    torch_compile: bool = arg(False, "Compile the model with `torch.compile`.")
+    torch_compile_backend: str | None = arg(
+        None, "Backend of `torch.compile`. None: 'inductor'. Turns on `torch_compile`."
+    )
     torch_compile_mode: str | None = arg(
         None,
-        "What it is compiled for, such as 'reduce-overhead' or 'max-autotune'. Implies `torch_compile`.",
+        "Mode of `torch.compile`. None: its default. Turns on `torch_compile`.",
         choices=(None, *COMPILE_MODES),
     )
-    use_liger_kernel: bool = arg(
-        False, "Whether layers are replaced by the faster kernels of the package liger-kernel."
-    )
+    use_liger_kernel: bool = arg(False, "Replace layers with the faster kernels of the package liger-kernel.")
     liger_kernel_config: dict[str, bool] | None = arg(
-        None, "Which of them, such as {'rope': True}; None takes the package's choice.", json=True
+        None,
+        "Which Liger kernels to use, such as {'rope': True}. None: the defaults of the package. Needs "
+        "`use_liger_kernel`.",
+        json=True,
     )
 
     def problems(self) -> Iterator[str]:
+        yield from must(self, lambda alpha: 0 <= alpha < inf, "set it to 0 or more, or to None.", "neftune_noise_alpha")
         yield from must(
-            self, lambda alpha: 0 <= alpha < inf, "give a number of 0 or more, or None.", "neftune_noise_alpha"
-        )
-        yield from must(
-            self, lambda n: n == -1 or n >= 1, "give its index, 0 being the loss, or -1 for none.", "past_index"
+            self,
+            lambda n: n == -1 or n >= 1,
+            "set it to the index of the output (0 is the loss), or to -1 for none.",
+            "past_index",
         )
         if (backend := self.torch_compile_backend) is not None:
             known = torch.compiler.list_backends(exclude_tags=None)
             if backend not in known:
                 yield f"`torch_compile_backend` is {backend!r}{nearest(backend, known)} Known: {', '.join(known)}."
         if self.liger_kernel_config and not self.use_liger_kernel:
-            yield "`liger_kernel_config` is given, and `use_liger_kernel` is False; give `use_liger_kernel=True`."
+            yield "`liger_kernel_config` is set, and `use_liger_kernel` is False; set `use_liger_kernel=True`."

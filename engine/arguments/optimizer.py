@@ -1,4 +1,4 @@
-"""How gradients become an update of the weights."""
+"""The optimizer, weight decay and gradient clipping."""
 
 from __future__ import annotations
 
@@ -6,41 +6,56 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
+from ..optim import registry
 from ._base import Group, arg, must
 from ._names import OptimizerNames
 
 
 @dataclass(kw_only=True)
 class OptimizerArguments(Group):
-    """How gradients become an update of the weights."""
+    """The optimizer, weight decay, gradient clipping and label smoothing."""
 
-    learning_rate: float = arg(5e-5, "Step size of the optimizer at its peak; the schedule scales it over the run.")
-    optim: OptimizerNames | str = arg(OptimizerNames.ADAMW_TORCH_FUSED, "Optimizer, by name.", choices=OptimizerNames)
-    optim_args: str | None = arg(None, "More options for the optimizer, written 'name=value,name=value'.")
+    learning_rate: float = arg(
+        5e-5, "Peak learning rate of the optimizer. `lr_scheduler_type` changes it over the run."
+    )
+    optim: OptimizerNames | str = arg(
+        OptimizerNames.ADAMW_TORCH_FUSED,
+        "Name of the optimizer. The compatibility page lists the package that each name needs.",
+        choices=registry.OPTIMIZERS,
+        enum=OptimizerNames,
+    )
+    optim_args: str | None = arg(
+        None, "Further options of the optimizer, as 'name=value,name=value'. They override the other arguments."
+    )
     optim_target_modules: str | list[str] | None = arg(
-        None, "Layers that optimizers of low rank (GaLore, APOLLO) work on: parts of names, or one regular expression."
+        None,
+        "Linear layers that GaLore and APOLLO project: 'all-linear', a list of parts of layer names, or one regular "
+        "expression. Other optimizers ignore it.",
     )
     weight_decay: float = arg(
-        0.0, "Decay of the weights per step, times the learning rate; biases and normalisation layers are left alone."
+        0.0, "Weight decay per step, multiplied by the learning rate. Biases and normalization layers do not decay."
     )
-    adam_beta1: float = arg(0.9, "How much of the running mean of the gradients Adam keeps at each step, in [0, 1).")
-    adam_beta2: float = arg(0.999, "How much of the running mean of their squares Adam keeps at each step, in [0, 1).")
-    adam_epsilon: float = arg(1e-8, "Added to Adam's denominator, so that it is never zero.")
+    adam_beta1: float = arg(0.9, "Adam's decay rate of the first moment, in [0, 1).")
+    adam_beta2: float = arg(0.999, "Adam's decay rate of the second moment, in [0, 1).")
+    adam_epsilon: float = arg(1e-8, "Term that Adam adds to the denominator for numerical stability.")
     max_grad_norm: float | None = arg(
-        1.0, "Gradients with a larger L2 norm, over all weights, are scaled down to it; 0 is off."
+        1.0,
+        "Largest L2 norm of all gradients together. Larger gradients are scaled down to it. 0 or None: no clipping.",
     )
     label_smoothing_factor: float = arg(
-        0.0, "Share of the target probability spread evenly over all classes, in [0, 1); 0 is off."
+        0.0, "Fraction of the target probability that is spread evenly over all classes, in [0, 1). 0: no smoothing."
     )
 
     def problems(self) -> Iterator[str]:
-        yield from must(self, lambda rate: 0 <= rate < inf, "give a finite number, 0 or more.", "learning_rate")
-        yield from must(self, lambda n: n >= 0, "give 0 or more.", "weight_decay", "adam_epsilon")
-        yield from must(self, lambda norm: norm >= 0, "give a norm above 0, or 0 not to clip.", "max_grad_norm")
+        yield from must(self, lambda rate: 0 <= rate < inf, "set it to a finite number, 0 or more.", "learning_rate")
+        yield from must(self, lambda n: n >= 0, "set it to 0 or more.", "weight_decay", "adam_epsilon")
+        yield from must(
+            self, lambda norm: norm >= 0, "set it to a norm above 0, or to 0 for no clipping.", "max_grad_norm"
+        )
         shares = ("adam_beta1", "adam_beta2", "label_smoothing_factor")
-        yield from must(self, lambda share: 0 <= share < 1, "give a number in [0, 1).", *shares)
-        yield from must(self, _pairs, "write it 'name=value,name=value'.", "optim_args")
+        yield from must(self, lambda share: 0 <= share < 1, "set it to a number in [0, 1).", *shares)
+        yield from must(self, _is_pairs, "write it as 'name=value,name=value'.", "optim_args")
 
 
-def _pairs(options: str) -> bool:
+def _is_pairs(options: str) -> bool:
     return not options or all(option.count("=") == 1 for option in options.split(","))

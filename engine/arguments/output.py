@@ -1,4 +1,4 @@
-"""Where the run writes."""
+"""The output folder."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ._base import Group, arg
 
 @dataclass
 class OutputArguments(Group):
-    """Where the run writes. Its one field is not keyword-only, so that `TrainingArguments("out")` works."""
+    """The output folder. The field is not keyword-only, so `TrainingArguments("out")` works."""
 
     output_dir: str = arg(
         "trainer_output",
-        "Folder for checkpoints, the final model and the run's records; made when it is missing, and `~` is expanded.",
+        "Folder for checkpoints, the final model and the logs of the run. It is created if missing; `~` is expanded.",
         path=True,
     )

@@ -1,4 +1,4 @@
-"""What precision and recomputation cost and save."""
+"""Mixed precision, TF32 and gradient checkpointing."""
 
 from __future__ import annotations
 
@@ -12,45 +12,54 @@ from ._base import Group, arg, must
 
 @dataclass(kw_only=True)
 class PrecisionArguments(Group):
-    """What is given up, of precision or of time, for memory and speed."""
+    """Lower precision and recomputation, for less memory and more speed."""
 
     bf16: bool = arg(
-        False, "Whether forward and backward compute in bfloat16 where that is safe; weights stay float32."
+        False,
+        "Mixed precision: forward and backward compute in bfloat16 where that is safe. Weights stay float32, see "
+        "`fp16_opt_level`. Excludes `fp16`.",
     )
     fp16: bool = arg(
-        False, "The same in float16, with a scaled loss to keep small gradients; prefer `bf16` where it runs."
+        False,
+        "Mixed precision in float16, with loss scaling against underflow of gradients. Prefer `bf16` if the device "
+        "supports it. Excludes `bf16`.",
     )
     fp16_opt_level: str = arg(
         "O1",
-        "How far `bf16` and `fp16` go: 'O1' computes in half precision where that is safe, 'O2' also keeps the weights "
-        "in it, with float32 copies for the optimizer, 'O0' does neither.",
+        "Level of `bf16` and `fp16`: 'O1' computes in half precision where that is safe; 'O2' also keeps the weights "
+        "in half precision, with float32 copies for the optimizer; 'O0' turns both off. 'O2' does not work with "
+        "sharding.",
         choices=("O0", "O1", "O2"),
     )
     scale_loss: float | None = arg(
-        None, "What the loss is multiplied with at first, for `fp16`; it adapts by itself. None starts at 65536."
+        None, "Initial loss scale for `fp16`. The scale then adapts to the gradients. None: 65536."
     )
     bf16_full_eval: bool = arg(
         False,
-        "Whether evaluations and predictions outside of training run with the weights in bfloat16: half the memory.",
+        "Convert the weights to bfloat16 for `evaluate()` and `predict()` outside of training. Halves the memory. "
+        "Excludes `fp16_full_eval`.",
     )
-    fp16_full_eval: bool = arg(False, "The same in float16.")
+    fp16_full_eval: bool = arg(
+        False, "Convert the weights to float16 for `evaluate()` and `predict()` outside of training."
+    )
     tf32: bool | None = arg(
-        None, "Whether float32 products on a GPU of the Ampere generation or later may round to TF32; None lets be."
+        None,
+        "Whether float32 matrix products use TF32 on GPUs of the Ampere generation and later. None: PyTorch's setting.",
     )
     torch_empty_cache_steps: int | None = arg(
-        None, "Steps after which unused GPU memory is given back, about a tenth slower; None never does."
+        None, "Steps between two calls of `torch.cuda.empty_cache()`. Costs about a tenth of the speed. None: never."
     )
     gradient_checkpointing: bool = arg(
-        False, "Whether backward computes activations again instead of keeping them: less memory, about a fifth slower."
+        False, "Recompute activations in backward instead of storing them. Less memory, about a fifth slower."
     )
     gradient_checkpointing_kwargs: dict[str, Any] | None = arg(
-        None, "Options for `gradient_checkpointing`, such as {'use_reentrant': False}.", json=True
+        None, "Options of `gradient_checkpointing`, such as {'use_reentrant': False}. None: the defaults.", json=True
     )
 
     def problems(self) -> Iterator[str]:
         if self.bf16 and self.fp16:
-            yield "`bf16` and `fp16` are both True; a run computes in one of them, so give one."
+            yield "`bf16` and `fp16` are both True; set only one of them."
         if self.bf16_full_eval and self.fp16_full_eval:
-            yield "`bf16_full_eval` and `fp16_full_eval` are both True; evaluations run in one of them, so give one."
-        yield from must(self, lambda scale: 0 < scale < inf, "give a number above 0, or None.", "scale_loss")
-        yield from must(self, lambda n: n >= 1, "give at least 1 step, or None.", "torch_empty_cache_steps")
+            yield "`bf16_full_eval` and `fp16_full_eval` are both True; set only one of them."
+        yield from must(self, lambda scale: 0 < scale < inf, "set it to a number above 0, or to None.", "scale_loss")
+        yield from must(self, lambda n: n >= 1, "set it to 1 step or more, or to None.", "torch_empty_cache_steps")

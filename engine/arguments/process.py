@@ -1,4 +1,4 @@
-"""Which process this is, and the device it computes on."""
+"""The rank and the device of this process, and what it logs and saves."""
 
 from __future__ import annotations
 
@@ -12,47 +12,58 @@ import torch
 from ._base import Group, arg
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical", "passive")
-"""What `log_level` takes."""
+"""Values of `log_level`."""
 
-VARIABLES = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": 0}
-"""What a launcher writes into the environment, and what that is least."""
+LAUNCHER_VARIABLES = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": 0}
+"""Environment variable of the launcher -> its smallest valid value."""
+
+_REMEDY = "start the program with a launcher, such as torchrun --nproc_per_node=N, or unset the variables."
 
 
 def launch_problems() -> Iterator[str]:
-    """What is wrong with what the environment says of this process and the others."""
-    found = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    unread = [name for name, value in found.items() if not value.isdecimal() or int(value) < VARIABLES[name]]
-    for name in unread:
-        yield f"The environment has {name}={found[name]!r}, which is no number of {VARIABLES[name]} or more; {_REMEDY}"
-    if unread or int(found.get("WORLD_SIZE", 1)) == 1:
+    """Yield each problem of the launcher's environment variables."""
+    found = {name: os.environ[name] for name in LAUNCHER_VARIABLES if name in os.environ}
+    invalid = [name for name, value in found.items() if not value.isdecimal() or int(value) < LAUNCHER_VARIABLES[name]]
+    for name in invalid:
+        least = LAUNCHER_VARIABLES[name]
+        yield f"The environment has {name}={found[name]!r}, which is not a number of {least} or more; {_REMEDY}"
+    if invalid or int(found.get("WORLD_SIZE", 1)) == 1:
         return
     world = int(found["WORLD_SIZE"])
     if "RANK" not in found:
-        yield f"The environment has WORLD_SIZE={world} and no RANK, which of them this process is; {_REMEDY}"
+        yield f"The environment has WORLD_SIZE={world} and no RANK, the number of this process; {_REMEDY}"
     for name in ("RANK", "LOCAL_RANK"):
         if int(found.get(name, 0)) >= world:
-            yield f"The environment has {name}={found[name]} and WORLD_SIZE={world}: they are counted from 0; {_REMEDY}"
-
-
-_REMEDY = "start the program with a launcher, as torchrun --nproc_per_node=N, or unset the variables of an earlier one."
+            yield (
+                f"The environment has {name}={found[name]} and WORLD_SIZE={world}, and ranks count from 0 to "
+                f"{world - 1}; {_REMEDY}"
+            )
 
 
 @dataclass(kw_only=True)
 class ProcessArguments(Group):
-    """Which process this is, and the device it computes on. The launcher (`torchrun`) says so in the environment."""
+    """The device of this process, and what it logs and saves. The launcher sets its rank in the environment."""
 
-    use_cpu: bool = arg(False, "Whether to compute on the CPU even where there is a GPU.")
+    use_cpu: bool = arg(False, "Train on the CPU even if there is a GPU.")
     local_rank: int = arg(
-        -1, "Index of this process on its machine, from launchers that pass it as an option; LOCAL_RANK wins over it."
+        -1,
+        "Rank of this process on its machine, for launchers that pass it as an option. The environment variable "
+        "LOCAL_RANK overrides it. -1: not set.",
     )
 
     log_level: str = arg(
-        "passive", "What the first process prints of the library's messages; 'passive' lets be.", choices=LOG_LEVELS
+        "passive",
+        "Log level of trainbus on the main process. 'passive' does not change the level.",
+        choices=LOG_LEVELS,
     )
-    log_level_replica: str = arg("warning", "What the other processes print of them.", choices=LOG_LEVELS)
-    log_on_each_node: bool = arg(True, "Whether the first process of every machine prints, rather than one in all.")
+    log_level_replica: str = arg("warning", "Log level of trainbus on the other processes.", choices=LOG_LEVELS)
+    log_on_each_node: bool = arg(
+        True, "Whether the first process of each machine logs as a main process. False: only rank 0 does."
+    )
     save_on_each_node: bool = arg(
-        False, "Whether the first process of every machine saves, for machines that share no disk; else one in all."
+        False,
+        "Whether the first process of each machine saves, for machines without a shared disk. False: only rank 0 "
+        "saves.",
     )
 
     def problems(self) -> Iterator[str]:
@@ -62,28 +73,28 @@ class ProcessArguments(Group):
             gpus, index = torch.cuda.device_count(), self.local_process_index
             if index >= gpus:
                 yield (
-                    f"The environment has LOCAL_RANK={index}, and this process sees {gpus} GPU(s): start as many as "
-                    "there are on the machine, and let each see all of them."
+                    f"The environment has LOCAL_RANK={index}, and this process sees {gpus} GPU(s); start one process "
+                    "per GPU of the machine, and make all GPUs visible to each process."
                 )
 
     @property
     def world_size(self) -> int:
-        """Processes that train together."""
+        """Number of processes that train together."""
         return int(os.environ.get("WORLD_SIZE", 1))
 
     @property
     def process_index(self) -> int:
-        """Index of this process among all, from 0."""
+        """Rank of this process, from 0."""
         return int(os.environ.get("RANK", 0))
 
     @property
     def local_process_index(self) -> int:
-        """Index of this process among those on its machine, from 0."""
+        """Rank of this process on its machine, from 0."""
         return int(os.environ.get("LOCAL_RANK", max(self.local_rank, 0)))
 
     @property
     def device(self) -> torch.device:
-        """Where this process computes: its GPU, or the CPU if there is none or `use_cpu` is set."""
+        """The device of this process: its GPU, or the CPU if there is none or `use_cpu` is set."""
         on_cpu = self.use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
         if on_cpu or not torch.cuda.is_available():
             return torch.device("cpu")
@@ -91,7 +102,7 @@ class ProcessArguments(Group):
 
     @property
     def n_gpu(self) -> int:
-        """GPUs this process drives: one if a launcher started it, else all that are visible; none on the CPU."""
+        """Number of GPUs that this process uses: 1 if a launcher started it, else all visible GPUs; 0 on the CPU."""
         if self.device.type != "cuda":
             return 0
         launched = self.world_size > 1 or "LOCAL_RANK" in os.environ or self.local_rank >= 0
@@ -99,21 +110,21 @@ class ProcessArguments(Group):
 
     @property
     def should_log(self) -> bool:
-        """Whether this process prints: the first of all does, and with `log_on_each_node` that of each machine."""
+        """Whether this process logs: rank 0, or the first process of each machine with `log_on_each_node`."""
         return (self.local_process_index if self.log_on_each_node else self.process_index) == 0
 
     @property
     def own_log_level(self) -> str:
-        """The one of `log_level` and `log_level_replica` that is this process's."""
+        """`log_level` on a process that logs, `log_level_replica` on others."""
         return self.log_level if self.should_log else self.log_level_replica
 
     def get_process_log_level(self) -> int:
-        """The level of the library's messages in this process, as `logging` counts; 'passive' leaves it as it is."""
+        """Return the log level of this process as a number of `logging`. 'passive' gives the present level."""
         if self.own_log_level == "passive":
             return logging.getLogger(__name__.partition(".")[0]).getEffectiveLevel()
         return int(getattr(logging, self.own_log_level.upper()))
 
     @property
     def should_save(self) -> bool:
-        """Whether this process saves: the first of all does, and with `save_on_each_node` that of each machine."""
+        """Whether this process saves: rank 0, or the first process of each machine with `save_on_each_node`."""
         return (self.local_process_index if self.save_on_each_node else self.process_index) == 0

@@ -1,4 +1,4 @@
-"""The arguments that may differ between the processes of a run: all others must be the same."""
+"""The arguments that may differ between the ranks of a run. All others must be equal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import fields
 
 from .script import ScriptArguments
 
-OWN = frozenset(
+RANK_LOCAL = frozenset(
     {
         *("local_rank", "use_cpu", "ddp_timeout", "log_level", "log_level_replica", "log_on_each_node", "disable_tqdm"),
         *("output_dir", "logging_dir", "report_to", "run_name", "project"),
@@ -17,4 +17,4 @@ OWN = frozenset(
         *(field.name for field in fields(ScriptArguments)),
     }
 )
-"""Where a process is, what it prints and reports, where it writes, how it reads its rows, what only scripts read."""
+"""Names of these arguments: device, logging, trackers, output folders, data workers, and arguments for scripts only."""

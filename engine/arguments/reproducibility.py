@@ -1,4 +1,4 @@
-"""What makes two runs the same run."""
+"""Seeds and determinism."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from ._base import Group, arg, must
 
 @dataclass(kw_only=True)
 class ReproducibilityArguments(Group):
-    """What makes two runs the same run."""
+    """Seeds and determinism: equal values repeat a run."""
 
-    seed: int = arg(42, "Seed of all random number generators, set before training; from 0 to 2**32 - 1.")
-    data_seed: int | None = arg(None, "Seed of the order in which samples are drawn; None takes `seed`.")
+    seed: int = arg(42, "Seed of all random number generators, set before training. From 0 to 2**32 - 1.")
+    data_seed: int | None = arg(None, "Seed of the sampler, for the order of the samples. None: `seed`.")
     full_determinism: bool = arg(
-        False, "Whether PyTorch and CUDA may use deterministic algorithms only: slower, and some operations refuse."
+        False,
+        "Use only deterministic algorithms in PyTorch and CUDA. Slower, and operations without one raise an error.",
     )
 
     def problems(self) -> Iterator[str]:
-        # NumPy's generator takes no others, and all generators get the same seed.
-        yield from must(self, lambda seed: 0 <= seed < 2**32, "give 0 to 2**32 - 1.", "seed")
+        # All generators get the same seed, and NumPy's accepts only this range.
+        yield from must(self, lambda seed: 0 <= seed < 2**32, "set it to 0 to 2**32 - 1.", "seed")

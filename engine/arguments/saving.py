@@ -1,4 +1,4 @@
-"""When checkpoints are written, and which are kept."""
+"""Checkpoints: when they are saved, how many are kept, what they contain."""
 
 from __future__ import annotations
 
@@ -12,46 +12,62 @@ from ._base import Group, SaveStrategy, arg, must, steps_or_share
 
 @dataclass(kw_only=True)
 class SavingArguments(Group):
-    """When checkpoints are written, and how many are kept."""
+    """Checkpoints: when they are saved, how many are kept, what they contain."""
 
-    save_strategy: SaveStrategy | str = arg(SaveStrategy.STEPS, "When a checkpoint is written.", choices=SaveStrategy)
-    save_steps: float = arg(500, "Steps between two checkpoints; below 1, a share of the run.")
+    save_strategy: SaveStrategy | str = arg(
+        SaveStrategy.STEPS,
+        "When to save a checkpoint: 'no' (never), 'steps' (every `save_steps`), 'epoch' (after each epoch) or 'best' "
+        "(after an evaluation with the best metric so far; needs an `eval_strategy`).",
+        choices=SaveStrategy,
+    )
+    save_steps: float = arg(
+        500, "Steps between two checkpoints, for `save_strategy='steps'`. Below 1: a fraction of the run."
+    )
     save_total_limit: int | None = arg(
-        None, "How many checkpoints to keep, the best one among them; the oldest go first. None keeps all."
+        None,
+        "Number of checkpoints to keep. The oldest are deleted first; the best is always kept. None: keep all.",
     )
     save_only_model: bool = arg(
-        False, "Whether a checkpoint holds the model only: small, but a run cannot be resumed from it."
+        False,
+        "Save only the model in a checkpoint. Checkpoints are then small, but a run resumes from them only with "
+        "`resume_partial`.",
     )
 
     on_save_error: str = arg(
         "raise",
-        "What follows when a checkpoint cannot be written: 'raise' ends the run, 'warn' trains on to the next one.",
+        "What to do if a checkpoint cannot be saved: 'raise' ends the run, 'warn' logs a warning and continues.",
         choices=("raise", "warn"),
     )
     async_save: bool = arg(
-        True, "Whether checkpoints are copied to the host's memory and written by a thread, while training goes on."
+        True, "Copy a checkpoint to host memory and write it in a background thread while training continues."
     )
     max_shard_size: str | int = arg(
-        "50GB", "How large a file of weights may get, in bytes or as '5GB'; larger models come in several files."
+        "50GB", "Largest size of a weight file, in bytes or as text such as '5GB'. Larger models use several files."
     )
     resume_partial: bool = arg(
         False,
-        "Whether a run also goes on from a checkpoint without optimizer, schedule, loss scaler or random states, as "
-        "`save_only_model` writes it: what is missing begins anew, which one warning says.",
+        "Also resume from a checkpoint without optimizer, schedule, loss scaler or RNG states, as `save_only_model` "
+        "writes it. Missing states start fresh, and one warning lists them.",
     )
     restore_callback_states_from_checkpoint: bool = arg(
-        True, "Whether a resumed run gives callbacks back the states they had, rather than starting them anew."
+        True, "Restore the callback states when a run resumes. False: callbacks start with fresh state."
     )
     enable_jit_checkpoint: bool = arg(
-        False, "Whether SIGTERM ends the run after its step with a checkpoint, as schedulers that preempt expect."
+        False,
+        "On SIGTERM, finish the step, save a checkpoint and end the run. For cluster schedulers that preempt jobs.",
     )
 
     def problems(self) -> Iterator[str]:
-        yield from must(self, steps_or_share, "give whole steps, or a share of the run in (0, 1).", "save_steps")
-        yield from must(self, lambda n: n >= 1, "keep at least 1, or all with None.", "save_total_limit")
+        yield from must(
+            self,
+            steps_or_share,
+            "set it to a whole number of steps, or to a fraction of the run in (0, 1).",
+            "save_steps",
+        )
+        yield from must(self, lambda n: n >= 1, "set it to 1 or more, or to None to keep all.", "save_total_limit")
         try:
             bytes_in(self.max_shard_size)
         except ArgumentError as error:
             yield str(error)
         if self.save_strategy == SaveStrategy.STEPS and self.save_steps == 0:
-            yield "`save_steps` is 0; give 1 or more, or turn checkpoints off with `save_strategy='no'`."
+            yield "`save_steps` is 0; set it to 1 or more, or turn checkpoints off with `save_strategy='no'`."

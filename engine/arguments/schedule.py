@@ -1,4 +1,4 @@
-"""How the learning rate moves over the run."""
+"""The learning rate schedule and its warmup."""
 
 from __future__ import annotations
 
@@ -7,29 +7,43 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..optim.schedules import SCHEDULES
 from ._base import Group, arg, must, steps_or_share
 from ._names import SchedulerType
 
 
 @dataclass(kw_only=True)
 class ScheduleArguments(Group):
-    """How the learning rate moves over the run."""
+    """The learning rate schedule and its warmup."""
 
     lr_scheduler_type: SchedulerType | str = arg(
-        SchedulerType.LINEAR, "Learning rate schedule, by name.", choices=SchedulerType
+        SchedulerType.LINEAR,
+        "Name of the learning rate schedule. 'reduce_lr_on_plateau' and 'greedy' follow a metric and need an "
+        "`eval_strategy`.",
+        choices=SCHEDULES,
+        enum=SchedulerType,
     )
-    lr_scheduler_kwargs: dict[str, Any] | None = arg(None, "More options for the schedule.", json=True)
+    lr_scheduler_kwargs: dict[str, Any] | None = arg(
+        None, "Further options of the schedule, such as {'num_cycles': 2}. None: its defaults.", json=True
+    )
     warmup_steps: float = arg(
-        0, "Steps over which the learning rate climbs from 0 to its peak; below 1, a share of the run."
+        0, "Steps in which the learning rate rises linearly from 0 to its peak. Below 1: a fraction of the run."
     )
-    warmup_ratio: float = arg(0.0, "The same climb as a share of the run, in [0, 1]; `warmup_steps` wins over it.")
+    warmup_ratio: float = arg(0.0, "Warmup as a fraction of the run, in [0, 1]. Ignored if `warmup_steps` is set.")
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
-        """Steps of warm-up in a run of `num_training_steps`; a share of it is rounded up."""
+        """Return the warmup steps of a run with `num_training_steps`. A fraction is rounded up."""
         if self.warmup_steps >= 1:
             return int(self.warmup_steps)
         return math.ceil(num_training_steps * (self.warmup_steps or self.warmup_ratio))
 
     def problems(self) -> Iterator[str]:
-        yield from must(self, steps_or_share, "give whole steps, or a share of the run in [0, 1).", "warmup_steps")
-        yield from must(self, lambda share: 0 <= share <= 1, "give a share of the run in [0, 1].", "warmup_ratio")
+        yield from must(
+            self,
+            steps_or_share,
+            "set it to a whole number of steps, or to a fraction of the run in [0, 1).",
+            "warmup_steps",
+        )
+        yield from must(
+            self, lambda share: 0 <= share <= 1, "set it to a fraction of the run in [0, 1].", "warmup_ratio"
+        )

@@ -1,4 +1,4 @@
-"""What a run on sequences is told in addition: how to generate, and how to batch."""
+"""`Seq2SeqTrainingArguments`: additional arguments for models that generate sequences."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from typing import Any
 
 from . import TrainingArguments
 from ._base import Group, arg, must
-from ._checks import normalised, with_defaults, wrong_types
+from ._checks import normalize, type_problems, with_defaults
 
 
 @dataclass(kw_only=True, repr=False)
 class GenerationArguments(Group):
-    """How sequences are generated in evaluations and predictions."""
+    """How evaluations and predictions generate sequences."""
 
     predict_with_generate: bool = arg(
-        False, "Whether evaluations and predictions generate, for metrics of texts, rather than keep the logits."
+        False, "Generate sequences in evaluations and predictions, for text metrics. False: use the logits."
     )
     generation_max_length: int | None = arg(
-        None, "Length of what is generated, in tokens, the prompt of a decoder included; None leaves it to the model."
+        None,
+        "Largest length of a generated sequence, in tokens; the prompt of a decoder counts. None: the model's setting.",
     )
     generation_num_beams: int | None = arg(
-        None, "Beams of the search for the best sequence, 1 for none; None leaves it to the model."
+        None, "Number of beams for beam search; 1 turns it off. None: the model's setting."
     )
     generation_config: Any = arg(
         None,
-        "How the model generates: a `GenerationConfig`, or the path of a file or folder that one was saved to. None "
-        "leaves the model's own.",
+        "A `GenerationConfig`, or the path of a file or folder with a saved one. None: the model's own.",
     )
     sortish_sampler: bool = arg(
-        False, "The same as `train_sampling_strategy='group_by_length'`: rows of similar length come together."
+        False, "Same as `train_sampling_strategy='group_by_length'`: samples of similar length share a batch."
     )
 
     def problems(self) -> Iterator[str]:
-        yield from must(self, lambda n: n >= 1, "give at least 1, or None.", "generation_max_length")
-        yield from must(self, lambda n: n >= 1, "give at least 1, or None.", "generation_num_beams")
+        yield from must(self, lambda n: n >= 1, "set it to 1 or more, or to None.", "generation_max_length")
+        yield from must(self, lambda n: n >= 1, "set it to 1 or more, or to None.", "generation_num_beams")
         config = self.generation_config
         if isinstance(config, (bool, int, float, list, tuple)):
-            yield f"`generation_config` is {config!r}; give a `GenerationConfig`, or the path of one."
+            yield f"`generation_config` is {config!r}; set it to a `GenerationConfig`, or to the path of one."
 
 
 @dataclass(kw_only=True)
@@ -48,7 +48,7 @@ class Seq2SeqTrainingArguments(GenerationArguments, TrainingArguments):
 
     def __post_init__(self) -> None:
         for field in fields(GenerationArguments):
-            setattr(self, field.name, normalised(field, getattr(self, field.name)))
+            setattr(self, field.name, normalize(field, getattr(self, field.name)))
         if isinstance(self.generation_config, os.PathLike):
             self.generation_config = os.fspath(self.generation_config)
         TrainingArguments.__post_init__(self)
@@ -61,17 +61,17 @@ class Seq2SeqTrainingArguments(GenerationArguments, TrainingArguments):
 
     def problems(self) -> Iterator[str]:
         yield from TrainingArguments.problems(self)
-        wrong = wrong_types(self, GenerationArguments)
+        wrong = type_problems(self, GenerationArguments)
         yield from wrong.values()
         yield from GenerationArguments.problems(with_defaults(self, wrong))
         if self.sortish_sampler and self.train_sampling_strategy == "sequential":
             yield (
-                "`sortish_sampler=True` groups rows by length, and `train_sampling_strategy='sequential'` keeps them "
-                "as they stand; give one of the two."
+                "`sortish_sampler=True` groups samples by length, and `train_sampling_strategy='sequential'` keeps "
+                "their order; remove one of the two."
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field as `TrainingArguments.to_dict` gives it; a `GenerationConfig` as its own dict."""
+        """Return all fields, as `TrainingArguments.to_dict`. A `GenerationConfig` becomes a dict."""
         values = TrainingArguments.to_dict(self)
         config = values["generation_config"]
         return {**values, "generation_config": config.to_dict() if hasattr(config, "to_dict") else config}

@@ -1,4 +1,4 @@
-"""What a checkpoint and a tracker write down of the arguments."""
+"""Write the arguments as dicts, JSON and repr, with secrets masked."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from ._base import default_of
 
 
 def mask(name: str) -> str:
-    """What stands for the value of a secret field; read back, it means that none is given."""
+    """Return the placeholder for the value of a secret field. Read back, it means that the field is not set."""
     return f"<{name.upper()}>"
 
 
 @dataclass(kw_only=True, repr=False)
-class Record:
-    """A dataclass that knows which of its values somebody decided, and can be written as JSON."""
+class Serializable:
+    """A dataclass that knows which of its fields the user set, and that converts to JSON."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        # `@dataclass` leaves a class its own repr, but replaces an inherited one, which would print secrets unmasked.
+        # `@dataclass` keeps a repr that the class itself defines, but replaces an inherited one. The generated repr
+        # would print secrets.
         cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
 
     def fallbacks(self) -> Mapping[str, Any]:
-        """What a field left at its default stands for, where other fields decide that: name -> value."""
+        """Return name -> value for fields whose default depends on other fields."""
         return {}
 
     @property
     def given(self) -> frozenset[str]:
-        """Names of the fields with another value than they would have had if left out."""
+        """Names of the fields that the user set: those whose value differs from what an unset field has."""
         fallbacks = self.fallbacks()
         defaults = {field.name: default_of(field) for field in fields(self)}
         return frozenset(
@@ -41,7 +42,7 @@ class Record:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field, enums as their strings; what ends in `_token` is a secret, and comes masked if it is given."""
+        """Return all fields. Enums become strings. Fields that end in `_token` are secrets and are masked if set."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
         return {
             name: mask(name) if name.endswith("_token") and value else value.value if isinstance(value, Enum) else value
@@ -49,11 +50,11 @@ class Record:
         }
 
     def to_json_string(self) -> str:
-        """`to_dict()` as indented JSON; what JSON has no form for, as its `str`."""
+        """Return `to_dict()` as indented JSON. Values that JSON cannot express become their `str`."""
         return json.dumps(self.to_dict(), indent=2, default=str)
 
     def __repr__(self) -> str:
-        """The call that makes this instance, with what was given and nothing else."""
+        """Return the call that creates this instance, with the fields that the user set."""
         given = self.given
         shown = ", ".join(f"{name}={value!r}" for name, value in self.to_dict().items() if name in given)
         return f"{type(self).__qualname__}({shown})"

@@ -1,39 +1,45 @@
-"""What other trainers take and this one does not, with what to do instead. One table for errors and for the docs."""
+"""Arguments and values that other trainers accept and this one refuses, with reason and alternative. One table."""
 
 from __future__ import annotations
 
 from typing import Any
 
-_NO_APEX = "apex is no longer maintained: leave it out, and torch's own mixed precision is used."
+_NO_APEX = "apex is no longer maintained. Remove the argument to use PyTorch's own mixed precision."
 
-VALUES: dict[tuple[str, str], str] = {
+UNSUPPORTED: dict[tuple[str, str | None], str] = {
     ("train_sampling_strategy", "batch_rebalance"): (
-        "rows are not dealt out by their length; 'group_by_length' puts rows of similar length together, which saves "
-        "padding on every process."
+        "samples are not distributed over the ranks by their length. Use 'group_by_length', which puts samples of "
+        "similar length together and saves padding on every rank."
     ),
     ("fp16_opt_level", "O3"): (
-        "updates smaller than half precision can hold would be lost; 'O2' keeps the weights in it, with float32 copies "
-        "for the optimizer."
+        "it would lose updates that are too small for half precision. Use 'O2', which keeps the weights in half "
+        "precision with float32 copies for the optimizer."
     ),
     ("fp16_backend", "apex"): _NO_APEX,
     ("half_precision_backend", "apex"): _NO_APEX,
     ("report_to", "visualdl"): (
-        "VisualDL is PaddlePaddle's; 'tensorboard' draws the same curves, and any other tracker is a callback with "
-        "`on_log`."
+        "VisualDL belongs to PaddlePaddle. Use 'tensorboard' for the same curves, or write a callback with `on_log`."
+    ),
+    ("parallelism_config", None): (
+        "it configures tensor and sequence parallelism of accelerate, which trainbus does not have. Use `fsdp`, "
+        "`sharding` or `deepspeed` to shard weights, gradients and optimizer states; `trainbus plan` estimates which "
+        "of them fits."
     ),
 }
-"""(argument, value that is refused) -> why, and what to do instead."""
-
-ARGUMENTS: dict[str, str] = {
-    "parallelism_config": (
-        "an object of accelerate, for tensor and sequence parallelism, which are not done here; `fsdp`, `sharding` and "
-        "`deepspeed` split weights, gradients and optimizer states, and `trainbus plan` says which of them is enough."
-    ),
-}
-"""Argument that is refused, unless it is None -> why, and what to do instead."""
+"""(argument, refused value) -> reason and alternative. The value None refuses every value of the argument but None."""
 
 
-def instead(name: str, value: Any) -> str:
-    """Return, to be put after an error about a value, what to do instead; empty for one that nobody takes."""
-    remedy = VALUES.get((name, value), "") if isinstance(value, str) else ""
-    return f" Left out: {remedy}" if remedy else ""
+def unsupported_arguments() -> dict[str, str]:
+    """Return the arguments that are refused with every value, with reason and alternative."""
+    return {name: reason for (name, value), reason in UNSUPPORTED.items() if value is None}
+
+
+def unsupported_values() -> dict[tuple[str, str], str]:
+    """Return the (argument, value) pairs that are refused, with reason and alternative."""
+    return {(name, value): reason for (name, value), reason in UNSUPPORTED.items() if value is not None}
+
+
+def reason_against(name: str, value: Any) -> str:
+    """Return reason and alternative for a refused value, to append to an error message. Empty for other values."""
+    reason = UNSUPPORTED.get((name, value), "") if isinstance(value, str) else ""
+    return f" Not supported: {reason}" if reason else ""

@@ -1,1 +1,1 @@
-"""The `trainbus` command."""
+"""The `trainbus` command line: manage the checkpoints of a folder, and estimate memory."""

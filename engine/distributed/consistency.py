@@ -15,7 +15,7 @@ import torch
 
 from ...events.activity import COMPARE_RANKS, during
 from ...events.errors import RankDivergence, SubscriptionError
-from ..arguments.rank_local import OWN
+from ..arguments.rank_local import RANK_LOCAL
 from ..data.build import is_iterable, length_of
 from ..data.loader import Loader
 from .protocols import DistributedRun, PreparedRun
@@ -54,7 +54,7 @@ def shared_arguments(args: Any) -> Settings:
     of the data has its own seed.
     """
     ours = next(cls for cls in type(args).__mro__ if cls.__module__.partition(".")[0] == _PACKAGE)
-    own = OWN if args.data_seed is None else OWN | {"seed"}
+    own = RANK_LOCAL if args.data_seed is None else RANK_LOCAL | {"seed"}
     names = [field.name for field in fields(ours) if field.name not in own]
     return {f"`{name}`": canonical_text(getattr(args, name)) for name in names}
 

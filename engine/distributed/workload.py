@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...events.errors import ArgumentError, nearest
+from ..optim.registry import OPTIMIZERS
 
 PRECISIONS = ("bf16", "fp16", "fp32")
 """The dtypes of forward and backward."""
@@ -14,18 +15,8 @@ PRECISIONS = ("bf16", "fp16", "fp32")
 LEVELS = ("O1", "O2")
 """Values of `fp16_opt_level`: autocast over float32 weights, or half-precision weights with float32 masters."""
 
-STATES = {
-    **dict.fromkeys(("adamw_torch_fused", "adamw_torch", "adamw", "adamw_hf", "paged_adamw_32bit"), 8.0),
-    **dict.fromkeys(("adamw_anyprecision", "stable_adamw", "schedule_free_adamw", "schedule_free_radam"), 8.0),
-    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "adamw_torch_8bit"), 2.0),
-    **dict.fromkeys(("grokadamw", "ademamix", "paged_ademamix_32bit"), 12.0),
-    **dict.fromkeys(("ademamix_8bit", "paged_ademamix_8bit"), 3.0),
-    **dict.fromkeys(("lion_32bit", "paged_lion_32bit", "adagrad", "schedule_free_sgd"), 4.0),
-    **dict.fromkeys(("rmsprop", "rmsprop_bnb", "rmsprop_bnb_32bit"), 4.0),
-    **dict.fromkeys(("lion_8bit", "paged_lion_8bit", "rmsprop_bnb_8bit", "adamw_torch_4bit"), 1.0),
-    **dict.fromkeys(("sgd", "adafactor"), 0.0),
-}
-"""Optimizer -> bytes of its state per parameter, with default options. Adafactor has one number per row and column."""
+STATES = {name: spec.state_bytes for name, spec in OPTIMIZERS.items() if spec.state_bytes is not None}
+"""Optimizer -> bytes of its state per parameter, from the optimizer registry. Others cannot be estimated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +102,7 @@ class Workload:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    if name.startswith(("galore_", "apollo_")):
+    if name in OPTIMIZERS and OPTIMIZERS[name].projection is not None:
         return ", whose state depends on the rank of its projection. It is not estimated."
     return nearest(name, known)
 

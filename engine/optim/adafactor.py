@@ -1,4 +1,4 @@
-"""Adafactor: Adam's second moment kept as one row and one column per matrix (arXiv:1804.04235)."""
+"""Adafactor: an optimizer that stores one row and one column of second moments per matrix (arXiv:1804.04235)."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from torch.optim import Optimizer
 
 from ...events.errors import ArgumentError
 
-_NARROW = (torch.float16, torch.bfloat16)
+_HALF = (torch.float16, torch.bfloat16)
 
 
 class Adafactor(Optimizer):
-    """The optimizer of Shazeer and Stern (arXiv:1804.04235), with the numbers of transformers' implementation.
+    """The optimizer of Shazeer and Stern (arXiv:1804.04235). Results equal those of transformers bit for bit.
 
-    A parameter of shape (..., n, m) keeps a second moment of n + m numbers per matrix instead of n * m (algorithm 4);
-    vectors and scalars keep theirs whole (algorithm 5). float16 and bfloat16 parameters are updated in float32 and
-    have float32 state. `optim="adafactor"` means `scale_parameter=False, relative_step=False` and the trainer's own
-    learning rate; the defaults below are the paper's, which choose the step size themselves.
+    A parameter of shape (..., n, m) has n + m second moments per matrix instead of n * m (algorithm 4). Vectors and
+    scalars have full second moments (algorithm 5). float16 and bfloat16 parameters are updated in float32 and have
+    float32 state. `optim="adafactor"` sets `scale_parameter=False, relative_step=False` and uses the trainer's learning
+    rate. The defaults below are those of the paper, which computes the step size itself.
 
     Args:
         params: Parameters or parameter groups.
-        lr: Learning rate; None (default) with `relative_step`.
-        eps: (added to the squared gradients, lowest parameter scale): eps1 and eps2 of the paper.
-        clip_threshold: Root mean square an update may have before the learning rate is applied (d of the paper).
-        decay_rate: Exponent c of the second moment's decay `1 - t ** c`.
-        beta1: Decay of the first moment; None (default) keeps none.
-        weight_decay: Decoupled: the weight loses `weight_decay * lr` of itself at each update.
+        lr: Learning rate. Must be None (the default) with `relative_step`.
+        eps: eps1 and eps2 of the paper: the term added to squared gradients, and the lowest parameter scale.
+        clip_threshold: Largest root mean square of an update before the learning rate applies (d of the paper).
+        decay_rate: Exponent c of the decay rate `1 - t ** c` of the second moment.
+        beta1: Decay rate of the first moment. None (the default): no first moment.
+        weight_decay: Decoupled weight decay: each step subtracts `weight_decay * lr` times the weight.
         scale_parameter: Multiply the step size by the root mean square of the parameter (section 8).
-        relative_step: Use `min(0.01, 1 / sqrt(t))` as the step size.
-        warmup_init: Use `1e-6 * t` in place of that 0.01.
+        relative_step: Use the step size `min(0.01, 1 / sqrt(t))`.
+        warmup_init: Use `1e-6 * t` instead of 0.01 in it.
 
     Raises:
-        ArgumentError: `lr` together with `relative_step`, neither of them, or `warmup_init` without `relative_step`.
+        ArgumentError: Both or neither of `lr` and `relative_step` are set, or `warmup_init` without `relative_step`.
     """
 
     def __init__(
@@ -53,11 +53,13 @@ class Adafactor(Optimizer):
         warmup_init: bool = False,
     ) -> None:
         if lr is not None and relative_step:
-            raise ArgumentError(f"Adafactor: lr={lr} has no effect with relative_step=True; set relative_step=False")
+            raise ArgumentError(f"Adafactor: lr={lr} has no effect with relative_step=True. Set relative_step=False.")
         if lr is None and not relative_step:
-            raise ArgumentError("Adafactor: relative_step=False needs a learning rate, lr=...")
+            raise ArgumentError("Adafactor: relative_step=False needs a learning rate. Set lr.")
         if warmup_init and not relative_step:
-            raise ArgumentError("Adafactor: warmup_init=True has no effect with relative_step=False")
+            raise ArgumentError(
+                "Adafactor: warmup_init=True has no effect with relative_step=False. Set relative_step=True."
+            )
         defaults = {
             "lr": lr,
             "eps": eps,
@@ -73,10 +75,16 @@ class Adafactor(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update every parameter that has a gradient; return what `closure`, if given, returns.
+        """Update all parameters that have a gradient.
+
+        Args:
+            closure: Computes the loss again.
+
+        Returns:
+            The loss of `closure`, None without one.
 
         Raises:
-            RuntimeError: a gradient is sparse.
+            RuntimeError: A gradient is sparse.
         """
         loss = None
         if closure is not None:
@@ -89,19 +97,19 @@ class Adafactor(Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state; unlike torch's, this keeps float32 moments of float16 and bfloat16 parameters in float32."""
+        """Load a state. The moments of float16 and bfloat16 parameters stay in float32, unlike in `torch.optim`."""
         super().load_state_dict(state_dict)
         for group, saved_group in zip(self.param_groups, state_dict["param_groups"]):
             for parameter, key in zip(group["params"], saved_group["params"]):
-                if parameter.dtype in _NARROW:
+                if parameter.dtype in _HALF:
                     for name, value in state_dict["state"].get(key, {}).items():
                         if isinstance(value, Tensor):
                             self.state[parameter][name] = value.to(parameter.device)
 
     def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        grad, weight = _wide(parameter.grad), _wide(parameter)
+        grad, weight = _as_float32(parameter.grad), _as_float32(parameter)
         if grad.is_sparse:
-            raise RuntimeError("Adafactor cannot use sparse gradients; build the embedding with sparse=False")
+            raise RuntimeError("Adafactor cannot use sparse gradients. Build the embedding with sparse=False.")
         state = self.state[parameter]
         if not state:
             state.update(_new_state(grad, group))
@@ -114,7 +122,7 @@ class Adafactor(Optimizer):
         update.mul_(rate)
         if group["beta1"] is not None:
             update = state["exp_avg"].mul_(group["beta1"]).add_(update, alpha=1 - group["beta1"])
-        # Multiplying by (1 - weight_decay * rate) would be the same formula and other bits.
+        # Multiplying by (1 - weight_decay * rate) is the same formula, but rounds differently from transformers.
         if group["weight_decay"] != 0:
             weight.add_(weight, alpha=-group["weight_decay"] * rate)
         weight.sub_(update)
@@ -122,13 +130,13 @@ class Adafactor(Optimizer):
             parameter.copy_(weight)
 
 
-def _wide(tensor: Any) -> Tensor:
-    wide: Tensor = tensor.float() if tensor.dtype in _NARROW else tensor
-    return wide
+def _as_float32(tensor: Any) -> Tensor:
+    full: Tensor = tensor.float() if tensor.dtype in _HALF else tensor
+    return full
 
 
 def _rms(tensor: Tensor) -> Tensor:
-    """The root mean square: one number, on the tensor's device."""
+    """Return the root mean square as a one-element tensor on the same device."""
     rms: Tensor = torch.linalg.vector_norm(tensor) / tensor.numel() ** 0.5
     return rms
 
@@ -146,21 +154,21 @@ def _new_state(grad: Tensor, group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _normalize(grad: Tensor, state: dict[str, Any], keep: float, eps: float) -> Tensor:
-    """Take the squared gradient into the second moment (which keeps the share `keep`), and return grad / its root."""
+    """Update the second moment with decay rate `keep`, and return `grad` divided by its root."""
     square = grad.square().add_(eps)
     if "exp_avg_sq" in state:
         moment: Tensor = state["exp_avg_sq"].mul_(keep).add_(square, alpha=1.0 - keep)
         return moment.rsqrt().mul_(grad)
     row: Tensor = state["exp_avg_sq_row"].mul_(keep).add_(square.mean(dim=-1), alpha=1.0 - keep)
     column: Tensor = state["exp_avg_sq_col"].mul_(keep).add_(square.mean(dim=-2), alpha=1.0 - keep)
-    # The rank-1 estimate is row * column / mean(row); its root is taken factor by factor, so that no n * m matrix
-    # but the update itself is made.
+    # The rank-1 estimate is row * column / mean(row). The root of each factor is taken on its own, so that no n * m
+    # matrix is needed besides the update.
     row_root = (row / row.mean(dim=-1, keepdim=True)).rsqrt_().unsqueeze(-1)
     return torch.mul(row_root, column.unsqueeze(-2).rsqrt()).mul_(grad)
 
 
 def _step_size(group: dict[str, Any], step: int, weight: Tensor) -> Any:
-    """alpha of the paper: a float, or a one-element tensor where the parameter's own scale enters."""
+    """Return the step size (alpha of the paper): a float, or a one-element tensor with `scale_parameter`."""
     rate = group["lr"]
     if group["relative_step"]:
         rate = min(1e-6 * step if group["warmup_init"] else 1e-2, 1.0 / math.sqrt(step))

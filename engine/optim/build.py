@@ -1,6 +1,6 @@
-"""Optimizers: which parameters decay, and how an optimizer is built from its name.
+"""Build an optimizer from its name, and split the model's parameters into groups with and without weight decay.
 
-What each name means is in `optim_table`.
+`registry` says what each name means.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ...events.errors import ArgumentError, MissingExtra, nearest
-from .galore_apollo import keep_projectors, low_rank_groups
-from .registry import OPTIMIZERS, UNAVAILABLE, Reader, Recipe
+from .galore_apollo import projected_groups, save_projectors_as_values
+from .registry import OPTIMIZERS, OptimizerSpec, OptionReader, Projection, name_of
 
 logger = logging.getLogger(__name__)
 
-# A bias and the scale of a normalization have no direction to shrink; the last four find, by their names, the
-# normalizations that are no nn.LayerNorm.
+# Weight decay must not shrink biases and the scales of normalization layers. `nn.LayerNorm` is found by its class; the
+# patterns after "bias" find other normalization layers by their names.
 NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
+"""Matches the lowercase names of parameters without weight decay."""
 
 _MADE_WITH: WeakKeyDictionary[Optimizer, dict[str, Any]] = WeakKeyDictionary()
 
 
 def made_with(optimizer: Optimizer) -> dict[str, Any] | None:
-    """Return the options that an optimizer was made with here; None for one that was made elsewhere."""
+    """Return the keyword arguments that this module built `optimizer` with. None for any other optimizer."""
     return _MADE_WITH.get(optimizer)
 
 
 def decay_parameter_names(model: nn.Module) -> set[str]:
-    """Return the names, as `model.named_parameters()` gives them, of the parameters that weight decay applies to.
+    """Return the names of the parameters with weight decay, as in `model.named_parameters()`.
 
-    All decay but those inside an `nn.LayerNorm` and those whose lowercase name matches `NO_DECAY`: the rule of
-    transformers 5.23. A model that is itself a LayerNorm decays, as there.
+    All parameters decay, except those inside an `nn.LayerNorm` and those whose lowercase name matches `NO_DECAY`. This
+    is the rule of transformers 5.23. A model that itself is an `nn.LayerNorm` decays, as there.
     """
     inside_layer_norm = {
         f"{path}.{name}"
@@ -58,23 +59,28 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Split the trainable parameters into a group with `weight_decay` and one with 0.0, each in the model's order.
 
-    Those in `decaying`, by name, are in the first; by default those that `decay_parameter_names` returns.
+    Both groups exist even if one is empty, so parameters have the same numbers in a saved optimizer state as in
+    transformers. Parameters on several device meshes (FSDP2 with ignored parameters, tensor parallelism) get one group
+    per mesh, because one fused update cannot span meshes.
 
-    Both groups are there even if one is empty, so that the numbering in a saved optimizer state is that of
-    transformers. Parameters on several device meshes (FSDP2 with some left out, tensor parallelism) get a group per
-    mesh, since one fused update cannot span them.
+    Args:
+        model: The model.
+        weight_decay: The decay of the first group.
+        decaying: Names of the parameters of the first group. Default: `decay_parameter_names(model)`.
 
     Raises:
-        ArgumentError: the model has no parameter that requires a gradient.
+        ArgumentError: No parameter of the model requires a gradient.
     """
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trainable:
         kind = type(model).__name__
         if next(model.parameters(), None) is None:
-            raise ArgumentError(f"{kind} has no parameters, so there is nothing to train")
+            raise ArgumentError(
+                f"{kind} has no parameters, so there is nothing to train. Give a model with parameters."
+            )
         raise ArgumentError(
-            f"every parameter of {kind} is frozen (requires_grad=False), so there is nothing to train; unfreeze some, "
-            "for example with model.requires_grad_(True)"
+            f"every parameter of {kind} is frozen (requires_grad=False), so there is nothing to train. Unfreeze some, "
+            "for example with model.requires_grad_(True)."
         )
     if not weight_decay:
         decaying = trainable
@@ -84,37 +90,39 @@ def parameter_groups(
         (weight_decay, [parameter for name, parameter in trainable.items() if name in decaying]),
         (0.0, [parameter for name, parameter in trainable.items() if name not in decaying]),
     )
-    one_mesh = len({_mesh(parameter) for parameter in trainable.values()}) == 1
+    one_mesh = len({_mesh_of(parameter) for parameter in trainable.values()}) == 1
     return [
         {"params": members, "weight_decay": decay}
         for decay, half in halves
-        for members in ([half] if one_mesh else _by_mesh(half))
+        for members in ([half] if one_mesh else _split_by_mesh(half))
     ]
 
 
-def _mesh(parameter: nn.Parameter) -> Any:
-    """The device mesh a DTensor lives on, or None; asking the attribute keeps torch.distributed out of this module."""
+def _mesh_of(parameter: nn.Parameter) -> Any:
+    """Return the device mesh of a DTensor, None for a plain tensor. Does not import torch.distributed."""
     return getattr(parameter, "device_mesh", None)
 
 
-def _by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+def _split_by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     members: dict[Any, list[nn.Parameter]] = {}
     for parameter in parameters:
-        members.setdefault(_mesh(parameter), []).append(parameter)
+        members.setdefault(_mesh_of(parameter), []).append(parameter)
     return list(members.values())
 
 
 def parse_optim_args(text: str | None) -> dict[str, str]:
-    """Read `"a=1,b=2"` into `{"a": "1", "b": "2"}`; blanks do not count, and None or "" is no argument.
+    """Parse `"a=1,b=2"` into `{"a": "1", "b": "2"}`. Spaces do not count; None and "" give no options.
 
     Raises:
-        ArgumentError: a part between commas is not one `name=value`.
+        ArgumentError: A part between commas is not `name=value`.
     """
     pairs: dict[str, str] = {}
     for part in text.replace(" ", "").split(",") if text else ():
         name, equals, value = part.partition("=")
         if not name or not equals or "=" in value:
-            raise ArgumentError(f"optim_args={text!r}: {part!r} is not name=value, as in 'momentum=0.9,nesterov=true'")
+            raise ArgumentError(
+                f"optim_args={text!r}: {part!r} is not name=value. Write it like 'momentum=0.9,nesterov=true'."
+            )
         pairs[name] = value
     return pairs
 
@@ -132,55 +140,62 @@ def build_optimizer(
     model: nn.Module | None = None,
     target_modules: str | list[str] | None = None,
 ) -> Optimizer:
-    """Build the optimizer called `name`.
+    """Build the optimizer with this name.
 
     Args:
-        name: A name of `OPTIMIZERS` (a string enum with such a value will do).
-        params_groups: What `parameter_groups` returns; each group brings its own `weight_decay`. The optimizers of low
-            rank (GaLore, APOLLO) form their own groups of the model's parameters instead, which bring none.
+        name: A name of `OPTIMIZERS`, as text or as a member of a string enum.
+        params_groups: Parameter groups from `parameter_groups`, each with its `weight_decay`. GaLore and APOLLO do not
+            use them: they form groups without weight decay from the parameters of `model`.
         lr: Learning rate.
-        betas: Decay of the first and second moment, for the Adam and Lion families.
-        eps: Added to the root of the second moment, for the Adam family only: rmsprop, adagrad and adafactor keep
-            their own unless `optim_args` says otherwise.
-        weight_decay: The default of a group that brings none, for schedule_free_* and stable_adamw.
-        warmup_steps: Length of the warmup in updates, for schedule_free_adamw and schedule_free_sgd, which do
+        betas: Decay rates of the first and the second moment. For the Adam and Lion families.
+        eps: Added to the root of the second moment. For the Adam family only: rmsprop, adagrad and adafactor keep their
+            own default, unless `optim_args` sets it.
+        weight_decay: Decay for groups that have none. For schedule_free_* and stable_adamw.
+        warmup_steps: Length of the warmup in optimizer steps. For schedule_free_adamw and schedule_free_sgd, which run
             without a schedule.
-        optim_args: The optimizer's own settings as text, `"momentum=0.9,nesterov=true"`. A `weight_decay` in it, too,
-            is only for groups that bring none.
-        model: Needed by the 8-bit optimizers of bitsandbytes, which leave the model's embeddings in 32 bits, and by
-            those of low rank.
-        target_modules: Which linear layers the optimizers of low rank work on, as `low_rank_groups` takes it.
+        optim_args: Options of the optimizer as text: `"momentum=0.9,nesterov=true"`. A `weight_decay` in it also
+            applies only to groups that have none.
+        model: The model. GaLore, APOLLO and the 8-bit optimizers of bitsandbytes need it; the latter keep 32-bit state
+            for embeddings.
+        target_modules: The linear layers that GaLore and APOLLO project, as `projected_groups` takes them.
 
     Raises:
-        ArgumentError: an unknown name or setting, a value that cannot be read, no parameter in any group, or an
-            optimizer that cannot be built from parameter groups; for those of low rank, no layer to work on.
-        MissingExtra: the optimizer's package is not installed.
+        ArgumentError: The name or an option is unknown, an option cannot be read, no group has a parameter, the
+            optimizer cannot be built by name, it needs `model`, or no layer matches `target_modules`.
+        MissingExtra: The package of the optimizer is not installed, too old, or lacks a dependency.
     """
-    name = plain(name)
+    name = name_of(name)
     groups = [{**group, "params": list(group["params"])} for group in params_groups]
     if not any(group["params"] for group in groups):
-        raise ArgumentError(f"optim={name!r} got no parameter to update; is every parameter of the model frozen?")
-    recipe = _find(name)
-    adam: dict[str, Any] = {"betas": betas, "eps": eps}
+        raise ArgumentError(
+            f"optim={name!r} got no parameter to update. Check that some parameter of the model requires a gradient."
+        )
+    spec = _spec_of(name)
     optimizer_class, kwargs = class_and_options(
-        name, lr=lr, **adam, weight_decay=weight_decay, warmup_steps=warmup_steps, optim_args=optim_args
+        name,
+        lr=lr,
+        betas=betas,
+        eps=eps,
+        weight_decay=weight_decay,
+        warmup_steps=warmup_steps,
+        optim_args=optim_args,
     )
-    if recipe.low_rank:
-        settings = {**recipe.low_rank, **{key: adam[key] for key in recipe.low_rank_takes}}
-        settings.update({key: kwargs.pop(key) for key in recipe.low_rank if key in kwargs})
+    if spec.embeddings_in_32_bits and model is None:
+        raise ArgumentError(f"optim={name!r} needs model=, because it keeps 32-bit state for the embeddings.")
+    if spec.projection is None:
+        optimizer: Optimizer = optimizer_class(groups, **kwargs)
+    else:
         if model is None:
-            raise ArgumentError(f"optim={name!r} needs model=: its linear layers are what it works on")
+            raise ArgumentError(f"optim={name!r} needs model=, because it projects the model's linear layers.")
         if weight_decay:
-            logger.warning("optim=%r leaves weight_decay=%s out, here as in transformers.", name, weight_decay)
-        optimizer: Optimizer = optimizer_class(low_rank_groups(model, target_modules, settings), **kwargs)
-        keep_projectors(optimizer, lambda group: _resolve(name, recipe, recipe.projectors[group.get("proj", "")]))
-        _MADE_WITH[optimizer] = kwargs
-        return optimizer
-    if recipe.package == "bitsandbytes" and kwargs["optim_bits"] == 8 and model is None:
-        raise ArgumentError(f"optim={name!r} needs model=: it leaves the embeddings in 32 bits")
-    optimizer = optimizer_class(groups, **kwargs)
+            logger.warning("optim=%r ignores weight_decay=%s, as in transformers.", name, weight_decay)
+        adam = {"betas": betas, "eps": eps}
+        settings = {**spec.projection.defaults, **{key: adam[key] for key in spec.projection.receives}}
+        settings.update({key: kwargs.pop(key) for key in spec.projection.defaults if key in kwargs})
+        optimizer = optimizer_class(projected_groups(model, target_modules, settings), **kwargs)
+        save_projectors_as_values(optimizer, _projector_class_of(name, spec, spec.projection))
     _MADE_WITH[optimizer] = kwargs
-    if recipe.package == "bitsandbytes" and kwargs["optim_bits"] == 8 and model is not None:
+    if spec.embeddings_in_32_bits and model is not None:
         _keep_embeddings_in_32_bits(model)
     return optimizer
 
@@ -188,10 +203,16 @@ def build_optimizer(
 def build_given(
     optimizer_class: Any, options: Mapping[str, Any], model: nn.Module, groups: list[dict[str, Any]]
 ) -> Any:
-    """Build the optimizer that somebody names by its class.
+    """Build the optimizer that the user gives as a class with options.
 
-    A class that is no `torch.optim.Optimizer` is a factory, as in transformers: its instance, called with the model and
-    the options, returns the optimizer, and forms the groups by itself.
+    A class that is not a `torch.optim.Optimizer` is a factory, as in transformers: its instance, called with the model
+    and the options, returns the optimizer and forms the groups itself.
+
+    Args:
+        optimizer_class: The optimizer class, or the class of a factory.
+        options: Keyword arguments for it.
+        model: The model, for a factory.
+        groups: Parameter groups, for an optimizer class.
     """
     if isinstance(optimizer_class, type) and not issubclass(optimizer_class, Optimizer):
         factory: Any = optimizer_class()
@@ -212,71 +233,76 @@ def class_and_options(
     warmup_steps: int,
     optim_args: str | None,
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Return the class of the optimizer called `name`, and what it is given beside the parameters.
+    """Return the class of the optimizer with this name, and its keyword arguments beside the parameters.
 
-    The arguments and errors are those of `build_optimizer`. For an optimizer of low rank, the options of its
-    projection are among them, which belong to the groups of the weights that it projects.
+    The arguments and the errors are those of `build_optimizer`. For GaLore and APOLLO, the result also holds the
+    options of the projection, if `optim_args` sets any. They belong to the group of the projected weights.
     """
-    recipe = _find(name)
-    given = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "warmup_steps": warmup_steps}
-    options = {"lr": lr, **{key: given[key] for key in recipe.takes}, **recipe.fixed}
-    options.update(_read_options(name, recipe.options, parse_optim_args(optim_args)))
-    if "beta3" in options:  # AdEMAMix mixes two averages of the gradient, and takes its three decays as one tuple.
-        first, second = options.pop("beta1", betas[0]), options.pop("beta2", betas[1])
-        options["betas"] = (first, second, options.pop("beta3"))
-    return recipe.target if not isinstance(recipe.target, str) else _resolve(name, recipe, recipe.target), options
+    name = name_of(name)
+    spec = _spec_of(name)
+    received = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "warmup_steps": warmup_steps}
+    texts = {key: value for key, value in spec.defaults.items() if isinstance(value, str)}
+    options = {"lr": lr, **{key: received[key] for key in spec.receives}, **spec.defaults}
+    options.update(_read_options(name, spec.options, {**texts, **parse_optim_args(optim_args)}))
+    if spec.beta_options:
+        defaults = dict(zip(spec.beta_options, betas))
+        options["betas"] = tuple(options.pop(key, defaults.get(key)) for key in spec.beta_options)
+    target = spec.target
+    return target if not isinstance(target, str) else _import_class(name, spec, target), options
 
 
-def plain(name: Any) -> str:
-    """Return an optimizer's name, which may come as a member of an enum."""
-    return str(getattr(name, "value", name))
-
-
-def _find(name: str) -> Recipe:
-    if name in UNAVAILABLE:
-        raise ArgumentError(f"optim={name!r} cannot run: {UNAVAILABLE[name]}; optim='adamw_torch_fused' can")
+def _spec_of(name: str) -> OptimizerSpec:
     if name not in OPTIMIZERS:
-        known = [*OPTIMIZERS, *UNAVAILABLE]
-        raise ArgumentError(f"optim={name!r} is unknown{nearest(name, known)} Known: {', '.join(known)}.")
-    recipe = OPTIMIZERS[name]
-    if recipe.refused:
-        raise ArgumentError(
-            f"optim={name!r} (pip install {recipe.package}) cannot be built by name: {recipe.refused}; "
-            "build it yourself and pass optimizers=(optimizer, None)"
-        )
-    return recipe
+        raise ArgumentError(f"optim={name!r} is unknown{nearest(name, OPTIMIZERS)} Known: {', '.join(OPTIMIZERS)}.")
+    spec = OPTIMIZERS[name]
+    if spec.unsupported:
+        raise ArgumentError(f"optim={name!r} (package {spec.package}) cannot be built by name. {spec.unsupported}")
+    return spec
 
 
-def _read_options(name: str, options: Mapping[str, Reader], texts: Mapping[str, str]) -> dict[str, Any]:
+def _read_options(name: str, readers: Mapping[str, OptionReader], texts: Mapping[str, str]) -> dict[str, Any]:
     values = {}
     for key, text in texts.items():
-        if key not in options:
-            takes = ", ".join(options) or "nothing"
-            raise ArgumentError(f"optim={name!r} takes no optim_args {key!r}{nearest(key, options)} It takes {takes}.")
+        if key not in readers:
+            known = ", ".join(readers) or "none"
+            raise ArgumentError(
+                f"optim_args: optim={name!r} has no option {key!r}{nearest(key, readers)} Its options: {known}."
+            )
         try:
-            values[key] = options[key](text)
+            values[key] = readers[key](text)
         except ValueError as error:
-            raise ArgumentError(f"optim_args of optim={name!r}: {key}={text!r} cannot be read: {error}") from error
+            raise ArgumentError(
+                f"optim_args: optim={name!r} cannot read {key}={text!r} ({error}). Correct the value."
+            ) from error
     return values
 
 
-def _resolve(name: str, recipe: Recipe, target: str) -> Callable[..., Any]:
-    """Import a class of a recipe's package, which may not be there, or too old, or lack a package of its own."""
+def _projector_class_of(
+    name: str, spec: OptimizerSpec, projection: Projection
+) -> Callable[[dict[str, Any]], Callable[..., Any]]:
+    def class_of(group: dict[str, Any]) -> Callable[..., Any]:
+        return _import_class(name, spec, projection.projectors[group.get("proj", "")])
+
+    return class_of
+
+
+def _import_class(name: str, spec: OptimizerSpec, target: str) -> Callable[..., Any]:
+    """Import "module:Class" of a row's package, which may be missing, too old, or without one of its dependencies."""
     module_name, _, class_name = target.partition(":")
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module_name), class_name)
     except (ModuleNotFoundError, AttributeError) as error:
         absent = (error.name if isinstance(error, ModuleNotFoundError) else module_name) or module_name
         if absent.partition(".")[0] == module_name.partition(".")[0]:
-            said = f"{recipe.package}: pip install {shlex.quote(recipe.package)}"
+            needed = f"{spec.package}: pip install {shlex.quote(spec.package)}"
         else:
-            said = f"{absent}, which {recipe.package} imports: pip install {absent.partition('.')[0]}"
-        raise MissingExtra(f"optim={name!r} needs {said}") from error
+            needed = f"{absent}, which {spec.package} imports: pip install {absent.partition('.')[0]}"
+        raise MissingExtra(f"optim={name!r} needs {needed}") from error
     return found
 
 
 def _keep_embeddings_in_32_bits(model: nn.Module) -> None:
-    """Register every embedding of `model` with bitsandbytes, whose 8-bit states are unstable there (2110.02861)."""
+    """Register every embedding with bitsandbytes for 32-bit state. 8-bit state is unstable there (arXiv:2110.02861)."""
     manager = importlib.import_module("bitsandbytes").optim.GlobalOptimManager.get_instance()
     for module in model.modules():
         if isinstance(module, nn.Embedding):

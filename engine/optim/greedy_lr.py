@@ -1,4 +1,4 @@
-"""GreedyLR: a learning rate that rises while a metric improves and falls while it does not (arXiv:2512.14527)."""
+"""GreedyLR: raises the learning rate while a metric improves, and lowers it while it does not (arXiv:2512.14527)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class WindowMean:
-    """The mean of the last `window_size` values, kept as a running sum (its rounding is part of the schedule)."""
+    """Mean of the last `window_size` values, from a running sum. The rounding of the sum is part of the schedule."""
 
     def __init__(self, window_size: int) -> None:
         self.window_size = window_size
@@ -23,7 +23,7 @@ class WindowMean:
         self.sum = 0.0
 
     def add(self, value: float) -> float:
-        """Take in one value and return the mean."""
+        """Add a value and return the mean."""
         self.values.append(value)
         self.sum += value
         if len(self.values) > self.window_size:
@@ -32,34 +32,37 @@ class WindowMean:
 
 
 class GreedyLR(LRScheduler):
-    """Divide the learning rates by `factor` on a streak of improvements, multiply them by it on a streak without.
+    """Raises the learning rates after a streak of improvements, and lowers them after a streak without improvement.
 
-    A streak is more than `patience` metrics in a row. After a rise the schedule ignores `warmup` metrics, after a
-    fall `cooldown`. Once every group has sat at its lowest rate for `reset_start` falls, all start afresh.
-    Decisions and arithmetic are those of the paper's implementation in transformers 5.23; a state saved by one
-    loads in the other.
+    A streak is more than `patience` metrics in a row. A raise divides the learning rates by `factor`; the schedule then
+    ignores `warmup` metrics. A reduction multiplies them by `factor`; the schedule then ignores `cooldown` metrics.
+    After `reset_start` reductions with all groups at their lowest learning rate, the schedule starts again.
+
+    Source: arXiv:2512.14527. Decisions and arithmetic are those of transformers 5.23. Either implementation loads the
+    state of the other.
 
     Args:
-        optimizer: Whose groups are moved.
+        optimizer: The optimizer whose groups change.
         mode: "min" if a smaller metric is better, "max" if a larger one is.
         factor: Between 0 and 1.
-        patience: Metrics without (or with) improvement that are tolerated before a move.
-        threshold: How much better a metric must be to count, absolute or as a share of the best one.
+        patience: Length of a streak that does not yet change the learning rates.
+        threshold: Least improvement that counts, absolute or relative to the best metric.
         threshold_mode: "abs" or "rel".
-        cooldown: Metrics ignored after a fall.
-        warmup: Metrics ignored after a rise.
-        min_lr: Lowest learning rate, one for all groups or one each. The default suits learning rates near 0.1:
-            with one below it, as in fine-tuning, the schedule can only rise, so set it.
-        max_lr: Highest learning rate, likewise.
-        eps: Moves of at most this much are not made.
-        verbose: Print a line for each move.
-        smooth: Judge the mean of the last `window_size` metrics instead of the metric.
-        window_size: Length of that window in metrics.
-        reset_start: Falls at the lowest rate before the start afresh.
+        cooldown: Number of metrics to ignore after a reduction.
+        warmup: Number of metrics to ignore after a raise.
+        min_lr: Lowest learning rate, one value or one per group. The default suits learning rates near 0.1. Set it for
+            learning rates below the default, as in fine-tuning; the schedule can otherwise only raise them.
+        max_lr: Highest learning rate, one value or one per group.
+        eps: Smallest change of a learning rate. Smaller changes are skipped.
+        verbose: Print a line for each change.
+        smooth: Use the mean of the last `window_size` metrics instead of the metric.
+        window_size: Number of metrics in that mean.
+        reset_start: Number of reductions at the lowest learning rate before the schedule starts again.
 
     Raises:
-        ArgumentError: `factor` is not below 1, an unknown mode, or as many `min_lr` or `max_lr` as there are no groups.
-        TypeError: `optimizer` is not one.
+        ArgumentError: `factor` is not below 1, a mode is unknown, or the number of values in `min_lr` or `max_lr`
+            differs from the number of groups.
+        TypeError: `optimizer` is not an optimizer.
     """
 
     best: float
@@ -88,15 +91,15 @@ class GreedyLR(LRScheduler):
         window_size: int = 50,
         reset_start: int = 500,
     ) -> None:
-        # Like torch's ReduceLROnPlateau, this does not call LRScheduler.__init__: that one takes a first step.
+        # LRScheduler.__init__ would take a first step. torch's ReduceLROnPlateau does not call it either.
         if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
+            raise TypeError(f"greedy: {type(optimizer).__name__} is not an Optimizer. Give a torch.optim.Optimizer.")
         if factor >= 1.0:
-            raise ArgumentError(f"greedy: factor={factor} must be below 1: it divides on a rise, multiplies on a fall")
+            raise ArgumentError(f"greedy: factor={factor} is not below 1. Set it between 0 and 1, for example 0.95.")
         if mode not in ("min", "max"):
-            raise ArgumentError(f"greedy: mode={mode!r} is neither 'min' nor 'max'")
+            raise ArgumentError(f"greedy: mode={mode!r} is unknown. Set it to 'min' or 'max'.")
         if threshold_mode not in ("rel", "abs"):
-            raise ArgumentError(f"greedy: threshold_mode={threshold_mode!r} is neither 'rel' nor 'abs'")
+            raise ArgumentError(f"greedy: threshold_mode={threshold_mode!r} is unknown. Set it to 'rel' or 'abs'.")
         self.optimizer = optimizer
         self.mode = mode
         self.factor = factor
@@ -115,20 +118,20 @@ class GreedyLR(LRScheduler):
         self.last_epoch = 0
         self._init_lrs = self._rates()
         self._last_lr = self._rates()
-        self._start()
+        self._reset()
         if all(rate < low for rate, low in zip(self._init_lrs, self.min_lrs)):
             logger.warning(
-                "greedy: every learning rate (%s) is below min_lr (%s), so none can ever be reduced; set min_lr",
+                "greedy: all learning rates (%s) are below min_lr (%s) and cannot be reduced. Set a lower min_lr.",
                 self._init_lrs,
                 self.min_lrs,
             )
 
     def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:  # type: ignore[override]
-        """Take in one metric, and move the learning rates if its streak is long enough.
+        """Add a metric, and change the learning rates if the streak is long enough.
 
         Args:
-            metrics: The number to judge; a one-element tensor will do.
-            epoch: What to set `last_epoch` to; by default it counts the calls.
+            metrics: The metric, as a number or a one-element tensor.
+            epoch: New value of `last_epoch`. Default: count the calls.
         """
         current = float(metrics)
         if self._window is not None:
@@ -142,24 +145,24 @@ class GreedyLR(LRScheduler):
             self.warmup_counter -= 1
             self.num_good_epochs = self.num_bad_epochs = 0
         else:
-            self._judge(current)
+            self._update(current)
         self._last_lr = self._rates()
 
     def is_better(self, current: float, best: float) -> bool:
-        """Whether `current` beats `best` by the threshold."""
+        """Return whether `current` is better than `best` by the threshold."""
         if self.mode == "min":
             return current < (best * (1.0 - self.threshold) if self.threshold_mode == "rel" else best - self.threshold)
         return current > (best * (1.0 + self.threshold) if self.threshold_mode == "rel" else best + self.threshold)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything but the optimizer and its rates' tensors, as plain data."""
+        """Return the state as plain data, without the optimizer."""
         state = {key: value for key, value in vars(self).items() if key not in ("optimizer", "_window")}
         if self._window is not None:
             state["_streaming_avg"] = vars(self._window)
         return {key: _copied(value) for key, value in state.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a saved state, and set the optimizer's learning rates to the ones saved with it."""
+        """Load a saved state, and set the learning rates of the optimizer to the saved ones."""
         state = {key: _copied(value) for key, value in state_dict.items()}
         window = state.pop("_streaming_avg", None)
         vars(self).update(state)
@@ -170,7 +173,7 @@ class GreedyLR(LRScheduler):
             for group, rate in zip(self.optimizer.param_groups, self._last_lr):
                 group["lr"] = rate
 
-    def _judge(self, current: float) -> None:
+    def _update(self, current: float) -> None:
         if self.is_better(current, self.best):
             self.best = current
             self.num_good_epochs += 1
@@ -193,7 +196,7 @@ class GreedyLR(LRScheduler):
             old = float(group["lr"])
             new = min(old / self.factor, self.max_lrs[index])
             if new - old > self.eps:
-                self._move(index, new)
+                self._set_rate(index, new)
         self.reset_start = self.reset_start_original
 
     def _lower_rates(self) -> None:
@@ -201,22 +204,22 @@ class GreedyLR(LRScheduler):
             old = float(group["lr"])
             new = max(old * self.factor, self.min_lrs[index])
             if old - new > self.eps:
-                self._move(index, new)
+                self._set_rate(index, new)
         if all(group["lr"] <= low for group, low in zip(self.optimizer.param_groups, self.min_lrs)):
             self.reset_start -= 1
             if self.reset_start <= 0:
-                self._start()
+                self._reset()
                 for index, rate in enumerate(self._init_lrs):
-                    self._move(index, rate)
+                    self._set_rate(index, rate)
 
-    def _move(self, index: int, rate: float) -> None:
+    def _set_rate(self, index: int, rate: float) -> None:
         group = self.optimizer.param_groups[index]
         if self.verbose:
             print(f"greedy, metric {self.last_epoch}: learning rate of group {index} {group['lr']:.4e} -> {rate:.4e}")
         group["lr"] = rate
 
-    def _start(self) -> None:
-        """Forget every metric seen."""
+    def _reset(self) -> None:
+        """Reset the streaks, the counters and the best metric."""
         self.best = float("inf") if self.mode == "min" else float("-inf")
         self.num_good_epochs = self.num_bad_epochs = 0
         self.cooldown_counter = self.warmup_counter = 0
@@ -231,12 +234,15 @@ class GreedyLR(LRScheduler):
         if not isinstance(value, Sequence):
             return [value] * groups
         if len(value) != groups:
-            raise ArgumentError(f"greedy: {argument} has {len(value)} values for {groups} parameter groups")
+            raise ArgumentError(
+                f"greedy: {argument} has {len(value)} values for {groups} parameter groups. Give one value per group, "
+                "or a single number."
+            )
         return list(value)
 
 
 def _copied(value: Any) -> Any:
-    """A copy of the lists and dicts in a state, so that a saved one does not change with the run."""
+    """Return a copy of the lists and dicts in a state, so that the run does not change a saved state."""
     if isinstance(value, dict):
         return {key: _copied(item) for key, item in value.items()}
     return list(value) if isinstance(value, list) else value

@@ -1,81 +1,130 @@
-"""The table of optimizers: what each name of `optim=` means.
+"""The optimizers that `optim=` can name: one row per name, with every trait that other modules ask for.
 
-A recipe is pure data: which class a name stands for, where it lives, and which arguments it gets. A class from another
-package is named as text and imported when it is asked for, so that the table costs nothing and says what to install.
+To add an optimizer, add a row to `OPTIMIZERS`. The argument check, the error messages, the memory estimate, the
+callback for optimizers with two modes, the refusals of sharding and the compatibility page read the row; they have no
+table of their own. The rows are data and import nothing. So `trainbus plan` works without torch, and a row costs
+nothing for users who do not have its package.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.optim import SGD, Adagrad, AdamW, Optimizer, RMSprop
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
-from .adafactor import Adafactor
+OptionReader = Callable[[str], Any]
+"""Turns the text of an option into its value. Raises `ValueError` if it cannot."""
 
 
-def _flag(text: str) -> bool:
+@dataclass(frozen=True)
+class Projection:
+    """How an optimizer projects gradients to a low rank (GaLore, APOLLO)."""
+
+    defaults: Mapping[str, Any]
+    """Options of the parameter group with the projected weights, with their defaults."""
+    projectors: Mapping[str, str]
+    """Value of the option `proj` -> projector class as "module:Class". The key is "" if there is no such option."""
+    receives: tuple[str, ...] = ()
+    """Which of `betas` and `eps` this group also receives."""
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """One row of the registry: how to build an optimizer, and its traits."""
+
+    target: type[Optimizer] | str
+    """The class as "module:Class", which `build_optimizer` imports on first use. Or the class itself."""
+    package: str = ""
+    """The package to install, as `pip install` takes it. Empty if torch or trainbus has the class."""
+    receives: tuple[str, ...] = ()
+    """Which of `betas`, `eps`, `weight_decay` and `warmup_steps` the class receives, besides the learning rate."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments that the class receives unless `optim_args` sets them. The option's reader reads a string."""
+    options: Mapping[str, OptionReader] = field(default_factory=dict)
+    """Options that `optim_args` may set -> reader of their text. They override `receives` and `defaults`."""
+    beta_options: tuple[str, ...] = ()
+    """Options that the class takes as one tuple `betas`. An option that is not set keeps the value of `betas`."""
+    projection: Projection | None = None
+    """How it projects gradients to a low rank. None if it does not."""
+    state_bytes: float | None = None
+    """Bytes of optimizer state per parameter, with float32 weights. None if they depend on the rank of a projection, or
+    are not known; the memory estimate then refuses the optimizer."""
+    shape_dependent: bool = False
+    """Whether the update depends on the shape or the norm of a whole weight. If so, the optimizer computes something
+    else on a flat shard, and ways to shard that flatten weights refuse it."""
+    train_eval_modes: bool = False
+    """Whether it has `train()` and `eval()`, and evaluates other weights than it trains. The callback `ScheduleFree`
+    then calls them, and ways to shard the state refuse the optimizer."""
+    embeddings_in_32_bits: bool = False
+    """Whether embeddings must keep 32-bit optimizer state. Building it then needs the model."""
+    unsupported: str = ""
+    """Why this optimizer cannot be built by name, and what to do instead. Empty if it can."""
+
+    @property
+    def class_name(self) -> str:
+        """Name of the optimizer class."""
+        return self.target.rpartition(":")[2] if isinstance(self.target, str) else self.target.__name__
+
+
+def _bool(text: str) -> bool:
     if text.lower() in ("true", "1", "yes"):
         return True
     if text.lower() in ("false", "0", "no"):
         return False
-    raise ValueError("neither true nor false")
+    raise ValueError("write true or false")
 
 
-def _dtype(text: str) -> torch.dtype:
+def _dtype(text: str) -> Any:
+    torch = importlib.import_module("torch")
     dtype = getattr(torch, text, None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError("no dtype of torch")
+        raise ValueError("write a torch dtype, such as bfloat16")
     return dtype
 
 
-Reader = Callable[[str], Any]
-
-
-def _one_of(*names: str) -> Reader:
+def _one_of(*names: str) -> OptionReader:
     def read(text: str) -> str:
         if text not in names:
-            raise ValueError(f"it is one of {', '.join(names)}")
+            raise ValueError(f"write one of {', '.join(names)}")
         return text
 
     return read
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How one name of `optim=` becomes an optimizer: pure data, read by `build_optimizer`."""
+def _with_defaults(spec: OptimizerSpec, **defaults: Any) -> OptimizerSpec:
+    return replace(spec, defaults={**spec.defaults, **defaults})
 
-    target: type[Optimizer] | str
-    """The class, or "module:Class" to import when it is asked for."""
-    package: str = ""
-    """What to `pip install` for it."""
-    takes: tuple[str, ...] = ()
-    """Which of betas, eps, weight_decay and warmup_steps it is given, besides the learning rate."""
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    """What it is always given."""
-    options: Mapping[str, Reader] = field(default_factory=dict)
-    """What `optim_args` may set, with how the text is read; an option overrules all of the above."""
-    low_rank: Mapping[str, Any] = field(default_factory=dict)
-    """What the weights get whose gradients it projects to a low rank, with the defaults; empty if it projects none."""
-    low_rank_takes: tuple[str, ...] = ()
-    """Which of betas and eps those weights are given."""
-    projectors: Mapping[str, str] = field(default_factory=dict)
-    """The classes that project, as "module:Class", by the setting `proj` where it chooses, else under ""."""
-    refused: str = ""
-    """Why parameter groups alone are not enough to build it, if so."""
 
+# Reasons why an optimizer cannot be built by name.
+
+_LAYERWISE = (
+    "It updates each parameter inside the backward pass, and the training step here runs the optimizer after it. Build "
+    "the optimizer yourself and pass optimizers=(optimizer, None)."
+)
+_NO_DEVICE = "It needs {}, and trainbus runs on CPU and CUDA. Use optim='adamw_torch_fused'."
+
+# Rows that several names share.
 
 _ADAM = ("betas", "eps")
-_TORCH_ADAMW = Recipe(AdamW, takes=_ADAM)
+_ADAMW = OptimizerSpec("torch.optim:AdamW", receives=_ADAM, state_bytes=8.0)
+_ADAFACTOR = {"scale_parameter": False, "relative_step": False}
 
-_BNB = Recipe("bitsandbytes.optim:AdamW", "bitsandbytes", _ADAM, {"optim_bits": 32, "is_paged": False})
-_BNB_LION = replace(_BNB, target="bitsandbytes.optim:Lion", takes=("betas",))
+_BNB_ADAMW = OptimizerSpec(
+    "bitsandbytes.optim:AdamW",
+    "bitsandbytes",
+    _ADAM,
+    {"optim_bits": 32, "is_paged": False},
+    state_bytes=8.0,
+)
+_BNB_LION = replace(_BNB_ADAMW, target="bitsandbytes.optim:Lion", receives=("betas",), state_bytes=4.0)
 _BNB_ADEMAMIX = replace(
-    _BNB,
+    _BNB_ADAMW,
     target="bitsandbytes.optim:AdEMAMix",
-    fixed={**_BNB.fixed, "alpha": 5.0, "beta3": 0.9999},
+    defaults={**_BNB_ADAMW.defaults, "alpha": 5.0, "beta3": 0.9999},
     options={
         "beta1": float,
         "beta2": float,
@@ -85,32 +134,46 @@ _BNB_ADEMAMIX = replace(
         "t_alpha": int,
         "t_beta3": int,
     },
+    beta_options=("beta1", "beta2", "beta3"),
+    state_bytes=12.0,
 )
-_BNB_RMSPROP = Recipe(
+_BNB_RMSPROP = OptimizerSpec(
     "bitsandbytes.optim:RMSprop",
     "bitsandbytes",
-    fixed={"optim_bits": 32},
-    options={"alpha": float, "eps": float, "weight_decay": float, "momentum": float, "centered": _flag},
+    defaults={"optim_bits": 32},
+    options={"alpha": float, "eps": float, "weight_decay": float, "momentum": float, "centered": _bool},
+    state_bytes=4.0,
 )
 
 
-def _with(recipe: Recipe, **fixed: Any) -> Recipe:
-    return replace(recipe, fixed={**recipe.fixed, **fixed})
+def _paged(spec: OptimizerSpec) -> OptimizerSpec:
+    """Return the row of a bitsandbytes optimizer whose state is paged to host memory."""
+    return _with_defaults(spec, is_paged=True)
 
 
-_TORCHAO = Recipe(
+def _8bit(spec: OptimizerSpec) -> OptimizerSpec:
+    """Return the row of a bitsandbytes optimizer with 8-bit state: a quarter of the bytes of 32-bit state."""
+    assert spec.state_bytes is not None
+    eight_bit = _with_defaults(spec, optim_bits=8)
+    return replace(eight_bit, state_bytes=spec.state_bytes / 4, embeddings_in_32_bits=True)
+
+
+_TORCHAO_8BIT = OptimizerSpec(
     "torchao.optim:AdamW8bit",
     "torchao>=0.11",
     _ADAM,
     {"block_size": 256, "bf16_stochastic_round": False},
-    {"block_size": int, "bf16_stochastic_round": _flag},
+    {"block_size": int, "bf16_stochastic_round": _bool},
+    state_bytes=2.0,
 )
-_SCHEDULE_FREE = Recipe(
+_SCHEDULE_FREE = OptimizerSpec(
     "schedulefree:AdamWScheduleFree",
     "schedulefree>=1.4",
     (*_ADAM, "weight_decay", "warmup_steps"),
     {"weight_lr_power": 2.0, "r": 0.0},
     {"weight_lr_power": float, "r": float},
+    state_bytes=8.0,
+    train_eval_modes=True,
 )
 _GROKADAMW = {
     "alpha_init": 0.98,
@@ -119,125 +182,183 @@ _GROKADAMW = {
     "grokking_signal_decay_rate": 0.1,
     "gradient_clipping": 1.0,
 }
-_LAYERWISE = "it updates each parameter inside the backward pass, which the training step does not do"
-_PROJECTION: dict[str, Reader] = {
+_PROJECTION_OPTIONS: dict[str, OptionReader] = {
     "rank": int,
     "update_proj_gap": int,
     "scale": float,
     "proj_type": _one_of("std", "reverse_std", "right", "left", "full"),
 }
-_GALORE = Recipe(
+_GALORE = OptimizerSpec(
     "galore_torch:GaLoreAdamW",
     "galore-torch",
-    options=_PROJECTION,
-    low_rank={"rank": 128, "update_proj_gap": 200, "scale": 0.25, "proj_type": "std"},
-    projectors={"": "galore_torch.galore_projector:GaLoreProjector"},
+    options=_PROJECTION_OPTIONS,
+    projection=Projection(
+        defaults={"rank": 128, "update_proj_gap": 200, "scale": 0.25, "proj_type": "std"},
+        projectors={"": "galore_torch.galore_projector:GaLoreProjector"},
+    ),
+    shape_dependent=True,
 )
-_GALORE_ADAFACTOR = replace(
-    _GALORE, target="galore_torch:GaLoreAdafactor", fixed={"scale_parameter": False, "relative_step": False}
-)
-_APOLLO = Recipe(
+_GALORE_8BIT = replace(_GALORE, target="galore_torch:GaLoreAdamW8bit")
+_GALORE_ADAFACTOR = replace(_GALORE, target="galore_torch:GaLoreAdafactor", defaults=_ADAFACTOR)
+_APOLLO = OptimizerSpec(
     "apollo_torch:APOLLOAdamW",
     "apollo-torch",
     options={
-        **_PROJECTION,
+        **_PROJECTION_OPTIONS,
         "proj": _one_of("random", "svd"),
         "scale_type": _one_of("channel", "tensor"),
         "proj_type": _one_of("std", "reverse_std", "right", "left"),
     },
-    low_rank={
-        "rank": 128,
-        "proj": "random",
-        "scale_type": "channel",
-        "update_proj_gap": 200,
-        "scale": 1.0,
-        "proj_type": "std",
-    },
-    low_rank_takes=_ADAM,
-    projectors={
-        "random": "apollo_torch.random_projector:GradientProjector",
-        "svd": "apollo_torch.svd_projector:GaLoreProjector",
-    },
-)
-_LOMO = Recipe("lomo_optim:Lomo", "lomo-optim", refused=_LAYERWISE)
-
-OPTIMIZERS: dict[str, Recipe] = {
-    "adamw_torch_fused": _with(_TORCH_ADAMW, fused=True),
-    "adamw_torch": _TORCH_ADAMW,
-    "adamw": _TORCH_ADAMW,
-    "adamw_hf": _TORCH_ADAMW,
-    "adafactor": Recipe(Adafactor, fixed={"scale_parameter": False, "relative_step": False}),
-    "sgd": Recipe(SGD, options={"momentum": float, "dampening": float, "weight_decay": float, "nesterov": _flag}),
-    "adagrad": Recipe(Adagrad, options={"lr_decay": float, "weight_decay": float, "eps": float}),
-    "rmsprop": Recipe(
-        RMSprop,
-        options={"momentum": float, "alpha": float, "eps": float, "weight_decay": float, "centered": _flag},
+    projection=Projection(
+        defaults={
+            "rank": 128,
+            "proj": "random",
+            "scale_type": "channel",
+            "update_proj_gap": 200,
+            "scale": 1.0,
+            "proj_type": "std",
+        },
+        projectors={
+            "random": "apollo_torch.random_projector:GradientProjector",
+            "svd": "apollo_torch.svd_projector:GaLoreProjector",
+        },
+        receives=_ADAM,
     ),
-    "adamw_bnb_8bit": _with(_BNB, optim_bits=8),
-    "adamw_8bit": _with(_BNB, optim_bits=8),
-    "paged_adamw_32bit": _with(_BNB, is_paged=True),
-    "paged_adamw_8bit": _with(_BNB, optim_bits=8, is_paged=True),
+    shape_dependent=True,
+)
+_LOMO = OptimizerSpec("lomo_optim:Lomo", "lomo-optim", shape_dependent=True, unsupported=_LAYERWISE)
+
+OPTIMIZERS: dict[str, OptimizerSpec] = {
+    "adamw_torch_fused": _with_defaults(_ADAMW, fused=True),
+    "adamw_torch": _ADAMW,
+    "adamw": _ADAMW,
+    "adamw_hf": _ADAMW,
+    # Adafactor keeps one number per row and column, which is next to nothing per parameter.
+    "adafactor": OptimizerSpec(
+        f"{__name__.rpartition('.')[0]}.adafactor:Adafactor", defaults=_ADAFACTOR, state_bytes=0.0, shape_dependent=True
+    ),
+    "sgd": OptimizerSpec(
+        "torch.optim:SGD",
+        options={"momentum": float, "dampening": float, "weight_decay": float, "nesterov": _bool},
+        state_bytes=0.0,
+    ),
+    "adagrad": OptimizerSpec(
+        "torch.optim:Adagrad", options={"lr_decay": float, "weight_decay": float, "eps": float}, state_bytes=4.0
+    ),
+    "rmsprop": OptimizerSpec(
+        "torch.optim:RMSprop",
+        options={"momentum": float, "alpha": float, "eps": float, "weight_decay": float, "centered": _bool},
+        state_bytes=4.0,
+    ),
+    "adamw_bnb_8bit": _8bit(_BNB_ADAMW),
+    "adamw_8bit": _8bit(_BNB_ADAMW),
+    "paged_adamw_32bit": _paged(_BNB_ADAMW),
+    "paged_adamw_8bit": _paged(_8bit(_BNB_ADAMW)),
     "lion_32bit": _BNB_LION,
-    "lion_8bit": _with(_BNB_LION, optim_bits=8),
-    "paged_lion_32bit": _with(_BNB_LION, is_paged=True),
-    "paged_lion_8bit": _with(_BNB_LION, optim_bits=8, is_paged=True),
+    "lion_8bit": _8bit(_BNB_LION),
+    "paged_lion_32bit": _paged(_BNB_LION),
+    "paged_lion_8bit": _paged(_8bit(_BNB_LION)),
     "ademamix": _BNB_ADEMAMIX,
-    "ademamix_8bit": _with(_BNB_ADEMAMIX, optim_bits=8),
-    "paged_ademamix_32bit": _with(_BNB_ADEMAMIX, is_paged=True),
-    "paged_ademamix_8bit": _with(_BNB_ADEMAMIX, optim_bits=8, is_paged=True),
+    "ademamix_8bit": _8bit(_BNB_ADEMAMIX),
+    "paged_ademamix_32bit": _paged(_BNB_ADEMAMIX),
+    "paged_ademamix_8bit": _paged(_8bit(_BNB_ADEMAMIX)),
     "rmsprop_bnb": _BNB_RMSPROP,
     "rmsprop_bnb_32bit": _BNB_RMSPROP,
-    "rmsprop_bnb_8bit": _with(_BNB_RMSPROP, optim_bits=8),
-    "adamw_torch_8bit": _TORCHAO,
-    "adamw_torch_4bit": replace(_TORCHAO, target="torchao.optim:AdamW4bit"),
-    "adamw_anyprecision": Recipe(
+    "rmsprop_bnb_8bit": _8bit(_BNB_RMSPROP),
+    "adamw_torch_8bit": _TORCHAO_8BIT,
+    "adamw_torch_4bit": replace(_TORCHAO_8BIT, target="torchao.optim:AdamW4bit", state_bytes=1.0),
+    "adamw_anyprecision": OptimizerSpec(
         "torchdistx.optimizers:AnyPrecisionAdamW",
         "git+https://github.com/pytorch/torchdistx",
         _ADAM,
         {
             "use_kahan_summation": False,
-            "momentum_dtype": torch.float32,
-            "variance_dtype": torch.float32,
-            "compensation_buffer_dtype": torch.bfloat16,
+            "momentum_dtype": "float32",
+            "variance_dtype": "float32",
+            "compensation_buffer_dtype": "bfloat16",
         },
         {
-            "use_kahan_summation": _flag,
+            "use_kahan_summation": _bool,
             "momentum_dtype": _dtype,
             "variance_dtype": _dtype,
             "compensation_buffer_dtype": _dtype,
         },
+        state_bytes=8.0,
     ),
-    "grokadamw": Recipe("grokadamw:GrokAdamW", "grokadamw", fixed=_GROKADAMW, options=dict.fromkeys(_GROKADAMW, float)),
-    "stable_adamw": Recipe(
+    "grokadamw": OptimizerSpec(
+        "grokadamw:GrokAdamW",
+        "grokadamw",
+        defaults=_GROKADAMW,
+        options=dict.fromkeys(_GROKADAMW, float),
+        state_bytes=12.0,
+    ),
+    "stable_adamw": OptimizerSpec(
         "optimi:StableAdamW",
         "torch-optimi",
         (*_ADAM, "weight_decay"),
         {"decouple_lr": False, "max_lr": None, "kahan_sum": None},
-        {"decouple_lr": _flag, "max_lr": float, "kahan_sum": _flag},
+        {"decouple_lr": _bool, "max_lr": float, "kahan_sum": _bool},
+        state_bytes=8.0,
+        shape_dependent=True,
     ),
     "schedule_free_adamw": _SCHEDULE_FREE,
     "schedule_free_radam": replace(
-        _SCHEDULE_FREE, target="schedulefree:RAdamScheduleFree", takes=(*_ADAM, "weight_decay")
+        _SCHEDULE_FREE, target="schedulefree:RAdamScheduleFree", receives=(*_ADAM, "weight_decay")
     ),
     "schedule_free_sgd": replace(
-        _SCHEDULE_FREE, target="schedulefree:SGDScheduleFree", takes=("weight_decay", "warmup_steps")
+        _SCHEDULE_FREE,
+        target="schedulefree:SGDScheduleFree",
+        receives=("weight_decay", "warmup_steps"),
+        state_bytes=4.0,
     ),
-    # Its class warns of its own age; nobody who asks for it by name can do anything about that.
-    "galore_adamw": _with(_GALORE, no_deprecation_warning=True),
-    "galore_adamw_8bit": replace(_GALORE, target="galore_torch:GaLoreAdamW8bit"),
+    # Without this option, the class warns about its own deprecation, which users of the name cannot change.
+    "galore_adamw": _with_defaults(_GALORE, no_deprecation_warning=True),
+    "galore_adamw_8bit": _GALORE_8BIT,
     "galore_adafactor": _GALORE_ADAFACTOR,
-    "galore_adamw_layerwise": replace(_GALORE, refused=_LAYERWISE),
-    "galore_adamw_8bit_layerwise": replace(_GALORE, target="galore_torch:GaLoreAdamW8bit", refused=_LAYERWISE),
-    "galore_adafactor_layerwise": replace(_GALORE_ADAFACTOR, refused=_LAYERWISE),
+    "galore_adamw_layerwise": replace(_GALORE, unsupported=_LAYERWISE),
+    "galore_adamw_8bit_layerwise": replace(_GALORE_8BIT, unsupported=_LAYERWISE),
+    "galore_adafactor_layerwise": replace(_GALORE_ADAFACTOR, unsupported=_LAYERWISE),
     "apollo_adamw": _APOLLO,
-    "apollo_adamw_layerwise": replace(_APOLLO, refused=_LAYERWISE),
+    "apollo_adamw_layerwise": replace(_APOLLO, unsupported=_LAYERWISE),
     "lomo": _LOMO,
     "adalomo": replace(_LOMO, target="lomo_optim:AdaLomo"),
+    "adamw_torch_xla": OptimizerSpec(
+        "torch_xla.amp.syncfree:AdamW", "torch_xla", unsupported=_NO_DEVICE.format("an XLA device (TPU)")
+    ),
+    "adamw_torch_npu_fused": OptimizerSpec(
+        "torch_npu.optim:NpuFusedAdamW", "torch_npu", unsupported=_NO_DEVICE.format("an Ascend NPU")
+    ),
 }
-"""Every name of `optim=` that some package can build."""
+"""Name -> row, in the order in which error messages and docs list the names."""
 
-UNAVAILABLE: dict[str, str] = {
-    "adamw_torch_xla": "it is torch_xla's and needs an XLA device (TPU); trainbus drives CPU and CUDA",
-    "adamw_torch_npu_fused": "it is torch_npu's and needs an Ascend NPU; trainbus drives CPU and CUDA",
-}
-"""Names that are known but cannot run here, with the reason."""
+OTHER_SHAPE_DEPENDENT = ("apollo", "came", "galore", "lamb", "lars", "lomo", "muon", "shampoo", "soap")
+"""Parts of the lowercase class names of shape-dependent optimizers that no row has, but that users pass as a class."""
+
+
+def name_of(optim: Any) -> str:
+    """Return the name of an optimizer, which may be a member of a string enum (also one of transformers)."""
+    return str(getattr(optim, "value", optim))
+
+
+def has_train_eval_modes(optim: Any) -> bool:
+    """Return whether the optimizer with this name has `train()` and `eval()`. False for an unknown name."""
+    spec = OPTIMIZERS.get(name_of(optim))
+    return spec is not None and spec.train_eval_modes
+
+
+def is_shape_dependent(class_name: str) -> bool:
+    """Return whether an optimizer class computes something else on a flat shard of a weight than on the whole weight.
+
+    The rows decide for classes that have one. A class of the same family counts too: its name contains the name of a
+    shape-dependent class, or a word of `OTHER_SHAPE_DEPENDENT`. Case and underscores do not matter.
+    """
+    name = _plain(class_name)
+    rows = [spec for spec in OPTIMIZERS.values() if _plain(spec.class_name) == name]
+    if rows:
+        return any(spec.shape_dependent for spec in rows)
+    families = {_plain(spec.class_name) for spec in OPTIMIZERS.values() if spec.shape_dependent}
+    return any(family in name for family in (*families, *OTHER_SHAPE_DEPENDENT))
+
+
+def _plain(class_name: str) -> str:
+    return class_name.lower().replace("_", "")

@@ -1,7 +1,7 @@
-"""The learning rate schedules as functions, one each, under the names and with the parameters of Transformers.
+"""One function per learning rate schedule, with the names and the parameters of transformers.
 
-Each builds what `get_scheduler` builds under the schedule's name; the factors are explained in `schedules`. In all of
-them `last_epoch` is the index of the last update made, -1 in a new run.
+Each function calls `get_scheduler`. `schedule_factors` has the formulas and their sources. `num_warmup_steps` and
+`num_training_steps` are in optimizer steps. `last_epoch` is the index of the last step; -1 means a new run.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from .schedules import get_scheduler
 
 
 def get_constant_schedule(optimizer: Optimizer, last_epoch: int = -1) -> LRScheduler:
-    """Keep the learning rate."""
+    """Build a schedule with a constant learning rate."""
     return get_scheduler("constant", optimizer, last_epoch=last_epoch)
 
 
 def get_constant_schedule_with_warmup(optimizer: Optimizer, num_warmup_steps: int, last_epoch: int = -1) -> LRScheduler:
-    """Climb from 0 over `num_warmup_steps` updates, then stay."""
+    """Build a schedule with linear warmup, then a constant learning rate."""
     return get_scheduler("constant_with_warmup", optimizer, num_warmup_steps, last_epoch=last_epoch)
 
 
 def get_linear_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, last_epoch: int = -1
 ) -> LRScheduler:
-    """Climb from 0 over `num_warmup_steps` updates, then fall along a line to 0 at `num_training_steps`."""
+    """Build a schedule with linear warmup, then linear decay to 0 at `num_training_steps`."""
     return get_scheduler("linear", optimizer, num_warmup_steps, num_training_steps, last_epoch=last_epoch)
 
 
@@ -38,7 +38,7 @@ def get_cosine_schedule_with_warmup(
     num_cycles: float = 0.5,
     last_epoch: int = -1,
 ) -> LRScheduler:
-    """Climb from 0, then follow `num_cycles` waves of a cosine: half a wave falls to 0 once."""
+    """Build a schedule with linear warmup, then `num_cycles` waves of a cosine. Half a wave decays to 0 once."""
     return get_scheduler(
         "cosine", optimizer, num_warmup_steps, num_training_steps, num_cycles=num_cycles, last_epoch=last_epoch
     )
@@ -51,7 +51,7 @@ def get_cosine_with_hard_restarts_schedule_with_warmup(
     num_cycles: int = 1,
     last_epoch: int = -1,
 ) -> LRScheduler:
-    """Climb from 0, then fall to 0 along half a cosine, `num_cycles` times over."""
+    """Build a schedule with linear warmup, then `num_cycles` cosine decays from the peak to 0."""
     return get_scheduler(
         "cosine_with_restarts",
         optimizer,
@@ -70,10 +70,10 @@ def get_polynomial_decay_schedule_with_warmup(
     power: float = 1.0,
     last_epoch: int = -1,
 ) -> LRScheduler:
-    """Climb from 0, then fall as a power of what is left of the run to the learning rate `lr_end`.
+    """Build a schedule with linear warmup, then polynomial decay to the learning rate `lr_end`.
 
     Raises:
-        ArgumentError: `lr_end` is not below the optimizer's learning rate, once the schedule steps.
+        ArgumentError: `lr_end` is not below the learning rate of the optimizer.
     """
     return get_scheduler(
         "polynomial",
@@ -89,7 +89,7 @@ def get_polynomial_decay_schedule_with_warmup(
 def get_inverse_sqrt_schedule(
     optimizer: Optimizer, num_warmup_steps: int, timescale: int | None = None, last_epoch: int = -1
 ) -> LRScheduler:
-    """Climb from 0, then fall with the inverse square root of the update; `timescale` defaults to the warmup."""
+    """Build a schedule with linear warmup, then inverse square root decay. `timescale` defaults to the warmup."""
     return get_scheduler("inverse_sqrt", optimizer, num_warmup_steps, timescale=timescale, last_epoch=last_epoch)
 
 
@@ -102,10 +102,10 @@ def get_cosine_with_min_lr_schedule_with_warmup(
     min_lr: float | None = None,
     min_lr_rate: float | None = None,
 ) -> LRScheduler:
-    """Climb from 0, then fall along a cosine to `min_lr`, or to the share `min_lr_rate` of the learning rate.
+    """Build a schedule with linear warmup, then cosine decay to `min_lr`, or to `min_lr_rate` times the peak.
 
     Raises:
-        ArgumentError: neither or both of the two are given.
+        ArgumentError: Neither or both of `min_lr` and `min_lr_rate` are set.
     """
     return get_scheduler(
         "cosine_with_min_lr",
@@ -129,10 +129,10 @@ def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
     min_lr_rate: float | None = None,
     warmup_lr_rate: float | None = None,
 ) -> LRScheduler:
-    """The same, climbing from the share `warmup_lr_rate` of the learning rate rather than from 0.
+    """Build the same schedule with a warmup that starts at `warmup_lr_rate` times the peak instead of 0.
 
     Raises:
-        ArgumentError: neither or both of `min_lr` and `min_lr_rate` are given.
+        ArgumentError: Neither or both of `min_lr` and `min_lr_rate` are set.
     """
     return get_scheduler(
         "cosine_warmup_with_min_lr",
@@ -159,10 +159,12 @@ def get_wsd_schedule(
     num_cycles: float = 0.5,
     last_epoch: int = -1,
 ) -> LRScheduler:
-    """Climb, stay for `num_stable_steps` or what the others leave of the run, then fall over `num_decay_steps`.
+    """Build a schedule with warmup, a stable phase, then decay over `num_decay_steps`.
+
+    `num_stable_steps` defaults to the rest of the run.
 
     Raises:
-        ArgumentError: an unknown type, or neither `num_training_steps` nor `num_stable_steps`.
+        ArgumentError: A type is unknown, or neither `num_training_steps` nor `num_stable_steps` is set.
     """
     return get_scheduler(
         "warmup_stable_decay",
@@ -180,10 +182,10 @@ def get_wsd_schedule(
 
 
 def get_reduce_on_plateau_schedule(optimizer: Optimizer, **kwargs: Any) -> LRScheduler:
-    """Lower the learning rate when a metric stops improving; `kwargs` are those of torch's `ReduceLROnPlateau`."""
+    """Build torch's `ReduceLROnPlateau` with `kwargs`. It lowers the learning rate when a metric stops improving."""
     return get_scheduler("reduce_lr_on_plateau", optimizer, **kwargs)
 
 
 def get_greedy_schedule(optimizer: Optimizer, **kwargs: Any) -> LRScheduler:
-    """Raise the learning rate while a metric improves and lower it while not; `kwargs` are those of `GreedyLR`."""
+    """Build a `GreedyLR` with `kwargs`. It raises the learning rate while a metric improves, else lowers it."""
     return get_scheduler("greedy", optimizer, **kwargs)

@@ -19,7 +19,7 @@ from ..api.inputs import TrainerInputs
 from ..arguments import ALIASES, TrainingArguments
 from ..arguments._checks import fits, hints_of
 from ..arguments.cli.values import Unreadable, adapt
-from ..arguments.keywords import respelt
+from ..arguments.keywords import resolve_aliases
 from ..distributed.ranks import Ranks
 
 logger = logging.getLogger(__name__)
@@ -236,7 +236,7 @@ def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingA
     known = {field.name for field in fields(args) if field.init}
     hints = hints_of(type(args))
     written = {name: getattr(args, name) for name in args.given if name in known}
-    chosen = {name: _converted(name, value, hints[name]) for name, value in respelt(values, known).items()}
+    chosen = {name: _converted(name, value, hints[name]) for name, value in resolve_aliases(values, known).items()}
     return type(args)(**{**written, **chosen})
 
 

@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 
 from ...callbacks.model.ema import EMA
 from ...callbacks.optimizer.schedule_free import has_two_modes
-from ...callbacks.parallel.sharded_optimizer import looks_at_shape
 from ...callbacks.parallel.wrapping import trainable
+from ...engine.optim.registry import is_shape_dependent
 from ...engine.run import Run
 from ...events.errors import ArgumentError, nearest
 from .config import precision_of, stage_of
@@ -50,7 +50,7 @@ def check_optimizer(optimizer: Optimizer, config: dict[str, Any]) -> None:
     kind, stage = type(optimizer).__name__, stage_of(config)
     if stage == 0:
         return
-    why = BY_SHAPE if looks_at_shape(kind) else ""
+    why = BY_SHAPE if is_shape_dependent(kind) else ""
     if not why and has_two_modes(optimizer):
         why = "swaps the weights for evaluation and saving, which DeepSpeed does not see"
     if not why and isinstance(optimizer, torch.optim.Adagrad):
@@ -141,7 +141,7 @@ def _optimizer_problems(config: dict[str, Any], stage: int) -> Iterator[str]:
             "DeepSpeed's Muon builds parameter groups that a checkpoint cannot restore: set another "
             "`optimizer` in DeepSpeed's configuration, or leave the section out to use the optimizer of `optim`."
         )
-    elif stage > 0 and looks_at_shape(name):
+    elif stage > 0 and is_shape_dependent(name):
         yield f"{name} {BY_SHAPE}, and stage {stage} flattens the weights: use another optimizer, or stage 0."
     if stage > 0 and name.lower() == "adagrad" and "offload_optimizer" not in config["zero_optimization"]:
         yield "DeepSpeed rebuilds Adagrad with a single parameter group: use another optimizer, or stage 0."

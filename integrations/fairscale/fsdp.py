@@ -17,10 +17,10 @@ from ...callbacks.model.compile_model import Compile
 from ...callbacks.model.ema import EMA
 from ...callbacks.parallel.ddp import send_buffers, synchronise_last
 from ...callbacks.parallel.sharded_model import ShardedModel
-from ...callbacks.parallel.sharded_optimizer import looks_at_shape
 from ...callbacks.precision.half_evaluation import HalfEvaluation
 from ...callbacks.precision.mixed_precision import MixedPrecision
 from ...engine.arguments import TrainingArguments
+from ...engine.optim.registry import is_shape_dependent
 from ...engine.run import Run
 from ...engine.seams import load_model
 from ...events.errors import ArgumentError
@@ -193,7 +193,7 @@ def _require_cuda(device: torch.device) -> None:
 
 def _require_elementwise(kind: str) -> None:
     """Refuse an optimizer that gives other results on shards than on full weights."""
-    if looks_at_shape(kind):
+    if is_shape_dependent(kind):
         raise ArgumentError(
             f"{kind} depends on the shape of a weight, and with FairscaleFSDP each rank has a flat shard of it: use "
             "another optimizer, such as 'adamw_torch', or leave FairscaleFSDP out."

@@ -1,4 +1,4 @@
-"""wandb: hyperparameter search as a sweep of Weights & Biases."""
+"""Hyperparameter search as a sweep of Weights & Biases."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ OPTIONS = ("sweep_id", "project", "entity", "name", "metric")
 
 @dataclass
 class WandbSweep:
-    """Has a sweep choose the values of each trial, and reports each to the sweep's run of it."""
+    """Lets a sweep choose the values of each trial, and reports each trial to its run in the sweep."""
 
     def default_space(self, trial: Any) -> dict[str, Any]:
-        """Return a sweep over the learning rate, the epochs, the seed and the batch size."""
+        """Return a sweep over learning rate, epochs, seed and batch size."""
         return {
             "method": "random",
             "metric": {"name": "objective", "goal": "minimize"},
@@ -35,37 +35,37 @@ class WandbSweep:
         }
 
     def search(self, search: Search) -> BestRun:
-        """Start the sweep, or join the one of `sweep_id`; return the best of the trials that ran here."""
+        """Start a sweep, or join the sweep `sweep_id`. Return the best trial that ran in this process."""
         direction = search.single_direction("wandb")
         for option in search.options:
             if option not in OPTIONS:
                 raise ArgumentError(
-                    f"wandb takes no option {option!r}{nearest(option, OPTIONS)} It takes: {', '.join(OPTIONS)}."
+                    f"wandb has no option {option!r}{nearest(option, OPTIONS)} Its options: {', '.join(OPTIONS)}."
                 )
         options = dict(search.options)
-        where = {key: options[key] for key in ("project", "entity") if key in options}
+        location = {key: options[key] for key in ("project", "entity") if key in options}
         metric = options.get("metric", "eval/loss")
         sweep_id = options.get("sweep_id")
         if sweep_id is None:
             space = {**search.space(None), "metric": {"name": metric, "goal": direction}}
             if "name" in options:
                 space["name"] = options["name"]
-            sweep_id = wandb.sweep(space, **where)
+            sweep_id = wandb.sweep(space, **location)
         trials = _Trials(search)
-        wandb.agent(sweep_id, function=trials.run, count=search.n_trials, **where)
+        wandb.agent(sweep_id, function=trials.run, count=search.n_trials, **location)
         return trials.best(direction, sweep_id)
 
 
 @dataclass
 class _Trials:
-    """The trials of a sweep, which its agent asks for one after the other."""
+    """The trials of a sweep. The agent of the sweep runs them one after the other."""
 
     search: Search
     done: list[BestRun] = field(default_factory=list)
     failed: list[Exception] = field(default_factory=list)
 
     def run(self) -> None:
-        """Train one trial with the values that the sweep chose for it."""
+        """Train one trial with the values that the sweep chooses."""
         search = self.search
         with wandb.init() as session:
             config = dict(session.config)
@@ -80,27 +80,26 @@ class _Trials:
             reporter = ReportToTrial(report, search.compute_objective, name, config)
             filters = {"stage": Stage.REPORT, "on_error": "warn"}
             reporting = replace(search, functions={**search.functions, "sweep": ("on_log", log, filters)})
-            # The sweep has a run for the trial already; the tracker of `report_to` would open another.
+            # The sweep already has a run for the trial. The wandb tracker of `report_to` would start another one.
             others = [tracker for tracker in search.args.trackers if tracker != "wandb"]
             try:
                 objective = reporting.objective_of(config, name, {"report_to": others, **config}, reporter)
             except Exception as error:
-                note(error, f"This was trial {session.id} of the search, with {config}.")
+                note(error, f"This is trial {session.id} of the search, with {config}.")
                 self.failed.append(error)
-                raise  # the sweep's record of the trial says so; its agent goes on
+                raise  # wandb marks the trial as failed, and the agent continues
             session.summary["objective"] = objective
             self.done.append(BestRun(session.id, objective, config))
 
     def best(self, direction: str, sweep_id: str) -> BestRun:
-        """Return the best trial that was completed."""
+        """Return the best completed trial."""
         if not self.done:
-            raise TrainbusError("No trial of the search was completed, so there is no best one.") from (
-                self.failed[0] if self.failed else None
-            )
+            message = "The search has no best trial, because no trial completed. Read the errors of the trials above."
+            raise TrainbusError(message) from (self.failed[0] if self.failed else None)
         best = (min if direction == "minimize" else max)(self.done, key=lambda run: run.objective)
         return best._replace(run_summary=sweep_id)
 
 
 def _in_sections(key: str) -> str:
-    """Return `eval_loss` as `eval/loss`, and training values under `train/`, as sweeps name their metric."""
+    """Return `eval/loss` for `eval_loss`, and `train/` before training values. Sweeps name their metric so."""
     return key.replace("_", "/", 1) if key.startswith(("eval_", "test_")) else f"train/{key}"

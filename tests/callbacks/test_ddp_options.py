@@ -47,7 +47,7 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any], said: str):
 
 @pytest.mark.usefixtures("one_of_two")
 def test_a_static_graph_goes_with_whole_steps_only(tmp_path: Path):
-    with pytest.raises(ArgumentError, match="`ddp_static_graph=True` goes with steps of one batch"):
+    with pytest.raises(ArgumentError, match="`ddp_static_graph=True` needs one batch per step"):
         TrainingArguments(str(tmp_path), use_cpu=True, ddp_static_graph=True, gradient_accumulation_steps=2)
 
 

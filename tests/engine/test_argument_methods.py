@@ -138,8 +138,8 @@ def test_a_misspelt_name_hides_no_wrong_value() -> None:
         "4 problems:",
         "  - `learning_rte` is not an argument; did you mean 'learning_rate'?",
         "  - `eval_strategy` is 'epochs'; did you mean 'epoch'? Known: 'no', 'steps', 'epoch'.",
-        "  - `learning_rate` is -1; give a finite number, 0 or more.",
-        "  - `warmup_ratio` is 3; give a share of the run in [0, 1].",
+        "  - `learning_rate` is -1; set it to a finite number, 0 or more.",
+        "  - `warmup_ratio` is 3; set it to a fraction of the run in [0, 1].",
     ]
 
 

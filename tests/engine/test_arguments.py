@@ -19,7 +19,7 @@ from trainbus import Trainer
 from trainbus.engine.arguments import ALIASES, OPTIMIZERS, SCHEDULES, IntervalStrategy, SaveStrategy, TrainingArguments
 from trainbus.engine.arguments._base import Group, default_of
 from trainbus.engine.arguments._names import OptimizerNames, SchedulerType
-from trainbus.engine.arguments.unsupported import ARGUMENTS, VALUES
+from trainbus.engine.arguments.unsupported import unsupported_arguments, unsupported_values
 from trainbus.events.errors import ArgumentError
 
 FIELDS = {field.name: field for field in dataclasses.fields(TrainingArguments)}
@@ -31,6 +31,8 @@ OURS_ALONE = {
     *("max_time", "on_save_error", "async_save", "max_shard_size", "resume_partial"),
 }
 """Fields that Transformers 5.23 does not have: those it once had, those of PaddleNLP, and those of nobody else."""
+
+ARGUMENTS, VALUES = unsupported_arguments(), unsupported_values()
 
 THEIRS_ALONE = set(ARGUMENTS)
 """Fields of Transformers that are unknown here, under any name."""
@@ -298,8 +300,8 @@ def test_another_name_says_what_it_said_elsewhere(other, value, name, expected):
     assert getattr(args, name) == expected
 
 
-def test_names_without_effect_are_taken_with_the_values_that_have_none():
-    with pytest.warns(FutureWarning, match="`fp16_backend` has nothing left to choose; leave it out") as caught:
+def test_aliases_without_effect_warn():
+    with pytest.warns(FutureWarning, match="`fp16_backend` has no effect; remove it") as caught:
         args = TrainingArguments(fp16_backend="auto", save_safetensors=True, use_legacy_prediction_loop=False)
     assert len(caught) == 1
     assert args == TrainingArguments()
@@ -320,23 +322,23 @@ def test_values_of_other_names_are_checked(name, value, takes):
 
 
 @pytest.mark.parametrize(("name", "value"), VALUES, ids=str)
-def test_a_value_that_is_left_out_is_refused_with_what_to_do_instead(name, value, tmp_path):
+def test_unsupported_value_raises_with_an_alternative(name, value, tmp_path):
     remedy = re.escape(VALUES[name, value])
     with pytest.raises(ArgumentError, match=rf"{name}.*{value}.*{remedy}"):
         Trainer(nn.Linear(2, 2), TrainingArguments(str(tmp_path), use_cpu=True, **{name: value}))
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_an_argument_that_is_left_out_is_refused_with_what_to_do_instead(name):
+def test_unsupported_argument_raises_with_an_alternative(name):
     assert ARGUMENTS[name] in refused(**{name: object()})
     assert TrainingArguments(**{name: None}) == TrainingArguments()
 
 
 def test_a_contradiction_shows_what_was_written():
     message = refused(adafactor=True, optim="sgd", device="gpu", use_cpu=True)
-    assert "`adafactor` is True, but `optim` is 'sgd'; give `optim` only." in message
-    assert "`device` is 'gpu', but `use_cpu` is True; give `use_cpu` only." in message
-    assert "`no_cuda` is True, but `device` is 'gpu'; give `use_cpu` only." in refused(device="gpu", no_cuda=True)
+    assert "`adafactor` is True, but `optim` is 'sgd'; set only `optim`." in message
+    assert "`device` is 'gpu', but `use_cpu` is True; set only `use_cpu`." in message
+    assert "`no_cuda` is True, but `device` is 'gpu'; set only `use_cpu`." in refused(device="gpu", no_cuda=True)
 
 
 def test_only_the_output_folder_goes_by_position():
@@ -510,13 +512,13 @@ def test_a_file_is_read_where_one_may_stand(tmp_path):
         ),
         ({"fsdp": True, "deepspeed": {"zero": 1}}, "`fsdp=True` and `deepspeed="),
         ({"bf16_full_eval": True, "fp16_full_eval": True}, "`bf16_full_eval` and `fp16_full_eval` are both True"),
-        ({"liger_kernel_config": {"rope": True}}, "`liger_kernel_config` is given, and `use_liger_kernel` is False"),
+        ({"liger_kernel_config": {"rope": True}}, "`liger_kernel_config` is set, and `use_liger_kernel` is False"),
         ({"sharding": "stag2 offload"}, "`sharding` is 'stag2 offload'; did you mean 'stage2'?"),
         ({"torch_compile_backend": "inducter"}, "did you mean 'inductor'?"),
     ],
     ids=str,
 )
-def test_what_does_not_go_together_is_said(values, said):
+def test_conflicting_arguments_raise(values, said):
     message = refused(**values)
     assert said in message
     assert "\n" not in message

@@ -159,7 +159,7 @@ WRONG: dict[str, tuple[Callable[[Path], None], type[TrainbusError], list[str]]] 
     "negative logging steps": (
         make(args={"logging_steps": -1}),
         ArgumentError,
-        ["`logging_steps` is -1", "whole steps, or a share"],
+        ["`logging_steps` is -1", "whole number of steps, or to a fraction"],
     ),
     "evaluations without an eval dataset": (
         make(args={"eval_strategy": "epoch"}),

@@ -18,17 +18,17 @@ def nothing_launched(monkeypatch: pytest.MonkeyPatch):
     ("found", "said"),
     [
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 and no RANK"),
-        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK=2 and WORLD_SIZE=2: they are counted from 0"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK=2 and WORLD_SIZE=2, and ranks count from 0 to 1"),
         ({"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "4"}, "LOCAL_RANK=4 and WORLD_SIZE=2"),
-        ({"WORLD_SIZE": "0", "RANK": "0"}, "WORLD_SIZE='0', which is no number of 1 or more"),
-        ({"WORLD_SIZE": "two", "RANK": "0"}, "WORLD_SIZE='two', which is no number"),
-        ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK='-1', which is no number of 0 or more"),
+        ({"WORLD_SIZE": "0", "RANK": "0"}, "WORLD_SIZE='0', which is not a number of 1 or more"),
+        ({"WORLD_SIZE": "two", "RANK": "0"}, "WORLD_SIZE='two', which is not a number of 1 or more"),
+        ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK='-1', which is not a number of 0 or more"),
     ],
 )
-def test_an_environment_that_cannot_be_is_refused(found: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch):
+def test_invalid_launcher_environment_raises(found: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch):
     for name, value in found.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ArgumentError, match=f"{said}.*start the program with a launcher, as torchrun"):
+    with pytest.raises(ArgumentError, match=f"{said}.*start the program with a launcher, such as torchrun"):
         TrainingArguments("out", use_cpu=True)
 
 

@@ -17,7 +17,7 @@ from transformers.trainer_utils import check_target_module_exists
 
 import trainbus
 from trainbus.engine.optim.build import build_optimizer, parameter_groups
-from trainbus.engine.optim.galore_apollo import is_target, low_rank_groups
+from trainbus.engine.optim.galore_apollo import is_target, projected_groups
 from trainbus.events import ArgumentError
 
 
@@ -34,7 +34,7 @@ def split(targets, model=None):
     """Return the names in the two groups."""
     model = Net() if model is None else model
     names = {parameter: name for name, parameter in model.named_parameters()}
-    plain, projected = low_rank_groups(model, targets, {"rank": 2})
+    plain, projected = projected_groups(model, targets, {"rank": 2})
     assert set(plain) == {"params"}
     assert projected.pop("rank") == 2
     return [[names[parameter] for parameter in group["params"]] for group in (plain, projected)]
@@ -71,23 +71,23 @@ def test_frozen_weights_are_counted_too():
 
 
 @pytest.mark.parametrize("targets", [None, "", []])
-def test_no_targets_are_refused_with_what_to_write(targets):
-    with pytest.raises(ArgumentError, match="optim_target_modules='all-linear', parts of their names"):
-        low_rank_groups(Net(), targets, {})
+def test_missing_targets_raise_with_a_remedy(targets):
+    with pytest.raises(ArgumentError, match=r"need optim_target_modules, .* Give 'all-linear', parts of layer names"):
+        projected_groups(Net(), targets, {})
 
 
-def test_targets_that_name_nothing_are_refused_with_the_nearest():
+def test_unmatched_targets_raise_with_the_nearest_name():
     with pytest.raises(ArgumentError, match=r"no linear layer of Net; did you mean 'query'\? Its linear.*attn\.query,"):
-        low_rank_groups(Net(), ["querry"], {})
+        projected_groups(Net(), ["querry"], {})
     with pytest.raises(ArgumentError, match="of Embedding, which has none"):
-        low_rank_groups(nn.Embedding(2, 2), "all-linear", {})
-    with pytest.raises(ArgumentError, match=r"'\(attn', which is no part of a name and no regular expression"):
-        low_rank_groups(Net(), "(attn", {})
+        projected_groups(nn.Embedding(2, 2), "all-linear", {})
+    with pytest.raises(ArgumentError, match=r"'\(attn' is neither a part of a layer name nor a regular expression"):
+        projected_groups(Net(), "(attn", {})
 
 
-def test_a_layer_that_is_named_and_not_linear_is_warned_of(caplog):
+def test_named_layers_that_are_not_linear_warn(caplog):
     assert split(["attn", "embed"])[1] == ["attn.query.weight", "attn.value.weight"]
-    assert "names embed, attn_norm, which are no nn.Linear" in caplog.text
+    assert "names layers that are not nn.Linear and are not projected: embed, attn_norm." in caplog.text
     caplog.clear()
     split(".*")
     assert not caplog.records, "an expression matches more than it means"
@@ -155,7 +155,7 @@ def test_resumes_to_the_weights_of_an_unbroken_run(case, packages, tmp_path):
     assert same_weights(weights(resumed.model), weights(unbroken.model))
 
 
-def test_a_weight_decay_that_has_no_effect_is_warned_of(packages, caplog):
+def test_ignored_weight_decay_warns(packages, caplog):
     model = Net()
     with caplog.at_level(logging.WARNING):
         build_optimizer("galore_adamw", parameter_groups(model, 0.1), lr=0.1, model=model, target_modules="all-linear")
@@ -168,4 +168,4 @@ def test_a_weight_decay_that_has_no_effect_is_warned_of(packages, caplog):
             model=model,
             target_modules="all-linear",
         )
-    assert "leaves weight_decay=0.1 out" in caplog.text
+    assert "ignores weight_decay=0.1" in caplog.text

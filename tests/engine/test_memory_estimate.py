@@ -169,8 +169,8 @@ def test_the_states_are_those_that_the_optimizer_makes(name):
 
 
 def test_every_optimizer_that_can_be_built_has_its_states_here():
-    rank_counts = {name for name, recipe in OPTIMIZERS.items() if recipe.low_rank}
-    assert set(STATES) == {name for name, recipe in OPTIMIZERS.items() if not recipe.refused} - rank_counts
+    rank_counts = {name for name, recipe in OPTIMIZERS.items() if recipe.projection}
+    assert set(STATES) == {name for name, recipe in OPTIMIZERS.items() if not recipe.unsupported} - rank_counts
 
 
 # What is recommended.

@@ -484,8 +484,10 @@ def test_unknown_flags_are_refused_at_once_with_the_nearest(complaint):
         "  - `--max-seq-lenght` is not a flag; did you mean '--max-seq-length'?\n"
         "  - `--zzz` is not a flag."
     )
-    assert complaint(DataArguments, "--dataset", "a", "b") == "'b' belongs to no flag."
-    assert complaint(DataArguments, "--dataset", "a", "b.json").endswith("; a configuration file comes first.")
+    assert complaint(DataArguments, "--dataset", "a", "b") == "'b' belongs to no flag; remove it."
+    assert complaint(DataArguments, "--dataset", "a", "b.json").endswith(
+        "belongs to no flag; write a configuration file first."
+    )
 
 
 def test_abbreviations_are_refused_with_the_whole_flag(complaint):
@@ -517,7 +519,7 @@ def test_everything_wrong_is_shown_together(complaint, tmp_path):
 
 def test_what_training_arguments_refuse_is_shown_as_text(complaint):
     message = complaint(TrainingArguments, "--fp16", "--bf16", "--learning_rate", "-1")
-    assert message.startswith("2 problems:\n  - `learning_rate` is -1.0; give")
+    assert message.startswith("2 problems:\n  - `learning_rate` is -1.0; set it to a finite number")
     assert "`bf16` and `fp16` are both True" in message
 
 
@@ -630,16 +632,16 @@ def test_training_arguments_check_what_a_dictionary_gives_them_as_in_a_call():
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.json", "{", "cannot be read: Expecting property name"),
-        ("a.json", "[1]", "holds a list; it must map"),
+        ("a.json", "{", "cannot be parsed (Expecting property name"),
+        ("a.json", "[1]", "contains a list. Write a mapping"),
         ("a.json", '{"data": 1}', "`data` is not an argument"),
-        ("a.yaml", "a: [", "cannot be read: while parsing"),
-        ("a.yaml", "- 1", "holds a list"),
+        ("a.yaml", "a: [", "cannot be parsed (while parsing"),
+        ("a.yaml", "- 1", "contains a list"),
         ("b.json", None, "No such file"),
         ("b.yaml", None, "No such file"),
     ],
 )
-def test_a_file_that_is_wrong_is_named(tmp_path, complaint, name, text, message):
+def test_invalid_file_is_named(tmp_path, complaint, name, text, message):
     pytest.importorskip("yaml")
     path = tmp_path / name
     if text is not None:
@@ -695,9 +697,9 @@ def sections(text):
 def test_the_help_has_a_section_for_each_group_of_arguments(wide):
     shown = sections(helped(Extended, DataArguments, ModelArguments))
     assert next(iter(shown)) in ("options", "optional arguments")
-    assert shown["How long the run is"] == ["--num_train_epochs", "--max_steps", "--max_time"]
-    assert shown["Where the run writes"] == ["--output_dir"]
-    assert "--learning_rate" in shown["How gradients become an update of the weights"]
+    assert shown["The length of the run, in epochs or in steps"] == ["--num_train_epochs", "--max_steps", "--max_time"]
+    assert shown["The output folder"] == ["--output_dir"]
+    assert "--learning_rate" in shown["The optimizer, weight decay, gradient clipping and label smoothing"]
     assert shown["Extended"] == ["--temperature"]
     assert shown["DataArguments"] == ["--dataset", "--max_seq_length"]
     groups = [base for base in TrainingArguments.__bases__ if issubclass(base, Group)]
@@ -712,7 +714,7 @@ def test_the_help_shows_type_text_and_default_of_each_flag(wide):
         "usage: train.py [config.json|.yaml|.args] --model_name_or_path str --heads int [--flag value ...]",
         "DataArguments: What the script reads. --dataset str The dataset to use, 100% of it. (default: none)",
         "--max_seq_length int Tokens, at most; 128 if left out. (default: 128)",
-        "--learning_rate float Step size of the optimizer at its peak",
+        "--learning_rate float Peak learning rate of the optimizer.",
         "(default: 5e-05)",
         "--fp16 [bool] ",
         "(one of: no, steps, epoch; default: no)",

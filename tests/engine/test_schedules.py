@@ -242,17 +242,17 @@ def test_an_unknown_name_lists_the_known_and_the_nearest():
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_an_unknown_setting_names_the_schedule_and_its_settings(name):
-    with pytest.raises(ArgumentError, match=f"{name!r} has no setting 'num_cycle'") as caught:
+def test_unknown_option_raises_with_the_known_options(name):
+    with pytest.raises(ArgumentError, match=f"{name!r} has no option 'num_cycle'") as caught:
         get_scheduler(name, make_optimizer(), 0, 1, num_cycle=1)
     for setting in accepted_kwargs(name):
         assert setting in str(caught.value)
 
 
-def test_settings_that_the_trainer_fills_in_are_not_the_users():
+def test_options_of_get_scheduler_are_not_user_options():
     assert accepted_kwargs("polynomial") == ("lr_end", "power", "last_epoch")
     assert "optimizer" not in accepted_kwargs("greedy")
-    with pytest.raises(ArgumentError, match="no setting 'lr_init'"):
+    with pytest.raises(ArgumentError, match="no option 'lr_init'"):
         get_scheduler("polynomial", make_optimizer(), 0, 1, lr_init=1.0)
 
 
@@ -261,22 +261,22 @@ def test_settings_that_the_trainer_fills_in_are_not_the_users():
     [
         ("linear", (None, 10), {}, "needs num_warmup_steps"),
         ("linear", (1, None), {}, "needs num_training_steps"),
-        ("warmup_stable_decay", (1, 10), {}, "needs num_decay_steps, passed as lr_scheduler_kwargs"),
+        ("warmup_stable_decay", (1, 10), {}, "needs num_decay_steps. Set it in lr_scheduler_kwargs"),
         ("warmup_stable_decay", (1, None), {"num_decay_steps": 1}, "num_training_steps or num_stable_steps"),
         ("warmup_stable_decay", (1, 9), {"num_decay_steps": 1, "decay_type": "sqrt"}, "decay_type='sqrt'"),
         ("warmup_stable_decay", (1, 9), {"num_decay_steps": 1, "warmup_type": "x"}, "warmup_type='x'"),
-        ("polynomial", (1, 10), {"lr_end": 0.1}, "lr_end=0.1 must be below the learning rate, which is 5e-05"),
-        ("inverse_sqrt", (1, 10), {"timescale": 0}, "timescale=0 must be positive"),
+        ("polynomial", (1, 10), {"lr_end": 0.1}, "lr_end=0.1 is not below the learning rate 5e-05"),
+        ("inverse_sqrt", (1, 10), {"timescale": 0}, "timescale=0 is not positive"),
         ("cosine_with_min_lr", (1, 10), {}, "got neither"),
         ("cosine_with_min_lr", (1, 10), {"min_lr": 1e-6, "min_lr_rate": 0.1}, "got both"),
         ("cosine_warmup_with_min_lr", (1, 10), {}, "got neither"),
-        ("greedy", (), {"factor": 1.0}, "factor=1.0 must be below 1"),
+        ("greedy", (), {"factor": 1.0}, "factor=1.0 is not below 1"),
         ("greedy", (), {"mode": "up"}, "mode='up'"),
         ("greedy", (), {"threshold_mode": "x"}, "threshold_mode='x'"),
         ("greedy", (), {"min_lr": [0.1]}, "min_lr has 1 values for 2 parameter groups"),
     ],
 )
-def test_impossible_settings_are_refused_when_the_schedule_is_built(name, steps, kwargs, message):
+def test_invalid_options_raise_when_the_schedule_is_built(name, steps, kwargs, message):
     with pytest.raises(ArgumentError, match=message):
         get_scheduler(name, make_optimizer(), *steps, **kwargs)
 
@@ -294,6 +294,6 @@ def test_greedy_prints_its_moves_when_asked(capsys):
     assert "learning rate of group 0" in capsys.readouterr().out
 
 
-def test_greedy_refuses_what_is_no_optimizer():
+def test_greedy_raises_without_an_optimizer():
     with pytest.raises(TypeError, match="list is not an Optimizer"):
         GreedyLR([])

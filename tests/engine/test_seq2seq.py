@@ -296,7 +296,7 @@ def test_each_new_model_gets_a_copy_of_the_generation_config(tmp_path: Path):
     ("config", "message"),
     [
         ("nowhere/at/all", "nowhere/at/all"),
-        (3, "give a `GenerationConfig`"),
+        (3, "set it to a `GenerationConfig`"),
         (
             Fresh(lambda: transformers.GenerationConfig(num_beams=1, early_stopping=True)),
             "generation config is not valid",
@@ -343,7 +343,7 @@ def test_any_model_with_generate_works(tmp_path: Path):
         ({"generation_num_beams": -1}, "generation_num_beams"),
         ({"predict_with_generate": "yes"}, "it takes bool"),
         ({"predict_with_generat": True}, "did you mean 'predict_with_generate'"),
-        ({"sortish_sampler": True, "train_sampling_strategy": "sequential"}, "give one of the two"),
+        ({"sortish_sampler": True, "train_sampling_strategy": "sequential"}, "remove one of the two"),
     ],
 )
 def test_invalid_arguments_raise(tmp_path: Path, args: dict[str, Any], message: str):

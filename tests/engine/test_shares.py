@@ -188,14 +188,14 @@ def test_stream_loader_counts_the_batches_of_its_rank():
     ("key", "remedy"),
     [
         ("split_batches", "divide `per_device_train_batch_size`"),
-        ("dispatch_batches", "each process reads the data"),
-        ("even_batches", "leave the others waiting"),
+        ("dispatch_batches", "every process reads the data"),
+        ("even_batches", "would block the others"),
         ("use_seedable_sampler", "follows from the seed"),
     ],
 )
 def test_unsupported_accelerator_options_raise_with_a_remedy(key: str, remedy: str):
     value = key in ("split_batches", "dispatch_batches")
-    with pytest.raises(ArgumentError, match=f"has {key}={value}, which is not to be had here; .*{remedy}"):
+    with pytest.raises(ArgumentError, match=f"has {key}={value}, which is not supported; .*{remedy}"):
         TrainingArguments(accelerator_config={key: value})
 
 

@@ -215,7 +215,7 @@ def test_a_single_process_is_refused():
         ({"sharded_ddp": "zero_dp_3 fairscle"}, "did you mean 'fairscale'?"),
         (
             {"sharded_ddp": "zero_dp_3 fairscale", "bf16": True},
-            "not supported with bf16; leave the word 'fairscale' out",
+            "does not work with `bf16`; remove the word 'fairscale'",
         ),
         ({"sharded_ddp": "zero_dp_3 fairscale", "sharding_degree": 2}, "remove the word 'fairscale'"),
         ({"sharded_ddp": "zero_dp_3 fairscale", "fsdp": True}, "select different sharding strategies"),

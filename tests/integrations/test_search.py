@@ -371,8 +371,8 @@ def test_a_pruned_trial_is_closed_and_the_study_goes_on(tmp_path):
     assert [trial.intermediate_values.keys() for trial in best.run_summary.trials] == [{5}, {5}, {5, 10}]
 
 
-def test_where_none_is_completed_the_error_says_what_became_of_each(tmp_path):
-    with pytest.raises(TrainbusError, match=r"No trial .* \(0: pruned, 1: pruned\)"):
+def test_search_without_completed_trial_lists_the_trial_states(tmp_path):
+    with pytest.raises(TrainbusError, match=r"no best trial, because no trial completed \(0: pruned, 1: pruned\)"):
         search(searcher(tmp_path), n_trials=2, pruner=PruneFirst(2))
 
 
@@ -644,7 +644,7 @@ def test_a_sweep_of_wandb_hears_what_each_trial_logs(tmp_path, sweeps):
     assert {session.finished for session in sweeps.sessions} == {"finished"}
 
 
-def test_a_sweep_that_exists_is_joined_and_its_failures_are_told(tmp_path, sweeps):
+def test_search_joins_an_existing_sweep_and_reports_failures(tmp_path, sweeps):
     built = failing(searcher(tmp_path), "id1", RuntimeError("as planned"))
     best = built.hyperparameter_search(backend="wandb", n_trials=2, sweep_id="there", direction="maximize")
     assert sweeps.sweeps == []
@@ -653,6 +653,6 @@ def test_a_sweep_that_exists_is_joined_and_its_failures_are_told(tmp_path, sweep
     with pytest.raises(ArgumentError, match="'projct'; did you mean 'project'"):
         built.hyperparameter_search(backend="wandb", projct="demo")
     sweeps.configs, sweeps.sessions = [{"learning_rat": 1.0}], []
-    with pytest.raises(TrainbusError, match="No trial") as caught:
+    with pytest.raises(TrainbusError, match="no best trial, because no trial completed") as caught:
         built.hyperparameter_search(backend="wandb", n_trials=1)
     assert "did you mean 'learning_rate'" in str(caught.value.__cause__)

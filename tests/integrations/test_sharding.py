@@ -342,7 +342,7 @@ def test_a_file_is_as_good_as_a_dict(tmp_path):
             "`--sharded_ddp zero_dp_2` is not compatible with `--sharded_ddp zero_dp_3`",
         ),
         ({"sharded_ddp": "zero_dp3"}, "did you mean 'zero_dp_3'?"),
-        ({"sharded_ddp": "simple", "bf16": True}, "not supported with bf16; give `sharding='stage1'`"),
+        ({"sharded_ddp": "simple", "bf16": True}, "does not work with `bf16`; use `sharding='stage1'`"),
         ({"sharded_ddp": "simple", "sharding_degree": 2}, "shards over all ranks"),
         ({"sharded_ddp": "simple", "deepspeed": {"a": 1}}, "select different sharding strategies"),
         ({"sharded_ddp": "zero_dp_2", "fsdp": True}, "select different sharding strategies"),

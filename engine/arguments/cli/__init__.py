@@ -1,1 +1,1 @@
-"""The command-line parser: flags, configuration files and dictionaries become dataclasses."""
+"""The command line: flags and configuration files become dataclasses."""

@@ -1,4 +1,4 @@
-"""What a field of a dataclass is on the command line: its flags, its help, the values it takes."""
+"""Fields of dataclasses as command-line arguments: flags, help texts and values."""
 
 from __future__ import annotations
 
@@ -11,64 +11,64 @@ from typing import Any, get_type_hints
 from ....events.errors import ArgumentError
 from .. import ALIASES, TrainingArguments
 from .._base import Group, default_of
-from ..keywords import Spelling
+from ..keywords import AliasMeta
 from .values import SEVERAL, Unreadable, adapt, among, choices_of, kind_of, members_of, read, shown_type, shown_value
 
 
 @dataclass(frozen=True)
 class Argument:
-    """A field of a dataclass as the command line has it."""
+    """A field of a dataclass on the command line."""
 
     owner: type[Any]
     field: Field[Any]
     hint: Any
-    other_names: tuple[str, ...] = ()
-    """What else its dataclass calls it, and translates itself."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the field, which its dataclass translates itself."""
     is_hidden: bool = False
-    """Whether the help leaves it out: it is a name of earlier trainers, with values that the argument has not."""
+    """Whether `--help` omits it. True for aliases of older trainers that have values of their own."""
 
     @property
     def name(self) -> str:
-        """The field's name."""
+        """Name of the field."""
         return self.field.name
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every key its value may have."""
-        return (self.name, *self.other_names)
+        """All names of the field: its own and its aliases."""
+        return (self.name, *self.aliases)
 
     @property
     def default(self) -> Any:
-        """The field's default; `dataclasses.MISSING` if there is none."""
+        """Default of the field; `dataclasses.MISSING` if it is required."""
         return default_of(self.field)
 
     @property
     def is_required(self) -> bool:
-        """Whether it must be given."""
+        """Whether the field has no default."""
         return self.default is MISSING
 
     @property
     def is_switch(self) -> bool:
-        """Whether it is a bool without a default: on a command line, it is off unless given."""
+        """Whether it is a bool without a default. On a command line it is then False unless its flag is given."""
         return self.is_required and self.hint is bool
 
     @property
     def flags(self) -> list[str]:
-        """Its own flag, and those that the field's metadata has as aliases."""
-        aliases = self.field.metadata.get("aliases", ())
-        return [f"--{self.name}", *([aliases] if isinstance(aliases, str) else aliases)]
+        """The flag of the field, and the flags in its metadata under `aliases`."""
+        others = self.field.metadata.get("aliases", ())
+        return [f"--{self.name}", *([others] if isinstance(others, str) else others)]
 
     @property
     def section(self) -> type[Any]:
-        """The class under whose title the help shows it: the group of arguments that declares it, if one does."""
+        """The class whose section of `--help` shows it: the group that declares it, else its dataclass."""
         family = reversed(self.owner.__mro__)
         declaring = (cls for cls in family if self.name in vars(cls).get("__dataclass_fields__", {}))
         declares = next(declaring, self.owner)
         return declares if issubclass(declares, Group) else self.owner
 
     @property
-    def shape(self) -> dict[str, Any]:
-        """How many words follow its flag, in the terms of `argparse`."""
+    def nargs(self) -> dict[str, Any]:
+        """How many words follow the flag: keywords for `argparse`."""
         members = members_of(self.hint)
         if any(kind_of(member) in SEVERAL for member in members):
             return {"nargs": "*"}
@@ -76,12 +76,12 @@ class Argument:
 
     @property
     def metavar(self) -> str:
-        """What the help puts after the flag."""
+        """The placeholder after the flag in `--help`."""
         return str(self.field.metadata.get("metavar") or shown_type(self.hint))
 
     @property
     def help(self) -> str:
-        """The field's help, the values there are, and the default; in the terms of `argparse`, which reads `%`."""
+        """The help text of the field with its choices and its default. `%` is escaped for `argparse`."""
         known = self.field.metadata.get("choices") or [word for m in members_of(self.hint) for word in choices_of(m)]
         notes = [f"one of: {', '.join(map(shown_value, known))}"] if known else []
         default = "false" if self.is_switch else shown_value(self.default)
@@ -93,19 +93,27 @@ class Argument:
 
     @property
     def _checks_itself(self) -> bool:
-        """Whether its dataclass checks the value, and can say more about it than the type does."""
+        """Whether the dataclass checks the value itself. Its errors then say more than the type does."""
         return self.section in TrainingArguments.__mro__
 
     def read(self, words: Sequence[str]) -> Any:
-        """Return what the `words` after its flag mean, or raise `Unreadable`."""
+        """Return the value of the words after the flag.
+
+        Raises:
+            Unreadable: The words are not a value of the field.
+        """
         if [self.default] == [*words]:
-            return self.default  # 'none', where it is a name
+            return self.default  # the string 'none', for fields such as report_to
         if not words and bool in members_of(self.hint):
             return True  # a bare flag
         return self._checked(read(words, self.hint))
 
-    def adapt(self, value: Any) -> Any:
-        """Return what a `value` from a file means, or raise `Unreadable`."""
+    def convert(self, value: Any) -> Any:
+        """Return a value from a configuration file, converted to the type of the field.
+
+        Raises:
+            Unreadable: The value is not a value of the field.
+        """
         try:
             return self._checked(adapt(value, self.hint))
         except Unreadable:
@@ -119,38 +127,38 @@ class Argument:
 
 
 def arguments_of(classes: Sequence[type[Any]]) -> list[Argument]:
-    """Return the arguments of all `classes`, and the other names of those that have values of their own.
+    """Return the arguments of all classes, and hidden arguments for aliases with values of their own.
 
-    A name that one of the classes has as a field is no other name of an argument.
+    A field of any class overrides an alias with the same name.
 
     Raises:
-        ArgumentError: if one is no dataclass, or has an annotation that cannot be resolved.
+        ArgumentError: A class is not a dataclass, or has an annotation that cannot be resolved.
     """
     found = [argument for cls in classes for argument in _fields_of(cls)]
     free = sorted(ALIASES.keys() - {argument.name for argument in found})
     same = [name for name in free if not ALIASES[name].values]
     named = [
-        replace(argument, other_names=tuple(name for name in same if ALIASES[name].new == argument.name))
-        if isinstance(argument.owner, Spelling)
+        replace(argument, aliases=tuple(name for name in same if ALIASES[name].new == argument.name))
+        if isinstance(argument.owner, AliasMeta)
         else argument
         for argument in found
     ]
-    translating = next((cls for cls in classes if isinstance(cls, Spelling)), None)
+    translating = next((cls for cls in classes if isinstance(cls, AliasMeta)), None)
     own = [] if translating is None else [_hidden(translating, name) for name in free if ALIASES[name].values]
     return [*named, *own]
 
 
 def heading(section: type[Any]) -> tuple[str, str | None]:
-    """Return title and description of a section of the help, from the class it is about."""
+    """Return title and description of the `--help` section of a class. The title of a group is its first sentence."""
     doc = inspect.cleandoc(section.__doc__ or "").partition("\n")[0]
     if issubclass(section, Group) and section in TrainingArguments.__mro__:
         return re.split(r"[.:](?: |$)", doc)[0], None
-    is_generated = doc.startswith(f"{section.__name__}(")  # `@dataclass` writes one where there is none
+    is_generated = doc.startswith(f"{section.__name__}(")  # `@dataclass` writes a docstring if there is none
     return getattr(section, "_argument_group_name", section.__name__), doc if doc and not is_generated else None
 
 
 def _hidden(owner: type[Any], name: str) -> Argument:
-    """Return the argument that reads another name's own values, for `owner` to translate."""
+    """Return a hidden argument for an alias with values of its own. `owner` translates it."""
     made: Any = field(default=None)
     made.name = name
     return Argument(owner, made, bool if True in ALIASES[name].values else str, is_hidden=True)
@@ -158,7 +166,7 @@ def _hidden(owner: type[Any], name: str) -> Argument:
 
 def _fields_of(cls: type[Any]) -> Iterator[Argument]:
     if not (isinstance(cls, type) and is_dataclass(cls)):
-        raise ArgumentError(f"{cls!r} is not a dataclass; give classes decorated with `@dataclass`.")
+        raise ArgumentError(f"{cls!r} is not a dataclass; pass classes decorated with `@dataclass`.")
     try:
         hints = get_type_hints(cls)
     except NameError as error:
@@ -169,4 +177,4 @@ def _fields_of(cls: type[Any]) -> Iterator[Argument]:
     for each in fields(cls):
         if each.init:
             hint = hints[each.name]
-            yield Argument(cls, each, hint | None if each.default is None else hint)  # seeds write `x: str = None`
+            yield Argument(cls, each, hint | None if each.default is None else hint)  # scripts write `x: str = None`

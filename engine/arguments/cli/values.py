@@ -1,4 +1,4 @@
-"""What a word of the command line, or a value of a configuration file, is under the annotation of a field."""
+"""Convert words of the command line, and values of configuration files, to the type of a field."""
 
 from __future__ import annotations
 
@@ -24,14 +24,18 @@ SEVERAL = (list, tuple, set, frozenset, Sequence, Collection, Iterable)
 
 
 class Unreadable(Exception):
-    """A value that a field cannot have. The message ends the sentence "`name` is 'value'"."""
+    """A value does not fit the type of its field. The message completes the sentence "`name` is 'value'"."""
 
 
 def read(words: Sequence[str], hint: Any) -> Any:
-    """Return what the `words` after a flag mean under `hint`; a field that is no list gets one word.
+    """Return the value of the words after a flag.
+
+    Args:
+        words: The words. One word, unless `hint` is a list.
+        hint: The type of the field.
 
     Raises:
-        Unreadable: if they mean nothing there.
+        Unreadable: The words are not a value of that type.
     """
     members = members_of(hint)
     several = [member for member in members if kind_of(member) in SEVERAL]
@@ -45,15 +49,17 @@ def read(words: Sequence[str], hint: Any) -> Any:
 
 
 def adapt(value: Any, hint: Any) -> Any:
-    """Return what a `value` from a file means under `hint`: the same, if it fits; text is else read as a word.
+    """Return a value from a file, converted to the type `hint`.
+
+    A value of that type is returned unchanged. Other strings are parsed like a word of the command line.
 
     Raises:
-        Unreadable: if it means nothing there.
+        Unreadable: The value cannot be converted.
     """
     if _fits(value, hint):
         return value
     members = members_of(hint)
-    word = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)  # YAML's bare yes and no
+    word = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)  # YAML reads yes and no as bool
     for member in members:
         if kind_of(member) in SEVERAL and isinstance(value, (list, tuple)):
             return _collected((adapt(item, item_of(member)) for item in value), member)
@@ -67,10 +73,10 @@ def adapt(value: Any, hint: Any) -> Any:
 
 
 def among(value: Any, choices: Iterable[Any]) -> Any:
-    """Return `value` if it, or every item of it, is one of `choices`; None always is.
+    """Return `value` if it, or each of its items, is one of `choices` or None.
 
     Raises:
-        Unreadable: if not, with the nearest of them.
+        Unreadable: It is not. The message suggests the nearest choice.
     """
     known = [*choices]
     for item in value if isinstance(value, (list, tuple)) else [value]:
@@ -80,25 +86,25 @@ def among(value: Any, choices: Iterable[Any]) -> Any:
 
 
 def members_of(hint: Any) -> list[Any]:
-    """Return the types of a union; of any other hint, the hint."""
+    """Return the member types of a union. Any other type is its own only member."""
     if get_origin(hint) in (Union, types.UnionType):
         return [inner for member in get_args(hint) for inner in members_of(member)]
     return [hint]
 
 
 def kind_of(hint: Any) -> Any:
-    """Return the type of `list[int]`, which is `list`; of what has no brackets, itself."""
+    """Return `list` for `list[int]`. A type without brackets is returned unchanged."""
     return get_origin(hint) or hint
 
 
 def item_of(hint: Any) -> Any:
-    """Return what a `list[...]` or `tuple[...]` holds; anything, if it does not say."""
+    """Return the item type of a `list[...]` or `tuple[...]`; `Any` without brackets."""
     items = tuple(item for item in get_args(hint) if item is not Ellipsis)
     return reduce(or_, items) if items else Any
 
 
 def choices_of(hint: Any) -> dict[str, Any]:
-    """Return the members of an Enum or a Literal by what one types for them; of another type, nothing."""
+    """Return text -> member for an Enum or a Literal. Empty for other types."""
     if get_origin(hint) is Literal:
         return {str(choice): choice for choice in get_args(hint)}
     if isclass(hint) and issubclass(hint, Enum):
@@ -107,7 +113,7 @@ def choices_of(hint: Any) -> dict[str, Any]:
 
 
 def shown_type(hint: Any) -> str:
-    """Return the type of one word under `hint`, as the help shows it: `float`, `int|str`."""
+    """Return the type of one word as `--help` shows it: `float`, `int|str`."""
     names = []
     for member in members_of(hint):
         if choices := choices_of(member):
@@ -122,7 +128,7 @@ def shown_type(hint: Any) -> str:
 
 
 def shown_value(value: Any) -> str:
-    """Return `value` as one types it after a flag."""
+    """Return `value` as the user writes it after a flag."""
     if isinstance(value, Enum):
         return str(value.value)
     if value is None or isinstance(value, bool):
@@ -136,7 +142,7 @@ def shown_value(value: Any) -> str:
 
 def _read_word(word: str, members: Sequence[Any]) -> Any:
     if word.lstrip().startswith("{") and (mappings := [member for member in members if _is_mapping(member)]):
-        members = mappings  # a slip in the JSON must not make it the name of a file
+        members = mappings  # invalid JSON is an error, not the name of a file
     alone = {*members} <= {bool, NONE}
     for member in sorted(members, key=_rank):
         with suppress(ValueError, TypeError, ArithmeticError, LookupError):
@@ -145,7 +151,7 @@ def _read_word(word: str, members: Sequence[Any]) -> Any:
 
 
 def _parse(word: str, member: Any, alone: bool) -> Any:
-    """Return `word` as a `member`, or raise what its constructor does; `alone` is a bool that is no `bool | str`."""
+    """Return `word` as a `member`, or raise what its constructor raises. `alone`: the field takes only bools."""
     if choices := choices_of(member):
         return choices[word]
     if member is NONE:
@@ -163,7 +169,7 @@ def _parse(word: str, member: Any, alone: bool) -> Any:
 
 
 def _rank(member: Any) -> int:
-    """Of the types of a union, those that take less come first: all text is a `str`."""
+    """Return the sort key for trying the types of a union: strict types first, because `str` accepts all text."""
     order = [NONE, bool, int, float, dict]
     if choices_of(member):
         return -1

@@ -1,0 +1,73 @@
+"""Configuration files of the command line: .json, .yaml and .yml hold values, .args holds flags."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ....events.errors import ArgumentError, MissingExtra
+
+
+def read_yaml(text: str) -> Any:
+    """Parse YAML text. An empty text gives an empty dict.
+
+    Raises:
+        MissingExtra: PyYAML is not installed.
+        ValueError: The text is not valid YAML.
+    """
+    try:
+        yaml = importlib.import_module("yaml")
+    except ModuleNotFoundError as error:
+        raise MissingExtra("YAML files need PyYAML: pip install pyyaml") from error
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+    return {} if found is None else found
+
+
+VALUE_READERS: dict[str, Callable[[str], Any]] = {".json": json.loads, ".yaml": read_yaml, ".yml": read_yaml}
+"""File ending -> parser, for files with values. Files with other endings hold flags."""
+
+ENDINGS = (*VALUE_READERS, ".args")
+"""Endings by which the parser recognizes a configuration file among the words of a command line."""
+
+
+def read_values(path: Path, reader: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the values in a configuration file by argument name.
+
+    Raises:
+        ArgumentError: The file cannot be read or parsed, or does not contain a mapping.
+        MissingExtra: The file is YAML and PyYAML is not installed.
+    """
+    text = _text_of(path)
+    try:
+        found = reader(text)
+    except ValueError as error:
+        raise ArgumentError(f"{path} cannot be parsed ({error}). Correct the file.") from error
+    if not isinstance(found, dict):
+        raise ArgumentError(
+            f"{path} contains a {type(found).__name__}. Write a mapping from argument names to values instead."
+        )
+    return found
+
+
+def read_flags(path: Path) -> list[str]:
+    """Return the words of an .args file. Quotes group words; lines that start with `#` are comments.
+
+    Raises:
+        ArgumentError: The file cannot be read.
+    """
+    found = re.finditer(r"""^[ \t]*#.*$|"([^"]*)"|'([^']*)'|(\S+)""", _text_of(path), re.MULTILINE)
+    return [match[match.lastindex] for match in found if match.lastindex]
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"{path} cannot be read ({error}). Check the path.") from error
