@@ -1,4 +1,4 @@
-"""Resolving an order: stages first, attachment inside a stage, and `before=`/`after=` where they are needed."""
+"""Resolve the order of handlers: by stage, then by `before=` and `after=`, then by attachment."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from .stages import Stage
 
 @dataclass(frozen=True)
 class Place:
-    """Where one handler stands in the order."""
+    """The position of one handler in the order, as declared."""
 
     owner_id: str
     stage: Stage
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     serial: int = 0
-    """Its number in the order of attachment to this event."""
+    """The number of the handler in the order of attachment to this event."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.stage, Stage):
-            raise SubscriptionError(f"The stage of {self.owner_id} is {self.stage!r}; it must be a Stage.")
+            raise SubscriptionError(
+                f"The stage of {self.owner_id} is {self.stage!r}, not a Stage. Set it to one, such as Stage.REPORT."
+            )
 
 
 def resolve(places: list[Place], known: set[str], event: str) -> list[Place]:
@@ -30,12 +32,12 @@ def resolve(places: list[Place], known: set[str], event: str) -> list[Place]:
 
     Args:
         places: all handlers of one event.
-        known: the ids of all callbacks that are or were attached; a constraint on one that does not hear this event is
-            idle.
-        event: the event's name, for errors.
+        known: the ids of all callbacks that are or were attached. A constraint on one without a handler for this event
+            has no effect.
+        event: the name of the event, for errors.
 
     Raises:
-        SubscriptionError: for an unknown id, a constraint that contradicts the stages, or a circle.
+        SubscriptionError: for an unknown id, a constraint that contradicts the stages, or a cycle.
     """
     ordered = sorted(places, key=lambda place: (place.stage, place.serial))
     if not any(place.before or place.after for place in ordered):
@@ -57,15 +59,15 @@ def resolve(places: list[Place], known: set[str], event: str) -> list[Place]:
         ]:
             if earlier.stage > later.stage:
                 raise SubscriptionError(
-                    f"{earlier.owner_id} is to run before {later.owner_id} at {event}, but it runs in stage "
-                    f"{earlier.stage.name} and the other in {later.stage.name}, which comes first. Change a stage."
+                    f"{earlier.owner_id} must run before {later.owner_id} at {event}, but it runs in stage "
+                    f"{earlier.stage.name}, after stage {later.stage.name} of the other. Change one of the stages."
                 )
             follows[earlier].add(later)
     return _sorted_by(follows, event)
 
 
 def _sorted_by(follows: dict[Place, set[Place]], event: str) -> list[Place]:
-    """Sort topologically, taking the earliest free place each time (Kahn, 1962)."""
+    """Sort topologically. Among the free places, take the earliest each time (Kahn, 1962)."""
     waiting = dict.fromkeys(follows, 0)
     for followers in follows.values():
         for follower in followers:
@@ -85,8 +87,10 @@ def _sorted_by(follows: dict[Place, set[Place]], event: str) -> list[Place]:
     if len(done) < len(follows):
         stuck = {place: followers for place, followers in follows.items() if place not in done}
         while waiting_only := [place for place, followers in stuck.items() if followers.isdisjoint(stuck)]:
-            for place in waiting_only:  # it waits for the circle and is not in it
+            for place in waiting_only:  # it waits for the cycle and is not part of it
                 del stuck[place]
         names = ", ".join(place.owner_id for place in stuck)
-        raise SubscriptionError(f"At {event} these callbacks wait for each other in a circle: {names}.")
+        raise SubscriptionError(
+            f"At {event} these callbacks form a cycle of before= and after=: {names}. Remove one of these constraints."
+        )
     return done

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trainbus.events import COMMON, EVENTS, Callback, Clock, EventBus, TrainerControl, TrainerState
+from trainbus.events import COMMON_NAMES, EVENTS, Callback, Clock, EventBus, TrainerControl, TrainerState
 
 
 class FakeRun:
     """Has every value that a handler may ask for, each a text that names it, and a bus of its own."""
 
     def __init__(self, rank: int = 0) -> None:
-        for name in {*COMMON, *(param for event in EVENTS for param in event.params)}:
+        for name in {*COMMON_NAMES, *(param for event in EVENTS for param in event.param_names)}:
             setattr(self, name, f"<{name}>")
         self.run = self
         self.state = TrainerState()

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from ...events.bus import EventBus
-from ...events.control import FLAGS, OUTSIDE, TrainerControl
+from ...events.control import FLAGS, OUTSIDE, Flag, TrainerControl
 from ...events.errors import RankDivergence
 from ..run import Run
 from .consistency import named
 from .ranks import Ranks
 
 Agree: TypeAlias = Callable[[TrainerControl], None]
-Wishes: TypeAlias = dict[str, dict[str, str]]
+Wishes: TypeAlias = dict[Flag, dict[str, str]]
 """For each flag, who asks for it or forbids it, and why."""
 
 DEBUG = "rank_divergence"
@@ -44,7 +44,7 @@ def agreement_on_updates(run: Run, agree: Agree) -> Agree:
     may want left out, or where processes are compared.
     """
     local = {*local_authors(run.bus)}
-    hears = any(hearer.owner_id in local for event in BEFORE_UPDATE for hearer in run.bus.plan(event))
+    hears = any(hearer.owner_id in local for event in BEFORE_UPDATE for hearer in run.bus.order_of(event))
     return agree if hears or DEBUG in run.args.observed else agree_single_process
 
 
@@ -74,7 +74,7 @@ class Consensus:
         self._ranks = run.ranks
         self._state = run.state
         # Whoever writes outside of handlers does so on one process; all who come later share the last place.
-        heard = {hearer.owner_id for event in run.bus for hearer in run.bus.plan(event)}
+        heard = {hearer.owner_id for event in run.bus for hearer in run.bus.order_of(event)}
         self._places = {name: place for place, name in enumerate([OUTSIDE, *sorted(heard)])}
         self._nothing = [0] * (2 * len(FLAGS) * (len(self._places) + 1))
 
@@ -125,7 +125,7 @@ def _vetoes(control: TrainerControl) -> Wishes:
     return {flag: control.vetoes(flag) for flag in FLAGS}
 
 
-def adopt(control: TrainerControl, write: Callable[[str, str], None], mine: Wishes, theirs: Wishes, rank: int) -> None:
+def adopt(control: TrainerControl, write: Callable[[Flag, str], None], mine: Wishes, theirs: Wishes, rank: int) -> None:
     """Write what another process asks for or forbids and this one does not, as its callbacks did.
 
     Args:

@@ -42,7 +42,7 @@ def named(ranks: Sequence[int]) -> str:
 
 def told(run: Run) -> tuple[Plans, Facts]:
     """Return what must be the same on all processes when a session begins."""
-    return {event: [hearer.owner_id for hearer in run.bus.plan(event)] for event in run.bus}, arguments_of(run.args)
+    return {event: [hearer.owner_id for hearer in run.bus.order_of(event)] for event in run.bus}, arguments_of(run.args)
 
 
 def arguments_of(args: Any) -> Facts:

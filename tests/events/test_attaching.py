@@ -144,7 +144,7 @@ def test_two_with_one_id_are_refused(bus):
     for attach in (lambda: bus.attach(siren()), lambda: bus.on("on_log", lambda: None, id="siren")):
         with pytest.raises(SubscriptionError, match=r"Two callbacks have the id 'siren'.*id='...'"):
             attach()
-    assert len(bus.plan("on_log")) == 1
+    assert len(bus.order_of("on_log")) == 1
 
 
 def test_automatic_id_goes_round_a_wanted_one(bus):
@@ -158,7 +158,7 @@ def test_same_instance_twice_is_refused(bus):
     bus.attach(callback)
     with pytest.raises(SubscriptionError, match="Loud is attached already"):
         bus.attach(callback)
-    assert len(bus.plan("on_log")) == 1
+    assert len(bus.order_of("on_log")) == 1
 
 
 def test_equal_instances_are_two(bus):
@@ -202,7 +202,7 @@ def test_defaults_of_a_callback():
 
 def test_subscription_names_itself_and_its_event(bus):
     bus.attach(hearing("on_log", lambda: None, "A"))
-    (subscription,) = bus.plan("on_log")
+    (subscription,) = bus.order_of("on_log")
     assert subscription.label == "A.on_log"
     assert isinstance(subscription.event, Event)
 

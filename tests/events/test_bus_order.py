@@ -47,7 +47,7 @@ def test_who_comes_back_comes_last(run, heard):
 
 def test_one_that_names_no_stage_decides(bus):
     bus.attach(hearing("on_log", lambda: None))
-    assert bus.plan("on_log")[0].place.stage is Stage.DECIDE
+    assert bus.order_of("on_log")[0].place.stage is Stage.DECIDE
 
 
 def test_handler_has_its_own_stage(run, heard):

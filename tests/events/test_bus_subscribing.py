@@ -194,7 +194,7 @@ def test_refused_filter_says_when_it_would_first_be_met(bus):
 
 
 def test_unknown_event_is_refused_with_the_nearest_name(bus):
-    for use in (partial(bus.on, function=lambda: None), bus.announce, bus.hears, bus.plan, bus.signals.__getitem__):
+    for use in (partial(bus.on, function=lambda: None), bus.announce, bus.hears, bus.order_of, bus.signals.__getitem__):
         with pytest.raises(SubscriptionError, match=r"no event 'on_step_edn'; did you mean 'on_step_end'\?"):
             use("on_step_edn")
 
