@@ -17,7 +17,7 @@ from .errors import SubscriptionError, nearest
 from .event_methods import EventName
 from .filters import filter_of, filtered, ids_in, number_in
 from .handlers import Call, Handler, compile_handler
-from .ordering import Place, resolve
+from .ordering import Slot, resolve
 from .stages import ORDER_MARK, Order, Stage
 from .subscribers import Subscriber, checked_policy, identity, inspect_subscriber, own_events
 
@@ -45,7 +45,7 @@ class Subscription:
     owner_id: str
     handler: Handler
     call: Call
-    place: Place
+    slot: Slot
     on_error: str = "raise"
     names: frozenset[str] = frozenset()
     """The parameters that the handler names."""
@@ -187,8 +187,8 @@ class EventBus:
             call, named = compile_handler(handler, event, f"{owner_id}.{name}", lenient=record.foreign)
             mark: Order = getattr(handler, ORDER_MARK, Order())
             stage = mark.stage if mark.stage is not None else record.stage
-            place = Place(owner_id, stage, mark.before or record.before, mark.after or record.after)
-            subscriptions.append(Subscription(event, subscriber, owner_id, handler, call, place, policy, named))
+            slot = Slot(owner_id, stage, mark.before or record.before, mark.after or record.after)
+            subscriptions.append(Subscription(event, subscriber, owner_id, handler, call, slot, policy, named))
         return self._connect(owner_id, record, subscriptions)
 
     def on(
@@ -227,9 +227,9 @@ class EventBus:
         call, named = compile_handler(function, channel.event, f"{owner_id} (at {event})")
         keep = filter_of(every, once, number_in(before), number_in(after))
         policy = checked_policy(on_error, owner_id)
-        place = Place(owner_id, stage, ids_in(before), ids_in(after))
+        slot = Slot(owner_id, stage, ids_in(before), ids_in(after))
         due = filtered(call, keep, channel.event.clock) if keep is not None else call
-        subscription = Subscription(channel.event, function, owner_id, function, due, place, policy, named)
+        subscription = Subscription(channel.event, function, owner_id, function, due, slot, policy, named)
         record = Subscriber(function, {event: function}, stage)
         return self._connect(owner_id, record, [subscription])
 
@@ -283,9 +283,9 @@ class EventBus:
         channel = self.signals[event]
         if channel.ordered is None:
             found = [self._as_subscription(receiver, channel) for receiver in channel.receivers_for(self.run)]
-            by_place = {replace(each.place, serial=serial): each for serial, each in enumerate(found)}
-            resolved = resolve(list(by_place), self._ids, event)
-            ordered = tuple(by_place[place] for place in resolved)
+            by_slot = {replace(each.slot, serial=serial): each for serial, each in enumerate(found)}
+            resolved = resolve(list(by_slot), self._ids, event)
+            ordered = tuple(by_slot[slot] for slot in resolved)
             channel.ordered = ordered[::-1] if event in LAST_IN_FIRST_OUT else ordered
         return channel.ordered
 
@@ -362,7 +362,7 @@ class EventBus:
         def call(run: Any, extras: Any) -> Any:
             return receiver(run, **{name: extras[name] if name in extras else getattr(run, name) for name in names})
 
-        return Subscription(channel.event, receiver, owner_id, receiver, call, Place(owner_id, Stage.DECIDE))
+        return Subscription(channel.event, receiver, owner_id, receiver, call, Slot(owner_id, Stage.DECIDE))
 
     # Showing.
 
@@ -373,7 +373,7 @@ class EventBus:
             ordered = self.order_of(name)
             if ordered:
                 lines.append(f"{name}: {channel.event.doc}")
-                lines += [f"  {each.place.stage.name:8} {each.owner_id}" for each in ordered]
+                lines += [f"  {each.slot.stage.name:8} {each.owner_id}" for each in ordered]
         return "\n".join(lines) or "(no event has a handler)"
 
     def __iter__(self) -> Iterator[str]:

@@ -160,7 +160,7 @@ class TrainerControl:
         return authors
 
     def finish(self, flag: Flag | None = None) -> None:
-        """Let a flag read False again unless it is requested anew; by default, all flags.
+        """Make a flag read False again, unless a new request raises it. Default: all flags.
 
         The bus does so before the event that states the work is done, as transformers does: `on_log`, `on_evaluate`,
         `on_save` and `on_epoch_begin`.

@@ -15,7 +15,7 @@ class ArgumentError(TrainbusError, ValueError):
 
 
 class SubscriptionError(TrainbusError, TypeError):
-    """A handler or callback cannot be attached: unknown event or parameter, wrong annotation, taken id, invalid order."""
+    """A handler or callback cannot be attached: unknown name, wrong annotation, taken id, invalid order."""
 
 
 class DataError(TrainbusError, ValueError):

@@ -44,7 +44,7 @@ EventName = Literal[
 
 
 class EventMethods:
-    """One empty handler per event. Type checkers read `event_methods.pyi` instead."""
+    """One empty handler per event. Type checkers read the stub beside it."""
 
     def on_init_end(self, *args: Any, **kwargs: Any) -> Any:
         """The trainer is constructed."""

@@ -10,7 +10,7 @@ from .stages import Stage
 
 
 @dataclass(frozen=True)
-class Place:
+class Slot:
     """The position of one handler in the order, as declared."""
 
     owner_id: str
@@ -27,11 +27,11 @@ class Place:
             )
 
 
-def resolve(places: list[Place], known: set[str], event: str) -> list[Place]:
-    """Return the places in order.
+def resolve(slots: list[Slot], known: set[str], event: str) -> list[Slot]:
+    """Return the slots in order.
 
     Args:
-        places: all handlers of one event.
+        slots: all handlers of one event.
         known: the ids of all callbacks that are or were attached. A constraint on one without a handler for this event
             has no effect.
         event: the name of the event, for errors.
@@ -39,23 +39,23 @@ def resolve(places: list[Place], known: set[str], event: str) -> list[Place]:
     Raises:
         SubscriptionError: for an unknown id, a constraint that contradicts the stages, or a cycle.
     """
-    ordered = sorted(places, key=lambda place: (place.stage, place.serial))
-    if not any(place.before or place.after for place in ordered):
+    ordered = sorted(slots, key=lambda slot: (slot.stage, slot.serial))
+    if not any(slot.before or slot.after for slot in ordered):
         return ordered
-    by_id: dict[str, list[Place]] = {}
-    for place in ordered:
-        by_id.setdefault(place.owner_id, []).append(place)
+    by_id: dict[str, list[Slot]] = {}
+    for slot in ordered:
+        by_id.setdefault(slot.owner_id, []).append(slot)
 
-    follows: dict[Place, set[Place]] = {place: set() for place in ordered}
-    for place in ordered:
-        for target in (*place.before, *place.after):
+    follows: dict[Slot, set[Slot]] = {slot: set() for slot in ordered}
+    for slot in ordered:
+        for target in (*slot.before, *slot.after):
             if target not in known:
                 raise SubscriptionError(
-                    f"{place.owner_id} wants to run before or after {target!r} at {event}, but no callback has that "
+                    f"{slot.owner_id} wants to run before or after {target!r} at {event}, but no callback has that "
                     f"id{nearest(target, known)} Known: {', '.join(sorted(known))}."
                 )
-        for earlier, later in [(place, other) for target in place.before for other in by_id.get(target, [])] + [
-            (other, place) for target in place.after for other in by_id.get(target, [])
+        for earlier, later in [(slot, other) for target in slot.before for other in by_id.get(target, [])] + [
+            (other, slot) for target in slot.after for other in by_id.get(target, [])
         ]:
             if earlier.stage > later.stage:
                 raise SubscriptionError(
@@ -66,30 +66,30 @@ def resolve(places: list[Place], known: set[str], event: str) -> list[Place]:
     return _sorted_by(follows, event)
 
 
-def _sorted_by(follows: dict[Place, set[Place]], event: str) -> list[Place]:
-    """Sort topologically. Among the free places, take the earliest each time (Kahn, 1962)."""
+def _sorted_by(follows: dict[Slot, set[Slot]], event: str) -> list[Slot]:
+    """Sort topologically. Among the free slots, take the earliest each time (Kahn, 1962)."""
     waiting = dict.fromkeys(follows, 0)
     for followers in follows.values():
         for follower in followers:
             waiting[follower] += 1
-    free: list[tuple[int, int, Place]] = []
-    for place, count in waiting.items():
+    free: list[tuple[int, int, Slot]] = []
+    for slot, count in waiting.items():
         if count == 0:
-            heappush(free, (place.stage, place.serial, place))
-    done: list[Place] = []
+            heappush(free, (slot.stage, slot.serial, slot))
+    done: list[Slot] = []
     while free:
-        place = heappop(free)[2]
-        done.append(place)
-        for follower in follows[place]:
+        slot = heappop(free)[2]
+        done.append(slot)
+        for follower in follows[slot]:
             waiting[follower] -= 1
             if waiting[follower] == 0:
                 heappush(free, (follower.stage, follower.serial, follower))
     if len(done) < len(follows):
-        stuck = {place: followers for place, followers in follows.items() if place not in done}
-        while waiting_only := [place for place, followers in stuck.items() if followers.isdisjoint(stuck)]:
-            for place in waiting_only:  # it waits for the cycle and is not part of it
-                del stuck[place]
-        names = ", ".join(place.owner_id for place in stuck)
+        stuck = {slot: followers for slot, followers in follows.items() if slot not in done}
+        while waiting_only := [slot for slot, followers in stuck.items() if followers.isdisjoint(stuck)]:
+            for slot in waiting_only:  # it waits for the cycle and is not part of it
+                del stuck[slot]
+        names = ", ".join(slot.owner_id for slot in stuck)
         raise SubscriptionError(
             f"At {event} these callbacks form a cycle of before= and after=: {names}. Remove one of these constraints."
         )

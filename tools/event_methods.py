@@ -25,7 +25,7 @@ def module() -> str:
         f'"""EventMethods: one empty handler per event, the base of every callback."""\n\n{NOTICE}',
         "from __future__ import annotations\n\nfrom typing import Any, Literal\n",
         _event_name(),
-        '\nclass EventMethods:\n    """One empty handler per event. Type checkers read the stub beside it instead."""\n',
+        '\nclass EventMethods:\n    """One empty handler per event. Type checkers read the stub beside it."""\n',
         *(
             f'    def {event.name}(self, *args: Any, **kwargs: Any) -> Any:\n        """{event.doc}"""\n'
             for event in EVENTS

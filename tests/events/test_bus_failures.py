@@ -10,7 +10,7 @@ import pytest
 from fakes import FakeRun, hearing, raising
 
 from trainbus.events import EVENTS, Callback, EventBus, SubscriptionError
-from trainbus.events.catalog import LAST_IN_FIRST_OUT, ALL_HANDLERS_RUN
+from trainbus.events.catalog import ALL_HANDLERS_RUN, LAST_IN_FIRST_OUT
 
 NAMES = [event.name for event in EVENTS]
 POSITIONS = pytest.mark.parametrize("position", [0, 1, 2], ids=["first", "middle", "last"])

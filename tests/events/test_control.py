@@ -37,7 +37,7 @@ def test_flags_of_transformers_are_all_there(control):
 def test_nothing_is_asked_for_at_first(control, flag):
     assert getattr(control, f"should_{flag}") is False
     assert not control.pending
-    assert repr(control) == "TrainerControl(nothing asked for)"
+    assert repr(control) == "TrainerControl(no flag is raised)"
 
 
 @EVERY_FLAG
@@ -120,7 +120,7 @@ def test_false_takes_back_ones_own_request_alone_and_warns_if_others_ask(control
     assert control.reasons("save") == {"A": ""}
     assert control.should_save
     (record,) = caplog.records
-    assert "B lowered should_save, but A asked for it" in record.getMessage()
+    assert "B set should_save to False, but A requested it" in record.getMessage()
     assert 'control.veto("save", reason="...")' in record.getMessage()
 
 
@@ -286,7 +286,7 @@ def test_ledger_goes_through_json_and_keeps_its_bounds(control):
 
 
 def test_empty_ledger_says_so(control):
-    assert str(control.ledger) == "(nothing was asked for)"
+    assert str(control.ledger) == "(no flag was raised)"
 
 
 # For any sequence of writes.

@@ -71,7 +71,7 @@ def test_own_parameter_with_a_default_is_left_alone(run):
 
 
 def test_default_does_not_excuse_asking_for_what_another_event_has(bus):
-    with pytest.raises(SubscriptionError, match="asks for 'loss', which only"):
+    with pytest.raises(SubscriptionError, match="names 'loss', which only"):
         bus.on("on_log", lambda logs, loss=None: None)
 
 
@@ -168,7 +168,7 @@ def test_callable_without_a_signature_gets_everything(run):
     [
         (lambda self, sate: None, "sate", "did you mean 'state'?"),
         (lambda self, logs, contrl: None, "contrl", "did you mean 'control'?"),
-        (lambda self, xyzzy: None, "xyzzy", "It has: args, state, control"),
+        (lambda self, xyzzy: None, "xyzzy", "Known: args, state, control"),
         (lambda self, logs, *, modle: None, "modle", "did you mean 'model'?"),
         (lambda self, logs, sate=None: None, "sate", "did you mean 'state'?"),
         (lambda self, logs, sate, **kwargs: None, "sate", "did you mean 'state'?"),
@@ -191,16 +191,16 @@ def test_parameter_of_another_event_is_refused_naming_the_events_that_have_it(bu
     with pytest.raises(SubscriptionError) as refusal:
         bus.attach(type("Early", (Callback,), {"on_init_end": eval(f"lambda self, {parameter}: None")})())
     owners = [event.name for event in EVENTS if parameter in event.param_names]
-    assert f"Early.on_init_end asks for {parameter!r}, which only {', '.join(owners)} can give." == str(refusal.value)
+    assert f"Early.on_init_end names {parameter!r}, which only {', '.join(owners)} can pass." == str(refusal.value)
 
 
 def test_refusal_of_a_function_names_function_and_event(bus):
     def note_loss(los):
         """Never called."""
 
-    with pytest.raises(SubscriptionError, match=r"note_loss \(at on_step_end\) asks for 'los'.* mean 'loss'\?"):
+    with pytest.raises(SubscriptionError, match=r"note_loss \(at on_step_end\) names 'los'.* mean 'loss'\?"):
         bus.on("on_step_end", note_loss)
-    with pytest.raises(SubscriptionError, match="asks for 'los'"):
+    with pytest.raises(SubscriptionError, match="names 'los'"):
         bus.on("on_step_end", lambda los=None: None)
 
 
