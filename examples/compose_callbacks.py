@@ -6,6 +6,7 @@ It prints who does what, trains for some seconds, and then tells who asked for w
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,8 +21,10 @@ from trainbus import (
     KeepBest,
     Log,
     NaNGuard,
+    Run,
     Stage,
     Trainer,
+    TrainerControl,
     TrainingArguments,
     at_end,
     every,
@@ -42,11 +45,11 @@ class SkipSpikes(Callback):
     skipped: int = field(default=0, init=False)
     """Updates left out."""
 
-    def on_setup(self, run):
+    def on_setup(self, run: Run) -> None:
         if run.mode == "train":  # a new run begins, and not an evaluation after it
             self.usual, self.skipped = 0.0, 0
 
-    def on_pre_optimizer_step(self, control, grad_norm):
+    def on_pre_optimizer_step(self, control: TrainerControl, grad_norm: torch.Tensor | float) -> None:
         norm = float(grad_norm)
         if self.usual and norm > self.factor * self.usual:
             self.skipped += 1
@@ -55,25 +58,25 @@ class SkipSpikes(Callback):
             self.usual = 0.9 * self.usual + 0.1 * norm if self.usual else norm
 
     @order(Stage.MEASURE)  # the class decides, as one does that names no stage; this handler adds to what is logged
-    def on_log(self, logs):
+    def on_log(self, logs: dict[str, Any]) -> None:
         if "loss" in logs:
             logs["skipped"] = self.skipped
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         return {"usual": self.usual, "skipped": self.skipped}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.usual, self.skipped = state["usual"], state["skipped"]
 
 
-def rows(count, outliers):
+def rows(count: int, outliers: float) -> TensorDataset:
     """Return points (count, 20), some of them far out, and whether their noisy sum is above zero."""
     points = torch.randn(count, 20)
     points[torch.rand(count) < outliers] *= 30
     return TensorDataset(points, (points.sum(dim=1) + 2 * torch.randn(count) > 0).long())
 
 
-def main():
+def main() -> None:
     set_seed(0)
     train, valid = random_split(rows(2400, outliers=0.002), [2000, 400])
     clean = rows(400, outliers=0)

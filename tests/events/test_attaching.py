@@ -103,7 +103,7 @@ def test_object_without_handlers_is_refused(bus, stranger):
 def test_stage_has_to_be_a_stage(bus):
     with pytest.raises(SubscriptionError, match=r"Loud\.stage is 40, not a Stage"):
         bus.attach(type("Loud", (Loud,), {"stage": 40})())
-    with pytest.raises(SubscriptionError, match=r"stage of <lambda> is 'REPORT'; not a Stage"):
+    with pytest.raises(SubscriptionError, match=r"stage of <lambda> is 'REPORT', not a Stage"):
         bus.on("on_log", lambda: None, stage="REPORT")
 
 
