@@ -1,4 +1,8 @@
-"""Handlers with a wrong annotation. Each line marked `wrong` is an error of mypy and of pyright."""
+"""Handlers with a wrong annotation.
+
+Lines marked `wrong` are errors of mypy and of pyright. Lines marked `wrong for mypy` are errors of mypy with the
+plugin; pyright accepts every override there.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trainbus import TrainerControl, TrainerState
+from trainbus import Callback, Stage, TrainerControl, TrainerState, order
 from trainbus.events import EventBus, TypedCallback
 
 
@@ -17,8 +21,20 @@ class Wrong(TypedCallback):
     def on_step_end(self, *, state: TrainerControl, loss: torch.Tensor, **kwargs: Any) -> None:  # wrong
         print(state, loss)
 
-    def on_evaluate(self, *, state: TrainerState, metrics: dict[str, str], **kwargs: Any) -> None:  # wrong
+    def on_evaluate(self, *, state: TrainerState, metrics: list[float], **kwargs: Any) -> None:  # wrong
         print(state, metrics)
+
+
+class WrongSubset(Callback):
+    def on_log(self, logs: int) -> None:  # wrong for mypy
+        print(logs)
+
+    @order(Stage.REPORT)
+    def on_step_end(self, state: TrainerState, loss: float) -> None:  # wrong for mypy
+        print(state, loss)
+
+    def on_save(self, state: TrainerControl, **kwargs: Any) -> None:  # wrong for mypy
+        print(state)
 
 
 def raise_a_flag(control: TrainerControl, bus: EventBus) -> None:
