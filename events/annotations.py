@@ -89,7 +89,7 @@ def _classes_of(annotation: Any, names: dict[str, Any]) -> tuple[type, ...] | No
     if annotation is None:
         return (types.NoneType,)
     cls = origin if isinstance(origin, type) else annotation
-    if not isinstance(cls, type) or cls in (Any, object) or getattr(cls, "_is_protocol", False):
+    if not isinstance(cls, type) or cls is Any or cls is object or getattr(cls, "_is_protocol", False):
         return None
     return (dict,) if typing.is_typeddict(cls) else (cls,)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import sys
+import typing  # noqa: F401  # annotations below, as text, name it
 from collections.abc import Iterable, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Annotated, Any, NewType, Optional, Protocol, TypedDict, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, NewType, Protocol, TypedDict, TypeVar
 
 import pytest
 import torch
@@ -60,7 +61,7 @@ WRONG = [
     ("on_log", "logs", int, "dict[str, Any]"),
     ("on_log", "logs", "int", "dict[str, Any]"),
     ("on_log", "logs", "list[float]", "dict[str, Any]"),
-    ("on_log", "logs", "Optional[str]", "dict[str, Any]"),
+    ("on_log", "logs", "typing.Optional[str]", "dict[str, Any]"),
     ("on_log", "logs", "int | str", "dict[str, Any]"),
     ("on_log", "logs", Annotated[int, "of logs"], "dict[str, Any]"),
     ("on_log", "logs", None, "dict[str, Any]"),
@@ -107,9 +108,9 @@ RIGHT = [
     ("logs", object),
     ("logs", T),
     ("logs", "T"),
-    ("logs", "Optional[dict]"),
+    ("logs", "typing.Optional[dict]"),
     ("logs", "dict[str, Any] | None"),
-    ("logs", "Union[int, dict]"),
+    ("logs", "typing.Union[int, dict]"),
     ("logs", Annotated[dict, "of logs"]),
     ("logs", "Nothing"),
     ("logs", "Nothing | int"),
@@ -151,7 +152,7 @@ def test_annotation_that_may_be_right_is_accepted(bus, parameter, annotation):
         ("on_step_end", "grad_norm", float),
         ("on_step_end", "grad_norm", torch.Tensor),
         ("on_step_end", "learning_rate", int),
-        ("on_gradients", "learning_rate", "Optional[float]"),
+        ("on_gradients", "learning_rate", "typing.Optional[float]"),
         ("on_exception", "exception", KeyboardInterrupt),
         ("on_exception", "exception", Exception),
     ],
