@@ -38,7 +38,8 @@ from trainbus.events.annotations import short_type
 from trainbus.events.stages import ORDER_MARK, Order
 from trainbus.integrations import TABLE
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "tools")]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 import compatibility
 import event_methods
 

@@ -17,8 +17,8 @@ from mypy.types import CallableType, Instance, NoneType, Type, UnionType, get_pr
 
 CALLBACK = "trainbus.events.callback.Callback"
 CATALOGUE = "trainbus.events.event_methods.TypedEventMethods"
-WIDENED = {("builtins.int", "builtins.float"), ("builtins.int", "builtins.complex"), ("builtins.float", "builtins.complex")}
-"""Pairs of classes of which the second accepts the first, although it is no base class (PEP 484)."""
+NUMBERS = ("builtins.int", "builtins.float", "builtins.complex")
+"""Type checkers accept each of these classes as a later one (PEP 484)."""
 
 
 class HandlerPlugin(Plugin):
@@ -77,7 +77,8 @@ def _accepts(annotation: Type, value: Type) -> bool:
     if isinstance(annotation, Instance) and isinstance(value, Instance):
         given, wanted = value.type, annotation.type
         related = given.has_base(wanted.fullname) or wanted.has_base(given.fullname)  # a subclass is a legal narrowing
-        return related or wanted.is_protocol or (given.fullname, wanted.fullname) in WIDENED
+        numbers = given.fullname in NUMBERS and wanted.fullname in NUMBERS
+        return related or numbers or wanted.is_protocol
     if isinstance(annotation, NoneType) or isinstance(value, NoneType):
         both = isinstance(annotation, NoneType) and isinstance(value, NoneType)
         return both or not isinstance(annotation, (NoneType, Instance)) or _is_object(annotation)

@@ -196,7 +196,11 @@ WRONG: dict[str, tuple[Callable[[Path], None], type[TrainbusError], list[str]]] 
         SubscriptionError,
         ["mine is already attached"],
     ),
-    "something that is no callback": (make(callbacks=[object()]), SubscriptionError, ["object is not a callback", "on_"]),
+    "something that is no callback": (
+        make(callbacks=[object()]),
+        SubscriptionError,
+        ["object is not a callback", "on_"],
+    ),
     "both a model and a model_init": (
         make(model=Regression(), model_init=Regression),
         ArgumentError,
