@@ -1,4 +1,4 @@
-"""Stand-ins that need no torch: a run to hang a bus on, and callbacks that do one thing at one event."""
+"""Fakes that need no torch: a run with a bus, and callbacks with one handler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainbus.events import COMMON_NAMES, EVENTS, Callback, Clock, EventBus, Tra
 
 
 class FakeRun:
-    """Has every value that a handler may ask for, each a text that names it, and a bus of its own."""
+    """A run with a bus. The value of each parameter is a text with its name."""
 
     def __init__(self, rank: int = 0) -> None:
         for name in {*COMMON_NAMES, *(param for event in EVENTS for param in event.param_names)}:
@@ -29,12 +29,12 @@ class FakeRun:
 
 
 def hearing(event: str, does: Callable[[], Any], name: str = "Hearer", **attributes: Any) -> Callback:
-    """Return a callback, of a class `name`, that does one thing at one event and names no parameter."""
+    """Return a callback of a class `name` with one handler, which names no parameter and calls `does`."""
     return type(name, (Callback,), {event: lambda self: does(), **attributes})()
 
 
 def raising(error: BaseException) -> Callable[[], None]:
-    """Return a function that raises this very error."""
+    """Return a function that raises this error."""
 
     def fail() -> None:
         raise error
