@@ -15,7 +15,7 @@ FARM := .typing/trainbus
 FOLDERS := engine events callbacks integrations
 INSTALL = $(BIN)/python -m pip install --quiet -c constraints.txt
 
-.PHONY: help demo test check lint types wheel torture bench docs clean
+.PHONY: help demo test check lint types links wheel torture bench docs clean
 
 help:
 	@echo "make demo     train examples/classify.py"
@@ -35,6 +35,7 @@ $(READY): setup.cfg pyproject.toml constraints.txt
 	$(INSTALL) --no-build-isolation fairscale deepspeed
 	$(INSTALL) --no-build-isolation --editable ".[dev]"
 	$(INSTALL) --no-deps galore-torch apollo-torch
+	$(MAKE) links
 	touch $@
 
 demo: $(READY)
@@ -58,15 +59,20 @@ lint: $(READY)
 
 # mypy reads paths, not installed packages, so it gets the package as a tree of links. If a link is missing, mypy checks
 # fewer files and reports no error. Hence the comparison of the number of files.
-types: $(READY)
-	mkdir -p $(FARM)
-	for file in __init__.py former.py lazy.py py.typed; do ln -sfn ../../engine/_root/$$file $(FARM)/$$file; done
-	for folder in $(FOLDERS); do ln -sfn ../../$$folder $(FARM)/$$folder; done
+types: $(READY) links
 	MYPYPATH=.typing $(BIN)/python -m mypy --strict -p trainbus | tee .typing/report
 	seen=$$(grep -oE '[0-9]+ source files?' .typing/report | grep -oE '[0-9]+' || echo 0); \
 	total=$$(find $(FOLDERS) -name '*.py' | wc -l); \
 	echo "mypy saw $$seen source files of $$total"; \
 	test "$$seen" -ge "$$total"
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m pytest -m "" tests/typing
+
+# The package as a tree of links, for mypy, pyright and editors.
+links:
+	mkdir -p $(FARM)
+	for path in engine/_root/*.py engine/_root/py.typed; do ln -sfn ../../$$path $(FARM)/; done
+	for folder in $(FOLDERS); do ln -sfn ../../$$folder $(FARM)/$$folder; done
 
 wheel: $(READY)
 	rm -rf build dist

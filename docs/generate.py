@@ -33,12 +33,15 @@ from trainbus.callbacks.defaults import DEFAULTS
 from trainbus.engine.arguments import ALIASES, TrainingArguments
 from trainbus.engine.arguments._base import Group, default_of
 from trainbus.engine.loop import NEXT, Phase
-from trainbus.events import COMMON, EVENTS, Callback, Clock, Event, Stage, Trace, record
+from trainbus.events import COMMON, EVENTS, Callback, Clock, Event, Param, Stage, Trace, record
+from trainbus.events.annotations import short_type
 from trainbus.events.stages import ORDER_MARK, Order
 from trainbus.integrations import TABLE
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 import compatibility
+import event_methods
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTICE = "<!-- docs/generate.py writes this page. Change the code that it describes, then run `make docs`. -->"
@@ -69,6 +72,7 @@ def rendered() -> dict[Path, str]:
         docs / "arguments.md": arguments_page(),
         docs / "compatibility.md": _page(compatibility.page(_table, NOTICE)),
         docs / "parity.md": parity_page(),
+        **event_methods.files(),
     }
 
 
@@ -103,44 +107,60 @@ def diagram() -> str:
 
 def events_page() -> str:
     """Return the reference of the events, with recorded runs that show when each is announced."""
-    fields = _docs_under(trainbus.Run)
-    common = ((f"`{name}`", fields[name]) for name in COMMON)
     shared = sum(event.origin == "transformers" for event in EVENTS)
     parts = [
         NOTICE,
         "# Events",
-        f"A run announces {len(EVENTS)} events. A handler is a method of that name on a callback, or a function given "
-        f"to `trainer.on(name, function)`. {shared} of them have the names, the arguments and the moments of "
-        "transformers' `TrainerCallback`, so that a callback written for it runs here unchanged.",
-        "An event of kind *work* says that something is due, and whoever hears it does it. One of kind *fact* says "
-        "that something begins or has happened.",
-        "## What every handler may ask for",
-        "A handler names the parameters it wants, in any order, and gets only those. One with `**kwargs` gets all.",
-        _table(("Parameter", "What it is"), common),
+        "Use this page to find the event for your handler, and the parameters that it can name. "
+        "[Writing callbacks](writing_callbacks.md) explains how.",
+        _fenced("python", _EVENTS_EXAMPLE),
+        f"A run announces {len(EVENTS)} events. A handler is a method with the name of the event on a callback, or a "
+        f"function passed to `trainer.on(name, function)`. {shared} events have the names, the parameters and the "
+        "moments of transformers' `TrainerCallback`. A callback written for transformers runs here unchanged.",
+        "An event of kind *work* says that work is due, and a handler does it. An event of kind *fact* says that "
+        "something begins or happened.",
+        "## Parameters of every event",
+        "A handler names the parameters that it needs, in any order. A handler with `**kwargs` receives all. Attaching "
+        "a handler raises an error for an unknown parameter, or for an annotation that contradicts its type.",
+        _params(COMMON),
         "## The events, in the order of a run",
-        "The filters `every=`, `once=`, `before=` and `after=` of `trainer.on` count from 1; what they count is said "
-        "with each event.",
+        "The filters `every=`, `once=`, `before=` and `after=` of `trainer.on` count from 1. Each event says what they "
+        "count.",
         *(_event(event) for event in EVENTS),
         "## Recorded runs",
-        "Each of these was recorded while this page was written, with `trainbus.events.record`. The number is that of "
-        "the optimizer steps done.",
+        "`make docs` records these runs with `trainbus.events.record`. The number is the number of completed steps.",
         *_recordings(),
     ]
     return _page(parts)
 
 
+_EVENTS_EXAMPLE = """
+from typing import Any
+
+from trainbus import Callback, TrainerState
+
+
+class PrintLoss(Callback):
+    def on_log(self, state: TrainerState, logs: dict[str, Any]) -> None:
+        print(state.global_step, logs.get("loss"))
+""".strip()
+
+
 def _event(event: Event) -> str:
-    fields = _docs_under(trainbus.Run)
     shared = f", shared with {event.origin}" if event.origin != "trainbus" else ""
     facts = f"*{event.kind.value.capitalize()}*{shared}. Filters count {_COUNTED[event.clock]}."
-    given = [f"- `{name}`: {fields[name]}" for name in event.params]
-    return "\n".join([f"### `{event.name}`", "", event.doc, "", facts, *([""] if given else []), *given])
+    return "\n\n".join([f"### `{event.name}`", event.doc, facts, *([_params(event.params)] if event.params else [])])
+
+
+def _params(params: Iterable[Param]) -> str:
+    rows = ((f"`{param.name}`", f"`{short_type(param.type)}`", param.doc) for param in params)
+    return _table(("Parameter", "Type", "Meaning"), rows)
 
 
 _COUNTED = {
     Clock.CALLS: "its announcements",
-    Clock.STEP: "the step being made",
-    Clock.STEPS_DONE: "the steps done",
+    Clock.STEP: "the current step",
+    Clock.STEPS_DONE: "the completed steps",
     Clock.EPOCH: "the epochs",
 }
 
@@ -201,13 +221,13 @@ def _recordings() -> Iterator[str]:
         yield "### Training: two steps of two batches each, then a log, an evaluation and a checkpoint"
         yield _fenced("text", str(_recorded(trainer.train, trainer)))
         trainer = _trainer(folder, **{**options, "num_train_epochs": 2, "save_strategy": "no", "eval_strategy": "no"})
-        yield "### Going on from that checkpoint"
+        yield "### Resuming from that checkpoint"
         resumed = _recorded(lambda: trainer.train(resume_from_checkpoint=True), trainer)
         yield _fenced("text", "\n".join(str(resumed).splitlines()[:5]) + "\n       ...")
         yield "### Predicting"
         trainer = _trainer(folder, per_device_eval_batch_size=4)
         yield _fenced("text", str(_recorded(lambda: trainer.predict(_Rows()), trainer)))
-        yield "### Which endings announce what"
+        yield "### Events at the end of a run"
         endings = {
             "all steps are done": ((), {}),
             "a callback asks to stop": ((_Stop(),), {}),
@@ -223,7 +243,7 @@ def _recordings() -> Iterator[str]:
             heard = _recorded(trainer.train, trainer).events
             rows.append((ending, *("yes" if event in heard else "-" for event in closing)))
         yield _table(("The run ends because", *(f"`{event}`" for event in closing)), rows)
-        yield "`on_end` is announced by `trainer.end()`, once a program is done with its trainer."
+        yield "`trainer.end()` announces `on_end`, when a program is done with its trainer."
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""The machine: which phase of a run follows which, and what is announced in each. It knows no feature.
+"""The training loop: a state machine that announces the events of a run. It knows no feature.
 
-The loop takes windows of batches from a feed, has a stepper turn each into one optimizer step, announces every moment,
-and serves what callbacks asked for in the one fixed order: log, evaluate, save. Everything else is a subscriber.
+The loop takes the batches of each step from a source, makes the step, announces the events, and serves the raised flags
+in a fixed order: log, evaluate, save. Everything else is a callback.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from enum import Enum
 from typing import Any, Protocol
 
 from ..events.bus import EventBus
-from ..events.control import SERVED, TrainerControl
+from ..events.control import SERVED, Flag, TrainerControl
 from ..events.state import TrainerState
 from .data.position import Position
 
 
 class Phase(Enum):
-    """Where a run is."""
+    """The phases of a run."""
 
     BEGIN = "begin"
     EPOCH = "epoch"
@@ -39,75 +39,75 @@ NEXT: dict[Phase, frozenset[Phase]] = {
     Phase.END: frozenset({Phase.DONE}),
     Phase.DONE: frozenset(),
 }
-"""Every arrow of the machine. The diagram in the README is drawn from it; a test walks each arrow, and no other."""
+"""The phases that may follow each phase. `make docs` draws the diagram in the README from this table."""
 
-WORK = dict(zip(SERVED, ("on_log_due", "on_evaluate_due", "on_save_due")))
-"""The event that asks for the work of each flag."""
+WORK: dict[Flag, str] = dict(zip(SERVED, ("on_log_due", "on_evaluate_due", "on_save_due")))
+"""The event that requests the work of each flag."""
 
 
-class Window(Protocol):
+class StepBatches(Protocol):
     """The batches of one optimizer step."""
 
     batches: int
-    """How many batches it holds."""
+    """Number of batches on this rank."""
     rows: int
-    """How many rows they hold, over all processes."""
+    """Number of samples, over all ranks."""
 
 
-class Feed(Protocol):
-    """Where windows come from."""
+class BatchSource(Protocol):
+    """The source of the batches of each step."""
 
     def begin(self, epoch: int, batches_done: int) -> None:
-        """Go to the given batch of the given epoch."""
+        """Go to a batch of an epoch, both from 0."""
 
     def take(self) -> Any | None:
-        """Return the next window of the epoch, or None when it is used up."""
+        """Return the batches of the next step, or None at the end of the epoch."""
 
 
-class Stepper(Protocol):
-    """What turns a window into one optimizer step."""
+class StepMaker(Protocol):
+    """Makes an optimizer step from its batches."""
 
     def step(self, window: Any) -> None:
         """Make the step."""
 
 
 class Loop:
-    """The state machine. `run()` turns the crank until the phase is DONE."""
+    """The state machine. `run()` goes from phase to phase until DONE."""
 
     def __init__(
         self,
         bus: EventBus,
         state: TrainerState,
         control: TrainerControl,
-        feed: Feed,
-        stepper: Stepper,
+        feed: BatchSource,
+        stepper: StepMaker,
         *,
         epochs: int,
         batches_per_epoch: int,
         position: Position,
         agree: Callable[[TrainerControl], None],
     ) -> None:
-        """Put the machine at BEGIN.
+        """Start in BEGIN.
 
         Args:
-            bus: where every moment is announced.
-            state: counted up here: steps, epochs, rows.
-            control: what callbacks ask for.
-            feed: where windows of batches come from.
-            stepper: what makes a step of a window.
-            epochs: how many epochs to run at most.
-            batches_per_epoch: batches of one process in a whole epoch, the unit of `state.epoch`.
-            position: where to begin; counted up here.
-            agree: makes the processes of a run agree on what is asked for; does nothing in a single one.
+            bus: announces the events.
+            state: the loop counts its steps, epochs and samples.
+            control: the flags that callbacks raise.
+            feed: the source of the batches of each step.
+            stepper: makes a step from its batches.
+            epochs: the maximum number of epochs.
+            batches_per_epoch: batches of one rank in a whole epoch, the unit of `state.epoch`.
+            position: where to begin. The loop advances it.
+            agree: makes all ranks agree on the raised flags. It does nothing in a single process.
         """
         self.state, self.control, self.feed, self.stepper = state, control, feed, stepper
         self.epochs, self.batches_per_epoch, self.position, self.agree = epochs, batches_per_epoch, position, agree
         self.announce = bus.announce
         self.phase = Phase.BEGIN
-        self._window: Any = None
+        self._batches: Any = None
 
     def run(self) -> None:
-        """Run until there is nothing left to do."""
+        """Run until the phase is DONE."""
         while self.phase is not Phase.DONE:
             self.phase = self._turn()
 
@@ -124,13 +124,13 @@ class Loop:
                 return Phase.FETCH
 
             case Phase.FETCH:
-                self._window = self.feed.take()
-                return Phase.STEP if self._window is not None else Phase.EPOCH_END
+                self._batches = self.feed.take()
+                return Phase.STEP if self._batches is not None else Phase.EPOCH_END
 
             case Phase.STEP:
                 self.announce("on_step_begin")
-                self.stepper.step(self._window)
-                self._count(self._window)
+                self.stepper.step(self._batches)
+                self._count(self._batches)
                 self.announce("on_step_end")
                 return Phase.SERVE
 
@@ -141,16 +141,17 @@ class Loop:
             case Phase.EPOCH_END:
                 self._close_epoch()
                 self._serve()
-                self.control.take("epoch_stop")
+                self.control.begin("epoch_stop")  # reads True until on_epoch_begin
                 return Phase.END if self._over() else Phase.EPOCH
 
             case Phase.END:
-                self._serve()  # what became due because the run has just ended, by an evaluation for instance
-                self.control.take("training_stop")
+                self._serve()  # an evaluation at the end of the last epoch may have requested more work
+                self.control.begin("training_stop")  # reads True through on_train_end
                 self.announce("on_train_end")
+                self.control.finish()
                 return Phase.DONE
 
-        raise AssertionError(f"no way leads on from {self.phase}")
+        raise AssertionError(f"no phase follows {self.phase}")
 
     def _leaves_epoch(self) -> bool:
         return self.control.pending and (self.control.should_training_stop or self.control.should_epoch_stop)
@@ -158,10 +159,10 @@ class Loop:
     def _close_epoch(self) -> None:
         position = self.position
         if position.batches == 0:
-            self.control.request("training_stop", f"epoch {position.epoch + 1} of the data holds no batch")
+            self.control.request("training_stop", f"epoch {position.epoch + 1} of the data has no batch")
         self.announce("on_epoch_end")
         self.agree(self.control)
-        # An epoch in which the run is stopped is taken up again where it was left, should the run be resumed.
+        # A resumed run continues inside an epoch that was stopped before its end.
         if not self.control.should_training_stop or position.batches in (0, self._length()):
             position.next_epoch()
 
@@ -171,23 +172,24 @@ class Loop:
     def _over(self) -> bool:
         return self.control.should_training_stop or self.position.epoch >= self.epochs
 
-    def _count(self, window: Window) -> None:
+    def _count(self, batches: StepBatches) -> None:
         state, position = self.state, self.position
-        position.batches += window.batches
+        position.batches += batches.batches
         state.global_step += 1
-        state.samples_seen += window.rows
+        state.samples_seen += batches.rows
         state.epoch = position.epoch + position.batches / self._length()
         self.control.speaking.step = state.global_step
-        self._window = None
+        self._batches = None
 
     def _serve(self) -> None:
-        """Have the work done that was asked for, in the one order that is always right; what is vetoed is dropped."""
+        """Do the requested work in the order of SERVED, and drop what is vetoed."""
         self.agree(self.control)
         if not self.control.pending:
             return
         for flag in SERVED:
-            requested_by = self.control.take(flag)
+            requested_by = self.control.begin(flag)
             if requested_by:
                 self.announce(WORK[flag], requested_by=requested_by)
+                self.control.finish(flag)
                 self.agree(self.control)
         self.control.settle()

@@ -11,11 +11,11 @@ from __future__ import annotations
 import atexit
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,6 +26,7 @@ from ..events.catalog import Clock
 from ..events.control import TrainerControl
 from ..events.state import TrainerState
 from ..events.triggers import Moment, Place
+from .api.services import Services
 from .arguments import TrainingArguments
 from .checkpoint.callback_states import CallbackStates
 from .data.plan import RunPlan
@@ -34,34 +35,6 @@ from .distributed.ranks import Ranks
 from .evaluation.outputs import train_summary
 from .loss.loss_window import Losses
 from .seams import Seams
-
-
-class Services(Protocol):
-    """What a run does on request. `TrainerServices` calls the trainer's methods, overridden ones included."""
-
-    def log(self, logs: dict[str, Any]) -> None:
-        """Add values to the log history and announce `on_log`."""
-
-    def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
-        """Evaluate and return the metrics. `Trainer.evaluate` lists the options."""
-
-    def floating_point_ops(self, inputs: Any) -> int:
-        """Return the floating-point operations of forward and backward for a batch; 0 if unknown."""
-
-    def save_model(self, output_dir: str) -> None:
-        """Write the model, its config and its tokenizer."""
-
-    def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
-        """Return a function that writes the present model later, on any thread; None if that is impossible."""
-
-    def init_hf_repo(self) -> None:
-        """Create the hub repository if it does not exist."""
-
-    def create_model_card(self) -> None:
-        """Write the model card to the output folder."""
-
-    def push_to_hub(self, *args: Any, **options: Any) -> Any:
-        """Save the model to the output folder and push the folder. `Trainer.push_to_hub` lists the options."""
 
 
 @dataclass

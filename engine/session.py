@@ -60,6 +60,7 @@ def _drop_requests(run: Run) -> None:
     for flag in filter(control.raised, FLAGS):
         control.veto(flag, "the session is over")
     control.settle()
+    control.finish()
     speaking.author = before
 
 

@@ -1,9 +1,9 @@
-"""The event system: what can happen in a run, who hears it in which order, and what they may ask for. No torch here."""
+"""The event system: the events of a run, the order of their handlers, and the flags that callbacks raise. No torch."""
 
 from .bus import Channel, EventBus, Handle, Subscription
-from .callback import Callback
-from .catalog import CATALOG, COMMON, EVENTS, Clock, Event, Kind
-from .control import FLAGS, TrainerControl
+from .callback import Callback, TypedCallback
+from .catalog import CATALOG, COMMON, COMMON_NAMES, EVENTS, Clock, Event, Kind, Param
+from .control import FLAGS, Flag, TrainerControl
 from .errors import (
     ArgumentError,
     CheckpointError,
@@ -17,6 +17,7 @@ from .errors import (
     TrainbusError,
     nearest,
 )
+from .event_methods import EventName
 from .ledger import Entry, Ledger
 from .stages import Order, Stage, order
 from .state import TrainerState
@@ -26,6 +27,7 @@ from .triggers import Moment, Trigger, at, at_end, every, log_spaced, never
 __all__ = [
     "CATALOG",
     "COMMON",
+    "COMMON_NAMES",
     "EVENTS",
     "FLAGS",
     "ArgumentError",
@@ -37,6 +39,8 @@ __all__ = [
     "Entry",
     "Event",
     "EventBus",
+    "EventName",
+    "Flag",
     "Handle",
     "Kind",
     "Ledger",
@@ -45,6 +49,7 @@ __all__ = [
     "Moment",
     "NonFiniteError",
     "Order",
+    "Param",
     "RankDivergence",
     "RankFailure",
     "Stage",
@@ -55,6 +60,7 @@ __all__ = [
     "TrainerControl",
     "TrainerState",
     "Trigger",
+    "TypedCallback",
     "at",
     "at_end",
     "every",

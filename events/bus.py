@@ -1,4 +1,4 @@
-"""The event bus: blinker's signals, called in a resolved order, with an author, and with failures kept apart."""
+"""The event bus: ordered blinker signals, with an author for each write and a policy for each failure."""
 
 from __future__ import annotations
 
@@ -12,47 +12,57 @@ from typing import Any, Literal
 import blinker
 
 from .activity import note_activity
-from .catalog import CATALOG, LAST_IN_FIRST_OUT, MUST_ALL_HEAR, Event
-from .control import TrainerControl
+from .catalog import ALL_HANDLERS_RUN, CATALOG, LAST_IN_FIRST_OUT, Event
+from .control import Flag, TrainerControl
 from .errors import SubscriptionError, nearest
+from .event_methods import EventName
 from .filters import filter_of, filtered, ids_in, number_in
 from .handlers import Call, Handler, compile_handler
-from .ordering import Place, resolve
+from .ordering import Slot, resolve
 from .stages import ORDER_MARK, Order, Stage
 from .subscribers import Subscriber, checked_policy, identity, inspect_subscriber, own_events
 
 logger = logging.getLogger(__name__)
 
 OnError = Literal["raise", "warn", "quarantine"]
+"""What an exception of a handler does: end the run, log a warning, or log it and unsubscribe the handler."""
+
+FINISHES: dict[str, Flag] = {
+    "on_log": "log",
+    "on_evaluate": "evaluate",
+    "on_save": "save",
+    "on_epoch_begin": "epoch_stop",
+}
+"""The events before which a flag stops to read True, as in transformers: its work is done."""
 
 
 @dataclass(eq=False)
 class Subscription:
-    """One handler of one subscriber at one event: what a signal holds."""
+    """One handler of one subscriber for one event. A signal holds these."""
 
     event: Event
     owner: object
-    """The callback, or the function itself."""
+    """The callback, or the subscribed function."""
     owner_id: str
     handler: Handler
     call: Call
-    place: Place
+    slot: Slot
     on_error: str = "raise"
     names: frozenset[str] = frozenset()
     """The parameters that the handler names."""
 
     @property
     def label(self) -> str:
-        """How the handler is named to people."""
+        """The name of the handler in messages: `<id>.<event>`."""
         return f"{self.owner_id}.{self.event.name}"
 
     def __call__(self, sender: Any, **extras: Any) -> Any:
-        """Answer a plain `signal.send(run, ...)`, as any blinker receiver does."""
+        """Run the handler for a plain `signal.send(run, ...)` of blinker."""
         return self.call(sender, extras)
 
 
 class _Ordered(dict[Any, None]):
-    """A set that remembers insertion, which is all that blinker asks of a `set_class`."""
+    """A set in the order of insertion, for the `set_class` of blinker."""
 
     def add(self, item: Any) -> None:
         self[item] = None
@@ -68,28 +78,30 @@ class _Ordered(dict[Any, None]):
 
 
 class Channel(blinker.Signal):
-    """One event's signal. Receivers are held strongly and in order; connecting anew resolves the order anew."""
+    """The signal of one event. It holds receivers strongly and in order."""
 
     set_class = _Ordered  # type: ignore[assignment]
 
     def __init__(self, event: Event) -> None:
         super().__init__(event.doc)
         self.event = event
-        self.plan: tuple[Subscription, ...] | None = None
+        self.ordered: tuple[Subscription, ...] | None = None
+        """The resolved order of the handlers; None after a change."""
+        self.finishes: Flag | None = FINISHES.get(event.name)
 
     def connect(self, receiver: Any, sender: Any = blinker.ANY, weak: bool = False) -> Any:
-        """Connect a receiver, strongly unless told otherwise: blinker's default drops bound methods silently."""
-        self.plan = None
+        """Connect a receiver, strongly by default: blinker's own default drops bound methods silently."""
+        self.ordered = None
         return super().connect(receiver, sender, weak=weak)
 
     def disconnect(self, receiver: Any, sender: Any = blinker.ANY) -> None:
         """Disconnect a receiver."""
-        self.plan = None
+        self.ordered = None
         super().disconnect(receiver, sender)
 
 
 class _Signals(dict[str, Channel]):
-    """All channels by name; one that is not there is an error with the nearest name."""
+    """All channels by event name. An unknown name is an error with the nearest name."""
 
     def __missing__(self, event: str) -> Channel:
         raise SubscriptionError(f"There is no event {event!r}{nearest(event, self)}")
@@ -97,7 +109,7 @@ class _Signals(dict[str, Channel]):
 
 @dataclass
 class Handle:
-    """What subscribing returns. Call it, or leave its `with` block, to unsubscribe."""
+    """The result of subscribing. Call it, or leave its `with` block, to unsubscribe."""
 
     owner_id: str
     _undo: Callable[[], None] = field(repr=False)
@@ -112,75 +124,77 @@ class Handle:
         self()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"owner_id": self.owner_id, "_undo": bool}  # which does nothing: in another process there is no bus
+        return {"owner_id": self.owner_id, "_undo": bool}  # bool() does nothing: another process has no bus
 
 
 class EventBus:
-    """All signals of one trainer, and who hears them in which order.
+    """All signals of one trainer, and the order of their handlers.
 
-    `attach` takes a callback with `on_*` methods, `on` a plain function for one event; both return a `Handle`.
-    `announce` calls the hearers. Third parties may use blinker's own `signals[name].connect(receiver)`; they are called
-    as `receiver(run, **values)` in the DECIDE stage, as any callback that names no stage.
+    `attach` subscribes a callback with `on_*` methods, `on` a plain function for one event. Both return a `Handle`.
+    `announce` calls the handlers. Third parties may connect through blinker, `signals[name].connect(receiver)`. The bus
+    calls them as `receiver(run, **values)` in the DECIDE stage, as it calls every callback that sets no stage.
     """
 
     def __init__(self, run: Any, control: TrainerControl) -> None:
         """Create a signal for each event of the catalogue.
 
         Args:
-            run: the record that handlers are given values from.
-            control: told who is speaking, so that each write has an author.
+            run: the record that holds the values of the parameters.
+            control: the flags. The bus tells it which handler runs, so that each write has an author.
         """
         self.run = run
         self.control = control
         self.signals: dict[str, Channel] = _Signals((name, Channel(event)) for name, event in CATALOG.items())
         self._subscribers: dict[str, Subscriber] = {}
         self._subscriptions: dict[str, list[Subscription]] = {}
-        self._ids: set[str] = set()  # also of those that left: who ordered itself by one may stay
+        self._ids: set[str] = set()  # also of detached callbacks, because `before=` and `after=` may still name them
         self.watchers: list[Callable[[str, Any], None]] = []
-        """Called with each event that is announced and the run, heard by anybody or not; for recording."""
+        """Called as `watcher(event, run)` for each announced event, with or without handlers. For recording."""
 
     # Subscribing.
 
     def declare(self, event: Event) -> None:
-        """Add an event of one's own; declaring the same event again changes nothing.
+        """Add a custom event. Declaring the same event again changes nothing.
 
         Raises:
-            SubscriptionError: if the name is taken by another event, or does not begin with `on_`.
+            SubscriptionError: if another event has this name, or the name does not begin with `on_`.
         """
         if not event.name.startswith("on_"):
-            raise SubscriptionError(f"An event's name begins with 'on_': {event.name!r} does not.")
+            raise SubscriptionError(f"The event name {event.name!r} does not begin with 'on_'. Rename it.")
         known = self.signals.setdefault(event.name, Channel(event)).event
         if known != event:
-            raise SubscriptionError(f"The event {event.name!r} exists already, with another meaning: {known.doc!r}.")
+            raise SubscriptionError(
+                f"The event {event.name!r} exists with another meaning: {known.doc!r} Rename yours."
+            )
 
     def attach(self, subscriber: object) -> Handle:
         """Subscribe every `on_*` method of a callback to the event of its name.
 
         Raises:
             SubscriptionError: if a method matches no event or names an unknown parameter (with the nearest name), if
-                the id is taken, or if the callback is attached already.
+                an annotation contradicts the event's parameter, if the id is taken, or if the callback is attached.
         """
         for event in own_events(subscriber):
             self.declare(event)
         record = inspect_subscriber(subscriber, self.signals)
         for other_id, other in self._subscribers.items():
             if other.callback is subscriber:
-                raise SubscriptionError(f"{other_id} is attached already; attach a second instance to have two of it.")
+                raise SubscriptionError(f"{other_id} is already attached. To have two of it, attach a second instance.")
         owner_id = identity(subscriber, record.wanted_id, self._subscribers)
         policy = checked_policy(record.on_error, owner_id)
         subscriptions = []
         for name, handler in record.handlers.items():
             event = self.signals[name].event
-            call, asked = compile_handler(handler, event, f"{owner_id}.{name}", lenient=record.foreign)
+            call, named = compile_handler(handler, event, f"{owner_id}.{name}", lenient=record.foreign)
             mark: Order = getattr(handler, ORDER_MARK, Order())
             stage = mark.stage if mark.stage is not None else record.stage
-            place = Place(owner_id, stage, mark.before or record.before, mark.after or record.after)
-            subscriptions.append(Subscription(event, subscriber, owner_id, handler, call, place, policy, asked))
+            slot = Slot(owner_id, stage, mark.before or record.before, mark.after or record.after)
+            subscriptions.append(Subscription(event, subscriber, owner_id, handler, call, slot, policy, named))
         return self._connect(owner_id, record, subscriptions)
 
     def on(
         self,
-        event: str,
+        event: EventName | str,
         function: Handler,
         *,
         every: int | None = None,
@@ -194,27 +208,29 @@ class EventBus:
         """Subscribe a plain function to one event.
 
         Args:
-            event: the event's name.
-            function: called with the parameters it names.
-            every: call it at every n-th step, epoch or occurrence, whichever the event counts.
-            once: call it at exactly the n-th.
-            before: a number: only before the n-th. A name, or several: run before these callbacks.
-            after: a number: only after the n-th, `every` counting from there. A name, or several: run after these.
-            stage: what it is for.
-            on_error: `raise`, `warn` (log and go on) or `quarantine` (log and unsubscribe it).
-            id: its name in the ledger and in error messages; by default the function's own.
+            event: the name of the event.
+            function: called with the parameters that it names.
+            every: call it at every n-th step, epoch or announcement, whichever the event counts.
+            once: call it only at the n-th.
+            before: a number: call it only before the n-th. One or more ids: run it before these callbacks.
+            after: a number: call it only after the n-th, and count `every` from there. One or more ids: run it after
+                these callbacks.
+            stage: the stage in which it runs.
+            on_error: what an exception does: `raise`, `warn` (log a warning) or `quarantine` (log it and unsubscribe).
+            id: the name in the ledger and in error messages. Default: the name of the function.
 
         Raises:
-            SubscriptionError: for an unknown event or parameter, with the nearest name, or filters that clash.
+            SubscriptionError: for an unknown event or parameter, with the nearest name, for an annotation that
+                contradicts a parameter, or for filters that cannot be combined.
         """
         channel = self.signals[event]
         owner_id = identity(function, id, self._subscribers)
-        call, asked = compile_handler(function, channel.event, f"{owner_id} (at {event})")
+        call, named = compile_handler(function, channel.event, f"{owner_id} (at {event})")
         keep = filter_of(every, once, number_in(before), number_in(after))
         policy = checked_policy(on_error, owner_id)
-        place = Place(owner_id, stage, ids_in(before), ids_in(after))
+        slot = Slot(owner_id, stage, ids_in(before), ids_in(after))
         due = filtered(call, keep, channel.event.clock) if keep is not None else call
-        subscription = Subscription(channel.event, function, owner_id, function, due, place, policy, asked)
+        subscription = Subscription(channel.event, function, owner_id, function, due, slot, policy, named)
         record = Subscriber(function, {event: function}, stage)
         return self._connect(owner_id, record, [subscription])
 
@@ -228,13 +244,13 @@ class EventBus:
         this = weakref.ref(record)
 
         def undo() -> None:
-            if self._subscribers.get(owner_id) is this():  # and not a successor of the same id
+            if self._subscribers.get(owner_id) is this():  # not a later callback with the same id
                 self.detach(owner_id)
 
         return Handle(owner_id, undo)
 
     def detach(self, subscriber: object) -> None:
-        """Unsubscribe a callback, or whatever has this id; one that is not attached is left alone."""
+        """Unsubscribe a callback, given itself or its id. Does nothing if it is not attached."""
         found = [owner_id for owner_id, record in self._subscribers.items() if _is_same(record.callback, subscriber)]
         for owner_id in found or ([subscriber] if isinstance(subscriber, str) else []):
             self._subscribers.pop(owner_id, None)
@@ -243,60 +259,69 @@ class EventBus:
 
     @property
     def subscribers(self) -> dict[str, Any]:
-        """All attached callbacks and functions by id, in order of attachment."""
+        """All attached callbacks and functions by id, in the order of attachment."""
         return {owner_id: record.callback for owner_id, record in self._subscribers.items()}
 
     # Announcing.
 
-    def hears(self, event: str) -> bool:
-        """Say whether anybody hears `event`."""
+    def has_handlers(self, event: EventName | str) -> bool:
+        """Return whether `event` has any handler."""
         return bool(self.signals[event].receivers)
 
-    def asked_for(self, parameter: str) -> bool:
-        """Say whether any handler names `parameter`, so that what nobody reads need not be kept alive."""
-        return any(parameter in hearer.names for hearers in self._subscriptions.values() for hearer in hearers)
+    hears = has_handlers
+    """The former name of `has_handlers`."""
 
-    def plan(self, event: str) -> tuple[Subscription, ...]:
-        """Return who hears `event`, in the order in which they are called.
+    def asked_for(self, parameter: str) -> bool:
+        """Return whether any handler names `parameter`. Values that no handler names need not be kept in memory."""
+        return any(parameter in each.names for found in self._subscriptions.values() for each in found)
+
+    def order_of(self, event: EventName | str) -> tuple[Subscription, ...]:
+        """Return the handlers of `event`, in the order in which they run.
 
         Raises:
-            SubscriptionError: if `before=` or `after=` name an unknown id, contradict the stages, or form a circle.
+            SubscriptionError: if `before=` or `after=` name an unknown id, contradict the stages, or form a cycle.
         """
         channel = self.signals[event]
-        if channel.plan is None:
-            hearers = [self._as_subscription(hearer, channel) for hearer in channel.receivers_for(self.run)]
-            by_place = {replace(hearer.place, serial=serial): hearer for serial, hearer in enumerate(hearers)}
-            resolved = resolve(list(by_place), self._ids, event)
-            ordered = tuple(by_place[place] for place in resolved)
-            channel.plan = ordered[::-1] if event in LAST_IN_FIRST_OUT else ordered
-        return channel.plan
+        if channel.ordered is None:
+            found = [self._as_subscription(receiver, channel) for receiver in channel.receivers_for(self.run)]
+            by_slot = {replace(each.slot, serial=serial): each for serial, each in enumerate(found)}
+            resolved = resolve(list(by_slot), self._ids, event)
+            ordered = tuple(by_slot[slot] for slot in resolved)
+            channel.ordered = ordered[::-1] if event in LAST_IN_FIRST_OUT else ordered
+        return channel.ordered
+
+    plan = order_of
+    """The former name of `order_of`."""
 
     def resolve(self) -> None:
-        """Resolve the order of every event now, so that an impossible one is refused before the run begins."""
+        """Resolve the order of every event now, so that an impossible order is an error before the run begins."""
         for name in self.signals:
-            self.plan(name)
+            self.order_of(name)
 
     def announce(self, event: str, **extras: Any) -> None:
-        """Call all hearers of `event`, in order.
+        """Call all handlers of `event`, in order.
 
-        A handler's return value is ignored, except a control of another kind (as a handler written for transformers
-        may return), whose raised flags count as requests. What a failing handler does to the others is its `on_error`:
-        by default the exception goes up, naming the handler; at closing events all others hear first.
+        The bus ignores what a handler returns. The exception is another control, which a handler written for
+        transformers may return: its raised flags count as requests. The `on_error` of a handler decides what its
+        exception does. By default the exception is raised, with a note that names the handler. At closing events all
+        other handlers run first.
         """
         channel = self.signals[event]
-        plan = channel.plan
-        if plan is None:
-            plan = self.plan(event)
+        ordered = channel.ordered
+        if ordered is None:
+            ordered = self.order_of(event)
+        run, control, speaking = self.run, self.control, self.control.speaking
+        if control.serving and channel.finishes is not None:
+            control.finish(channel.finishes)
         if self.watchers:
             for watch in self.watchers:
                 watch(event, self.run)
-        if not plan:
+        if not ordered:
             return
-        run, control, speaking = self.run, self.control, self.control.speaking
         failure: BaseException | None = None
         before = speaking.author, speaking.event
         try:
-            for subscription in plan:
+            for subscription in ordered:
                 speaking.author, speaking.event = subscription.owner_id, event
                 try:
                     answer = subscription.call(run, extras)
@@ -306,7 +331,7 @@ class EventBus:
                         raise
                     if self._forgives(subscription, error):
                         continue
-                    if event not in MUST_ALL_HEAR:
+                    if event not in ALL_HANDLERS_RUN:
                         raise
                     if failure is not None:
                         logger.error("%s failed too: %s: %s", subscription.label, type(error).__name__, error)
@@ -320,50 +345,50 @@ class EventBus:
             raise failure
 
     def _forgives(self, subscription: Subscription, error: Exception) -> bool:
-        """Deal with a handler's exception by its policy; say whether the run goes on as if nothing had happened."""
+        """Apply the `on_error` of a handler to its exception. Return whether the run continues."""
         where = f"{subscription.label} failed after step {self.control.step}"
         if subscription.on_error == "raise":
             note(error, f"{where} (its on_error is 'raise').")
             return False
-        remedy = "it is unsubscribed" if subscription.on_error == "quarantine" else "the run goes on"
+        remedy = "it is unsubscribed" if subscription.on_error == "quarantine" else "the run continues"
         logger.warning("%s, %s: %s: %s", where, remedy, type(error).__name__, error, exc_info=error)
         if subscription.on_error == "quarantine":
             self.detach(subscription.owner_id)
         return True
 
-    def _as_subscription(self, hearer: Any, channel: Channel) -> Subscription:
-        if isinstance(hearer, Subscription):
-            return hearer
-        # Connected by a third party through blinker itself: called in blinker's way.
-        owner_id = getattr(hearer, "__qualname__", type(hearer).__name__)
-        params = (*channel.event.params,)
+    def _as_subscription(self, receiver: Any, channel: Channel) -> Subscription:
+        if isinstance(receiver, Subscription):
+            return receiver
+        # A third party connected it through blinker.
+        owner_id = getattr(receiver, "__qualname__", type(receiver).__name__)
+        names = channel.event.param_names
 
         def call(run: Any, extras: Any) -> Any:
-            return hearer(run, **{name: extras[name] if name in extras else getattr(run, name) for name in params})
+            return receiver(run, **{name: extras[name] if name in extras else getattr(run, name) for name in names})
 
-        return Subscription(channel.event, hearer, owner_id, hearer, call, Place(owner_id, Stage.DECIDE))
+        return Subscription(channel.event, receiver, owner_id, receiver, call, Slot(owner_id, Stage.DECIDE))
 
     # Showing.
 
     def describe(self) -> str:
-        """Return the resolved order as text: each event that is heard, and its hearers by stage."""
+        """Return the resolved order as text: each event that has handlers, and its handlers by stage."""
         lines = []
         for name, channel in self.signals.items():
-            plan = self.plan(name)
-            if plan:
+            ordered = self.order_of(name)
+            if ordered:
                 lines.append(f"{name}: {channel.event.doc}")
-                lines += [f"  {hearer.place.stage.name:8} {hearer.owner_id}" for hearer in plan]
-        return "\n".join(lines) or "(nobody listens)"
+                lines += [f"  {each.slot.stage.name:8} {each.owner_id}" for each in ordered]
+        return "\n".join(lines) or "(no event has a handler)"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.signals)
 
 
 def note(error: BaseException, text: str) -> None:
-    """Add a line under an exception's message, where Python can show it (3.11+)."""
+    """Add a note to an exception, which Python shows under its message. Does nothing before Python 3.11."""
     if hasattr(error, "add_note") and text not in getattr(error, "__notes__", ()):
         error.add_note(text)
 
 
 def _is_same(one: object, other: object) -> bool:
-    return one is other or (inspect.ismethod(other) and one == other)  # each look at a method makes another object
+    return one is other or (inspect.ismethod(other) and one == other)  # each access to a method creates another object

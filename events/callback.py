@@ -1,28 +1,29 @@
-"""Callback: the base class of every subscriber, one method per event of the catalogue."""
+"""Callback: the base class of every feature that subscribes to events."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
 from .catalog import Event
+from .event_methods import EventMethods, TypedEventMethods
 from .stages import Stage
 
 
-class Callback:
-    """A feature: something that hears events of a run, reads its record, and asks the control for things.
+class Callback(EventMethods):
+    """A feature: it handles events of a run, reads the run's values, and requests work through the control.
 
-    Override the handlers you want. Each names the parameters it needs, in any order, or takes everything in the manner
-    of transformers, `(self, args, state, control, **kwargs)`:
+    Override the handlers you need. A handler names the parameters it needs, in any order. A handler in the style of
+    transformers, `(self, args, state, control, **kwargs)`, receives all of them:
 
         @dataclass
         class LossPrinter(Callback):
             stage = Stage.REPORT
 
-            def on_log(self, state, logs):
+            def on_log(self, state: TrainerState, logs: dict[str, Any]) -> None:
                 print(state.global_step, logs.get("loss"))
 
-    A handler that is not overridden costs nothing. A misspelt handler or parameter is refused when the callback is
-    attached. What a handler returns does not matter.
+    A handler that is not overridden costs nothing. Attaching a callback raises an error for a misspelt handler, an
+    unknown parameter or a wrong annotation. The return value of a handler is ignored.
     """
 
     stage: ClassVar[Stage] = Stage.DECIDE
@@ -56,98 +57,15 @@ class Callback:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned in an earlier session."""
 
-    def on_init_end(self, *args: Any, **kwargs: Any) -> Any:
-        """The trainer is constructed."""
 
-    def on_setup(self, *args: Any, **kwargs: Any) -> Any:
-        """Build now: wrap the model, fill the seams of the step, open what the run needs."""
+class TypedCallback(TypedEventMethods, Callback):
+    """A callback whose handlers mypy and pyright check against the types of their parameters.
 
-    def on_load(self, *args: Any, **kwargs: Any) -> Any:
-        """A checkpoint was restored into the run."""
+    At run time it is a `Callback`. For type checkers its handlers take keyword-only parameters and `**kwargs`:
 
-    def on_train_begin(self, *args: Any, **kwargs: Any) -> Any:
-        """Training begins; everything is built."""
+        class LossPrinter(TypedCallback):
+            def on_log(self, *, state: TrainerState, logs: dict[str, Any], **kwargs: Any) -> None:
+                print(state.global_step, logs.get("loss"))
 
-    def on_epoch_begin(self, *args: Any, **kwargs: Any) -> Any:
-        """An epoch begins."""
-
-    def on_step_begin(self, *args: Any, **kwargs: Any) -> Any:
-        """An optimizer step begins; its batches are fetched."""
-
-    def on_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """A batch is about to enter the model; set `run.batch` to replace it."""
-
-    def on_loss(self, *args: Any, **kwargs: Any) -> Any:
-        """The loss is computed and not yet backpropagated."""
-
-    def on_substep_end(self, *args: Any, **kwargs: Any) -> Any:
-        """A batch was backpropagated and more of this step follow."""
-
-    def on_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """All gradients of the step are there, unscaled and not yet clipped."""
-
-    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Gradients are clipped; the optimizer steps next."""
-
-    def on_optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
-        """The optimizer has stepped; gradients are still there."""
-
-    def on_step_end(self, *args: Any, **kwargs: Any) -> Any:
-        """The step is complete and counted; gradients are gone."""
-
-    def on_log_due(self, *args: Any, **kwargs: Any) -> Any:
-        """Logging is due: gather the values and log them."""
-
-    def on_log(self, *args: Any, **kwargs: Any) -> Any:
-        """Values are logged; a handler before the reporters may add to them."""
-
-    def on_evaluate_due(self, *args: Any, **kwargs: Any) -> Any:
-        """An evaluation is due: evaluate now."""
-
-    def on_evaluate_begin(self, *args: Any, **kwargs: Any) -> Any:
-        """An evaluation begins, over all its datasets."""
-
-    def on_prediction_step(self, *args: Any, **kwargs: Any) -> Any:
-        """A batch of an evaluation or prediction is done."""
-
-    def on_evaluate_dataset(self, *args: Any, **kwargs: Any) -> Any:
-        """One dataset is evaluated; its metrics may still be added to."""
-
-    def on_evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """One dataset is evaluated and its metrics are logged."""
-
-    def on_evaluate_end(self, *args: Any, **kwargs: Any) -> Any:
-        """The evaluation is over; `metrics` holds those of all its datasets."""
-
-    def on_save_due(self, *args: Any, **kwargs: Any) -> Any:
-        """A checkpoint is due: save now."""
-
-    def on_save_begin(self, *args: Any, **kwargs: Any) -> Any:
-        """A checkpoint is about to be written; add to it, or veto it."""
-
-    def on_snapshot(self, *args: Any, **kwargs: Any) -> Any:
-        """The values of a checkpoint are copied; the weights may change again."""
-
-    def on_save(self, *args: Any, **kwargs: Any) -> Any:
-        """A checkpoint is complete on disk."""
-
-    def on_push_begin(self, *args: Any, **kwargs: Any) -> Any:
-        """A model is about to be pushed to a hub."""
-
-    def on_epoch_end(self, *args: Any, **kwargs: Any) -> Any:
-        """An epoch ended, be it complete or cut short."""
-
-    def on_train_end(self, *args: Any, **kwargs: Any) -> Any:
-        """Training ended by itself; its summary is logged."""
-
-    def on_predict(self, *args: Any, **kwargs: Any) -> Any:
-        """A prediction is done."""
-
-    def on_exception(self, *args: Any, **kwargs: Any) -> Any:
-        """The run failed; the error will be raised when all have heard of it."""
-
-    def on_close(self, *args: Any, **kwargs: Any) -> Any:
-        """The run is over, however it ended: release what was opened. Last begun is first closed."""
-
-    def on_end(self, *args: Any, **kwargs: Any) -> Any:
-        """The trainer is done for good; trackers finish here. Last begun is first closed."""
+    The handler names any subset of the parameters, in any order. A wrong annotation is an error in the editor.
+    """

@@ -1,117 +1,208 @@
-"""The catalogue of events: the single declaration that the base class, the checks and the documentation come from."""
+"""The catalogue of events: the one declaration from which the base class, the checks and the documentation come."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
 
 class Kind(str, Enum):
-    """What an event asks of its hearers."""
+    """What an event expects of its handlers."""
 
     WORK = "work"
-    """Something is due now, and somebody must do it."""
+    """Some work is due now, and a handler must do it."""
     FACT = "fact"
-    """Something begins, happened or was done; hearers may react."""
+    """Something begins, happened or was done. Handlers may react."""
 
 
 class Clock(str, Enum):
-    """Which counter the filters `every=`, `once=`, `before=` and `after=` of a subscribed function read."""
+    """The counter that the filters `every=`, `once=`, `before=` and `after=` of a subscribed function read."""
 
     CALLS = "calls"
-    """How often this event was announced since the function was subscribed, from 1."""
+    """Announcements of this event since the function was subscribed, from 1."""
     STEP = "step"
-    """The optimizer step being made: the first is 1."""
+    """The current optimizer step, from 1."""
     STEPS_DONE = "steps done"
-    """The optimizer steps that are complete."""
+    """The completed optimizer steps."""
     EPOCH = "epoch"
-    """The epoch being run, or just run: the first is 1."""
+    """The current epoch, or the epoch that just ended, from 1."""
 
 
 @dataclass(frozen=True)
-class Event:
-    """One moment of a run that can be subscribed to."""
+class Param:
+    """One value that a handler receives when it names it."""
 
     name: str
-    """The handler's name, `on_<moment>`."""
+    """The name of the handler's parameter, and of the attribute of the run that holds the value."""
+    type: str = "Any"
+    """The annotation, as text with full module paths, such as `torch.nn.Module | None`."""
+    doc: str = ""
+    """What the value is, in one line."""
+
+
+@dataclass(frozen=True, init=False)
+class Event:
+    """One named moment of a run."""
+
+    name: str
+    """The name of the handler, `on_<moment>`."""
     doc: str
-    """What it means, in one line."""
-    params: tuple[str, ...] = ()
-    """What a handler may ask for by name here, beyond `COMMON`."""
+    """The meaning, in one line."""
+    params: tuple[Param, ...] = ()
+    """The parameters beyond `COMMON`."""
     kind: Kind = Kind.FACT
-    """Whether it asks for work or states a fact."""
+    """Whether the event asks for work or states a fact."""
     clock: Clock = Clock.CALLS
     """The counter that filters of subscribed functions read."""
     origin: str = "trainbus"
-    """Where name and moment come from: `transformers` for the sixteen that are shared with it."""
+    """Where name and moment come from: `transformers` for the sixteen shared events."""
+
+    def __init__(
+        self,
+        name: str,
+        doc: str,
+        params: Iterable[Param | str] = (),
+        kind: Kind = Kind.FACT,
+        clock: Clock = Clock.CALLS,
+        origin: str = "trainbus",
+    ) -> None:
+        """Declare an event. `params` may hold names instead of `Param` objects; the type of these is `Any`."""
+        values = {
+            "name": name,
+            "doc": doc,
+            "params": tuple(Param(param) if isinstance(param, str) else param for param in params),
+            "kind": kind,
+            "clock": clock,
+            "origin": origin,
+        }
+        for field, value in values.items():
+            object.__setattr__(self, field, value)
+
+    @property
+    def param_names(self) -> tuple[str, ...]:
+        """The names of `params`."""
+        return tuple(param.name for param in self.params)
+
+    @property
+    def all_params(self) -> dict[str, Param]:
+        """All parameters that a handler of this event may name, by name: `COMMON`, then its own."""
+        return {param.name: param for param in (*COMMON, *self.params)}
 
 
-COMMON = (
-    "args",
-    "state",
-    "control",
-    "model",
-    "processing_class",
-    "tokenizer",
-    "optimizer",
-    "lr_scheduler",
-    "train_dataloader",
-    "eval_dataloader",
-    "run",
+COMMON: tuple[Param, ...] = (
+    Param("args", "trainbus.engine.arguments.TrainingArguments", "The training arguments."),
+    Param("state", "trainbus.events.state.TrainerState", "The progress of the run. Callbacks read it."),
+    Param("control", "trainbus.events.control.TrainerControl", "The flags of the run. Callbacks write them."),
+    Param("model", "torch.nn.Module", "The model as the user passed it, without any wrapper."),
+    Param("processing_class", "Any", "The tokenizer or processor of the model; None if there is none."),
+    Param("tokenizer", "Any", "The former name of `processing_class`."),
+    Param("optimizer", "torch.optim.Optimizer", "The optimizer; None outside of training."),
+    Param(
+        "lr_scheduler", "torch.optim.lr_scheduler.LRScheduler", "The learning-rate scheduler; None outside of training."
+    ),
+    Param("train_dataloader", "Any", "The loader of the training batches; None outside of training."),
+    Param("eval_dataloader", "Any", "The loader of the current or last evaluation; None before the first."),
+    Param("run", "trainbus.engine.run.Run", "The whole record of the run. The other parameters are its attributes."),
 )
-"""What every handler may ask for by name. `run` is the whole record; the others are fields of it."""
+"""The parameters that every handler may name."""
+
+COMMON_NAMES: tuple[str, ...] = tuple(param.name for param in COMMON)
+"""The names of `COMMON`."""
 
 POSITIONAL = ("args", "state", "control")
-"""What a handler written for transformers gets by position."""
+"""The parameters that a handler in the style of transformers receives by position."""
+
+_BATCH = Param("batch", "Any", "The current batch on this rank. `on_batch` may replace it with `run.batch = ...`.")
+_LOSS = Param(
+    "loss", "torch.Tensor", "The loss of the batch, a scalar: attached to the graph in `on_loss`, detached after."
+)
+_OUTPUTS = Param(
+    "outputs", "Any", "The model's outputs for the batch. They are kept after `on_loss` if a handler names them."
+)
+_LAST_NORM = Param(
+    "grad_norm",
+    "torch.Tensor | float | None",
+    "The gradient norm of the last step, before clipping; None in the first.",
+)
+_LAST_RATE = Param("learning_rate", "float | None", "The learning rate of the last step; None in the first.")
+_NORM = Param("grad_norm", "torch.Tensor | float", "The gradient norm of this step, before clipping.")
+_RATE = Param("learning_rate", "float", "The learning rate of this step.")
+_BEFORE_CLIPPING = (_BATCH, _LOSS, _OUTPUTS, _LAST_NORM, _LAST_RATE)
+_BEFORE_UPDATE = (_BATCH, _LOSS, _OUTPUTS, _NORM, _LAST_RATE)
+_STEP_DONE = (_BATCH, _LOSS, _OUTPUTS, _NORM, _RATE)
+
+_LOGS = Param("logs", "dict[str, Any]", "The logged values by name. Handlers before REPORT may add to them.")
+_METRICS = Param("metrics", "dict[str, Any]", "The metrics by name. Handlers before REPORT may add to them.")
+_DATASET_NAME = Param("dataset_name", "str", "The name of the evaluated dataset; empty if there is only one.")
+_REQUESTED_BY = Param("requested_by", "frozenset[str]", "The ids of the callbacks that requested the work.")
+_CHECKPOINT = Param(
+    "checkpoint",
+    "trainbus.engine.checkpoint.format.files.Checkpoint",
+    "The checkpoint: its path, its step and its metrics.",
+)
+_EXCEPTION = Param("exception", "BaseException", "The error that ends the run.")
 
 
-def _shared(name: str, doc: str, params: tuple[str, ...] = (), clock: Clock = Clock.CALLS) -> Event:
+def _shared(name: str, doc: str, params: tuple[Param, ...] = (), clock: Clock = Clock.CALLS) -> Event:
     return Event(name, doc, params, Kind.FACT, clock, origin="transformers")
 
 
-STEP = ("batch", "loss", "outputs", "grad_norm", "learning_rate")
-
 EVENTS: tuple[Event, ...] = (
     _shared("on_init_end", "The trainer is constructed."),
-    Event("on_setup", "Build now: wrap the model, fill the seams of the step, open what the run needs.", (), Kind.WORK),
-    Event("on_load", "A checkpoint was restored into the run.", ("checkpoint",)),
-    _shared("on_train_begin", "Training begins; everything is built."),
+    Event(
+        "on_setup", "Build now: wrap the model, fill the seams of the step, open what the run needs.", kind=Kind.WORK
+    ),
+    Event("on_load", "The run is restored from a checkpoint.", (_CHECKPOINT,)),
+    _shared("on_train_begin", "Training begins. Model, optimizer and loaders exist."),
     _shared("on_epoch_begin", "An epoch begins.", clock=Clock.EPOCH),
-    _shared("on_step_begin", "An optimizer step begins; its batches are fetched.", clock=Clock.STEP),
+    _shared("on_step_begin", "An optimizer step begins. Its batches are fetched.", clock=Clock.STEP),
     Event(
-        "on_batch", "A batch is about to enter the model; set `run.batch` to replace it.", ("batch",), clock=Clock.STEP
+        "on_batch", "A batch is about to enter the model. Set `run.batch` to replace it.", (_BATCH,), clock=Clock.STEP
+    ),
+    Event("on_loss", "The loss is computed and not yet backpropagated.", (_BATCH, _LOSS, _OUTPUTS), clock=Clock.STEP),
+    _shared(
+        "on_substep_end",
+        "A batch is backpropagated, and more batches of this step follow.",
+        _BEFORE_CLIPPING,
+        Clock.STEP,
     ),
     Event(
-        "on_loss", "The loss is computed and not yet backpropagated.", ("batch", "loss", "outputs"), clock=Clock.STEP
+        "on_gradients",
+        "All gradients of the step are computed, unscaled and not yet clipped.",
+        _BEFORE_CLIPPING,
+        clock=Clock.STEP,
     ),
-    _shared("on_substep_end", "A batch was backpropagated and more of this step follow.", STEP, Clock.STEP),
-    Event("on_gradients", "All gradients of the step are there, unscaled and not yet clipped.", STEP, clock=Clock.STEP),
-    _shared("on_pre_optimizer_step", "Gradients are clipped; the optimizer steps next.", STEP, Clock.STEP),
-    _shared("on_optimizer_step", "The optimizer has stepped; gradients are still there.", STEP, Clock.STEP),
-    _shared("on_step_end", "The step is complete and counted; gradients are gone.", STEP, Clock.STEPS_DONE),
-    Event("on_log_due", "Logging is due: gather the values and log them.", ("requested_by",), Kind.WORK),
-    _shared("on_log", "Values are logged; a handler before the reporters may add to them.", ("logs",)),
-    Event("on_evaluate_due", "An evaluation is due: evaluate now.", ("requested_by",), Kind.WORK),
-    Event("on_evaluate_begin", "An evaluation begins, over all its datasets."),
+    _shared(
+        "on_pre_optimizer_step", "The gradients are clipped. The optimizer steps next.", _BEFORE_UPDATE, Clock.STEP
+    ),
+    _shared("on_optimizer_step", "The optimizer has stepped. The gradients still exist.", _BEFORE_UPDATE, Clock.STEP),
+    _shared(
+        "on_step_end", "The step is complete and counted. The gradients are cleared.", _STEP_DONE, Clock.STEPS_DONE
+    ),
+    Event("on_log_due", "Logging is due: collect the values and log them.", (_REQUESTED_BY,), Kind.WORK),
+    _shared("on_log", "Values are logged. A handler before the reporters may add to them.", (_LOGS,)),
+    Event("on_evaluate_due", "An evaluation is due: evaluate now.", (_REQUESTED_BY,), Kind.WORK),
+    Event("on_evaluate_begin", "An evaluation of one or more datasets begins."),
     _shared("on_prediction_step", "A batch of an evaluation or prediction is done."),
     Event(
         "on_evaluate_dataset",
-        "One dataset is evaluated; its metrics may still be added to.",
-        ("metrics", "dataset_name"),
+        "One dataset is evaluated. A handler may still add metrics.",
+        (_METRICS, _DATASET_NAME),
     ),
-    _shared("on_evaluate", "One dataset is evaluated and its metrics are logged.", ("metrics",)),
-    Event("on_evaluate_end", "The evaluation is over; `metrics` holds those of all its datasets.", ("metrics",)),
-    Event("on_save_due", "A checkpoint is due: save now.", ("requested_by",), Kind.WORK),
-    Event("on_save_begin", "A checkpoint is about to be written; add to it, or veto it.", ("checkpoint",)),
-    Event("on_snapshot", "The values of a checkpoint are copied; the weights may change again.", ("checkpoint",)),
-    _shared("on_save", "A checkpoint is complete on disk.", ("checkpoint",)),
+    _shared("on_evaluate", "One dataset is evaluated and its metrics are logged.", (_METRICS,)),
+    Event("on_evaluate_end", "The evaluation ends. `metrics` holds the metrics of all its datasets.", (_METRICS,)),
+    Event("on_save_due", "A checkpoint is due: save now.", (_REQUESTED_BY,), Kind.WORK),
+    Event("on_save_begin", "A checkpoint is about to be written. Add to it, or veto it.", (_CHECKPOINT,)),
+    Event("on_snapshot", "The values of a checkpoint are copied. The weights may change again.", (_CHECKPOINT,)),
+    _shared("on_save", "A checkpoint is complete on disk.", (_CHECKPOINT,)),
     _shared("on_push_begin", "A model is about to be pushed to a hub."),
-    _shared("on_epoch_end", "An epoch ended, be it complete or cut short.", clock=Clock.EPOCH),
-    _shared("on_train_end", "Training ended by itself; its summary is logged."),
-    _shared("on_predict", "A prediction is done.", ("metrics",)),
-    Event("on_exception", "The run failed; the error will be raised when all have heard of it.", ("exception",)),
-    Event("on_close", "The run is over, however it ended: release what was opened. Last begun is first closed."),
-    Event("on_end", "The trainer is done for good; trackers finish here. Last begun is first closed."),
+    _shared("on_epoch_end", "An epoch ends, complete or cut short.", clock=Clock.EPOCH),
+    _shared("on_train_end", "Training ends without an error. Its summary is logged."),
+    _shared("on_predict", "A prediction is done.", (_METRICS,)),
+    Event("on_exception", "The run failed. The error is raised after all handlers ran.", (_EXCEPTION,)),
+    Event("on_close", "The session ends, with or without an error: release resources. Handlers run in reverse order."),
+    Event("on_end", "The program is done with the trainer: trackers finish. Handlers run in reverse order."),
 )
 """All events, in the order in which a run announces them."""
 
@@ -119,7 +210,7 @@ CATALOG: dict[str, Event] = {event.name: event for event in EVENTS}
 """The same, by name."""
 
 LAST_IN_FIRST_OUT = frozenset({"on_close", "on_end"})
-"""Events that unwind: whoever came last is told first."""
+"""Events that unwind: the handlers run in reverse order."""
 
-MUST_ALL_HEAR = frozenset({"on_exception", "on_close", "on_end"})
-"""Events at which one failing handler never keeps the others from hearing."""
+ALL_HANDLERS_RUN = frozenset({"on_exception", "on_close", "on_end"})
+"""Events at which all handlers run, even if one of them fails."""

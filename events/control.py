@@ -1,36 +1,40 @@
-"""TrainerControl: what callbacks ask of the run. Requests add up, a veto wins, and every write has an author."""
+"""TrainerControl: the flags that steer a run. Requests add up, a veto wins, and every write has an author."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Literal
 
 from .errors import ArgumentError, nearest
 from .ledger import Entry, Ledger
 
 logger = logging.getLogger(__name__)
 
-FLAGS: dict[str, str] = {
+Flag = Literal["log", "evaluate", "save", "epoch_stop", "training_stop", "skip_update"]
+"""The name of a flag."""
+
+FLAGS: dict[Flag, str] = {
     "log": "log the training values of this step",
     "evaluate": "evaluate at this step",
     "save": "write a checkpoint at this step",
     "epoch_stop": "end the epoch after this step",
     "training_stop": "end the training after this step",
-    "skip_update": "leave the weights as they are in this step",
+    "skip_update": "leave the weights unchanged in this step",
 }
-"""What can be asked for, and what it means."""
+"""Every flag, and what the run does when it is raised."""
 
-SERVED = ("log", "evaluate", "save")
-"""The flags that ask for work, in the one order in which it is done."""
+SERVED: tuple[Flag, ...] = ("log", "evaluate", "save")
+"""The flags that request work, in the order in which the run does it."""
 
 OUTSIDE = "you"
 """The author of writes made outside of any handler."""
 
 
 class Speaker:
-    """Who writes to the control at the moment, in which event and after which step.
+    """The author of writes to the control: the current handler, its event and its step.
 
-    The bus sets it around each handler, and the loop counts its steps: an object of its own, because that is cheap.
+    The bus sets it around each handler, and the loop counts its steps. It is an object of its own because that is
+    cheap.
     """
 
     __slots__ = ("author", "event", "step")
@@ -42,137 +46,163 @@ class Speaker:
 
 
 class TrainerControl:
-    """The flags that steer a run, `should_log`, `should_evaluate`, `should_save`, ... as properties.
+    """The flags that steer a run, as properties: `should_log`, `should_evaluate`, `should_save`, ...
 
-    Reading `control.should_save` says whether the checkpoint will be written: somebody asked for it and nobody vetoed.
-    Assigning `True` is a request, as `control.request("save", reason="...")` is. Assigning `False` takes back one's own
-    request and no one else's; to prevent what others ask for, `control.veto("save", reason="...")`. A veto holds until
-    the end of the step. Requests that were not yet served are never erased: they wait for the next step's end.
+    `control.should_save` reads True if a callback requested a checkpoint and no callback vetoed it. It stays True
+    while the run writes the checkpoint, until `on_save`.
+
+    Assigning True requests, as `control.request("save", reason="...")` does. Assigning False withdraws the caller's own
+    request and no other. To block the requests of others, call `control.veto("save", reason="...")`. A veto holds until
+    the end of the step. A request that is not yet served is never lost: it waits for the end of the next step.
     """
 
     def __init__(self, rank: int = 0) -> None:
-        """Start with nothing asked for; `rank` is the process that entries of the ledger name."""
+        """Start with no flag raised. `rank` is the process that entries of the ledger name."""
         self.rank = rank
         self.ledger = Ledger()
         self._requests: dict[str, dict[str, str]] = {flag: {} for flag in FLAGS}
         self._vetoes: dict[str, dict[str, str]] = {flag: {} for flag in FLAGS}
         self.speaking = Speaker()
         self.pending = False
-        """Whether anything was asked for or vetoed since the last `settle`; most steps ask for nothing."""
+        """Whether a flag was requested or vetoed since the last `settle`. In most steps it is False."""
+        self.serving: set[str] = set()
+        """The flags whose work is in progress: they read True although their requests are taken."""
 
-    # What callbacks use.
+    # For callbacks.
 
-    def request(self, flag: str, reason: str = "") -> None:
-        """Ask for something.
+    def request(self, flag: Flag, reason: str = "") -> None:
+        """Raise a flag.
 
         Args:
-            flag: one of `log`, `evaluate`, `save`, `epoch_stop`, `training_stop`, `skip_update` (or `should_<flag>`).
-            reason: why, in words a person can act on; it is kept in the ledger.
+            flag: one of `log`, `evaluate`, `save`, `epoch_stop`, `training_stop`, `skip_update`. `should_<flag>` works
+                too.
+            reason: why, in words a person can act on. The ledger keeps it.
+
+        Raises:
+            ArgumentError: if there is no such flag, with the nearest name.
         """
-        flag = _flag(flag)
-        if self._requests[flag].get(self.speaker) != reason:
-            old = self.asks(flag)
-            self._requests[flag][self.speaker] = reason
+        name = _flag(flag)
+        if self._requests[name].get(self.speaker) != reason:
+            old = self.asks(name)
+            self._requests[name][self.speaker] = reason
             self.pending = True
-            self._note(flag, "request", old, reason)
+            self._note(name, "request", old, reason)
 
-    def veto(self, flag: str, reason: str = "") -> None:
-        """Forbid something for this step, whoever asks for it, before or after."""
-        flag = _flag(flag)
-        if self._vetoes[flag].get(self.speaker) != reason:
-            old = self.asks(flag)
-            self._vetoes[flag][self.speaker] = reason
+    def veto(self, flag: Flag, reason: str = "") -> None:
+        """Block a flag for this step, whoever requests it, before or after this call."""
+        name = _flag(flag)
+        if self._vetoes[name].get(self.speaker) != reason:
+            old = self.asks(name)
+            self._vetoes[name][self.speaker] = reason
             self.pending = True
-            self._note(flag, "veto", old, reason)
+            self._note(name, "veto", old, reason)
 
-    def withdraw(self, flag: str, reason: str = "") -> None:
-        """Take back one's own request; those of others stay."""
-        flag = _flag(flag)
-        old = self.asks(flag)
-        if self._requests[flag].pop(self.speaker, None) is not None:
-            self._note(flag, "withdraw", old, reason)
-        if self.asks(flag):
-            others = ", ".join(self._requests[flag])
+    def withdraw(self, flag: Flag, reason: str = "") -> None:
+        """Withdraw the caller's own request. Requests of other callbacks stay."""
+        name = _flag(flag)
+        old = self.asks(name)
+        if self._requests[name].pop(self.speaker, None) is not None:
+            self._note(name, "withdraw", old, reason)
+        if self.asks(name):
+            others = ", ".join(self._requests[name])
             logger.warning(
-                "%s lowered should_%s, but %s asked for it and only the author of a request can take it back. "
-                'To prevent it for this step, call control.veto("%s", reason="...").',
-                *(self.speaker, flag, others, flag),
+                "%s set should_%s to False, but %s requested it, and only the author of a request can withdraw it. "
+                'To block it in this step, call control.veto("%s", reason="...").',
+                self.speaker,
+                name,
+                others,
+                name,
             )
 
-    def asks(self, flag: str) -> bool:
-        """Say whether `flag` is requested and not vetoed."""
+    def asks(self, flag: Flag) -> bool:
+        """Return whether `flag` is requested and not vetoed."""
         return bool(self._requests[flag]) and not self._vetoes[flag]
 
-    def reasons(self, flag: str) -> dict[str, str]:
-        """Return who asks for `flag`, and why."""
+    def reasons(self, flag: Flag) -> dict[str, str]:
+        """Return who requests `flag`, and why."""
         return dict(self._requests[_flag(flag)])
 
-    def vetoes(self, flag: str) -> dict[str, str]:
-        """Return who forbids `flag` in this step, and why."""
+    def vetoes(self, flag: Flag) -> dict[str, str]:
+        """Return who vetoes `flag` in this step, and why."""
         return dict(self._vetoes[_flag(flag)])
 
     @property
     def speaker(self) -> str:
-        """The id of the callback that is being called; `you` outside of handlers."""
+        """The id of the callback whose handler runs; `you` outside of handlers."""
         return self.speaking.author
 
     @property
     def step(self) -> int:
-        """The optimizer steps that are done."""
+        """The number of completed optimizer steps."""
         return self.speaking.step
 
-    # What the machine uses.
+    # For the loop.
 
-    def take(self, flag: str) -> frozenset[str]:
-        """Lower `flag` and return who asked for it: nobody when it was not requested, or when a veto prevailed."""
+    def take(self, flag: Flag) -> frozenset[str]:
+        """Consume the requests for `flag` and return their authors; empty if there is no request, or a veto."""
         requests = self._requests[flag]
         if not requests:
             return frozenset()
         wanted = self.asks(flag)
         authors = frozenset(requests)
-        reason = "; ".join(f"{author}: {why}" if why else author for author, why in requests.items())
+        reason = _joined(requests)
         if not wanted:
-            reason += " - vetoed by " + "; ".join(
-                f"{author}: {why}" if why else author for author, why in self._vetoes[flag].items()
-            )
+            reason += f" - vetoed by {_joined(self._vetoes[flag])}"
         requests.clear()
         self._entry("run", flag, "take" if wanted else "drop", wanted, False, reason)
         return authors if wanted else frozenset()
 
-    def raised(self, flag: str) -> bool:
-        """Say whether anybody asks for `flag`, vetoed or not."""
+    def begin(self, flag: Flag) -> frozenset[str]:
+        """Take the requests for `flag` as `take` does. If there are any, the flag reads True until `finish`."""
+        authors = self.take(flag)
+        if authors:
+            self.serving.add(flag)
+        return authors
+
+    def finish(self, flag: Flag | None = None) -> None:
+        """Make a flag read False again, unless a new request raises it. Default: all flags.
+
+        The bus does so before the event that states the work is done, as transformers does: `on_log`, `on_evaluate`,
+        `on_save` and `on_epoch_begin`.
+        """
+        self.serving.clear() if flag is None else self.serving.discard(flag)
+
+    def raised(self, flag: Flag) -> bool:
+        """Return whether `flag` is requested, vetoed or not."""
         return bool(self._requests[flag])
 
-    def vetoed(self, flag: str) -> bool:
-        """Say whether anybody forbids `flag` in this step."""
+    def vetoed(self, flag: Flag) -> bool:
+        """Return whether `flag` is vetoed in this step."""
         return bool(self._vetoes[flag])
 
     def settle(self) -> None:
-        """Let the vetoes of this step lapse; a stop that was vetoed is dropped with them."""
-        for flag, vetoes in self._vetoes.items():
-            if vetoes:
+        """End the vetoes of this step. Requests that were vetoed are dropped."""
+        for flag in FLAGS:
+            if self._vetoes[flag]:
                 self.take(flag)
-                vetoes.clear()
+                self._vetoes[flag].clear()
         self.pending = any(self._requests.values())
 
     def absorb(self, other: Any) -> None:
-        """Take over the raised flags of another control, as a handler written for transformers may return one."""
+        """Request the raised flags of another control, which a handler written for transformers may return."""
         for flag in FLAGS:
-            if getattr(other, f"should_{flag}", False) is True:
+            # A copy of this control repeats the flags whose work is in progress. They are no new requests.
+            if flag not in self.serving and getattr(other, f"should_{flag}", False) is True:
                 self.request(flag, reason="returned by the handler")
 
-    def why(self, flag: str) -> str:
-        """Say in words who last had the run act on `flag`, when and why; empty if it never did.
+    def why(self, flag: Flag) -> str:
+        """Return who last made the run act on `flag`, when and why; empty if the run never acted on it.
 
-        `stopped at step 1200 by EarlyStopping: eval_loss has not improved for 3 evaluations` for `training_stop`.
+        For `training_stop`: `stopped at step 1200 by EarlyStopping: eval_loss has not improved for 3 evaluations`.
         """
-        taken = [entry for entry in self.ledger.of(_flag(flag)) if entry.action == "take"]
+        name = _flag(flag)
+        taken = [entry for entry in self.ledger.of(name) if entry.action == "take"]
         if not taken:
             return ""
-        what = "stopped" if _flag(flag) == "training_stop" else _flag(flag)
+        what = "stopped" if name == "training_stop" else name
         return f"{what} at step {taken[-1].step} by {taken[-1].reason}"
 
-    def _note(self, flag: str, action: str, old: bool, reason: str) -> None:
+    def _note(self, flag: Flag, action: str, old: bool, reason: str) -> None:
         self._entry(self.speaker, flag, action, old, self.asks(flag), reason)
 
     def _entry(self, author: str, flag: str, action: str, old: bool, new: bool, reason: str) -> None:
@@ -181,40 +211,88 @@ class TrainerControl:
         )
 
     def __repr__(self) -> str:
-        raised = [f"should_{flag}" for flag in FLAGS if self.asks(flag)]
-        return f"TrainerControl({', '.join(raised) or 'nothing asked for'})"
+        raised = [f"should_{flag}" for flag in FLAGS if self._reads(flag)]
+        return f"TrainerControl({', '.join(raised) or 'no flag is raised'})"
 
-    # The flags as attributes, as transformers spells them.
+    # The flags as attributes, with the names of transformers.
 
-    should_log = property(lambda self: self.asks("log"), lambda self, value: self._assign("log", value))
-    should_evaluate = property(lambda self: self.asks("evaluate"), lambda self, value: self._assign("evaluate", value))
-    should_save = property(lambda self: self.asks("save"), lambda self, value: self._assign("save", value))
-    should_epoch_stop = property(
-        lambda self: self.asks("epoch_stop"), lambda self, value: self._assign("epoch_stop", value)
-    )
-    should_training_stop = property(
-        lambda self: self.asks("training_stop"), lambda self, value: self._assign("training_stop", value)
-    )
-    should_skip_update = property(
-        lambda self: self.asks("skip_update"), lambda self, value: self._assign("skip_update", value)
-    )
+    def _reads(self, flag: Flag) -> bool:
+        return bool(self._requests[flag] or flag in self.serving) and not self._vetoes[flag]
 
-    def _assign(self, flag: str, value: object) -> None:
+    def _assign(self, flag: Flag, value: object) -> None:
         if not value:
             self.withdraw(flag)
-        elif self.speaker not in self._requests[flag]:  # a reason given before is worth keeping
+        elif self.speaker not in self._requests[flag]:  # keep the reason of an earlier request
             self.request(flag)
 
+    @property
+    def should_log(self) -> bool:
+        """Whether values are logged at the end of this step."""
+        return self._reads("log")
+
+    @should_log.setter
+    def should_log(self, value: bool) -> None:
+        self._assign("log", value)
+
+    @property
+    def should_evaluate(self) -> bool:
+        """Whether the run evaluates at the end of this step."""
+        return self._reads("evaluate")
+
+    @should_evaluate.setter
+    def should_evaluate(self, value: bool) -> None:
+        self._assign("evaluate", value)
+
+    @property
+    def should_save(self) -> bool:
+        """Whether a checkpoint is written at the end of this step."""
+        return self._reads("save")
+
+    @should_save.setter
+    def should_save(self, value: bool) -> None:
+        self._assign("save", value)
+
+    @property
+    def should_epoch_stop(self) -> bool:
+        """Whether the epoch ends after this step."""
+        return self._reads("epoch_stop")
+
+    @should_epoch_stop.setter
+    def should_epoch_stop(self, value: bool) -> None:
+        self._assign("epoch_stop", value)
+
+    @property
+    def should_training_stop(self) -> bool:
+        """Whether the training ends after this step."""
+        return self._reads("training_stop")
+
+    @should_training_stop.setter
+    def should_training_stop(self, value: bool) -> None:
+        self._assign("training_stop", value)
+
+    @property
+    def should_skip_update(self) -> bool:
+        """Whether this step leaves the weights unchanged."""
+        return self._reads("skip_update")
+
+    @should_skip_update.setter
+    def should_skip_update(self, value: bool) -> None:
+        self._assign("skip_update", value)
+
     def __setattr__(self, name: str, value: object) -> None:
-        # A misspelt flag would be a silent no-op, and a night of training lost.
+        # A misspelt flag would have no effect, and no error would say so.
         if name.startswith("should_") and not hasattr(type(self), name):
             _flag(name)
         object.__setattr__(self, name, value)
 
 
-def _flag(name: str) -> str:
+def _joined(wishes: dict[str, str]) -> str:
+    return "; ".join(f"{author}: {why}" if why else author for author, why in wishes.items())
+
+
+def _flag(name: str) -> Flag:
     flag = name.removeprefix("should_")
-    if flag not in FLAGS:
-        known = ", ".join(FLAGS)
-        raise ArgumentError(f"TrainerControl has no flag {name!r}{nearest(flag, FLAGS)} The flags are: {known}.")
-    return flag
+    for known in FLAGS:
+        if flag == known:
+            return known
+    raise ArgumentError(f"TrainerControl has no flag {name!r}{nearest(flag, FLAGS)} The flags are: {', '.join(FLAGS)}.")

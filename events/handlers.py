@@ -1,78 +1,102 @@
-"""Handlers: how a function is inspected once, at attachment, and called with what it named from then on."""
+"""Handlers: inspect a function once, when it is attached, and then call it with the parameters that it names."""
 
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
-from .catalog import CATALOG, COMMON, POSITIONAL, Event
+from .annotations import contradictions, short_type
+from .catalog import CATALOG, POSITIONAL, Event
 from .errors import SubscriptionError, nearest
+
+logger = logging.getLogger(__name__)
 
 Handler = Callable[..., Any]
 Call = Callable[[Any, Mapping[str, Any]], Any]
-"""A compiled handler: called with the run and the values that this announcement carries beyond it."""
+"""A compiled handler. It takes the run, and the values that belong to this announcement alone."""
+
+_VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+_POSITIONAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
 
 
 def compile_handler(
     handler: Handler, event: Event, label: str, *, lenient: bool = False
 ) -> tuple[Call, frozenset[str]]:
-    """Return a call that gives `handler` what it names, or all if it takes `**kwargs`, and the names themselves.
+    """Return a call that passes `handler` the parameters it names, and these names.
+
+    A handler with `**kwargs` receives all parameters.
 
     Args:
         handler: a bound method or a function.
-        event: the event it hears.
-        label: how errors name it, as `Metrics.on_log`.
-        lenient: for callbacks of another library, leave unknown parameters that have a default alone.
+        event: the event of the handler.
+        label: the name of the handler in errors, such as `Metrics.on_log`.
+        lenient: for callbacks of other libraries: ignore unknown parameters that have a default, and log a warning
+            for a wrong annotation instead of raising an error.
 
     Raises:
-        SubscriptionError: if a parameter is not one of the event's, with the nearest name. One that has a default and
-            looks like no misspelling is the handler's own affair.
+        SubscriptionError: if the event has no such parameter, with the nearest name, or if an annotation contradicts
+            the type of the parameter. The handler keeps a parameter of its own that has a default and does not look
+            misspelt.
     """
-    known = (*COMMON, *event.params)
+    known = tuple(event.all_params)
     try:
         parameters = list(inspect.signature(handler).parameters.values())
-    except (TypeError, ValueError):  # some builtins and extension functions have no signature: give them everything
+    except (TypeError, ValueError):  # some builtins and extension functions have no signature
         return _call_as_transformers_does(handler, known), frozenset()
+    _check_annotations(handler, event, label, lenient)
 
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     plain = [parameter for parameter in parameters if parameter.kind not in _VARIADIC]
     positional = [parameter for parameter in plain if parameter.kind in _POSITIONAL]
-    variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
-    if takes_all and _is_positional(positional, variadic, known):
-        beyond = [parameter for parameter in plain if parameter not in positional[: len(POSITIONAL)]]
-        for parameter in beyond:
+    if takes_all and _takes_positional_three(parameters, positional, known):
+        others = [parameter for parameter in plain if parameter not in positional[: len(POSITIONAL)]]
+        for parameter in others:
             if parameter.name not in known and parameter.default is parameter.empty:
                 raise SubscriptionError(_unknown(parameter.name, event, label, known))
-        return _call_as_transformers_does(handler, known), frozenset(parameter.name for parameter in beyond)
+        return _call_as_transformers_does(handler, known), frozenset(parameter.name for parameter in others)
 
     names = []
     for parameter in plain:
         if parameter.name in known and parameter.kind is not parameter.POSITIONAL_ONLY:
             names.append(parameter.name)
-        elif parameter.default is parameter.empty or not (lenient or _is_foreign(parameter.name, known)):
+        elif parameter.default is parameter.empty or not (lenient or _is_own_parameter(parameter.name, known)):
             raise SubscriptionError(_unknown(parameter.name, event, label, known))
     if takes_all or names != [parameter.name for parameter in positional]:
         return _call_by_name(handler, known if takes_all else tuple(names)), frozenset(names)
     return _call_in_order(handler, tuple(names)), frozenset(names)
 
 
-_VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-_POSITIONAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
+def _check_annotations(handler: Handler, event: Event, label: str, lenient: bool) -> None:
+    for param, annotation in contradictions(handler, event.all_params):
+        expected = short_type(param.type)
+        message = (
+            f"{label} annotates {param.name!r} as {annotation}, but {event.name} passes {expected}. "
+            f"Write `{param.name}: {expected}`."
+        )
+        if not lenient:
+            raise SubscriptionError(message)
+        logger.warning("%s", message)
 
 
-def _is_positional(positional: list[inspect.Parameter], variadic: bool, known: tuple[str, ...]) -> bool:
-    """Say whether a handler with `**kwargs` takes args, state and control by position, under whatever names."""
+def _takes_positional_three(
+    parameters: list[inspect.Parameter], positional: list[inspect.Parameter], known: tuple[str, ...]
+) -> bool:
+    """Say whether a handler with `**kwargs` takes args, state and control by position, under any names."""
+    if any(parameter.kind is parameter.KEYWORD_ONLY and parameter.name in POSITIONAL for parameter in parameters):
+        return False
     first = [parameter.name for parameter in positional[: len(POSITIONAL)]]
     if tuple(first) == POSITIONAL:
         return True
+    variadic = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
     return not any(name in known for name in first) and (len(first) == len(POSITIONAL) or variadic)
 
 
-def _is_foreign(name: str, known: tuple[str, ...]) -> bool:
-    """Say whether a name is neither a misspelt parameter nor one that other events have."""
-    return nearest(name, known) == "." and not any(name in other.params for other in CATALOG.values())
+def _is_own_parameter(name: str, known: tuple[str, ...]) -> bool:
+    """Say whether a name is neither a misspelt parameter nor a parameter of another event."""
+    return nearest(name, known) == "." and not any(name in other.param_names for other in CATALOG.values())
 
 
 def _call_as_transformers_does(handler: Handler, known: tuple[str, ...]) -> Call:
@@ -92,7 +116,7 @@ def _call_by_name(handler: Handler, names: tuple[str, ...]) -> Call:
 
 
 def _call_in_order(handler: Handler, names: tuple[str, ...]) -> Call:
-    """The usual case, and the one that costs least: all that a step announces is read off the run at once."""
+    """The usual and cheapest case: one `attrgetter` reads all values from the run."""
     if not names:
         return lambda run, extras: handler()
     read = attrgetter(*names)
@@ -112,9 +136,7 @@ def _values(run: Any, names: tuple[str, ...], extras: Mapping[str, Any]) -> Iter
 
 
 def _unknown(name: str, event: Event, label: str, known: tuple[str, ...]) -> str:
-    elsewhere = [other.name for other in CATALOG.values() if name in other.params]
+    elsewhere = [other.name for other in CATALOG.values() if name in other.param_names]
     if elsewhere:
-        return f"{label} asks for {name!r}, which only {', '.join(elsewhere)} can give."
-    return (
-        f"{label} asks for {name!r}, which {event.name} cannot give{nearest(name, known)} It has: {', '.join(known)}."
-    )
+        return f"{label} names {name!r}, which only {', '.join(elsewhere)} can pass."
+    return f"{label} names {name!r}, which {event.name} does not pass{nearest(name, known)} Known: {', '.join(known)}."

@@ -1,4 +1,4 @@
-"""The ledger: every write to the control, with its author and reason."""
+"""The ledger: all writes to the control, with author and reason."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ class Entry:
     """One write to a flag of the control."""
 
     step: int
-    """The optimizer step that was complete when it was written."""
+    """The number of completed optimizer steps."""
     event: str
-    """The event during which it was written; empty outside of events."""
+    """The event whose handler wrote it; empty outside of events."""
     author: str
-    """The id of the subscriber that wrote, or `you` for code outside of handlers."""
+    """The id of the callback or function that wrote it; `you` for code outside of handlers."""
     flag: str
-    """The flag, without its `should_`."""
+    """The flag, without `should_`."""
     action: str
-    """`request`, `veto`, `withdraw`, `take` (the run acts on it) or `drop` (a veto prevailed)."""
+    """`request`, `veto`, `withdraw`, `take` (the run acts on the request) or `drop` (a veto blocked the request)."""
     old: bool
-    """What the flag read before."""
+    """Whether the flag was requested and not vetoed before the write."""
     new: bool
-    """What it reads since."""
+    """Whether the flag is requested and not vetoed after the write."""
     reason: str = ""
-    """Why, in the author's words."""
+    """The reason that the author gave."""
     rank: int = 0
-    """The process that wrote it."""
+    """The rank that wrote it."""
 
     def __str__(self) -> str:
         change = "" if self.old == self.new else f" ({self.old} -> {self.new})"
@@ -39,9 +39,9 @@ class Entry:
 
 
 class Ledger:
-    """The newest entries of each flag, bounded so that a long run does not grow.
+    """The newest entries of each flag. The number is limited, so that a long run uses no more memory.
 
-    Bounded per flag, because thousands of requests to log must not push out the one request to stop.
+    The limit holds per flag: thousands of requests to log do not displace the one request to stop.
     """
 
     def __init__(self, keep: int = 200) -> None:
@@ -57,11 +57,11 @@ class Ledger:
 
     @property
     def written(self) -> int:
-        """How many entries were ever written."""
+        """The number of entries ever written, deleted ones included."""
         return self._serial
 
     def since(self, written: int) -> list[Entry]:
-        """Return the kept entries that came after so many were written, oldest first."""
+        """Return the kept entries written after the first `written` entries, oldest first."""
         kept = [pair for entries in self._entries.values() for pair in entries if pair[0] > written]
         return [entry for _, entry in sorted(kept, key=lambda pair: pair[0])]
 
@@ -82,11 +82,11 @@ class Ledger:
         return [asdict(entry) for entry in self]
 
     def load_list(self, entries: list[Mapping[str, Any]]) -> None:
-        """Replace all entries by saved ones; unknown keys of a newer version are left out."""
+        """Replace all entries by saved ones. Unknown keys of a newer version are ignored."""
         known = {field.name for field in fields(Entry)}
         self._entries.clear()
         for entry in entries:
             self.write(Entry(**{key: value for key, value in entry.items() if key in known}))
 
     def __str__(self) -> str:
-        return "\n".join(str(entry) for entry in self) or "(nothing was asked for)"
+        return "\n".join(str(entry) for entry in self) or "(no flag was raised)"

@@ -1,4 +1,4 @@
-"""Order by purpose: each handler runs in a named stage, and inside a stage in the order of attachment."""
+"""Stages: each handler runs in a named stage, and inside a stage in the order of attachment."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Stage(IntEnum):
-    """What a handler is for. Lower stages run first, whatever the order of the callback list."""
+    """The purpose of a handler. Lower stages run first, whatever the order of the list of callbacks."""
 
     PREPARE = 10
-    """Make things exist: wrap the model, open files, do the work that an event announces."""
+    """Create things: wrap the model, open files, do the work that an event announces."""
     MEASURE = 20
-    """Read the run and write metrics, so that deciders find them."""
+    """Read the run and write metrics, before callbacks decide from them."""
     DECIDE = 30
-    """Raise or veto flags of the control. The stage of every callback that names none."""
+    """Raise or veto flags of the control. The stage of every callback that sets no stage."""
     ACT = 40
-    """Do the work that a flag asked for."""
+    """Do the work that a flag requests."""
     REPORT = 50
-    """Tell the outside: print, upload, draw. Reporters see what all others wrote."""
+    """Report: print, upload, draw. Reporters see what all other callbacks wrote."""
     RELEASE = 60
-    """Rotate, close, free."""
+    """Rotate checkpoints, close files, free memory."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """Where one handler wants to run; what is None or empty is left to the callback's class."""
+    """The order that one handler declares. None and empty values are taken from the class of the callback."""
 
     stage: Stage | None = None
     before: tuple[str, ...] = ()
@@ -44,14 +44,14 @@ def order(
 ) -> Callable[[F], F]:
     """Mark a handler with its own stage, or with the ids of callbacks it must run before or after.
 
-    Use it on a method of a callback, where it overrides the class attribute `stage` for this event alone:
+    Use it on a method of a callback. It overrides the class attribute `stage` for this event:
 
         class Best(Callback):
             @order(Stage.PREPARE)
-            def on_evaluate(self, metrics): ...
+            def on_evaluate(self, metrics: dict[str, Any]) -> None: ...
 
-    `before=` and `after=` name callback ids and hold within a stage: an order that contradicts the stages, names an
-    unknown callback or runs in a circle is refused when the order is resolved.
+    `before=` and `after=` name ids of callbacks and hold within a stage. An order that contradicts the stages, names an
+    unknown callback or forms a cycle is an error when the order is resolved.
     """
 
     def mark(handler: F) -> F:

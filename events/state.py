@@ -1,4 +1,4 @@
-"""TrainerState: the facts of a run that a checkpoint holds."""
+"""TrainerState: the progress of a run, as checkpoints save it."""
 
 from __future__ import annotations
 
@@ -11,58 +11,58 @@ from typing import Any
 
 @dataclass
 class TrainerState:
-    """How far the run is. Written by the engine; callbacks read it.
+    """The progress of a run. The engine writes it, callbacks read it.
 
-    Every attribute of transformers' class of this name is here under the same name. A step is an optimizer step: with
-    gradient accumulation over n batches, one step takes n batches.
+    It has every attribute of transformers' `TrainerState`. A step is an optimizer step: with gradient accumulation over
+    n batches, one step takes n batches.
     """
 
     epoch: float = 0.0
-    """Epochs done, the fraction being the share of the current one."""
+    """Epochs done, with the fraction of the current epoch."""
     global_step: int = 0
     """Optimizer steps done."""
     max_steps: int = 0
     """Optimizer steps planned for the whole run."""
     logging_steps: float = 500
-    """Steps between logs, a share of the run already turned into steps."""
+    """Steps between logs. A fraction of the run is converted to steps."""
     eval_steps: float = 500
-    """Steps between evaluations, likewise."""
+    """Steps between evaluations, converted in the same way."""
     save_steps: float = 500
-    """Steps between checkpoints, likewise."""
+    """Steps between checkpoints, converted in the same way."""
     train_batch_size: int | None = None
-    """Rows per batch of one process."""
+    """Samples per batch on one rank."""
     num_train_epochs: int = 0
-    """Epochs planned, the last one perhaps in part."""
+    """Epochs planned, rounded up."""
     num_input_tokens_seen: int = 0
-    """Tokens trained on, where they are counted."""
+    """Tokens trained on; 0 unless they are counted."""
     total_flos: float = 0.0
-    """Floating-point operations of all forward and backward passes, where the model can estimate them."""
+    """Floating-point operations of all forward and backward passes; 0 if the model cannot estimate them."""
     log_history: list[dict[str, Any]] = field(default_factory=list)
-    """Everything that was logged, in order, each with its `step`."""
+    """All logged values in order, each entry with its `step`."""
     best_metric: float | None = None
-    """The best value so far of the metric that chooses the best model."""
+    """The best value so far of the metric that selects the best model."""
     best_global_step: int | None = None
-    """The step at which it was reached."""
+    """The step of the best value."""
     best_model_checkpoint: str | None = None
-    """The folder of the checkpoint that holds it."""
+    """The checkpoint folder of the best model."""
     is_local_process_zero: bool = True
-    """Whether this is the first process of its machine."""
+    """Whether this process has local rank 0."""
     is_world_process_zero: bool = True
-    """Whether this is the first process of all."""
+    """Whether this process has rank 0."""
     is_hyper_param_search: bool = False
-    """Whether this run is a trial of a search."""
+    """Whether this run is a trial of a hyperparameter search."""
     trial_name: str | None = None
-    """The trial's name, in a search."""
+    """The name of the trial, in a search."""
     trial_params: dict[str, Any] | None = None
-    """The trial's parameters, in a search."""
+    """The parameters of the trial, in a search."""
     stateful_callbacks: dict[str, Any] = field(default_factory=dict)
-    """The state of each callback that has one, by its id."""
+    """The states of the callbacks, by id."""
     samples_seen: int = 0
-    """Rows trained on, over all processes."""
+    """Samples trained on, over all ranks."""
     steps_skipped: int = 0
-    """Steps counted in `global_step` whose update was skipped."""
+    """Steps in `global_step` whose update was skipped."""
     seconds: float = 0.0
-    """Wall-clock time spent training, earlier sessions of a resumed run included."""
+    """Seconds spent training, wall-clock time, earlier sessions of a resumed run included."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes as plain values."""
@@ -70,16 +70,18 @@ class TrainerState:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainerState:
-        """Build a state from saved values, of `to_dict` or `to_file`; keys that are not known here are left out."""
+        """Build a state from the values of `to_dict` or `to_file`. Unknown keys are ignored."""
         values = flattened(values)
         known = {field.name for field in dataclasses.fields(cls)}
         return cls(**{key: value for key, value in values.items() if key in known and value is not None})
 
     def to_file(self, **further: Any) -> dict[str, Any]:
-        """Return all attributes as a file holds them that transformers reads: with those it does not know apart.
+        """Return all attributes in the format of a file that transformers can read.
+
+        Attributes that transformers does not know are stored under one key of `stateful_callbacks`.
 
         Args:
-            **further: values that are no attributes and stand beside those; `flattened` gives them back.
+            **further: other values to store under that key. `flattened` returns them.
         """
         values = self.to_dict()
         own = {name: values.pop(name) for name in _OWN}
@@ -87,24 +89,24 @@ class TrainerState:
         return values
 
     def save_to_json(self, json_path: str | Path) -> None:
-        """Write the state as JSON, keys sorted, that transformers' class of this name reads too."""
+        """Write the state as JSON with sorted keys. transformers' `TrainerState` can read it."""
         Path(json_path).write_text(json.dumps(self.to_file(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
     @classmethod
     def load_from_json(cls, json_path: str | Path) -> TrainerState:
-        """Read a state written by `save_to_json`, here or by transformers."""
+        """Read a state that `save_to_json` wrote, of this class or of transformers."""
         return cls.from_dict(json.loads(Path(json_path).read_text(encoding="utf-8")))
 
 
 _OWN = ("samples_seen", "steps_skipped", "seconds")
-"""The attributes that transformers' class does not have: it refuses a file that names them beside its own."""
+"""The attributes that transformers' `TrainerState` does not have. It rejects a file with unknown keys."""
 
 _APART = "trainbus"
-"""Where they are in a file: among the states of callbacks, which may have any name."""
+"""The key of these attributes in a file, among the states of callbacks, which may have any name."""
 
 
 def flattened(values: dict[str, Any]) -> dict[str, Any]:
-    """Return what a file holds of a state, with all that `TrainerState.to_file` put apart at its top."""
+    """Return the values of a file with the attributes that `TrainerState.to_file` moved back at the top level."""
     states = values.get("stateful_callbacks")
     own = states.get(_APART) if isinstance(states, dict) else None
     if not isinstance(states, dict) or not isinstance(own, dict):

@@ -1,4 +1,4 @@
-"""Subscribers: what a callback object offers, and what it is called."""
+"""Subscribers: the handlers, the stage and the id of a callback."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .stages import Stage, names
 logger = logging.getLogger(__name__)
 
 FOREIGN_BASE = "TrainerCallback"
-"""The class whose subclasses, in whatever library of the transformers family, are taken as they are."""
+"""The name of the base class of foreign callbacks, in transformers and libraries derived from it."""
 
 POLICIES = ("raise", "warn", "quarantine")
-"""What an exception of a handler may do."""
+"""What an exception of a handler may do; see `Callback.on_error`."""
 
 
 @dataclass
 class Subscriber:
-    """A callback or function, with what was read from it."""
+    """A callback or function, with its handlers and settings."""
 
     callback: object
     handlers: dict[str, Handler]
@@ -37,16 +37,16 @@ class Subscriber:
 
 
 def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
-    """Read a callback's handlers, stage and id.
+    """Read the handlers, the stage and the id of a callback.
 
-    Handlers are the `on_*` methods that its class, or a class between it and its library's base class, defines. Of a
-    library other than this one, a method that matches no event only warns.
+    Handlers are the `on_*` methods that its class overrides. In a callback of another library, a method that matches no
+    event logs a warning instead of raising an error.
 
     Raises:
-        SubscriptionError: if the object is a class, has no handler-like attribute to offer, or misspells one.
+        SubscriptionError: if the object is a class, has no handler, or has a method that matches no event.
     """
     if isinstance(callback, type):
-        raise SubscriptionError(f"{callback.__name__} is a class; attach an instance: {callback.__name__}(...).")
+        raise SubscriptionError(f"{callback.__name__} is a class. Attach an instance: {callback.__name__}(...).")
     base = _base_of(type(callback))
     foreign = base is not None and base is not Callback
     handlers: dict[str, Handler] = {}
@@ -62,7 +62,7 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
         if not callable(handler):
             continue
         if name not in known:
-            message = f"{type(callback).__name__}.{name} hears no event{nearest(name, known)}"
+            message = f"{type(callback).__name__}.{name} matches no event{nearest(name, known)}"
             if not foreign:
                 raise SubscriptionError(message)
             logger.warning("%s It is never called.", message)
@@ -70,13 +70,15 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
         handlers[name] = handler
     if not handlers and base is None:
         raise SubscriptionError(
-            f"{type(callback).__name__} is no callback: it has no method named on_<event>. "
-            f"Write one, as on_step_end, or subscribe a function with trainer.on(event, function)."
+            f"{type(callback).__name__} is not a callback: it has no method named on_<event>. "
+            f"Add one, such as on_step_end, or subscribe a function with trainer.on(event, function)."
         )
     stage = getattr(callback, "stage", Stage.DECIDE)
     if not isinstance(stage, Stage):
         if not foreign:
-            raise SubscriptionError(f"{type(callback).__name__}.stage is {stage!r}; it must be a Stage.")
+            raise SubscriptionError(
+                f"{type(callback).__name__}.stage is {stage!r}, not a Stage. Set it to one, such as Stage.REPORT."
+            )
         stage = Stage.DECIDE
     wanted = None if foreign else getattr(callback, "id", None)
     return Subscriber(
@@ -92,23 +94,25 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
 
 
 def own_events(callback: object) -> tuple[Event, ...]:
-    """Return the events that a callback declares; on an object of another make, `events` may mean anything.
+    """Return the custom events of a `Callback`. Other objects may use the attribute `events` for anything.
 
     Raises:
-        SubscriptionError: if it declares something else.
+        SubscriptionError: if `events` holds something else than events.
     """
     declared = tuple(callback.events) if isinstance(callback, Callback) else ()
     for event in declared:
         if not isinstance(event, Event):
-            raise SubscriptionError(f"{type(callback).__name__}.events holds {event!r}; it must hold Event(name, doc).")
+            raise SubscriptionError(
+                f"{type(callback).__name__}.events holds {event!r}. It must hold events: Event(name, doc)."
+            )
     return declared
 
 
 def checked_policy(policy: str, owner_id: str) -> str:
-    """Return what an exception of a handler does.
+    """Return a policy for exceptions if it is one of `POLICIES`.
 
     Raises:
-        SubscriptionError: if there is no such policy, with the nearest.
+        SubscriptionError: if it is not, with the nearest name.
     """
     if policy not in POLICIES:
         raise SubscriptionError(
@@ -118,14 +122,14 @@ def checked_policy(policy: str, owner_id: str) -> str:
 
 
 def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:
-    """Return the id of a subscriber: the one it wants, or its class's name, numbered from the second on.
+    """Return the id of a subscriber: the wanted one, or the name of its class, numbered from the second on.
 
     Raises:
-        SubscriptionError: if it wants an id that another has.
+        SubscriptionError: if another subscriber has the wanted id.
     """
     if wanted:
         if wanted in taken:
-            raise SubscriptionError(f"Two callbacks have the id {wanted!r}; give one of them another: id='...'.")
+            raise SubscriptionError(f"Two callbacks have the id {wanted!r}. Set another id for one of them: id='...'.")
         return wanted
     name = getattr(subscriber, "__name__", None) or type(subscriber).__name__
     serial = 1
@@ -135,7 +139,7 @@ def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:
 
 
 def _base_of(cls: type) -> type | None:
-    """Return the class whose empty handlers are not handlers: ours, or the topmost that is named like it."""
+    """Return the base class with the empty handlers: `Callback`, or the topmost class named `TrainerCallback`."""
     if issubclass(cls, Callback):
         return Callback
     foreign = [base for base in cls.__mro__ if base.__name__ == FOREIGN_BASE]

@@ -1,4 +1,4 @@
-"""Traces: which events a run announced, in order, as text that can be read, kept and compared."""
+"""Traces: the events that a run announced, as text to read, keep and compare."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .bus import EventBus
 
 @dataclass
 class Trace:
-    """The events that were announced while it was recorded."""
+    """The events announced during a recording."""
 
     entries: list[tuple[int, str]] = field(default_factory=list)
-    """The number of steps done, and the event."""
+    """For each event, the number of completed steps and the name."""
 
     @property
     def events(self) -> list[str]:
-        """The names alone."""
+        """The names of the events."""
         return [event for _, event in self.entries]
 
     def __str__(self) -> str:
-        """Return a line per event; those nested in the same step stand under its number once."""
+        """Return one line per event. The number of a step stands before its first event only."""
         lines, shown = [], None
         for step, event in self.entries:
             lines.append(f"{step:>5}  {event}" if step != shown else f"       {event}")
@@ -32,14 +32,14 @@ class Trace:
         return "\n".join(lines) + "\n"
 
     def difference(self, other: Trace) -> str:
-        """Return what differs from another trace, as a unified diff; empty if they are equal."""
+        """Return the difference from another trace as a unified diff; empty if they are equal."""
         mine, others = ([f"{step} {event}" for step, event in trace.entries] for trace in (self, other))
         return "\n".join(difflib.unified_diff(mine, others, "this", "other", lineterm="", n=3))
 
 
 @contextmanager
 def record(bus: EventBus) -> Iterator[Trace]:
-    """Record what a bus announces, heard or not.
+    """Record the events that a bus announces, with or without handlers.
 
     with record(trainer.bus) as trace:
         trainer.train()

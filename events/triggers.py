@@ -1,4 +1,4 @@
-"""Triggers: when something is due, as values that can be combined, compared and printed."""
+"""Triggers: values that say when something is due. They can be combined, compared and printed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Place = Literal["step", "epoch"]
 
 
 class Moment(NamedTuple):
-    """A point of a run at which triggers are asked: the end of a step, or the end of an epoch."""
+    """A point of a run at which triggers are evaluated: the end of a step, or the end of an epoch."""
 
     place: Place
-    """Which of the two."""
+    """The end of a step, or of an epoch."""
     step: int
     """Optimizer steps done."""
     epoch: float
@@ -23,33 +23,33 @@ class Moment(NamedTuple):
     max_steps: int
     """Optimizer steps planned."""
     seconds: float = 0.0
-    """Time spent training."""
+    """Seconds spent training."""
     last: bool = False
-    """Whether nothing of the run comes after this moment, because it is complete or was asked to stop."""
+    """Whether the run ends here, because it is complete or a stop is requested."""
 
 
 class Trigger:
-    """When something is due. Combine triggers with `|` (either) and `&` (both at the same moment)."""
+    """A value that says when something is due. Combine triggers with `|` (either) and `&` (both at the same moment)."""
 
     def due(self, now: Moment, before: Moment | None = None) -> bool:
-        """Say whether the trigger is due `now`, having last been due at `before`."""
+        """Return whether the trigger is due `now`. `before` is the moment at which it was last due."""
         raise NotImplementedError
 
     def wakes(self, step: int, max_steps: int) -> float:
-        """Return the first step after `step` at whose end it may be due; infinity if at none.
+        """Return the first step after `step` at whose end the trigger may be due; infinity if there is none.
 
-        It may be early, and is not due before. So a trigger that sleeps need not be asked in every step.
+        The trigger is never due before this step, so it need not be evaluated until then. The step may be too early.
         """
         return step + 1
 
     @property
     def clocked(self) -> bool:
-        """Whether it looks at the clock, which differs between the processes of a run."""
+        """Whether the trigger reads the clock, which differs between ranks."""
         return False
 
     @property
     def unforeseen(self) -> bool:
-        """Whether it may be due where a run is stopped early, before it wakes."""
+        """Whether the trigger may be due before the step of `wakes`, if the run stops early."""
         return False
 
     def __or__(self, other: Trigger) -> Trigger:
@@ -61,7 +61,7 @@ class Trigger:
 
 @dataclass(frozen=True)
 class EverySteps(Trigger):
-    """Due at the end of every n-th step, or more often where the run would be too short for `times` of them."""
+    """Due at the end of every n-th step, or more often if the run is too short for `times` of them."""
 
     steps: int
     after: float = 0
@@ -75,7 +75,7 @@ class EverySteps(Trigger):
         return (step // interval + 1) * interval
 
     def _interval(self, max_steps: int) -> int:
-        # What is left of the run after the delay holds at least as many steps of this interval.
+        # The steps after the delay hold at least `times` intervals.
         return min(self.steps, max(1, int(max_steps - self.after) // self.times)) if self.times else self.steps
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class EverySteps(Trigger):
 
 @dataclass(frozen=True)
 class EveryShare(Trigger):
-    """Due at the end of every n-th step, n being a share of the run, rounded up, or of one for `times` of them."""
+    """Due at the end of every n-th step, where n is a fraction of the run, rounded up."""
 
     share: float
     after: float = 0
@@ -105,7 +105,7 @@ class EveryShare(Trigger):
 
 @dataclass(frozen=True)
 class EveryEpochs(Trigger):
-    """Due at the end of every n-th epoch, and at that of an epoch cut short in its place."""
+    """Due at the end of every n-th epoch, complete or cut short."""
 
     epochs: int
     after: float = 0
@@ -122,7 +122,7 @@ class EveryEpochs(Trigger):
 
 @dataclass(frozen=True)
 class EverySeconds(Trigger):
-    """Due at the end of the first step that is n seconds of training past the last time."""
+    """Due at the end of the first step that is n seconds of training after the last time."""
 
     seconds: float
     after: float = 0
@@ -141,7 +141,7 @@ class EverySeconds(Trigger):
 
 @dataclass(frozen=True)
 class AtSteps(Trigger):
-    """Due at the end of the named steps."""
+    """Due at the end of the given steps."""
 
     steps: tuple[int, ...]
 
@@ -157,12 +157,12 @@ class AtSteps(Trigger):
 
 @dataclass(frozen=True)
 class LogSpaced(Trigger):
-    """Due at steps spread evenly on a logarithmic scale from the first step to the last."""
+    """Due at steps that are evenly spaced on a logarithmic scale, from the first step to the last."""
 
     points: int
 
     def steps(self, max_steps: int) -> frozenset[int]:
-        """Return the steps at which it is due in a run of `max_steps`."""
+        """Return the steps at which the trigger is due in a run of `max_steps`."""
         if max_steps < 1:
             return frozenset()
         exponents = (index / max(1, self.points - 1) for index in range(self.points))
@@ -180,7 +180,7 @@ class LogSpaced(Trigger):
 
 @dataclass(frozen=True)
 class AtEnd(Trigger):
-    """Due when the run ends, unless it was due at that very step already."""
+    """Due when the run ends, unless it was last due at the same step."""
 
     early: bool = True
 
@@ -189,7 +189,7 @@ class AtEnd(Trigger):
         return ends and (before is None or before.step != now.step)
 
     def wakes(self, step: int, max_steps: int) -> float:
-        return max(step + 1, max_steps)  # a run that is stopped earlier ends with the end of an epoch
+        return max(step + 1, max_steps)  # a run that stops earlier still announces the end of an epoch
 
     @property
     def unforeseen(self) -> bool:
@@ -215,7 +215,7 @@ class Never(Trigger):
 
 @dataclass(frozen=True)
 class Either(Trigger):
-    """Due when one of two triggers is."""
+    """Due when one of two triggers is due."""
 
     left: Trigger
     right: Trigger
@@ -240,7 +240,7 @@ class Either(Trigger):
 
 @dataclass(frozen=True)
 class Both(Trigger):
-    """Due when two triggers are, at the same moment."""
+    """Due when two triggers are due at the same moment."""
 
     left: Trigger
     right: Trigger
@@ -253,7 +253,7 @@ class Both(Trigger):
         return self.left.clocked or self.right.clocked
 
     def wakes(self, step: int, max_steps: int) -> float:
-        # An early end is also seen at the end of the epoch; but there, the other side may not be due.
+        # An early end is also evaluated at the end of the epoch, but there the other side may not be due.
         sides = (self.left, self.right)
         return max(step + 1 if side.unforeseen else side.wakes(step, max_steps) for side in sides)
 
@@ -266,7 +266,7 @@ UNITS: dict[str, float] = {
     "min": 60, "minute": 60, "minutes": 60,
     "h": 3600, "hour": 3600, "hours": 3600,
 }  # fmt: skip
-"""Seconds in each spelling of a unit of time."""
+"""The seconds of each unit of time."""
 
 
 def every(interval: float | str, unit: str = "step", *, after: float = 0, times: int = 0) -> Trigger:
@@ -275,12 +275,13 @@ def every(interval: float | str, unit: str = "step", *, after: float = 0, times:
     Args:
         interval: `50` is every 50 steps, `0.1` every tenth of the run, `"10min"` every ten minutes of training
             (units `s`, `min`, `h`).
-        unit: `"step"`, `"epoch"`, or a unit of time as above.
-        after: not before this many steps; for epochs, epochs; for a time, seconds.
-        times: for steps, at least this often in the run, at a shorter interval if need be; 0 for no such demand.
+        unit: `"step"`, `"epoch"`, or a unit of time.
+        after: never before this number of steps, of epochs, or of seconds, in the kind of `unit`.
+        times: for steps, the minimum number of times in the run; the interval shortens if necessary. Default: no
+            minimum.
 
     Raises:
-        ArgumentError: if the interval is not positive, the unit is unknown, or `times` is given for another unit.
+        ArgumentError: if the interval is not positive, the unit is unknown, or `times` is used with another unit.
     """
     if isinstance(interval, str):
         number = interval.strip().rstrip("abcdefghijklmnopqrstuvwxyz ").strip()
@@ -288,15 +289,19 @@ def every(interval: float | str, unit: str = "step", *, after: float = 0, times:
         try:
             interval = float(number)
         except ValueError:
-            raise ArgumentError(f'every({interval!r}): write a number and a unit, as "10min" or "30s".') from None
+            raise ArgumentError(
+                f'every({interval!r}) is not a number with a unit. Write "10min" or "30s", for example.'
+            ) from None
         interval = int(interval) if interval.is_integer() else interval
     if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not 0 < interval < math.inf:
-        raise ArgumentError(f"every({interval!r}): an interval is a number above 0; for no interval at all, never().")
+        raise ArgumentError(f"every({interval!r}) is not an interval above 0. Pass a positive number, or use never().")
     name = unit.strip().lower()
     if isinstance(times, bool) or not isinstance(times, int) or times < 0:
-        raise ArgumentError(f"every({interval!r}, times={times!r}): a number of times is whole, from 0.")
+        raise ArgumentError(
+            f"every({interval!r}, times={times!r}): times is not a whole number from 0. Pass 0 or more."
+        )
     if times and name not in ("step", "steps"):
-        raise ArgumentError(f"every({interval!r}, {unit!r}, times={times}): only steps can come more often.")
+        raise ArgumentError(f"every({interval!r}, {unit!r}, times={times}): times works with steps only. Remove it.")
     if name in ("step", "steps"):
         if interval < 1:
             return EveryShare(interval, after, times)
@@ -306,28 +311,32 @@ def every(interval: float | str, unit: str = "step", *, after: float = 0, times:
     if name in UNITS:
         return EverySeconds(interval * UNITS[name], after)
     known = ("step", "epoch", *UNITS)
-    raise ArgumentError(f"every({interval!r}, {unit!r}): unknown unit{nearest(name, known)} Known: {', '.join(known)}.")
+    raise ArgumentError(
+        f"every({interval!r}, {unit!r}) has an unknown unit{nearest(name, known)} Known: {', '.join(known)}."
+    )
 
 
 def at(*steps: int) -> Trigger:
-    """Return a trigger that is due at the end of these steps, the first step being 1."""
+    """Return a trigger that is due at the end of these steps. The first step is 1."""
     if not steps or any(isinstance(step, bool) or not isinstance(step, int) or step < 1 for step in steps):
-        raise ArgumentError(f"at{steps!r}: name at least one step, as whole numbers from 1.")
+        raise ArgumentError(f"at{steps!r} does not name steps. Pass one or more whole numbers from 1.")
     return AtSteps(tuple(sorted(set(steps))))
 
 
 def log_spaced(points: int) -> Trigger:
-    """Return a trigger that is due at `points` steps spread evenly on a logarithmic scale over the run."""
+    """Return a trigger that is due at `points` steps, evenly spaced on a logarithmic scale over the run."""
     if isinstance(points, bool) or not isinstance(points, int) or points < 1:
-        raise ArgumentError(f"log_spaced({points!r}): the number of points is a whole number from 1.")
+        raise ArgumentError(
+            f"log_spaced({points!r}): the number of points is not a whole number from 1. Pass 1 or more."
+        )
     return LogSpaced(points)
 
 
 def at_end(*, early: bool = True) -> Trigger:
-    """Return a trigger that is due when the run ends, and not twice at one step.
+    """Return a trigger that is due when the run ends, once per step.
 
     Args:
-        early: whether a run that was stopped before its planned end counts too.
+        early: whether it is also due when the run stops before its planned end.
     """
     return AtEnd(early)
 
@@ -339,7 +348,9 @@ def never() -> Trigger:
 
 def _whole(interval: float, what: str) -> int:
     if interval != int(interval) or interval < 1:
-        raise ArgumentError(f"every({interval!r}): {what} come whole, from 1; a share of the run is a number below 1.")
+        raise ArgumentError(
+            f"every({interval!r}) is not a whole number of {what}. Pass 1 or more, or a fraction of the run below 1."
+        )
     return int(interval)
 
 
@@ -352,7 +363,7 @@ def _times(times: int) -> str:
 
 
 def _plain(number: float) -> str:
-    """Print a number in full, and a whole one without its `.0`."""
+    """Return a number as text, a whole one without `.0`."""
     return str(int(number)) if number % 1 == 0 else str(number)
 
 

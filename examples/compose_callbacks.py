@@ -57,9 +57,7 @@ class SkipSpikes(Callback):
         else:
             self.usual = 0.9 * self.usual + 0.1 * norm if self.usual else norm
 
-    @order(
-        Stage.MEASURE
-    )  # the class runs in DECIDE, the default; this handler adds to the logs before they are reported
+    @order(Stage.MEASURE)  # before the reporters: it adds to the logs
     def on_log(self, logs: dict[str, Any]) -> None:
         if "loss" in logs:
             logs["skipped"] = self.skipped

@@ -1,18 +1,18 @@
-"""Stand-ins that need no torch: a run to hang a bus on, and callbacks that do one thing at one event."""
+"""Fakes that need no torch: a run with a bus, and callbacks with one handler."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from trainbus.events import COMMON, EVENTS, Callback, Clock, EventBus, TrainerControl, TrainerState
+from trainbus.events import COMMON_NAMES, EVENTS, Callback, Clock, EventBus, TrainerControl, TrainerState
 
 
 class FakeRun:
-    """Has every value that a handler may ask for, each a text that names it, and a bus of its own."""
+    """A run with a bus. The value of each parameter is a text with its name."""
 
     def __init__(self, rank: int = 0) -> None:
-        for name in {*COMMON, *(param for event in EVENTS for param in event.params)}:
+        for name in {*COMMON_NAMES, *(param for event in EVENTS for param in event.param_names)}:
             setattr(self, name, f"<{name}>")
         self.run = self
         self.state = TrainerState()
@@ -29,12 +29,12 @@ class FakeRun:
 
 
 def hearing(event: str, does: Callable[[], Any], name: str = "Hearer", **attributes: Any) -> Callback:
-    """Return a callback, of a class `name`, that does one thing at one event and names no parameter."""
+    """Return a callback of a class `name` with one handler, which names no parameter and calls `does`."""
     return type(name, (Callback,), {event: lambda self: does(), **attributes})()
 
 
 def raising(error: BaseException) -> Callable[[], None]:
-    """Return a function that raises this very error."""
+    """Return a function that raises this error."""
 
     def fail() -> None:
         raise error

@@ -82,7 +82,7 @@ def test_P01_order_is_declared_and_not_that_of_the_list(tmp_path):
         built = trainer(tmp_path, *listed, max_steps=1)
         built.train()
         assert heard == ["measures", "decides", "decides later", "reports"]
-        planned = [hearer.owner_id for hearer in built.bus.plan("on_step_end")]
+        planned = [hearer.owner_id for hearer in built.bus.order_of("on_step_end")]
         named = [kind.__name__ for kind in in_order]
         assert [name for name in planned if name in named] == named, "and the order can be asked for"
     with pytest.raises(SubscriptionError, match=r"'Decides'.*no callback has that id"):

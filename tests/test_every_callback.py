@@ -256,7 +256,7 @@ def test_is_built_from_default_arguments_or_left_out(cls: type[Callback]) -> Non
 def test_is_attached_once(cls: type[Callback], make: Callable[[], Any], tmp_path: Path) -> None:
     callback, built = make(), trainer(tmp_path)
     handle = built.add_callback(callback)
-    with pytest.raises(SubscriptionError, match="attached already"):
+    with pytest.raises(SubscriptionError, match="is already attached"):
         built.add_callback(callback)
     assert [other for other in built.callbacks.values() if other is callback] == [callback]
     handle()

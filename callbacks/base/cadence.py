@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ...engine.run import Run
 from ...events.callback import Callback
-from ...events.control import TrainerControl
+from ...events.control import Flag, TrainerControl
 from ...events.errors import ArgumentError
 from ...events.stages import Stage, order
 from ...events.state import TrainerState
@@ -18,7 +18,7 @@ from ...events.triggers import Moment, Place, Trigger, never
 class Cadence(Callback):
     """Raises one flag of the control when its trigger is due, at the end of a step or of an epoch, once at a step."""
 
-    flag: ClassVar[str]
+    flag: ClassVar[Flag]
     """The flag it raises."""
     set_apart: ClassVar[str] = ""
     """How two of a kind are told apart, for the error that two equal ones meet."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from ...engine.arguments import TrainingArguments
 from ...engine.run import Run
 from ...events.callback import Callback
-from ...events.control import TrainerControl
+from ...events.control import Flag, TrainerControl
 
-FLAGS = {"log": "log", "evaluate": "evaluate", "save": "save", "stop": "training_stop"}
+FLAGS: dict[str, Flag] = {"log": "log", "evaluate": "evaluate", "save": "save", "stop": "training_stop"}
 """The names of the files, and what each asks for."""
 
 

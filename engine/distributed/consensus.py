@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from ...events.activity import AGREE
 from ...events.bus import EventBus
-from ...events.control import FLAGS, OUTSIDE, TrainerControl
+from ...events.control import FLAGS, OUTSIDE, Flag, TrainerControl
 from ...events.errors import RankDivergence
 from .consistency import format_ranks
 from .protocols import DistributedRun
@@ -15,7 +15,7 @@ from .ranks import Ranks
 
 Agree: TypeAlias = Callable[[TrainerControl], None]
 """Makes the ranks agree on the raised flags. Every rank calls it at the same place."""
-Reasons: TypeAlias = dict[str, dict[str, str]]
+Reasons: TypeAlias = dict[Flag, dict[str, str]]
 """For each flag: the callbacks that request it or veto it, and why."""
 
 DEBUG = "rank_divergence"
@@ -57,7 +57,7 @@ def agreement_on_updates(run: DistributedRun, agree: Agree) -> Agree:
     the ranks are compared. Otherwise it does nothing.
     """
     local = {*rank_local_callbacks(run.bus)}
-    may_skip = any(handler.owner_id in local for event in BEFORE_UPDATE for handler in run.bus.plan(event))
+    may_skip = any(handler.owner_id in local for event in BEFORE_UPDATE for handler in run.bus.order_of(event))
     return agree if may_skip or DEBUG in run.args.observed else agree_single_process
 
 
@@ -83,7 +83,7 @@ class Consensus:
         self._ranks = run.ranks
         self._state = run.state
         # Code outside of handlers writes on one rank only. Callbacks that are attached later share the last column.
-        handlers = {handler.owner_id for event in run.bus for handler in run.bus.plan(event)}
+        handlers = {handler.owner_id for event in run.bus for handler in run.bus.order_of(event)}
         self._columns = {name: column for column, name in enumerate([OUTSIDE, *sorted(handlers)])}
         self._no_votes = [0] * (2 * len(FLAGS) * (len(self._columns) + 1))
 
@@ -136,7 +136,7 @@ def _vetoes(control: TrainerControl) -> Reasons:
 
 
 def copy_reasons(
-    control: TrainerControl, write: Callable[[str, str], None], own: Reasons, other: Reasons, rank: int
+    control: TrainerControl, write: Callable[[Flag, str], None], own: Reasons, other: Reasons, rank: int
 ) -> None:
     """Write the requests or vetoes of another rank that this rank does not have, under the same callback's name.
 

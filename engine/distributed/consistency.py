@@ -43,7 +43,7 @@ def format_ranks(ranks: Sequence[int]) -> str:
 
 def session_settings(run: DistributedRun) -> tuple[HandlerOrder, Settings]:
     """Return what must be equal on all ranks when a session begins: the handler order and the arguments."""
-    order = {event: [handler.owner_id for handler in run.bus.plan(event)] for event in run.bus}
+    order = {event: [handler.owner_id for handler in run.bus.order_of(event)] for event in run.bus}
     return order, shared_arguments(run.args)
 
 

@@ -194,9 +194,13 @@ WRONG: dict[str, tuple[Callable[[Path], None], type[TrainbusError], list[str]]] 
     "one callback twice": (
         lambda folder: (lambda same: make(callbacks=[same, same])(folder))(Named()),
         SubscriptionError,
-        ["mine is attached already"],
+        ["mine is already attached"],
     ),
-    "something that is no callback": (make(callbacks=[object()]), SubscriptionError, ["object is no callback", "on_"]),
+    "something that is no callback": (
+        make(callbacks=[object()]),
+        SubscriptionError,
+        ["object is not a callback", "on_"],
+    ),
     "both a model and a model_init": (
         make(model=Regression(), model_init=Regression),
         ArgumentError,

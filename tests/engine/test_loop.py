@@ -400,7 +400,7 @@ def test_an_epoch_without_batches_ends_the_run_and_says_why():
     machine = Machine([[1, 1], [], [1, 1]]).run()
     assert machine.steps == 2
     assert machine.said.count("on_epoch_begin") == machine.said.count("on_epoch_end") == 2
-    assert "epoch 2 of the data holds no batch" in machine.control.why("training_stop")
+    assert "epoch 2 of the data has no batch" in machine.control.why("training_stop")
 
 
 def test_an_epoch_that_was_done_before_a_resume_is_no_empty_one():

@@ -10,7 +10,7 @@ import pytest
 from fakes import FakeRun, hearing, raising
 
 from trainbus.events import EVENTS, Callback, EventBus, SubscriptionError
-from trainbus.events.catalog import LAST_IN_FIRST_OUT, MUST_ALL_HEAR
+from trainbus.events.catalog import ALL_HANDLERS_RUN, LAST_IN_FIRST_OUT
 
 NAMES = [event.name for event in EVENTS]
 POSITIONS = pytest.mark.parametrize("position", [0, 1, 2], ids=["first", "middle", "last"])
@@ -40,7 +40,7 @@ def test_raise_lets_the_very_error_out(event, position, heard):
     with pytest.raises(ValueError, match="no space left") as caught:
         bus.announce(event)
     assert caught.value is error
-    assert heard == (expected(position) if event in MUST_ALL_HEAR else list("ABC"[:position]))
+    assert heard == (expected(position) if event in ALL_HANDLERS_RUN else list("ABC"[:position]))
 
 
 @EVERY_EVENT
@@ -118,7 +118,7 @@ def test_error_of_a_nested_event_names_both_handlers_and_each_once(bus):
     assert [note.split()[0] for note in error.__notes__] == ["Inner.on_log", "Outer.on_log_due"]
 
 
-@pytest.mark.parametrize("event", sorted(MUST_ALL_HEAR))
+@pytest.mark.parametrize("event", sorted(ALL_HANDLERS_RUN))
 def test_at_closing_events_the_first_error_is_raised_and_the_later_ones_are_logged(bus, heard, event, caplog):
     errors = {name: ValueError(f"{name} is broken") for name in "AB"}
     for name, error in errors.items():

@@ -47,7 +47,7 @@ def test_who_comes_back_comes_last(run, heard):
 
 def test_one_that_names_no_stage_decides(bus):
     bus.attach(hearing("on_log", lambda: None))
-    assert bus.plan("on_log")[0].place.stage is Stage.DECIDE
+    assert bus.order_of("on_log")[0].slot.stage is Stage.DECIDE
 
 
 def test_handler_has_its_own_stage(run, heard):
@@ -148,7 +148,9 @@ def test_unknown_target_is_refused_with_the_nearest_name(run, heard):
 def test_order_against_the_stages_is_refused_naming_both(run, heard):
     attach(run, heard, "Reporter", stage=Stage.REPORT, before=("Decider",))
     attach(run, heard, "Decider")
-    with pytest.raises(SubscriptionError, match=r"Reporter is to run before Decider at on_log.* REPORT .* DECIDE"):
+    with pytest.raises(
+        SubscriptionError, match=r"Reporter must run before Decider at on_log.* REPORT, after stage DECIDE"
+    ):
         run.bus.resolve()
 
 
@@ -166,7 +168,7 @@ def test_circle_is_refused_naming_all_in_it_and_nobody_else(run, heard, length):
     attach(run, heard, "Follower", after=("R0",))
     for name, following in zip(names, names[1:] + names[:1]):
         attach(run, heard, name, before=(following,))
-    with pytest.raises(SubscriptionError, match="circle") as refusal:
+    with pytest.raises(SubscriptionError, match="form a cycle") as refusal:
         run.bus.resolve()
     assert all(name in str(refusal.value) for name in names)
     assert "Bystander" not in str(refusal.value)
@@ -223,7 +225,7 @@ def test_describe_lists_each_heard_event_and_its_hearers_in_order(run, heard):
     attach(run, heard, "Metrics", stage=Stage.MEASURE)
     attach(run, heard, "Saver", "on_save")
     assert run.bus.describe().splitlines() == [
-        "on_log: Values are logged; a handler before the reporters may add to them.",
+        "on_log: Values are logged. A handler before the reporters may add to them.",
         "  MEASURE  Metrics",
         "  REPORT   Tracker",
         "on_save: A checkpoint is complete on disk.",
@@ -232,4 +234,4 @@ def test_describe_lists_each_heard_event_and_its_hearers_in_order(run, heard):
 
 
 def test_describe_of_an_empty_bus_says_so(bus):
-    assert bus.describe() == "(nobody listens)"
+    assert bus.describe() == "(no event has a handler)"

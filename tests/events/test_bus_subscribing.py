@@ -183,18 +183,18 @@ def test_announcements_are_counted_by_each_function_from_its_subscription_on(bus
     ids=str,
 )
 def test_filters_that_never_pass_or_clash_are_refused(bus, filters):
-    with pytest.raises(SubscriptionError, match=r"can never be met|goes with no other"):
+    with pytest.raises(SubscriptionError, match=r"is never met|cannot be combined"):
         bus.on("on_step_end", lambda: None, **filters)
     assert bus.subscribers == {}
 
 
 def test_refused_filter_says_when_it_would_first_be_met(bus):
-    with pytest.raises(SubscriptionError, match="before=6 can never be met: the first count would be 7"):
+    with pytest.raises(SubscriptionError, match="before=6 is never met: the first count is 7"):
         bus.on("on_step_end", lambda: None, after=2, every=5, before=6)
 
 
 def test_unknown_event_is_refused_with_the_nearest_name(bus):
-    for use in (partial(bus.on, function=lambda: None), bus.announce, bus.hears, bus.plan, bus.signals.__getitem__):
+    for use in (partial(bus.on, function=lambda: None), bus.announce, bus.hears, bus.order_of, bus.signals.__getitem__):
         with pytest.raises(SubscriptionError, match=r"no event 'on_step_edn'; did you mean 'on_step_end'\?"):
             use("on_step_edn")
 
@@ -228,7 +228,7 @@ def test_callback_brings_its_own_events(run, bus, heard):
 
 
 def test_event_is_unknown_until_it_is_declared(bus, heard):
-    with pytest.raises(SubscriptionError, match=r"SpikeReader\.on_spike hears no event"):
+    with pytest.raises(SubscriptionError, match=r"SpikeReader\.on_spike matches no event"):
         bus.attach(SpikeReader(heard))
     bus.declare(SPIKE)
     bus.declare(SPIKE)
@@ -239,7 +239,7 @@ def test_event_is_unknown_until_it_is_declared(bus, heard):
 
 def test_own_event_has_parameters_and_stages_like_any(bus, heard):
     bus.declare(SPIKE)
-    with pytest.raises(SubscriptionError, match=r"on_spike cannot give; did you mean 'height'\?"):
+    with pytest.raises(SubscriptionError, match=r"on_spike does not pass; did you mean 'height'\?"):
         bus.on("on_spike", lambda heigth: None)
     bus.on("on_spike", lambda: heard.append("report"), stage=Stage.REPORT)
     bus.on("on_spike", lambda: heard.append("decide"))
@@ -251,14 +251,14 @@ def test_two_callbacks_may_declare_the_same_event_but_not_give_it_two_meanings(b
     bus.attach(Spikes())
     bus.attach(Spikes())
     other = type("Other", (Callback,), {"events": (Event("on_spike", "Something else."),)})()
-    with pytest.raises(SubscriptionError, match="'on_spike' exists already, with another meaning: 'The loss"):
+    with pytest.raises(SubscriptionError, match="'on_spike' exists with another meaning: 'The loss"):
         bus.attach(other)
-    with pytest.raises(SubscriptionError, match="exists already"):
+    with pytest.raises(SubscriptionError, match="exists with another meaning"):
         bus.declare(Event("on_log", "Mine now."))
 
 
 def test_event_has_to_be_named_like_one(bus):
-    with pytest.raises(SubscriptionError, match="begins with 'on_': 'spike' does not"):
+    with pytest.raises(SubscriptionError, match="'spike' does not begin with 'on_'"):
         bus.declare(Event("spike", "The loss jumped."))
 
 

@@ -10,8 +10,9 @@ import transformers
 from transformers.trainer_callback import CallbackHandler
 
 from trainbus.engine.run import Run
-from trainbus.events import CATALOG, COMMON, EVENTS, Callback, Clock, Event, Kind
-from trainbus.events.catalog import LAST_IN_FIRST_OUT, MUST_ALL_HEAR, POSITIONAL
+from trainbus.events import CATALOG, COMMON_NAMES, EVENTS, Callback, Clock, Event, Kind
+from trainbus.events.catalog import ALL_HANDLERS_RUN, LAST_IN_FIRST_OUT, POSITIONAL
+from trainbus.events.event_methods import EventMethods
 
 
 def handlers_of(cls: type) -> dict[str, object]:
@@ -19,12 +20,12 @@ def handlers_of(cls: type) -> dict[str, object]:
 
 
 def test_base_class_has_one_method_per_event_in_the_order_of_the_catalogue():
-    assert list(handlers_of(Callback)) == [event.name for event in EVENTS]
+    assert list(handlers_of(EventMethods)) == [event.name for event in EVENTS]
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
 def test_method_says_what_the_catalogue_says(event):
-    assert handlers_of(Callback)[event.name].__doc__ == event.doc
+    assert handlers_of(EventMethods)[event.name].__doc__ == event.doc
 
 
 def test_page_of_the_documentation_lists_the_events_as_the_catalogue_does(root):
@@ -42,7 +43,8 @@ def test_method_does_nothing_whatever_it_is_given(event):
 def test_entry_is_well_formed(event):
     assert re.fullmatch(r"on(_[a-z]+)+", event.name)
     assert re.fullmatch(r"[A-Z][^\n]*\.", event.doc)
-    assert len(set(event.params) | set(COMMON)) == len(event.params) + len(COMMON), "a parameter is named twice"
+    names = [*COMMON_NAMES, *event.param_names]
+    assert len(set(names)) == len(names), "a parameter is named twice"
     assert event.kind is Kind.WORK or not event.name.endswith("_due")
 
 
@@ -59,25 +61,25 @@ def test_events_shared_with_transformers_are_all_of_its_events_under_its_names()
 def test_whatever_transformers_gives_its_handlers_can_be_asked_for():
     given = set(re.findall(r"(\w+)=self\.", inspect.getsource(CallbackHandler.call_event)))
     assert {"model", "optimizer", "eval_dataloader"} <= given, "the source of transformers reads differently now"
-    assert given <= set(COMMON)
+    assert given <= set(COMMON_NAMES)
 
 
 @pytest.mark.parametrize(
     ("event", "param"), [("on_log", "logs"), ("on_evaluate", "metrics"), ("on_predict", "metrics")]
 )
 def test_what_transformers_gives_at_one_event_is_given_there(event, param):
-    assert param in CATALOG[event].params
+    assert param in CATALOG[event].param_names
 
 
 def test_every_parameter_is_a_field_of_the_run():
     known = set(Run.__annotations__)
     known |= {name for name, value in vars(Run).items() if isinstance(value, property)}
-    assert {*COMMON, *(param for event in EVENTS for param in event.params)} <= known
+    assert {*COMMON_NAMES, *(param for event in EVENTS for param in event.param_names)} <= known
 
 
 def test_special_events_and_positional_parameters_exist():
-    assert set(CATALOG) >= MUST_ALL_HEAR >= LAST_IN_FIRST_OUT
-    assert COMMON[: len(POSITIONAL)] == POSITIONAL
+    assert set(CATALOG) >= ALL_HANDLERS_RUN >= LAST_IN_FIRST_OUT
+    assert COMMON_NAMES[: len(POSITIONAL)] == POSITIONAL
 
 
 def test_events_are_values():

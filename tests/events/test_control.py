@@ -37,7 +37,7 @@ def test_flags_of_transformers_are_all_there(control):
 def test_nothing_is_asked_for_at_first(control, flag):
     assert getattr(control, f"should_{flag}") is False
     assert not control.pending
-    assert repr(control) == "TrainerControl(nothing asked for)"
+    assert repr(control) == "TrainerControl(no flag is raised)"
 
 
 @EVERY_FLAG
@@ -110,6 +110,86 @@ def test_take_gives_nothing_under_a_veto(control):
     assert not control.raised("save")
 
 
+# Flags whose work is in progress.
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_flag_reads_true_while_it_is_served(control, flag):
+    control.request(flag, "due")
+    assert control.begin(flag) == {"you"}
+    assert getattr(control, f"should_{flag}")
+    assert not control.asks(flag)
+    assert not control.raised(flag)
+    assert f"should_{flag}" in repr(control)
+    control.finish(flag)
+    assert not getattr(control, f"should_{flag}")
+
+
+def test_nothing_is_served_that_was_not_requested_or_was_vetoed(control):
+    assert control.begin("save") == frozenset()
+    control.request("save")
+    control.veto("save")
+    assert control.begin("save") == frozenset()
+    assert not control.serving
+    assert not control.should_save
+
+
+def test_request_made_while_a_flag_is_served_stays_for_the_next_step(control):
+    control.request("save", "due")
+    control.begin("save")
+    as_author(control, "Late").should_save = True
+    control.finish("save")
+    assert control.should_save
+    assert control.pending
+    assert control.take("save") == {"Late"}
+    assert [(entry.author, entry.action) for entry in control.ledger] == [
+        ("you", "request"),
+        ("run", "take"),
+        ("Late", "request"),
+        ("run", "take"),
+    ]
+
+
+def test_veto_while_a_flag_is_served_makes_it_read_false(control):
+    control.request("save")
+    control.begin("save")
+    control.veto("save", "the disk is full")
+    assert not control.should_save
+
+
+def test_copy_of_a_control_that_a_handler_returns_repeats_no_flag_that_is_served(control):
+    control.request("evaluate")
+    control.begin("evaluate")
+    returned = copy.deepcopy(control)
+    returned.should_save = True
+    control.absorb(returned)
+    assert not control.raised("evaluate")
+    assert control.raised("save")
+
+
+def test_finish_without_a_flag_ends_all(control):
+    for flag in FLAGS:
+        control.request(flag)
+        control.begin(flag)
+    control.finish()
+    assert not any(getattr(control, f"should_{flag}") for flag in FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("event", "flag"),
+    [("on_log", "log"), ("on_evaluate", "evaluate"), ("on_save", "save"), ("on_epoch_begin", "epoch_stop")],
+)
+def test_flag_reads_false_in_the_event_that_says_its_work_is_done(run, event, flag):
+    seen = []
+    for name in ("on_prediction_step", event):
+        run.bus.on(name, lambda control: seen.append(getattr(control, f"should_{flag}")))
+    run.control.request(flag)
+    run.control.begin(flag)
+    run.bus.announce("on_prediction_step")
+    run.bus.announce(event)
+    assert seen == [True, False]
+
+
 # Assignment.
 
 
@@ -120,7 +200,7 @@ def test_false_takes_back_ones_own_request_alone_and_warns_if_others_ask(control
     assert control.reasons("save") == {"A": ""}
     assert control.should_save
     (record,) = caplog.records
-    assert "B lowered should_save, but A asked for it" in record.getMessage()
+    assert "B set should_save to False, but A requested it" in record.getMessage()
     assert 'control.veto("save", reason="...")' in record.getMessage()
 
 
@@ -286,7 +366,7 @@ def test_ledger_goes_through_json_and_keeps_its_bounds(control):
 
 
 def test_empty_ledger_says_so(control):
-    assert str(control.ledger) == "(nothing was asked for)"
+    assert str(control.ledger) == "(no flag was raised)"
 
 
 # For any sequence of writes.

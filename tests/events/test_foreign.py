@@ -12,7 +12,7 @@ from fakes import hearing
 from transformers import IntervalStrategy
 from transformers.trainer_callback import ExportableState
 
-from trainbus.events import COMMON, EVENTS, FLAGS, Stage, SubscriptionError
+from trainbus.events import COMMON_NAMES, EVENTS, FLAGS, Stage, SubscriptionError
 
 SHARED = [event.name for event in EVENTS if event.origin == "transformers"]
 
@@ -45,9 +45,9 @@ def test_callback_of_transformers_hears_its_sixteen_events_with_its_arguments(ru
     assert [name for name, _, _ in recorder.seen] == SHARED
     for name, positional, named in recorder.seen:
         assert positional == (run.args, run.state, run.control)
-        params = next(event.params for event in EVENTS if event.name == name)
-        assert set(named) == {*COMMON, *params} - {"args", "state", "control"}
-    assert bus.plan("on_log")[0].place.stage is Stage.DECIDE
+        params = next(event.param_names for event in EVENTS if event.name == name)
+        assert set(named) == {*COMMON_NAMES, *params} - {"args", "state", "control"}
+    assert bus.order_of("on_log")[0].slot.stage is Stage.DECIDE
     assert caplog.records == []
 
 
@@ -115,7 +115,7 @@ def test_its_misspelt_handler_only_warns(bus, caplog):
     bus.attach(Misspelt())
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert "Misspelt.on_step_edn hears no event; did you mean 'on_step_end'?" in record.getMessage()
+    assert "Misspelt.on_step_edn matches no event; did you mean 'on_step_end'?" in record.getMessage()
     assert bus.hears("on_log")
 
 
@@ -143,7 +143,7 @@ def test_its_unknown_parameter_without_a_default_is_refused_as_it_could_never_be
             """Ask for it in our manner."""
 
     for callback in (Impossible(), Narrow()):
-        with pytest.raises(SubscriptionError, match=r"on_log asks for 'inputs'"):
+        with pytest.raises(SubscriptionError, match=r"on_log names 'inputs'"):
             bus.attach(callback)
 
 

@@ -7,7 +7,7 @@ import inspect
 import pytest
 from fakes import hearing
 
-from trainbus.events import CATALOG, COMMON, EVENTS, Callback, SubscriptionError
+from trainbus.events import CATALOG, COMMON_NAMES, EVENTS, Callback, SubscriptionError
 
 POSITIONAL = ("args", "state", "control")
 
@@ -26,7 +26,7 @@ def given(run, handler, event="on_log", **extras):
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
 def test_every_named_parameter_of_every_event_is_given_under_its_name(run, event):
-    names = (*COMMON, *event.params)
+    names = (*COMMON_NAMES, *event.param_names)
     seen = []
     scope = {"seen": seen}
     exec(f"def handler({', '.join(reversed(names))}): seen.append(dict(locals()))", scope)
@@ -71,7 +71,7 @@ def test_own_parameter_with_a_default_is_left_alone(run):
 
 
 def test_default_does_not_excuse_asking_for_what_another_event_has(bus):
-    with pytest.raises(SubscriptionError, match="asks for 'loss', which only"):
+    with pytest.raises(SubscriptionError, match="names 'loss', which only"):
         bus.on("on_log", lambda logs, loss=None: None)
 
 
@@ -129,19 +129,19 @@ def test_handler_with_kwargs_gets_everything(run, handler):
     run.bus.announce("on_log", logs={"loss": 1.0})
     positional, named = callback.seen
     assert positional == (run.args, run.state, run.control)
-    rest = {name: getattr(run, name) for name in COMMON if name not in POSITIONAL}
+    rest = {name: getattr(run, name) for name in COMMON_NAMES if name not in POSITIONAL}
     assert named == {**rest, "logs": {"loss": 1.0}}
 
 
 def test_kwargs_alone_hold_everything_by_name(run):
     values = given(run, lambda seen: lambda **kwargs: seen.append(kwargs))
-    assert values == {name: getattr(run, name) for name in (*COMMON, "logs")}
+    assert values == {name: getattr(run, name) for name in (*COMMON_NAMES, "logs")}
 
 
 def test_kwargs_beside_narrow_parameters_hold_the_rest(run):
     logs, rest = given(run, lambda seen: lambda logs, **kwargs: seen.append((logs, kwargs)))
     assert logs == run.logs
-    assert rest == {name: getattr(run, name) for name in COMMON}
+    assert rest == {name: getattr(run, name) for name in COMMON_NAMES}
 
 
 def test_callable_without_a_signature_gets_everything(run):
@@ -168,7 +168,7 @@ def test_callable_without_a_signature_gets_everything(run):
     [
         (lambda self, sate: None, "sate", "did you mean 'state'?"),
         (lambda self, logs, contrl: None, "contrl", "did you mean 'control'?"),
-        (lambda self, xyzzy: None, "xyzzy", "It has: args, state, control"),
+        (lambda self, xyzzy: None, "xyzzy", "Known: args, state, control"),
         (lambda self, logs, *, modle: None, "modle", "did you mean 'model'?"),
         (lambda self, logs, sate=None: None, "sate", "did you mean 'state'?"),
         (lambda self, logs, sate, **kwargs: None, "sate", "did you mean 'state'?"),
@@ -186,21 +186,21 @@ def test_misspelt_parameter_is_refused_with_the_nearest_name(bus, handler, asked
     assert not bus.hears("on_log")
 
 
-@pytest.mark.parametrize("parameter", sorted({param for event in EVENTS for param in event.params}))
+@pytest.mark.parametrize("parameter", sorted({param for event in EVENTS for param in event.param_names}))
 def test_parameter_of_another_event_is_refused_naming_the_events_that_have_it(bus, parameter):
     with pytest.raises(SubscriptionError) as refusal:
         bus.attach(type("Early", (Callback,), {"on_init_end": eval(f"lambda self, {parameter}: None")})())
-    owners = [event.name for event in EVENTS if parameter in event.params]
-    assert f"Early.on_init_end asks for {parameter!r}, which only {', '.join(owners)} can give." == str(refusal.value)
+    owners = [event.name for event in EVENTS if parameter in event.param_names]
+    assert f"Early.on_init_end names {parameter!r}, which only {', '.join(owners)} can pass." == str(refusal.value)
 
 
 def test_refusal_of_a_function_names_function_and_event(bus):
     def note_loss(los):
         """Never called."""
 
-    with pytest.raises(SubscriptionError, match=r"note_loss \(at on_step_end\) asks for 'los'.* mean 'loss'\?"):
+    with pytest.raises(SubscriptionError, match=r"note_loss \(at on_step_end\) names 'los'.* mean 'loss'\?"):
         bus.on("on_step_end", note_loss)
-    with pytest.raises(SubscriptionError, match="asks for 'los'"):
+    with pytest.raises(SubscriptionError, match="names 'los'"):
         bus.on("on_step_end", lambda los=None: None)
 
 
@@ -227,7 +227,7 @@ def test_bus_knows_what_is_asked_for_by_name(bus, handler):
 def test_taking_everything_is_not_asking_for_something(bus):
     bus.attach(hearing("on_step_end", lambda: None))
     bus.on("on_step_end", lambda args, state, control, **kwargs: None)
-    assert not any(bus.asked_for(parameter) for parameter in CATALOG["on_step_end"].params)
+    assert not any(bus.asked_for(parameter) for parameter in CATALOG["on_step_end"].param_names)
 
 
 def test_a_parameter_with_a_default_is_the_functions_own_affair_unless_it_looks_misspelt_or_misplaced(bus):

@@ -228,15 +228,15 @@ def test_units_of_time_have_several_spellings(units, seconds):
         (lambda: every(math.nan), "above 0"),
         (lambda: every(True), "above 0"),
         (lambda: every(None), "above 0"),
-        (lambda: every(2.5), "steps come whole"),
-        (lambda: every(0.5, "epoch"), "epochs come whole"),
-        (lambda: every("min"), "write a number and a unit"),
-        (lambda: every(""), "write a number and a unit"),
-        (lambda: every("ten minutes"), "write a number and a unit"),
+        (lambda: every(2.5), "not a whole number of steps"),
+        (lambda: every(0.5, "epoch"), "not a whole number of epochs"),
+        (lambda: every("min"), "not a number with a unit"),
+        (lambda: every(""), "not a number with a unit"),
+        (lambda: every("ten minutes"), "not a number with a unit"),
         (lambda: every("10 minuts"), "did you mean 'minutes'?"),
         (lambda: every(5, "epch"), "did you mean 'epoch'?"),
         (lambda: every(5, "fortnight"), "Known: step, epoch, s,"),
-        (lambda: at(), "at least one step"),
+        (lambda: at(), "one or more whole numbers"),
         (lambda: at(0), "from 1"),
         (lambda: at(1.5), "whole numbers"),
         (lambda: at(True), "whole numbers"),
@@ -386,5 +386,5 @@ def test_a_wrong_number_of_times_is_refused(times):
 
 @pytest.mark.parametrize("interval", ["10min", "1 epoch"])
 def test_only_steps_can_come_more_often(interval):
-    with pytest.raises(ArgumentError, match="only steps can come more often"):
+    with pytest.raises(ArgumentError, match="times works with steps only"):
         every(interval, times=3)

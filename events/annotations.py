@@ -1,0 +1,118 @@
+"""Annotations of handlers: find one that contradicts the catalogue, once, when the handler is attached.
+
+The check refuses only what cannot be right, such as `logs: int`. It accepts whatever it cannot resolve.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .catalog import COMMON, EVENTS, Param
+
+_UNIONS = (typing.Union, types.UnionType)
+_NUMBERS = (int, float, complex)
+
+
+def contradictions(handler: Callable[..., Any], params: Mapping[str, Param]) -> list[tuple[Param, str]]:
+    """Return each parameter of a handler whose annotation contradicts the catalogue, with the annotation as text.
+
+    Args:
+        handler: a function, a bound method or another callable.
+        params: the parameters of the event, by name.
+    """
+    function = inspect.unwrap(handler)
+    if inspect.ismethod(function):
+        function = function.__func__
+    elif not inspect.isfunction(function):
+        function = type(function).__call__
+    if not inspect.isfunction(function):
+        return []
+    names = function.__globals__
+    return [
+        (params[name], _text(annotation))
+        for name, annotation in function.__annotations__.items()
+        if name in params and _contradicts(_classes_of(annotation, names), params[name].type)
+    ]
+
+
+def short_type(type: str) -> str:
+    """Return a type of the catalogue without module paths: `Tensor | None` for `torch.Tensor | None`."""
+    return " | ".join(_short(part) for part in type.split(" | "))
+
+
+def _short(part: str) -> str:
+    name, bracket, rest = part.partition("[")
+    return name.rpartition(".")[2] + bracket + rest
+
+
+def _contradicts(annotated: tuple[type, ...] | None, expected: str) -> bool:
+    if annotated is None:
+        return False
+    values = _expected_classes(expected)
+    if not values or any(_related(cls, value) for cls in annotated for value in values):
+        return False
+    # An unrelated class is not always wrong: a model may also inherit from a class that the handler names. A builtin
+    # class, or the class of another parameter, is.
+    builtin_values = all(value.__module__ == "builtins" for value in values)
+    return builtin_values or all(cls.__module__ == "builtins" or cls in _catalogue_classes() for cls in annotated)
+
+
+def _related(annotated: type, value: type) -> bool:
+    if annotated in _NUMBERS and value in _NUMBERS:
+        return True
+    if annotated.__name__ == value.__name__:
+        return True  # the equivalent class of another library, such as transformers.TrainerState
+    try:
+        return issubclass(value, annotated) or issubclass(annotated, value)
+    except TypeError:  # some classes refuse the question
+        return True
+
+
+def _classes_of(annotation: Any, names: dict[str, Any]) -> tuple[type, ...] | None:
+    """Return the classes that an annotation allows; None if it allows anything or cannot be resolved."""
+    if isinstance(annotation, str):
+        try:
+            annotation = eval(annotation, names)
+        except Exception:  # a name that only type checkers import, or a name of a local scope
+            return None
+    origin = typing.get_origin(annotation)
+    if origin in _UNIONS:
+        members = [_classes_of(member, names) for member in typing.get_args(annotation)]
+        return None if None in members else tuple(cls for member in members for cls in member or ())
+    if origin is typing.Annotated:
+        return _classes_of(typing.get_args(annotation)[0], names)
+    if annotation is None:
+        return (types.NoneType,)
+    cls = origin if isinstance(origin, type) else annotation
+    if not isinstance(cls, type) or cls is Any or cls is object or getattr(cls, "_is_protocol", False):
+        return None
+    return (dict,) if typing.is_typeddict(cls) else (cls,)
+
+
+def _expected_classes(expected: str) -> tuple[type, ...]:
+    """Return the classes of a type of the catalogue, without `None`; empty if one of them is not imported yet."""
+    parts = [part.partition("[")[0] for part in expected.split(" | ") if part != "None"]
+    found = []
+    for part in parts:
+        module, _, name = part.rpartition(".")
+        cls = getattr(sys.modules.get(module or "builtins"), name, None)
+        if not isinstance(cls, type):
+            return ()
+        found.append(cls)
+    return tuple(found)
+
+
+def _catalogue_classes() -> set[type]:
+    types = {param.type for param in (*COMMON, *(param for event in EVENTS for param in event.params))}
+    return {cls for type in types for cls in _expected_classes(type)}
+
+
+def _text(annotation: Any) -> str:
+    if isinstance(annotation, str):
+        return annotation
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
