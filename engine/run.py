@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 from ..events.bus import EventBus
+from ..events.capabilities import Capability
 from ..events.catalog import Clock
+from ..events.composition import provides
 from ..events.control import TrainerControl
 from ..events.state import TrainerState
 from ..events.triggers import Moment, Place
@@ -204,7 +206,7 @@ class Run:
     @property
     def saves(self) -> bool:
         """Whether the run writes checkpoints at all."""
-        return any(getattr(callback, "writes_checkpoints", False) for callback in self.bus.subscribers.values())
+        return provides(self.bus.subscribers.values(), Capability.WRITES_CHECKPOINTS)
 
     def begin(self) -> None:
         """Start the clock and the sums of a training session."""

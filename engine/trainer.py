@@ -13,6 +13,8 @@ from torch import nn
 
 from ..callbacks.compose import compose
 from ..callbacks.optimizer.schedule_free import ScheduleFree
+from ..events.capabilities import Capability
+from ..events.composition import provides
 from ..events.control import TrainerControl
 from ..events.errors import ArgumentError, ModelError
 from ..events.state import TrainerState
@@ -139,7 +141,7 @@ class Trainer(Asking, Publishing, Evaluating, Subscribing, Searching):
             train_batch_size=args.train_batch_size,
         )
         control = TrainerControl(ranks.rank)
-        self._places_model = not any(getattr(callback, "places_model", False) for callback in composed)
+        self._places_model = not provides(composed, Capability.PLACES_MODEL)
         self.run = Run(args, state, control, self._placed(model), ranks, self, processing_class=processing_class)
         self.bus = self.run.bus
         self._adopt(self.run.model)

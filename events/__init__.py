@@ -2,6 +2,7 @@
 
 from .bus import Channel, EventBus, Handle, Subscription
 from .callback import Callback
+from .capabilities import BestMetric, Capability, Conflict
 from .catalog import CATALOG, COMMON, EVENTS, Clock, Event, Kind
 from .control import FLAGS, TrainerControl
 from .errors import (
@@ -29,10 +30,13 @@ __all__ = [
     "EVENTS",
     "FLAGS",
     "ArgumentError",
+    "BestMetric",
     "Callback",
+    "Capability",
     "Channel",
     "CheckpointError",
     "Clock",
+    "Conflict",
     "DataError",
     "Entry",
     "Event",

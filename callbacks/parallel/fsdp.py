@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...engine.arguments import TrainingArguments
 from ...engine.run import Run
+from ...events.capabilities import Capability
 from ...events.errors import ArgumentError, ModelError
 from ...events.stages import Stage, order
 from ..model.blocks import blocks_of
@@ -42,6 +43,7 @@ class FSDP(ShardedModel):
     """
 
     arguments = ("fsdp", "fsdp_config", "sharded_ddp", "sharding", "sharding_degree")
+    capabilities = ShardedModel.capabilities | {Capability.FSDP}
 
     degree: int | None = None
     """How many processes share one copy of the weights, as those of one machine; None for all."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ...events.capabilities import Capability
+from ...events.composition import provides
 from ..data.batches import to_device
 from ..data.build import keep_columns
 from ..data.collators.default import Collator
@@ -30,12 +32,12 @@ class Familiar(Surface):
     @property
     def is_deepspeed_enabled(self) -> bool:
         """Whether DeepSpeed trains the model."""
-        return any(type(callback).__name__ == "DeepSpeed" for callback in self.bus.subscribers.values())
+        return provides(self.bus.subscribers.values(), Capability.DEEPSPEED)
 
     @property
     def is_fsdp_enabled(self) -> bool:
         """Whether torch's FSDP splits the model."""
-        return any(type(callback).__name__ == "FSDP" for callback in self.bus.subscribers.values())
+        return provides(self.bus.subscribers.values(), Capability.FSDP)
 
     @property
     def is_in_train(self) -> bool:

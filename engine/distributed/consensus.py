@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from ...events.bus import EventBus
+from ...events.composition import is_rank_local
 from ...events.control import FLAGS, OUTSIDE, TrainerControl
 from ...events.errors import RankDivergence
 from ..run import Run
@@ -59,7 +60,7 @@ def any_local(bus: EventBus) -> bool:
 
 def local_authors(bus: EventBus) -> list[str]:
     """Return the ids of the callbacks that decide from something that only one process knows."""
-    return [name for name, callback in bus.subscribers.items() if getattr(callback, "local", False) is True]
+    return [name for name, callback in bus.subscribers.items() if is_rank_local(callback)]
 
 
 class Consensus:

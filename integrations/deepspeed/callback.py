@@ -33,6 +33,7 @@ from ...engine.optim.build import parameter_groups
 from ...engine.run import Run
 from ...engine.seams import clip_gradients
 from ...events.callback import Callback
+from ...events.capabilities import Capability
 from ...events.errors import ArgumentError, TrainbusError
 from ...events.stages import Stage
 from .checks import check, check_flags, check_optimizer
@@ -56,6 +57,7 @@ class DeepSpeed(Callback):
     stage = Stage.PREPARE
     arguments = ("deepspeed",)
     instead_of = (DDP, MixedPrecision)
+    capabilities = frozenset({Capability.DEEPSPEED})
 
     config: dict[str, Any] | str | Path = field(default_factory=dict)
     """DeepSpeed's configuration, as a dict, which is copied, or a JSON file's path."""

@@ -200,7 +200,7 @@ def test_without_cuda_the_words_are_refused_before_anything_is_built():
 
 
 def test_one_process_splits_nothing():
-    with pytest.raises(ArgumentError, match="a single one: start the program with torchrun"):
+    with pytest.raises(ArgumentError, match=r"has a single process\. Start the program with torchrun"):
         found_callbacks(TrainingArguments(use_cpu=True, sharded_ddp="zero_dp_3 fairscale"))
 
 

@@ -375,7 +375,9 @@ def test_what_cannot_be_meant_is_refused(given, said):
 
 @pytest.mark.parametrize("given", [*WAYS.values()][1:], ids=str)
 def test_a_single_process_splits_nothing(given, tmp_path):
-    with pytest.raises(ArgumentError, match="single one: start the program with torchrun --nproc_per_node=N, N of 2"):
+    with pytest.raises(
+        ArgumentError, match=r"single process\. Start the program with torchrun --nproc_per_node=N, with N"
+    ):
         build(tmp_path, **given)
 
 
