@@ -20,7 +20,7 @@ from ...events.errors import ArgumentError, ModelError
 from ...events.stages import Stage, order
 from ..model.blocks import blocks_of
 from ..model.forwards import replace_forward
-from ..precision.exact_fused_update import round_as_wholes
+from ..precision.exact_fused_update import exact_fused_update
 from ..precision.half_evaluation import HalfEvaluation
 from ..precision.mixed_precision import DTYPES
 from .ddp import send_buffers
@@ -161,7 +161,7 @@ class FSDP(ShardedModel):
     @order(Stage.PREPARE)
     def on_train_begin(self, run: Run, model: nn.Module) -> None:
         if self._is_exact(run):
-            self._undo.append(round_as_wholes(run.optimizer))
+            self._undo.append(exact_fused_update(run.optimizer))
         if not any(run.ranks.gather_objects(self._was_empty)):
             return
         self._was_empty = False

@@ -148,6 +148,9 @@ FORMER = {
 """Former path -> present path, both relative to the package."""
 
 FORMER_NAMES: dict[str, dict[str, str]] = {
+    "callbacks.precision.exact_fused_update": {
+        "round_as_wholes": "exact_fused_update",
+    },
     "engine.data.collators": {
         "IGNORED": "engine.data.collators.padding:IGNORED",
         "Padding": "engine.data.collators.padding:Padding",

@@ -123,8 +123,8 @@ def test_a_metric_that_is_not_there_is_named_with_the_nearest(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"patience": 0}, "patience=0.*at least 1"),
-        ({"threshold": -1.0}, "threshold=-1.0.*not negative"),
+        ({"patience": 0}, "patience=0.*1 or more evaluations"),
+        ({"threshold": -1.0}, "threshold=-1.0.*a threshold of 0 or more"),
         ({"mode": "maxx"}, "mode='maxx'; did you mean 'max'"),
     ],
 )
