@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from trainbus.events import ArgumentError, BestMetric, Callback, Capability, Conflict
@@ -83,3 +85,33 @@ def test_capabilities_are_described_one_line_per_callback():
         "Capabilities:\n  one: shards the weights\n  theirs: decides on one rank (local)\n  saver: writes checkpoints"
     )
     assert describe_capabilities({"plain": Averaging()}) == ""
+
+
+FORMER = {"places_model", "writes_checkpoints", "chooses_best", "aside", "retire"}
+"""Attributes that were probed before callbacks declared them."""
+
+DECLARED = {"capabilities", "conflicts_with", "publisher", "instead_of", "variant", "best_metric", "local"}
+"""Attributes that `Callback` declares and that no code may probe."""
+
+
+def probes(source):
+    """Yield line and name of each `getattr` or `hasattr` with a constant name, and of each class-name comparison."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "hasattr") and len(node.args) > 1:
+            name = getattr(node.args[1], "value", None)
+            if name in FORMER | DECLARED:
+                yield node.lineno, name
+        if isinstance(node, ast.Compare) and ast.unparse(node.left) == "type(callback).__name__":
+            yield node.lineno, "type(callback).__name__"
+
+
+def test_the_search_for_probes_finds_them():
+    source = "getattr(other, 'aside', '')\nhasattr(other, 'retire')\ntype(callback).__name__ == 'DDP'\ngetattr(x, name)"
+    assert sorted(probes(source)) == [(1, "aside"), (2, "retire"), (3, "type(callback).__name__")]
+
+
+def test_no_declared_attribute_is_probed(root, project_files):
+    folders = ("engine", "events", "callbacks", "integrations")
+    paths = [path for path in project_files if path.suffix == ".py" and path.parts[0] in folders]
+    found = [(str(path), name) for path in paths for _, name in probes((root / path).read_text(encoding="utf-8"))]
+    assert found == [("events/composition.py", "local")], "a callback of any class may declare `local`"
