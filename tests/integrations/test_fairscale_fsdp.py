@@ -126,7 +126,7 @@ class TestTwoProcesses:
             ("optimizer", "`optimizers` has an optimizer of the whole weights"),
             ("adafactor", "Adafactor looks at the shape of a weight"),
             ("average", "EMA does not go with FairscaleFSDP"),
-            ("half evaluation", "HalfEvaluation does not go with FairscaleFSDP"),
+            ("half evaluation", "HalfEvaluation does not work with FairscaleFSDP"),
             ("bf16", "not supported with bf16; leave the word 'fairscale' out"),
             ("compile", "Compile does not go with FairscaleFSDP"),
             ("batch size", "`auto_find_batch_size`"),
