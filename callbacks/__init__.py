@@ -1,4 +1,4 @@
-"""Callbacks: one feature per file. Each hears events, decides by a pure function, and asks the control for things."""
+"""Callbacks: one feature per file. Each handles events and requests flags from the control."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .model.gradient_checkpointing import GradientCheckpointing as GradientCheckpointing
     from .model.neftune import NEFTune as NEFTune
     from .model.recurrent_memory import CarryPast as CarryPast
+    from .model.recurrent_memory import RecurrentMemory as RecurrentMemory
     from .monitor.count_flops import CountFlops as CountFlops
     from .monitor.count_tokens import CountTokens as CountTokens
     from .monitor.empty_cache import EmptyCache as EmptyCache
@@ -71,7 +72,7 @@ __getattr__, __all__ = lazy_exports(
         "model.freeze": ("Freeze",),
         "model.gradient_checkpointing": ("GradientCheckpointing",),
         "model.neftune": ("NEFTune",),
-        "model.recurrent_memory": ("CarryPast",),
+        "model.recurrent_memory": ("CarryPast", "RecurrentMemory"),
         "monitor.count_flops": ("CountFlops",),
         "monitor.count_tokens": ("CountTokens",),
         "monitor.empty_cache": ("EmptyCache",),

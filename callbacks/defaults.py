@@ -1,4 +1,4 @@
-"""The callbacks that a Trainer starts with, in one visible tuple."""
+"""The callbacks that training arguments build, in one tuple."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .model.align_tokens import AlignTokens
 from .model.compile_model import Compile
 from .model.gradient_checkpointing import GradientCheckpointing
 from .model.neftune import NEFTune
-from .model.recurrent_memory import CarryPast
+from .model.recurrent_memory import RecurrentMemory
 from .monitor.count_flops import CountFlops
 from .monitor.count_tokens import CountTokens
 from .monitor.empty_cache import EmptyCache
@@ -46,7 +46,7 @@ DEFAULTS: tuple[type[Callback], ...] = (
     HalfEvaluation,
     GradientCheckpointing,
     NEFTune,
-    CarryPast,
+    RecurrentMemory,
     WatchNumbers,
     Compile,
     ScheduleFree,
@@ -66,7 +66,7 @@ DEFAULTS: tuple[type[Callback], ...] = (
     StatusFile,
     Progress,
 )
-"""Each is built by its `from_arguments`, which returns None where the arguments do not ask for it.
+"""The trainer calls `from_arguments` of each class. It returns None if the arguments do not ask for the callback.
 
-A callback of the same class in the user's list takes its place.
+A callback of the same class in the user's list replaces the built one.
 """

@@ -1,4 +1,4 @@
-"""The callbacks of transformers under their names: aliases, and what has no twin of its own here."""
+"""The callbacks of transformers under their names: aliases, and classes without an equivalent of another name."""
 
 from __future__ import annotations
 
@@ -27,34 +27,39 @@ ProgressCallback = Progress
 
 
 class DefaultFlowCallback(Callback):
-    """Decides when to log, evaluate, save and stop, all in one, from the arguments.
+    """Decides when to log, evaluate, save and stop, from the arguments.
 
-    Here these are four callbacks, `Log`, `Evaluate`, `Checkpoint` and `StopAtMaxSteps`. A `DefaultFlowCallback` in the
-    list, or a subclass, decides in their place, and they only do the work. Removing the class from a trainer leaves the
-    deciding to the callbacks that remain.
+    By default four callbacks decide this: `Log`, `Evaluate`, `Checkpoint` and `StopAtMaxSteps`. If a
+    `DefaultFlowCallback` or a subclass is in the list, it decides, and the first three only do the work.
+    `trainer.remove_callback(DefaultFlowCallback)` removes the decisions of all of them: then the run logs, evaluates,
+    saves and stops early only if another callback requests it.
     """
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
-        """Ask for what is due at the end of a step."""
-        self._ask(args, control, _moment("step", state))
+        """Request what is due at the end of a step, and stop after the last step."""
+        self._request(args, control, _moment("step", state))
         if state.global_step >= state.max_steps:
             control.request("training_stop", f"all {state.max_steps} steps are done")
         return control
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
-        """Ask for what is due at the end of an epoch."""
-        self._ask(args, control, _moment("epoch", state))
+        """Request what is due at the end of an epoch."""
+        self._request(args, control, _moment("epoch", state))
         return control
 
-    def _ask(self, args: TrainingArguments, control: TrainerControl, now: Moment) -> None:
+    def _request(self, args: TrainingArguments, control: TrainerControl, now: Moment) -> None:
         for kind in (Log, Evaluate, Checkpoint):
             cadence = kind.from_arguments(args)
             if cadence.trigger.due(now):
                 control.request(kind.flag, f"due by {cadence.trigger!r}")
 
-    @staticmethod
-    def retire(bus: EventBus) -> Callback | None:
-        """Take the deciding away from whoever has it on a bus; return the callback of this class, if there was one."""
+    @classmethod
+    def remove_from(cls, bus: EventBus) -> Callback | None:
+        """Detach every callback of this class, and end the decisions of the default callbacks.
+
+        Returns:
+            The detached callback of this class; None if there was none.
+        """
         found = None
         for owner_id, callback in bus.subscribers.items():
             if isinstance(callback, DefaultFlowCallback):
@@ -73,12 +78,19 @@ def _moment(place: Any, state: TrainerState) -> Moment:
 
 @dataclass
 class EarlyStoppingCallback(Callback):
-    """Early stopping as transformers spells it: the metric and its direction are those of the arguments."""
+    """Stops when the metric of the arguments stops improving, under transformers' name and arguments.
+
+    It reads `metric_for_best_model` and `greater_is_better`. `EarlyStopping("eval_loss", patience=3)` is the same
+    without those arguments.
+
+    Raises:
+        ArgumentError: if the arguments set no `metric_for_best_model`.
+    """
 
     early_stopping_patience: int = 1
-    """Evaluations without improvement after which to stop."""
+    """The number of evaluations without improvement after which training stops."""
     early_stopping_threshold: float = 0.0
-    """How much better than the best a value must be to count as an improvement."""
+    """The least difference from the best value that counts as an improvement."""
     _stopping: EarlyStopping | None = field(default=None, init=False, repr=False, compare=False)
 
     def on_setup(self, run: Run) -> None:
@@ -87,7 +99,9 @@ class EarlyStoppingCallback(Callback):
 
     def on_train_begin(self, args: TrainingArguments) -> None:
         if args.metric_for_best_model is None:
-            raise ArgumentError("EarlyStoppingCallback needs `metric_for_best_model` in the arguments.")
+            raise ArgumentError(
+                "EarlyStoppingCallback needs `metric_for_best_model` in the arguments. Set it, such as to 'eval_loss'."
+            )
         waited = self._stopping.state_dict() if self._stopping is not None else None
         self._stopping = EarlyStopping(
             args.metric_for_best_model,
@@ -99,7 +113,7 @@ class EarlyStoppingCallback(Callback):
             self._stopping.load_state_dict(waited)
 
     def on_evaluate_end(self, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
-        # As there, an evaluation before the first step is nothing that a later one would have to beat.
+        # As in transformers, an evaluation before the first step does not set the best value.
         if self._stopping is not None and run.state.global_step > 0:
             self._stopping.on_evaluate_end(run, control, metrics)
 
@@ -113,11 +127,11 @@ class EarlyStoppingCallback(Callback):
 
 
 class PrinterCallback(Callback):
-    """Prints each logged dict as it is."""
+    """Prints each logged dict, as transformers' callback of this name does."""
 
     stage = Stage.REPORT
 
     def on_log(self, state: TrainerState, logs: dict[str, Any]) -> None:
-        """Print, on the first process of each machine."""
+        """Print on the first rank of each machine."""
         if state.is_local_process_zero:
             print({key: value for key, value in logs.items() if key != "total_flos"})

@@ -22,7 +22,9 @@ from torch import nn
 
 from ..events.activity import Activity
 from ..events.bus import EventBus
+from ..events.capabilities import Capability
 from ..events.catalog import Clock
+from ..events.composition import provides
 from ..events.control import TrainerControl
 from ..events.state import TrainerState
 from ..events.triggers import Moment, Place
@@ -312,7 +314,7 @@ class Run:
     @property
     def saves(self) -> bool:
         """Whether an attached callback writes checkpoints."""
-        return any(getattr(callback, "writes_checkpoints", False) for callback in self.bus.subscribers.values())
+        return provides(self.bus.subscribers.values(), Capability.WRITES_CHECKPOINTS)
 
     def announce(self, event: str, **values: Any) -> None:
         """Announce an event. `values` are parameters that only this announcement carries."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..events.composition import refuse_conflicts
 from ..events.control import FLAGS
 from .distributed.failures import failure_monitor
 from .run import Run
@@ -33,6 +34,7 @@ def session(run: Run, mode: str) -> Iterator[None]:
     monitor = failure_monitor(run)
     try:
         monitor.begin()
+        refuse_conflicts(run.bus.subscribers.values())  # also of callbacks that were added after construction
         if mode != "train":
             run.announce("on_setup")
         yield

@@ -11,6 +11,8 @@ from torch import nn
 
 from ..callbacks.compose import compose
 from ..callbacks.optimizer.schedule_free import ScheduleFree
+from ..events.capabilities import Capability
+from ..events.composition import provides
 from ..events.control import TrainerControl
 from ..events.state import TrainerState
 from ..integrations import found_callbacks, load, search_backend
@@ -152,7 +154,7 @@ class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompat
         )
         control = TrainerControl(ranks.rank)
         services = TrainerServices(self)
-        self._places_model = not any(getattr(callback, "places_model", False) for callback in composed)
+        self._places_model = not provides(composed, Capability.PLACES_MODEL)
         self.run = Run(args, state, control, self._placed(model), ranks, services, inputs.processor)
         self.bus = self.run.bus
         self._use_model(self.run.model)

@@ -2,6 +2,7 @@
 
 from .bus import Channel, EventBus, Handle, Subscription
 from .callback import Callback, TypedCallback
+from .capabilities import BestMetric, Capability, Conflict
 from .catalog import CATALOG, COMMON, COMMON_NAMES, EVENTS, Clock, Event, Kind, Param
 from .control import FLAGS, Flag, TrainerControl
 from .errors import (
@@ -31,10 +32,13 @@ __all__ = [
     "EVENTS",
     "FLAGS",
     "ArgumentError",
+    "BestMetric",
     "Callback",
+    "Capability",
     "Channel",
     "CheckpointError",
     "Clock",
+    "Conflict",
     "DataError",
     "Entry",
     "Event",

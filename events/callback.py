@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from .capabilities import BestMetric, Capability, Conflict
 from .catalog import Event
 from .event_methods import EventMethods, TypedEventMethods
 from .stages import Stage
@@ -27,27 +28,74 @@ class Callback(EventMethods):
     """
 
     stage: ClassVar[Stage] = Stage.DECIDE
-    """In which stage its handlers run; `@order(...)` on a handler overrides it there."""
+    """The stage in which its handlers run. `@order(...)` on a handler overrides it."""
     before: ClassVar[tuple[str, ...]] = ()
-    """Ids of callbacks it must run before, within its stage."""
+    """Ids of callbacks that run after this one, within its stage."""
     after: ClassVar[tuple[str, ...]] = ()
-    """Ids of callbacks it must run after, within its stage."""
+    """Ids of callbacks that run before this one, within its stage."""
     on_error: str = "raise"
-    """What an exception of a handler does: `raise` it, `warn` and go on, or `quarantine` (warn and unsubscribe)."""
+    """What happens when a handler raises: `raise`, `warn` (log and continue) or `quarantine` (log and detach)."""
     local: ClassVar[bool] = False
-    """Whether it decides from something that only one process knows: a clock, a signal, a file."""
+    """Whether it decides from something that only one rank knows: a clock, a signal, a file."""
     events: ClassVar[tuple[Event, ...]] = ()
-    """Events of its own, that it announces with `run.announce(name, ...)` and others may subscribe to."""
+    """New events that it announces with `run.announce(name, ...)`. Others may subscribe to them."""
     arguments: ClassVar[tuple[str, ...]] = ()
-    """The training arguments that spell it; `from_arguments` reads them."""
+    """The training arguments that configure it. `from_arguments` reads them."""
     instead_of: ClassVar[tuple[type, ...]] = ()
-    """Other classes of which it takes the place, where arguments spell one and it is in the user's list."""
+    """Other classes that it replaces: in the user's list, it removes those that the arguments build."""
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    """What it does that other parts of the run must know. `has` answers for one instance."""
+    conflicts_with: ClassVar[tuple[Conflict, ...]] = ()
+    """The callbacks that it does not work with. Building a trainer with both raises an error."""
+    publisher: Any = None
+    """The hub repository, if it pushes to one: an object like `engine.api.publishing.Publisher`."""
     id: str | None = None
-    """Its name in the ledger, in checkpoints and in `before=`/`after=`; by default the name of its class."""
+    """Its name in the ledger, in checkpoints and in `before=`/`after=`. Default: the name of its class."""
+
+    @property
+    def variant(self) -> str:
+        """The name of an additional instance, such as a second `Log`. Empty for the main instance of a class.
+
+        An additional instance does not replace the callback that the arguments build.
+        """
+        return ""
+
+    @property
+    def best_metric(self) -> BestMetric | None:
+        """The metric by which it chooses the best model. None if it chooses none."""
+        return None
+
+    def has(self, capability: Capability) -> bool:
+        """Return whether this instance has a capability. Override it where that depends on fields."""
+        return capability in self.capabilities
+
+    def conflict_with(self, other: Callback) -> str:
+        """Return why this callback does not work with another one, and the remedy. Empty if they work together.
+
+        The default looks `other` up in `conflicts_with`. Override it where that depends on fields.
+        """
+        for conflict in self.conflicts_with:
+            known = conflict.other
+            if other.has(known) if isinstance(known, Capability) else isinstance(other, known):
+                return conflict.reason
+        return ""
+
+    @classmethod
+    def default_id(cls) -> str:
+        """Return the id of an instance that sets none. A second instance gets the suffix `-2`."""
+        return cls.__name__
+
+    @classmethod
+    def remove_from(cls, bus: Any) -> Any:
+        """Detach the first callback of this class from an `EventBus` and return it; None if there is none."""
+        found = next((callback for callback in bus.subscribers.values() if isinstance(callback, cls)), None)
+        if found is not None:
+            bus.detach(found)
+        return found
 
     @classmethod
     def from_arguments(cls, args: Any) -> Callback | None:
-        """Build the callback that training arguments ask for, or None if they ask for none."""
+        """Build the callback that the training arguments ask for. Return None if they ask for none."""
         return None
 
     def state_dict(self) -> dict[str, Any]:

@@ -131,7 +131,8 @@ def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:
         if wanted in taken:
             raise SubscriptionError(f"Two callbacks have the id {wanted!r}. Set another id for one of them: id='...'.")
         return wanted
-    name = getattr(subscriber, "__name__", None) or type(subscriber).__name__
+    own = subscriber.default_id() if isinstance(subscriber, Callback) else getattr(subscriber, "__name__", None)
+    name = own or type(subscriber).__name__
     serial = 1
     while (candidate := name if serial == 1 else f"{name}-{serial}") in taken:
         serial += 1

@@ -1,4 +1,4 @@
-"""Integrations: one outside package per file, imported only when it is asked for."""
+"""Integrations: one external package per file. A package is imported when a run needs it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import importlib
 import logging
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any
@@ -17,78 +19,139 @@ from ..events.errors import ArgumentError, MissingExtra, TrainbusError, nearest
 
 logger = logging.getLogger(__name__)
 
-TABLE: dict[str, tuple[str, str, str]] = {
-    "wandb": ("wandb.tracker:Wandb", "wandb", "wandb"),
-    "tensorboard": ("tensorboard:TensorBoard", "tensorboard", "tensorboard"),
-    "trackio": ("trackio:Trackio", "trackio", "trackio"),
-    "mlflow": ("mlflow:MLflow", "mlflow", "mlflow"),
-    "liger": ("liger:Liger", "liger_kernel", "liger"),
-    "hub": ("hub:PushToHub", "huggingface_hub", "hub"),
-    "deepspeed": ("deepspeed.callback:DeepSpeed", "deepspeed", "deepspeed"),
-    "sharded_ddp": ("fairscale.sharded_ddp:ShardedDDP", "fairscale", "sharded"),
-    "fairscale_fsdp": ("fairscale.fsdp:FairscaleFSDP", "fairscale", "sharded"),
-    "optuna_search": ("optuna:OptunaSearch", "optuna", "optuna"),
-    "ray_search": ("ray:RaySearch", "ray", "ray"),
-    "wandb_search": ("wandb.sweep:WandbSweep", "wandb", "wandb"),
-}
-"""Name -> what to import here, the package it needs, and the extra that installs it."""
 
-TRACKERS = ("wandb", "tensorboard", "trackio", "mlflow")
+class Kind(Enum):
+    """What an integration is for."""
+
+    TRACKER = "tracker"
+    """Records runs. `report_to` takes its name."""
+    SEARCH = "search"
+    """Runs a hyperparameter search. `hyperparameter_search(backend=...)` takes its option."""
+    STRATEGY = "strategy"
+    """Shards the training. `args.way_to_shard` returns its option."""
+    OTHER = "other"
+    """Built by an argument of its own."""
+
+
+@dataclass(frozen=True)
+class Integration:
+    """One row of the registry: a class and the package that it needs."""
+
+    target: str
+    """The class, as `module:Class`; the module is relative to this folder."""
+    package: str
+    """The import name of the package."""
+    extra: str
+    """The extra of `setup.cfg` that installs the package."""
+    requirement: str
+    """The requirement of that extra, as `setup.cfg` spells it."""
+    kind: Kind
+    """What it is for."""
+    option: str = ""
+    """The word that users write for it. Default: its name in the registry."""
+
+    @property
+    def class_name(self) -> str:
+        """The name of the class."""
+        return self.target.partition(":")[2]
+
+
+INTEGRATIONS: dict[str, Integration] = {
+    "wandb": Integration("wandb.tracker:Wandb", "wandb", "wandb", "wandb >= 0.19", Kind.TRACKER),
+    "tensorboard": Integration(
+        "tensorboard:TensorBoard", "tensorboard", "tensorboard", "tensorboard >= 2.10", Kind.TRACKER
+    ),
+    "trackio": Integration("trackio:Trackio", "trackio", "trackio", "trackio >= 0.20", Kind.TRACKER),
+    "mlflow": Integration("mlflow:MLflow", "mlflow", "mlflow", "mlflow >= 3.0", Kind.TRACKER),
+    "liger": Integration("liger:Liger", "liger_kernel", "liger", "liger-kernel >= 0.6", Kind.OTHER),
+    "hub": Integration("hub:PushToHub", "huggingface_hub", "hub", "huggingface_hub >= 1.0", Kind.OTHER),
+    "deepspeed": Integration(
+        "deepspeed.callback:DeepSpeed", "deepspeed", "deepspeed", "deepspeed >= 0.16", Kind.STRATEGY
+    ),
+    "sharded_ddp": Integration(
+        "fairscale.sharded_ddp:ShardedDDP", "fairscale", "sharded", "fairscale == 0.4.13", Kind.STRATEGY, "fairscale"
+    ),
+    "fairscale_fsdp": Integration(
+        "fairscale.fsdp:FairscaleFSDP", "fairscale", "sharded", "fairscale == 0.4.13", Kind.STRATEGY
+    ),
+    "optuna_search": Integration("optuna:OptunaSearch", "optuna", "optuna", "optuna >= 4.0", Kind.SEARCH, "optuna"),
+    "ray_search": Integration("ray:RaySearch", "ray", "ray", "ray[tune] >= 2.40", Kind.SEARCH, "ray"),
+    "wandb_search": Integration("wandb.sweep:WandbSweep", "wandb", "wandb", "wandb >= 0.19", Kind.SEARCH, "wandb"),
+}
+"""The registry: name -> row. A new integration is a row here, a file, and a test.
+
+A test compares the rows with the extras of `setup.cfg`, the public names of `trainbus` and the pages of `docs/`.
+"""
+
+
+def options(kind: Kind) -> dict[str, str]:
+    """Return the words that users write for the integrations of a kind -> their names in the registry."""
+    return {row.option or name: name for name, row in INTEGRATIONS.items() if row.kind is kind}
+
+
+TRACKERS = tuple(options(Kind.TRACKER))
 """The names that `report_to` takes."""
 
-SEARCHES = {"optuna": "optuna_search", "ray": "ray_search", "wandb": "wandb_search"}
-"""The names that `hyperparameter_search(backend=...)` takes, in the order in which they are tried."""
+SEARCHES = options(Kind.SEARCH)
+"""The names that `hyperparameter_search(backend=...)` takes, in the order in which they are tried -> registry names."""
+
+TABLE = {name: (row.target, row.package, row.extra) for name, row in INTEGRATIONS.items()}
+"""The registry as tuples of target, package and extra: its former form."""
 
 GROUP = "trainbus.callbacks"
-"""The entry-point group under which an installed package offers callbacks."""
+"""The entry-point group in which installed packages offer callbacks."""
 
 
 def load(name: str) -> Any:
     """Return the class of an integration.
 
     Raises:
-        ArgumentError: for an unknown name, with the nearest.
-        MissingExtra: if its package is not installed, naming the extra that installs it.
+        ArgumentError: for an unknown name, with the nearest known one.
+        MissingExtra: if its package is not installed. It names the extra that installs it.
     """
-    if name not in TABLE:
-        raise ArgumentError(f"There is no integration {name!r}{nearest(name, TABLE)} There are: {', '.join(TABLE)}.")
-    target, package, extra = TABLE[name]
-    module, _, attribute = target.partition(":")
+    if name not in INTEGRATIONS:
+        known = ", ".join(INTEGRATIONS)
+        raise ArgumentError(f"The integration {name!r} is unknown{nearest(name, INTEGRATIONS)} Known: {known}.")
+    row = INTEGRATIONS[name]
+    module = row.target.partition(":")[0]
     try:
-        return getattr(importlib.import_module(f".{module}", __name__), attribute)
+        return getattr(importlib.import_module(f".{module}", __name__), row.class_name)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != package:
+        if error.name is None or error.name.partition(".")[0] != row.package:
             raise
-        raise MissingExtra(f"{attribute} needs {package}: pip install 'trainbus[{extra}]'") from error
+        raise MissingExtra(f"{row.class_name} needs {row.package}: pip install 'trainbus[{row.extra}]'") from error
 
 
 def search_backend(name: str | None) -> Any:
-    """Return what runs a hyperparameter search, by name; without a name, the first that is installed.
+    """Return the backend of a hyperparameter search.
+
+    Args:
+        name: `optuna`, `ray` or `wandb`. None takes the first whose package is installed.
 
     Raises:
-        ArgumentError: for an unknown name, with the nearest.
-        MissingExtra: if its package, or every one of them, is not installed.
+        ArgumentError: for an unknown name, with the nearest known one.
+        MissingExtra: if its package is not installed, or for None if no backend's package is.
     """
     if name is None:
-        name = next((known for known, entry in SEARCHES.items() if find_spec(TABLE[entry][1]) is not None), None)
+        name = next((known for known, entry in SEARCHES.items() if _is_installed(entry)), None)
         if name is None:
-            extras = ", ".join(f"pip install 'trainbus[{TABLE[entry][2]}]'" for entry in SEARCHES.values())
-            raise MissingExtra(f"A hyperparameter search needs a package that chooses the values; any of: {extras}")
-    plain = getattr(name, "value", name)  # transformers has an enum of them
+            extras = ", ".join(f"pip install 'trainbus[{INTEGRATIONS[entry].extra}]'" for entry in SEARCHES.values())
+            raise MissingExtra(f"A hyperparameter search needs a backend. Install one of: {extras}")
+    plain = getattr(name, "value", name)  # a member of transformers' enum
     if plain not in SEARCHES:
         raise ArgumentError(f"backend={plain!r} is unknown{nearest(plain, SEARCHES)} Known: {', '.join(SEARCHES)}.")
     return load(SEARCHES[plain])()
 
 
 def found_callbacks(args: Any) -> list[Any]:
-    """Return the callbacks that arguments ask for by name, and those that installed packages offer.
+    """Return the callbacks of the integrations that the arguments name, and those of installed plugins.
 
-    An entry point of the group `trainbus.callbacks` is a callback class, whose `from_arguments(args)` builds it, or a
-    function from the arguments to a callback, a list of callbacks, or None. `TRAINBUS_DISABLE_PLUGINS` in the
-    environment, a list of their names or `all`, leaves them out.
+    A plugin is an entry point of the group `trainbus.callbacks`. It is a callback class, which `from_arguments(args)`
+    builds, or a function from the arguments to a callback, a list of callbacks, or None. The environment variable
+    `TRAINBUS_DISABLE_PLUGINS` disables plugins: a list of their names, or `all`.
 
     Raises:
-        TrainbusError: if a plugin cannot be loaded, naming it and how to leave it out.
+        TrainbusError: if a plugin cannot be loaded. It names the plugin and how to disable it.
     """
     found = [load(name).from_arguments(args) for name in _trackers(args)]
     if way := way_to_shard(args):
@@ -103,10 +166,10 @@ def found_callbacks(args: Any) -> list[Any]:
 
 
 def way_to_shard(args: Any) -> str:
-    """Return the integration that shards as the arguments say; empty if they shard nothing, or torch does the work.
+    """Return the registry name of the strategy that shards the training; empty if torch shards it or nothing does.
 
     Raises:
-        ArgumentError: in a single process, with the remedy. DeepSpeed works there too, to offload.
+        ArgumentError: in a single process, with the remedy. DeepSpeed also works there, for offloading.
     """
     row = Strategy.selected_by(args).row
     if not row.single_process and args.world_size == 1:
@@ -121,12 +184,16 @@ def way_to_shard(args: Any) -> str:
 def _trackers(args: Any) -> Iterator[str]:
     for name in args.trackers:
         if name == "all":
-            yield from (tracker for tracker in TRACKERS if find_spec(TABLE[tracker][1]) is not None)
+            yield from (tracker for tracker in TRACKERS if _is_installed(tracker))
         elif name in TRACKERS:
             yield name
         else:
             known = f"Known: {', '.join(TRACKERS)}, all, none.{reason_against('report_to', name)}"
             raise ArgumentError(f"report_to={name!r} is unknown{nearest(name, TRACKERS)} {known}")
+
+
+def _is_installed(name: str) -> bool:
+    return find_spec(INTEGRATIONS[name].package) is not None
 
 
 def _enabled(plugins: Any) -> list[EntryPoint]:
@@ -145,6 +212,6 @@ def _build(plugin: EntryPoint, args: Any) -> list[Any]:
     except Exception as error:
         raise TrainbusError(
             f"The plugin {plugin.name!r} ({plugin.value}) cannot be loaded: {type(error).__name__}: {error}. "
-            f"Mend or uninstall it, or leave it out with TRAINBUS_DISABLE_PLUGINS={plugin.name}."
+            f"Fix or uninstall it, or disable it with TRAINBUS_DISABLE_PLUGINS={plugin.name}."
         ) from error
     return built if isinstance(built, list) else [built]

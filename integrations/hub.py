@@ -1,4 +1,4 @@
-"""The Hugging Face hub: the model, its card and its checkpoints, pushed while the training goes on."""
+"""The Hugging Face hub: push the model, its card and its checkpoints while training continues."""
 
 from __future__ import annotations
 
@@ -30,39 +30,44 @@ from ..engine.arguments.hub import HubStrategy
 from ..engine.checkpoint.format import files
 from ..engine.run import Run
 from ..events.callback import Callback
+from ..events.capabilities import Capability
 from ..events.errors import ArgumentError, nearest
 from ..events.stages import Stage
 
 logger = logging.getLogger(__name__)
 
 STAGED = ".push-"
-"""What the names of folders begin with that hold a push until it is done."""
+"""The prefix of staging folders. Such a folder holds the files of one push until the push is done."""
 
 NOT_OF_MODEL = tuple(pattern for pattern in files.TO_RESUME if pattern != files.ARGUMENTS)
-"""Patterns of the files in a checkpoint that are not pushed as the model: they tell nothing of how it was made."""
+"""Patterns of files in a checkpoint that are not part of the model. The training arguments are pushed."""
 
-REMEDY = "When the hub can be reached, `trainer.push_to_hub()` pushes what is in the output folder."
+REMEDY = "When the hub is reachable, `trainer.push_to_hub()` pushes the output folder."
+"""The remedy for a failed push."""
 
 NOT_PUSHED = ("_*", f"{files.PREFIX}-*", f".tmp-{files.PREFIX}-*", f"{STAGED}*", STATUS)
-"""Patterns of what stays behind when the output folder is pushed."""
+"""Patterns of files in the output folder that are not pushed."""
 
 
 def files_of_model(checkpoint: Path) -> list[Path]:
-    """Return the files of a checkpoint that using the model needs, and its arguments."""
+    """Return the files of a checkpoint that belong to the model, and the training arguments."""
     found = sorted(path for path in checkpoint.rglob("*") if path.is_file())
     return [path for path in found if not any(fnmatch(path.name, pattern) for pattern in NOT_OF_MODEL)]
 
 
 def stage(paths: Iterable[Path], root: Path, target: Path) -> Path:
-    """Give files of a checkpoint a second name in a folder of their own, so that deleting the checkpoint spares them.
+    """Link files of a checkpoint into a staging folder, so that they survive the rotation of the checkpoint.
 
-    Where the file system has no hard links, they are copied. A file of a checkpoint is never written again, so both
-    names hold what was saved.
+    On a file system without hard links it copies them. The files of a checkpoint never change, so a link is as good as
+    a copy.
 
     Args:
         paths: the files.
-        root: the folder they are in, below which they keep their place.
-        target: the new folder; one that a killed run left there is removed.
+        root: the folder of the files. They keep their paths relative to it.
+        target: the staging folder. An existing one, from a killed run, is deleted.
+
+    Returns:
+        The staging folder.
     """
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
@@ -77,7 +82,7 @@ def stage(paths: Iterable[Path], root: Path, target: Path) -> Path:
 
 
 def evaluations(facts: Facts, results: dict[str, Any]) -> list[EvalResult]:
-    """Return the results as the hub's tables want them: of known metrics, for each task on each dataset."""
+    """Return the results of known metrics in the form of the hub: one row per task, dataset and metric."""
     tags = facts.dataset_tags
     names = (*facts.datasets, *tags[len(facts.datasets) :])
     configurations = (*facts.dataset_args, *[None] * (len(tags) - len(facts.dataset_args)))
@@ -100,7 +105,7 @@ def evaluations(facts: Facts, results: dict[str, Any]) -> list[EvalResult]:
 
 
 def check_name(name: str, what: str) -> None:
-    """Refuse a name that no repository can have, saying `what` it is."""
+    """Raise an `ArgumentError` if the hub does not allow a name. `what` is the middle of its message."""
     try:
         validate_repo_id(name)
     except HFValidationError as error:
@@ -108,42 +113,49 @@ def check_name(name: str, what: str) -> None:
 
 
 class Repository:
-    """A repository on the hub: one thing is done to it after the other, in the background if wanted."""
+    """A repository on the hub. Its operations run one after the other, in the background if requested."""
 
     def __init__(self, settings: PushToHub) -> None:
-        """Be the one that the callback's `settings` name; nothing is asked of the hub yet."""
+        """Store the settings of the callback. This makes no request to the hub."""
         self.settings = settings
         self.name: str | None = None
-        """Its full name, `owner/name`, once it is known to exist."""
+        """The full name, `owner/name`. None until the repository is known to exist."""
         self._api = HfApi(endpoint=settings.endpoint)
-        self._under_way: list[Future[Any]] = []
+        self._pushes: list[Future[Any]] = []
 
     @property
     def busy(self) -> bool:
-        """Whether a push is under way."""
-        return any(not push.done() for push in self._under_way)
+        """Whether a push is in progress."""
+        return any(not push.done() for push in self._pushes)
 
     def create_repository(self, run: Run, token: str | None, private: bool | None) -> str:
-        """Create it unless it is there, and return its full name."""
+        """Create the repository if it does not exist, and return its full name.
+
+        The token and `private` default to the settings. The name defaults to the name of the output folder.
+        """
         wanted = self.settings.repository or Path(run.args.output_dir).absolute().name
-        check_name(wanted, "is the name of `output_dir`, and cannot be the repository's; give `hub_model_id`")
+        check_name(wanted, "is the name of `output_dir`, and cannot be the name of a repository. Set `hub_model_id`")
         private = self.settings.private if private is None else private
         made = self._api.create_repo(wanted, token=token or self._token(run), private=private, exist_ok=True)
         self.name = name = str(made.repo_id)
         return name
 
     def push(self, run: Run, commit_message: str, *, blocking: bool, token: str | None, revision: str | None) -> Any:
-        """Push the output folder without its checkpoints; return the commit, or a future of it if not blocking."""
+        """Push the output folder without its checkpoints.
+
+        Returns:
+            The commit, or a future of it if `blocking` is False.
+        """
         if self.name is None:
             self.create_repository(run, token, None)
         folder = Path(run.args.output_dir)
         options = {"token": token, "revision": revision, "ignore_patterns": [*NOT_PUSHED]}
-        # Both ways on the one thread of the API, which takes pushes in the order in which they were asked for.
+        # A blocking push uses the thread of the API too, so that pushes happen in the order of the calls.
         push = self._api.run_as_future(self._upload, run, folder, commit_message, **options)
         return push.result() if blocking else push
 
     def push_staged(self, run: Run, staged: Path, message: str, path_in_repo: str | None = None) -> None:
-        """Push a folder in the background, and delete it."""
+        """Push a staging folder in the background, then delete it."""
 
         def push() -> Any:
             try:
@@ -154,36 +166,33 @@ class Repository:
         self.watch(self._api.run_as_future(push), message)
 
     def watch(self, push: Future[Any], message: str) -> None:
-        """Wait for a push before the training is over, and warn if it fails."""
+        """Register a push, so that the run waits for it before it ends. Log a warning if the push fails."""
 
-        def tell() -> None:
+        def warn_if_failed() -> None:
             error = push.exception()
             if error is not None:
                 said = f"{type(error).__name__}: {error}"
-                logger.warning(
-                    "The commit %r did not get to %s, and the run goes on: %s. %s",
-                    *(message, self.name, said, REMEDY),
-                )
+                logger.warning("The push %r to %s failed: %s. Training continues. %s", message, self.name, said, REMEDY)
 
-        self._under_way = [other for other in self._under_way if not other.done()]
-        # The API does one thing after the other, so this comes when the push is over, and is waited for in its place.
-        self._under_way.append(self._api.run_as_future(tell))
+        self._pushes = [other for other in self._pushes if not other.done()]
+        # The API runs one call at a time, so this call runs after the push.
+        self._pushes.append(self._api.run_as_future(warn_if_failed))
 
     def wait(self) -> None:
-        """Wait until all pushes are done that are watched."""
+        """Wait for all registered pushes."""
         if self.busy:
-            logger.info("Waiting for the pushes to %s to be done.", self.name)
-        wait(self._under_way)
+            logger.info("Waiting for the pushes to %s.", self.name)
+        wait(self._pushes)
 
     def existing_metadata(self, card: Path) -> tuple[tuple[str, ...], str | None]:
-        """Return the tags and the library that the header of an existing card names."""
+        """Return the tags and the library name in the header of an existing card."""
         if not card.is_file():
             return (), None
         data = ModelCard.load(card, ignore_metadata_errors=True).data
         return tuple(data.tags or ()), data.library_name
 
     def header(self, facts: Facts, results: dict[str, Any]) -> str:
-        """Return the metadata of a card, as the block it begins with."""
+        """Return the metadata of a card, as the YAML block at its start."""
         found = evaluations(facts, results)
         data = ModelCardData(
             library_name=facts.library,
@@ -225,38 +234,42 @@ class Repository:
 
 @dataclass
 class PushToHub(Callback):
-    """Pushes the model to the Hugging Face hub: at every save in the background, and when training ends.
+    """Pushes the model to the Hugging Face hub: in the background at every save, and when training ends.
 
-    A push that fails is told in one warning, and the training goes on. All pushes are waited for before it is over.
+    `push_to_hub=True` builds it, or list `PushToHub("me/model", strategy="end")`. Log in with `hf auth login` or set
+    `hub_token`. A push that fails logs one warning, and training continues. The run waits for all pushes at its end.
+
+    Raises:
+        ArgumentError: for an unknown strategy or a name that no repository can have.
     """
 
     stage = Stage.REPORT
-    # Not `hub_token`: what stands here is shown where a callback in the list contradicts the arguments.
-    arguments = (
-        *("push_to_hub", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_always_push", "hub_revision"),
-    )
+    # Without `hub_token`: an error about contradicting arguments shows the values of these.
+    arguments = ("push_to_hub", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_always_push", "hub_revision")
+    capabilities = frozenset({Capability.PUBLISHES})
 
     repository: str | None = None
-    """The repository, as `name` or `owner/name`; by default the name of the output folder."""
+    """The repository, as `name` or `owner/name`. Default: the name of the output folder."""
     strategy: str = "every_save"
-    """What is pushed, and when: `end`, `every_save`, `checkpoint` or `all_checkpoints`."""
+    """What is pushed, and when. `end`: the model, at the end. `every_save`: the model, at each save and at the end.
+    `checkpoint`: also the newest checkpoint, as `last-checkpoint`. `all_checkpoints`: also every checkpoint."""
     private: bool | None = None
-    """Whether the repository is private if it must be made; by default what its owner's settings say."""
+    """Whether a new repository is private. Default: the settings of its owner on the hub."""
     always: bool = False
-    """Whether a save is pushed even while the push of an earlier one is under way."""
+    """Push a save even if an earlier push is still in progress. By default such a save is skipped."""
     revision: str | None = None
-    """The branch; by default the main one."""
+    """The branch. Default: the main branch."""
     token: str | None = field(default=None, repr=False, compare=False)
-    """The token; by default `args.hub_token`, or else the one of `hf auth login`."""
+    """The access token. Default: `args.hub_token`, else the token of `hf auth login`."""
     endpoint: str | None = None
-    """The address of the hub; by default what `HF_ENDPOINT` says, or else https://huggingface.co."""
+    """The address of the hub. Default: `HF_ENDPOINT`, else https://huggingface.co."""
     on_error: str = "warn"
-    """What its failures do: a hub that is down does not stop the training."""
+    """What happens when a push fails. By default it warns and training continues."""
     publisher: Repository = field(init=False, repr=False, compare=False)
-    """The repository, for the methods of the Trainer."""
+    """The repository. The methods of the Trainer use it."""
     _skipped: list[tuple[Path, str]] = field(default_factory=list, init=False, repr=False, compare=False)
-    _silenced: bool = field(default=False, init=False, repr=False, compare=False)
-    _told: bool = field(default=False, init=False, repr=False, compare=False)
+    _bars_disabled: bool = field(default=False, init=False, repr=False, compare=False)
+    _warned: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.strategy not in [*HubStrategy]:
@@ -266,7 +279,7 @@ class PushToHub(Callback):
             )
         self.strategy = str(self.strategy)
         if self.repository is not None:
-            check_name(self.repository, "is no name of a repository")
+            check_name(self.repository, "cannot be the name of a repository")
         self.publisher = Repository(self)
 
     @classmethod
@@ -284,19 +297,19 @@ class PushToHub(Callback):
             self._skipped = []
             for leftover in Path(run.args.output_dir).glob(f"{STAGED}*"):
                 shutil.rmtree(leftover)
-            self._silence()
-            self._told = False
-            self._repository_is_there(run)
+            self._disable_progress_bars()
+            self._warned = False
+            self._repository_exists(run)
 
     def on_save(self, run: Run, checkpoint: files.Checkpoint) -> None:
         if self.strategy == HubStrategy.END or not run.state.is_world_process_zero:
             return
         path, message = checkpoint.path, _message(run)
         if self.publisher.busy and not self.always:
-            logger.info("%s is not pushed: an earlier push is under way.", path.name)
+            logger.info("%s is not pushed, because an earlier push is still in progress.", path.name)
             self._skipped.append((path, message))
             return
-        if not self._repository_is_there(run):
+        if not self._repository_exists(run):
             return
         run.announce("on_push_begin")
         run.services.create_model_card()
@@ -305,10 +318,10 @@ class PushToHub(Callback):
         self.publisher.push_staged(run, staged, message)
         self._push_checkpoint(run, path, message)
         if self.strategy == HubStrategy.CHECKPOINT:
-            self._skipped = []  # a newer one is on its way
+            self._skipped = []  # a newer checkpoint is being pushed
 
     def on_train_end(self, run: Run) -> None:
-        # A checkpoint belongs on the hub even if its turn came while another was being pushed.
+        # Push the checkpoints that were skipped while another push was in progress.
         waiting = self._skipped if self.strategy == HubStrategy.ALL_CHECKPOINTS else self._skipped[-1:]
         for path, message in waiting:
             if path.is_dir():
@@ -319,41 +332,42 @@ class PushToHub(Callback):
         except Exception as error:
             if self.publisher.name is not None:
                 raise
-            self._tell(error)
+            self._warn(error)
             return
         if isinstance(pushed, Future):
             self.publisher.watch(pushed, message)
 
     def on_close(self) -> None:
         self.publisher.wait()
-        if self._silenced:
+        if self._bars_disabled:
             enable_progress_bars()
-            self._silenced = False
+            self._bars_disabled = False
 
-    def _repository_is_there(self, run: Run) -> bool:
-        """Create the repository unless it is known to exist, and say whether it does."""
+    def _repository_exists(self, run: Run) -> bool:
+        """Create the repository if it is not known to exist. Return whether it exists."""
         if self.publisher.name is None:
             try:
                 run.services.init_hf_repo()
             except Exception as error:
-                self._tell(error)
+                self._warn(error)
                 return False
-        self._told = False
+        self._warned = False
         return True
 
-    def _tell(self, error: Exception) -> None:
-        """Warn, once for all attempts that fail one after the other, that there is no repository to push to."""
+    def _warn(self, error: Exception) -> None:
+        """Warn that the repository could not be created. Further failures in a row are logged as information only."""
         if self.on_error != "warn" or isinstance(error, ArgumentError):
             raise error
         said = f"{type(error).__name__}: {error}"
-        level, self._told = (logging.INFO if self._told else logging.WARNING), True
+        level, self._warned = (logging.INFO if self._warned else logging.WARNING), True
         logger.log(
             level,
-            "There is no repository to push to, and the run goes on; it is tried again at each save: %s. `hf auth "
-            "login` says who you are, `HF_ENDPOINT` where the hub is. %s",
-            *(said, REMEDY),
+            "The repository on the hub could not be created: %s. Training continues, and each save tries again. Log "
+            "in with `hf auth login`, or set `HF_ENDPOINT` to the address of the hub. %s",
+            said,
+            REMEDY,
         )
-        logger.debug("Where that came from:", exc_info=error)
+        logger.debug("The traceback of the failed request:", exc_info=error)
 
     def _push_checkpoint(self, run: Run, path: Path, message: str) -> None:
         if self.strategy not in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
@@ -366,11 +380,11 @@ class PushToHub(Callback):
     def _staging(self, run: Run, name: str) -> Path:
         return Path(run.args.output_dir) / f"{STAGED}{name}"
 
-    def _silence(self) -> None:
-        """Turn off the hub's own progress bars, which would be drawn into that of the training."""
+    def _disable_progress_bars(self) -> None:
+        """Disable the progress bars of the hub library. They would break the progress bar of the training."""
         if constants.HF_HUB_DISABLE_PROGRESS_BARS is None and not are_progress_bars_disabled():
             disable_progress_bars()
-            self._silenced = True
+            self._bars_disabled = True
 
 
 def _message(run: Run) -> str:

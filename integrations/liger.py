@@ -1,4 +1,4 @@
-"""Liger kernels: layers of models of transformers, replaced by faster ones."""
+"""Liger kernels: faster layers for models of transformers."""
 
 from __future__ import annotations
 
@@ -15,33 +15,36 @@ from ..events.stages import Stage
 
 
 def architecture(model: Any) -> str:
-    """Return what a model of transformers says that it is, such as `llama`.
+    """Return the architecture of a model of transformers, such as `llama`, from `config.model_type`.
 
     Raises:
-        ModelError: for a model that does not say it, so that no kernel can be chosen.
+        ModelError: for a model without it. Kernels cannot be chosen then.
     """
     kind = getattr(getattr(model, "config", None), "model_type", None)
     if not kind:
         raise ModelError(
-            f"use_liger_kernel=True replaces layers by the architecture that a model of transformers names in "
-            f"`config.model_type`, and {type(model).__name__} names none: train a model of transformers, or leave "
-            "use_liger_kernel out."
+            "use_liger_kernel=True chooses kernels by the `config.model_type` of a model of transformers, and "
+            f"{type(model).__name__} has none. Train a model of transformers, or leave use_liger_kernel out."
         )
     return str(kind)
 
 
 @dataclass
 class Liger(Callback):
-    """Replaces layers of the model by the kernels of liger-kernel before it is trained.
+    """Replaces layers of the model by the faster kernels of liger-kernel, before training.
 
-    An architecture that the package has no kernels for stays as it is. The model keeps the kernels after the run.
+    `use_liger_kernel=True` builds it, or list `Liger({"rope": True})`. A model of an architecture without kernels stays
+    as it is. The model keeps the kernels after the run.
+
+    Raises:
+        ModelError: for a model that is not one of transformers.
     """
 
     stage = Stage.PREPARE
     arguments = ("use_liger_kernel", "liger_kernel_config")
 
     kernels: dict[str, bool] = field(default_factory=dict)
-    """Which kernels to use, such as `{"rope": True}`; what is not named is the package's choice."""
+    """The kernels to use, such as `{"rope": True}`. The package chooses the others."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Liger | None:
@@ -51,7 +54,7 @@ class Liger(Callback):
         if run.mode != "train":
             return
         model: Any = run.model
-        if hasattr(model, "get_base_model"):  # an adapter of peft, which stands around the model whose layers are meant
+        if hasattr(model, "get_base_model"):  # a peft adapter wraps the model that has the layers
             model = model.get_base_model()
         architecture(model)
         apply_kernels(model=model, **self.kernels)

@@ -1,4 +1,4 @@
-"""MLflow: the run's settings, everything that is logged, and why it ended."""
+"""MLflow: the settings of the run, the logged values, and why training stopped."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from ..engine.run import Run
 from ..events.control import TrainerControl
 
 AT_ONCE = 100
-"""How many settings MLflow takes at once."""
+"""The largest number of settings that MLflow takes in one call."""
 
 
 @dataclass
 class MLflow(Tracker):
-    """Reports to one MLflow run, which stays the same when training is resumed and when evaluations follow it.
+    """Reports to one MLflow run. A resumed training, and evaluations after it, report to the same run.
 
-    Where it reports to is MLflow's own affair (`MLFLOW_TRACKING_URI`). A run that is active already is reported to,
-    and left active.
+    `report_to="mlflow"` builds it, or list `MLflow(experiment="demo")`. MLflow's settings, such as
+    `MLFLOW_TRACKING_URI`, choose the server. If an MLflow run is active already, it reports to that run and leaves it
+    active.
     """
 
     experiment: str | None = None
-    """The experiment, made if there is none of this name; by default `MLFLOW_EXPERIMENT_NAME`, or MLflow's own."""
+    """The experiment. It is created if it does not exist. Default: `MLFLOW_EXPERIMENT_NAME`, else MLflow's default."""
     name: str | None = None
-    """The run's name; by default `args.run_name`, or one that MLflow makes up."""
-    _began: bool = field(default=False, init=False, repr=False, compare=False)
+    """The name of the run. Default: `args.run_name`, else a generated name."""
+    _started: bool = field(default=False, init=False, repr=False, compare=False)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> MLflow:
@@ -50,27 +51,27 @@ class MLflow(Tracker):
             if self.run_id is None and (experiment := self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME")):
                 mlflow.set_experiment(experiment)
             active = mlflow.start_run(run_id=self.run_id, run_name=self.name or run.args.run_name)
-            self._began = True
+            self._started = True
         opened: str = active.info.run_id
         return opened
 
     def describe(self, run: Run) -> None:
-        # Of a new run only: a setting cannot be changed, and a resumed run may have others.
+        # MLflow does not allow changes of a setting, and a resumed run may have other settings.
         settings = list(run.args.to_sanitized_dict().items())
         for first in range(0, len(settings), AT_ONCE):
             mlflow.log_params(dict(settings[first : first + AT_ONCE]))
 
     def report(self, logs: Mapping[str, Any], step: int) -> None:
         mlflow.log_metrics(
-            {_permitted(key): value for key, value in logs.items() if isinstance(value, (int, float))}, step=step
+            {_valid_name(key): value for key, value in logs.items() if isinstance(value, (int, float))}, step=step
         )
 
     def leave(self, failed: bool) -> None:
-        began, self._began = self._began, False
-        if began:
+        started, self._started = self._started, False
+        if started:
             mlflow.end_run("FAILED" if failed else "FINISHED")
 
 
-def _permitted(key: str) -> str:
-    """Return a metric's name with what MLflow does not allow in one replaced by `_`."""
+def _valid_name(key: str) -> str:
+    """Return the name of a metric. Characters that MLflow does not allow become `_`."""
     return re.sub(r"[^\w\-. :/]", "_", key, flags=re.ASCII)

@@ -1,4 +1,4 @@
-"""TensorBoard: everything that is logged, as event files."""
+"""TensorBoard: logged numbers, as event files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ from ..events.state import TrainerState
 
 @dataclass
 class TensorBoard(Callback):
-    """Writes logged numbers to a folder that TensorBoard reads."""
+    """Writes logged numbers to event files, on rank 0.
+
+    `report_to="tensorboard"` builds it, or list `TensorBoard("runs/first")`. Read them with
+    `tensorboard --logdir <output_dir>/runs`.
+    """
 
     stage = Stage.REPORT
     folder: str | None = None
-    """Where to; by default `runs` in the output folder."""
+    """The folder of the event files. Default: `runs` in the output folder."""
     on_error: str = "warn"
-    """What its failures do: a full disk under the curves does not stop the training."""
+    """What happens when writing fails. By default it warns and training continues."""
     _writer: Any = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Trackio: the run's settings and everything that is logged, kept on this machine or on a Space of the hub."""
+"""Trackio: the settings of the run and the logged values, on this machine or on a Space of the hub."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ from ..engine.run import Run
 
 @dataclass
 class Trackio(Tracker):
-    """Reports to one trackio run, which stays the same when training is resumed and when evaluations follow it."""
+    """Reports to one Trackio run. A resumed training, and evaluations after it, report to the same run.
+
+    `report_to="trackio"` builds it, or list `Trackio(project="demo", space_id="me/demo")`.
+    """
 
     project: str = "huggingface"
     """The project."""
     name: str | None = None
-    """The run's name; by default `args.run_name`, or one that trackio makes up."""
+    """The name of the run. Default: `args.run_name`, else a generated name."""
     space_id: str | None = None
-    """The Space to report to, as `name` or `owner/name`; by default trackio's own choice, which is this machine."""
+    """The Space to report to, as `name` or `owner/name`. Default: this machine."""
     bucket_id: str | None = None
-    """The bucket of the hub that keeps the Space's data; by default trackio makes one."""
+    """The bucket on the hub for the data of the Space. Default: Trackio creates one."""
     static_space_id: str | bool | None = None
-    """The Space that gets a snapshot after training, if the run reports to a Space: its name, None for one that trackio
-    names, or False for no snapshot."""
+    """The Space for a static snapshot after training, if the run reports to a Space. None lets Trackio choose its name.
+    False writes no snapshot."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Trackio:

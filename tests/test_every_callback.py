@@ -55,7 +55,7 @@ class Setting:
 
 
 SETTINGS: dict[str, Setting] = {
-    "CarryPast": Setting(arguments={"model_init": Remembering}),
+    "RecurrentMemory": Setting(arguments={"model_init": Remembering}),
     "Checkpoint": Setting(lambda folder: {"trigger": every(2), "keep": Keep(last=2)}),
     "DDP": Setting(alone="torchrun --nproc_per_node"),
     "DataParallel": Setting(lambda folder: {"devices": 1}),

@@ -11,13 +11,15 @@ from importlib.util import find_spec
 import pytest
 
 import trainbus
-from trainbus.integrations import TABLE
+from trainbus.integrations import INTEGRATIONS, SEARCHES, TABLE, TRACKERS, Kind, options
 
-OPTIONAL = [
-    *("transformers", "datasets", "evaluate", "accelerate", "wandb", "tensorboard", "fairscale", "deepspeed"),
-    *("optuna", "pandas", "sklearn", "matplotlib", "peft", "lightning", "ignite"),
-    *("liger_kernel", "mlflow", "trackio"),
-]
+OPTIONAL = sorted(
+    {
+        *("transformers", "datasets", "evaluate", "accelerate", "pandas", "sklearn", "matplotlib", "peft"),
+        *("lightning", "ignite"),
+        *(row.package for row in INTEGRATIONS.values() if row.package not in ("huggingface_hub", "ray")),
+    }
+)
 """Packages that no core feature may load."""
 
 BLOCK = f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL})); "
@@ -124,3 +126,58 @@ def test_unknown_name_is_an_attribute_error_as_of_any_module():
     assert not hasattr(trainbus, "torch")
     with pytest.raises(ImportError, match="cannot import name 'Trianer' from 'trainbus'"):
         from trainbus import Trianer  # noqa: F401
+
+
+def test_every_integration_row_has_its_extra_in_the_setup(root):
+    """One row per integration: its extra holds exactly its requirement, and other extras repeat it unchanged."""
+    import configparser
+
+    setup = configparser.ConfigParser()
+    setup.read(root / "setup.cfg")
+    extras = {name: text.strip().splitlines() for name, text in setup["options.extras_require"].items()}
+    requirements = {row.package: row.requirement for row in INTEGRATIONS.values()}
+    for row in INTEGRATIONS.values():
+        assert extras[row.extra] == [row.requirement], row
+    distributions = {requirement.split()[0].partition("[")[0]: requirement for requirement in requirements.values()}
+    for name in ("all", "dev"):
+        for requirement in extras[name]:
+            assert distributions.get(requirement.split()[0], requirement) == requirement, f"extra {name!r}"
+
+
+def test_every_integration_package_is_known_to_the_type_checker(root):
+    text = (root / "setup.cfg").read_text(encoding="utf-8")
+    [ignored] = [line for line in text.splitlines() if line.startswith("[mypy-fairscale.*")]
+    assert {row.package for row in INTEGRATIONS.values()} - {"tensorboard"} <= set(
+        ignored[6:-1].replace(".*", "").split(",")
+    )
+
+
+def test_every_integration_callback_is_a_public_name_and_a_row():
+    rows = {row.class_name: name for name, row in INTEGRATIONS.items() if row.kind is not Kind.SEARCH}
+    assert rows == trainbus._EXTRAS
+
+
+def test_every_integration_is_in_the_type_checkers_list_at_its_place(root):
+    tree = ast.parse((root / "engine" / "_root" / "__init__.py").read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    places = {alias.name: node.module for node in imports for alias in node.names}
+    for row in INTEGRATIONS.values():
+        if row.kind is not Kind.SEARCH:
+            assert places[row.class_name] == f"trainbus.integrations.{row.target.partition(':')[0]}"
+
+
+@pytest.mark.parametrize("row", [row for row in INTEGRATIONS.values() if row.kind is not Kind.SEARCH], ids=str)
+def test_every_integration_callback_is_in_the_docs_with_its_extra(root, row):
+    page = (root / "docs" / "callbacks.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n## {row.class_name}\n")[2].partition("\n## ")[0]
+    assert f"pip install 'trainbus[{row.extra}]'" in section
+
+
+def test_the_registry_gives_the_words_of_the_arguments():
+    assert TRACKERS == ("wandb", "tensorboard", "trackio", "mlflow")
+    assert SEARCHES == {"optuna": "optuna_search", "ray": "ray_search", "wandb": "wandb_search"}
+    assert options(Kind.STRATEGY) == {
+        "deepspeed": "deepspeed",
+        "fairscale": "sharded_ddp",
+        "fairscale_fsdp": "fairscale_fsdp",
+    }

@@ -1,1 +1,1 @@
-"""What several callbacks share: cadence, tracker base and metric names."""
+"""Base classes and helpers that several callbacks share: cadence, tracker, metric names."""

@@ -1,4 +1,4 @@
-"""Cadence: a callback that asks for something whenever its trigger is due."""
+"""Cadence: the base class of callbacks that raise a flag when their trigger is due."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.control import Flag, TrainerControl
-from ...events.errors import ArgumentError
 from ...events.stages import Stage, order
 from ...events.state import TrainerState
 from ...events.triggers import Moment, Place, Trigger, never
@@ -16,63 +15,59 @@ from ...events.triggers import Moment, Place, Trigger, never
 
 @dataclass
 class Cadence(Callback):
-    """Raises one flag of the control when its trigger is due, at the end of a step or of an epoch, once at a step."""
+    """Raises one flag of the control when its trigger is due: at the end of a step or epoch, at most once per step.
+
+    `Log`, `Evaluate` and `Checkpoint` derive from it. A subclass sets `flag` and handles the event `on_<flag>_due`.
+    Two instances with the same flag and variant exclude each other, unless the trigger of one is `never()`.
+    """
 
     flag: ClassVar[Flag]
-    """The flag it raises."""
-    set_apart: ClassVar[str] = ""
-    """How two of a kind are told apart, for the error that two equal ones meet."""
+    """The flag it raises: `log`, `evaluate` or `save`."""
+    alternative: ClassVar[str] = ""
+    """A second remedy for the error about two equal instances."""
 
     trigger: Trigger
-    """When."""
+    """When the flag is raised."""
     _last: Moment | None = field(default=None, init=False, repr=False, compare=False)
-    _wakes: float = field(default=0.0, init=False, repr=False, compare=False)
+    _next_check: float = field(default=0.0, init=False, repr=False, compare=False)
 
     @property
     def local(self) -> bool:  # type: ignore[override]
-        """Whether the trigger looks at the clock, which differs between the processes of a run."""
+        """Whether the trigger reads the clock, which differs between ranks."""
         return self.trigger.clocked
 
-    @property
-    def aside(self) -> str:
-        """The name of what it does beside the main one of its kind; empty for the main one."""
-        return ""
+    def conflict_with(self, other: Callback) -> str:
+        if not isinstance(other, Cadence) or (self.flag, self.variant) != (other.flag, other.variant):
+            return super().conflict_with(other)
+        if never() in (self.trigger, other.trigger):
+            return ""
+        return f"both raise the flag {self.flag!r}. Join their triggers with |{self.alternative}."
 
     def on_setup(self, run: Run) -> None:
-        if run.mode != "train":
-            return
-        self._last, self._wakes = None, 0.0  # what it did in an earlier run; a resumed one is given its own back
-        for other in run.bus.subscribers.values():
-            if other is not self and isinstance(other, Cadence) and self._doubles(other):
-                raise ArgumentError(
-                    f"{self!r} and {other!r} would do the same work twice: join their triggers with |{self.set_apart}."
-                )
-
-    def _doubles(self, other: Cadence) -> bool:
-        same = (self.flag, self.aside) == (other.flag, other.aside)
-        return same and never() not in (self.trigger, other.trigger)
+        if run.mode == "train":
+            self._last, self._next_check = None, 0.0  # a resumed run restores its own values later
 
     def on_epoch_begin(self) -> None:
-        self._wakes = 0.0  # a run may begin, and a trigger be exchanged
+        self._next_check = 0.0  # the trigger may have been replaced
 
     def on_step_end(self, run: Run, state: TrainerState) -> None:
-        if state.global_step >= self._wakes:
-            self._wakes = self.trigger.wakes(state.global_step, state.max_steps)
-            self._ask(run, "step")
+        if state.global_step >= self._next_check:
+            self._next_check = self.trigger.wakes(state.global_step, state.max_steps)
+            self._request_if_due(run, "step")
 
     def on_epoch_end(self, run: Run) -> None:
-        self._ask(run, "epoch")
+        self._request_if_due(run, "epoch")
 
     @order(Stage.RELEASE)
     def on_evaluate_end(self, run: Run, control: TrainerControl) -> None:
-        # An evaluation at the end of an epoch may be what ends the run, when that end was announced already.
+        # An evaluation at the end of an epoch may stop the run after `on_epoch_end` was announced.
         announced = run.position is not None and run.position.batches == 0 and run.state.global_step > 0
         if run.mode == "train" and announced and control.should_training_stop:
-            self._ask(run, "epoch")
+            self._request_if_due(run, "epoch")
 
-    def _ask(self, run: Run, place: Place) -> None:
+    def _request_if_due(self, run: Run, place: Place) -> None:
         if self.local and not run.state.is_world_process_zero:
-            return  # one clock counts, or a thing would be done a step later once more, by that of another process
+            return  # rank 0's clock counts alone; another clock could raise the flag again one step later
         now = run.moment(place)
         if (self._last is None or self._last.step != now.step) and self.trigger.due(now, self._last):
             self._last = now

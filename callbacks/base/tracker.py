@@ -1,4 +1,4 @@
-"""What callbacks that report to a tracker have in common: one run of it, opened when there is something to report."""
+"""Tracker: the base class of callbacks that report to an experiment tracker."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from ...events.state import TrainerState
 
 @dataclass
 class Tracker(Callback):
-    """Reports what is logged to one run of a tracker, on the first process.
+    """Reports logged values to one run of a tracker, on rank 0.
 
-    The run stays the same when training is resumed, and when evaluations follow it. A subclass says how a run is
-    opened, written to and left.
+    The tracker's run opens when there is something to report. A resumed training, and an evaluation after it, report
+    to the same run: its id is in the callback state. A subclass implements `open`, `report` and `leave`.
     """
 
     stage = Stage.REPORT
 
     on_error: str = field(default="warn", kw_only=True)
-    """What its failures do: a tracker that is down does not stop the training."""
+    """What happens when the tracker fails. By default it warns and training continues."""
     run_id: str | None = field(default=None, init=False)
-    """What the tracker knows the run by."""
+    """The id of the tracker's run. None before the first one opens."""
     _reports: bool = field(default=False, init=False, repr=False, compare=False)
 
     def open(self, run: Run) -> str:
-        """Open the run known as `run_id`, or a new one where that is None, and return what it is known by."""
+        """Open the tracker's run `run_id`, or a new one if that is None. Return its id."""
         raise NotImplementedError
 
     def describe(self, run: Run) -> None:
-        """Write the settings of the run, where opening it did not; called for a new one."""
+        """Write the settings of a new run. Override it if `open` does not write them."""
 
     def report(self, logs: Mapping[str, Any], step: int) -> None:
         """Write logged values to the open run."""
         raise NotImplementedError
 
     def leave(self, failed: bool) -> None:
-        """Leave the open run, which may be taken up again."""
+        """Close the open run, so that a later session can resume it."""
         raise NotImplementedError
 
     def on_init_end(self) -> None:
-        self.run_id = None  # a new trainer, as each trial of a search has, reports to a run of its own
+        self.run_id = None  # a new trainer, such as a trial of a search, reports to a new run
 
     def on_train_begin(self, run: Run) -> None:
         self._open(run)
@@ -61,7 +61,7 @@ class Tracker(Callback):
         self.finish()
 
     def finish(self, failed: bool = False) -> None:
-        """Leave the run, if one is open."""
+        """Close the run if one is open."""
         reports, self._reports = self._reports, False
         if reports:
             self.leave(failed)
@@ -81,5 +81,5 @@ class Tracker(Callback):
 
 
 def in_sections(key: str) -> str:
-    """Return `eval_loss` as `eval/loss`, and training values under `train/`, as trackers group them."""
+    """Return a metric's name as trackers group it: `eval_loss` as `eval/loss`, a training value under `train/`."""
     return key.replace("_", "/", 1) if key.startswith(("eval_", "test_")) else f"train/{key}"

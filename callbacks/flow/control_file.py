@@ -1,4 +1,4 @@
-"""Ask a running training for things by hand: `touch <output_dir>/save`, `evaluate`, `log` or `stop`."""
+"""Control a running training by files: `touch <output_dir>/save`, `evaluate`, `log` or `stop`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from ...events.callback import Callback
 from ...events.control import Flag, TrainerControl
 
 FLAGS: dict[str, Flag] = {"log": "log", "evaluate": "evaluate", "save": "save", "stop": "training_stop"}
-"""The names of the files, and what each asks for."""
+"""File name -> the flag that it requests."""
 
 
 @dataclass
 class ControlFile(Callback):
-    """Looks for files named `save`, `evaluate`, `log` and `stop`; does at the end of the step what they say, once."""
+    """Requests a flag at the end of a step if a file named `save`, `evaluate`, `log` or `stop` exists.
+
+    It deletes the file, so each file counts once. Only rank 0 looks. Every trainer has one. List it to change its
+    folder: `ControlFile("/tmp/run-7", seconds=10)`. A checkpoint now: `touch <output_dir>/save`.
+    """
 
     local = True
 
     folder: str | None = None
-    """Where; by default the output folder."""
+    """The folder of the files. Default: the output folder."""
     seconds: float = 1.0
-    """How often it looks, at most."""
+    """The shortest time between two looks, in seconds."""
     _next: float = field(default=0.0, init=False, repr=False, compare=False)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Evaluate when it is due, and before the first step if wanted."""
+"""Evaluate when the trigger is due, and optionally before the first step."""
 
 from __future__ import annotations
 
@@ -19,34 +19,39 @@ from .log import from_strategy, serves
 
 @dataclass
 class Evaluate(Cadence):
-    """Evaluates on the trainer's eval dataset, or on one of its own.
+    """Evaluates when its trigger is due: on the trainer's `eval_dataset`, or on its own dataset.
 
-    Several may run side by side, each with a cadence and dataset of its own: give all but one a `dataset` and a `name`.
+    Every trainer has one, which the arguments configure. A run may have several, each with its own trigger and
+    dataset. All but one of them need a `dataset` and a `name`: `Evaluate(every(500), dataset=hard, name="hard")`.
+    An evaluation that a stop request interrupts is repeated when the run resumes.
+
+    Raises:
+        ArgumentError: for a `name` without a `dataset`, and if memory cannot hold an evaluation batch.
     """
 
     flag = "evaluate"
-    set_apart = ", or give one of them a dataset and a name"
+    alternative = ", or give one of them a dataset and a name"
     arguments = ("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "minimum_eval_times")
 
     trigger: Trigger = field(default_factory=lambda: every(1, "epoch"))
-    """When."""
+    """When to evaluate. Default: at the end of each epoch."""
     on_start: bool = False
-    """Also before the first step, as a check that evaluating works at all."""
+    """Also evaluate before the first step, to find errors in the evaluation early."""
     dataset: Any = field(default=None, repr=False)
-    """What to evaluate on, or the name of one of the trainer's datasets; by default all of those."""
+    """The dataset, or the name of one of the trainer's datasets. Default: all datasets of the trainer."""
     name: str = ""
-    """The name of `dataset`, for its metrics: `eval_<name>_<metric>`."""
+    """The name of `dataset` in the names of its metrics: `eval_<name>_<metric>`."""
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
-    _left: bool = field(default=False, init=False, repr=False, compare=False)
+    _interrupted: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.name and self.dataset is None:
-            raise ArgumentError(f"Evaluate(name={self.name!r}): the name is that of a dataset; give it as `dataset`.")
+            raise ArgumentError(f"Evaluate(name={self.name!r}) names no dataset. Set `dataset` too.")
 
     @property
-    def aside(self) -> str:
-        """The name of its dataset, for one beside the main evaluation."""
+    def variant(self) -> str:
+        """The name of its dataset. Empty for the main evaluation."""
         return self.dataset if isinstance(self.dataset, str) else self.name
 
     @classmethod
@@ -56,12 +61,12 @@ class Evaluate(Cadence):
 
     @order(Stage.RELEASE)
     def on_train_begin(self, run: Run) -> None:
-        if self._left and run.randomness:
-            # What it draws comes before what the next step draws, as it would have.
+        if self._interrupted and run.randomness:
+            # The repeated evaluation draws random numbers before the next step does, as in an unbroken run.
             restore_random_states(run.randomness)
             self._evaluate(run)
             run.randomness = random_states()
-        elif self._left or (self.on_start and run.state.global_step == 0):
+        elif self._interrupted or (self.on_start and run.state.global_step == 0):
             self._evaluate(run)
 
     @order(Stage.ACT)
@@ -73,24 +78,25 @@ class Evaluate(Cadence):
         dataset = self.dataset
         if dataset is not None and not isinstance(dataset, str) and self.name:
             dataset = {self.name: dataset}
-        self._left = False
+        self._interrupted = False
         before = random_states()
         try:
             run.evaluate(eval_dataset=dataset)
         except EvaluationStopped:
-            self._left = True
-            restore_random_states(before)  # it is made from its beginning when the run goes on
+            self._interrupted = True
+            restore_random_states(before)  # the resumed run repeats the whole evaluation
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             raise ArgumentError(
-                f"Memory does not hold an evaluation batch of {run.args.per_device_eval_batch_size} rows: give a "
-                "smaller `per_device_eval_batch_size`, or `eval_accumulation_steps` to keep less on the device."
+                f"An evaluation batch of {run.args.per_device_eval_batch_size} samples does not fit in memory. Set a "
+                "smaller `per_device_eval_batch_size`. Or set `eval_accumulation_steps` to keep fewer predictions on "
+                "the device."
             ) from error
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "left": self._left}
+        return {**super().state_dict(), "left": self._interrupted}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._left = state.pop("left", False)  # an evaluation that was stopped in the middle is made up for
+        self._interrupted = state.pop("left", False)  # the session stopped in the middle of an evaluation
         super().load_state_dict(state)

@@ -1,19 +1,19 @@
-"""Know the best model of the run, have it saved when it appears, and load it at the end."""
+"""Track the best model of a run, request a checkpoint of it, and load it at the end."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from ...engine.arguments import TrainingArguments
 from ...engine.checkpoint.format import files
 from ...engine.checkpoint.read.saved import SavedCheckpoint
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.capabilities import BestMetric, Capability, Conflict
 from ...events.control import TrainerControl
-from ...events.errors import ArgumentError
 from ...events.stages import Stage, order
 from ...events.state import TrainerState
 from ..base.metric_names import Mode, full_name, greater_is_better, value_of
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def improves(value: float, best: float | None, greater: bool) -> bool:
-    """Say whether a value is better than the best so far; NaN never is."""
+    """Return whether a value is better than the best so far. NaN never is."""
     if value != value:
         return False
     return best is None or (value > best if greater else value < best)
@@ -30,26 +30,36 @@ def improves(value: float, best: float | None, greater: bool) -> bool:
 
 @dataclass
 class KeepBest(Callback):
-    """Tracks the best value of a metric, whatever the cadences of evaluating and saving, and keeps that model.
+    """Tracks the best value of a metric, saves that model, and loads it when training ends.
 
-    When a new best appears it asks for a checkpoint, so that the best model is always one that was saved.
+    It works with any evaluation and save interval: it requests a checkpoint when a new best value appears, so the best
+    model is always on disk. A run may have one. `load_best_model_at_end=True` builds it; `KeepBest("f1", mode="max")`
+    lists it.
+
+    Raises:
+        ArgumentError: if no evaluation measures the metric, or for a second callback that chooses the best model.
     """
 
     arguments = ("load_best_model_at_end", "metric_for_best_model", "greater_is_better")
-    chooses_best: ClassVar[bool] = True
+    capabilities = frozenset({Capability.CHOOSES_BEST_MODEL, Capability.WRITES_CHECKPOINTS})
+    conflicts_with = (
+        Conflict(
+            Capability.CHOOSES_BEST_MODEL, "both choose the best model, and a run has one. Leave one of them out."
+        ),
+    )
 
     metric: str = "eval_loss"
-    """The metric that is compared; the `eval_` may be left out."""
+    """The metric. The prefix `eval_` is optional."""
     mode: Mode | None = None
-    """Whether `min` or `max` is best; by default told by the name."""
+    """Whether `min` or `max` is best. Default: the name decides; losses and error rates are better low."""
     save: bool = True
-    """Ask for a checkpoint when a new best appears."""
+    """Request a checkpoint when a new best value appears."""
     load_at_end: bool = True
-    """Load the best model when training ends, whatever ended it."""
+    """Load the best model when training ends, whatever stopped it."""
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     greater: bool = field(init=False, repr=False)
-    """Whether greater is better, as `mode` or the name says."""
+    """Whether a greater value is better, from `mode` or the name."""
     _saved: files.Checkpoint | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -57,9 +67,12 @@ class KeepBest(Callback):
         self.greater = greater_is_better(self.metric, self.mode)
 
     @property
-    def writes_checkpoints(self) -> bool:
-        """Whether it asks for checkpoints."""
-        return self.save
+    def best_metric(self) -> BestMetric:
+        """The metric and its direction."""
+        return BestMetric(self.metric, self.greater)
+
+    def has(self, capability: Capability) -> bool:
+        return self.save if capability is Capability.WRITES_CHECKPOINTS else super().has(capability)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> KeepBest | None:
@@ -70,34 +83,31 @@ class KeepBest(Callback):
         return cls(args.metric_for_best_model, mode, save=wants_it, load_at_end=args.load_best_model_at_end)
 
     def __eq__(self, other: object) -> bool:
-        # The mode may be said or told by the name: it is the direction that counts.
-        return isinstance(other, KeepBest) and self._essence() == other._essence()
+        # Two spellings of one direction are equal: an explicit mode, and a name that implies it.
+        return isinstance(other, KeepBest) and self._key() == other._key()
 
-    def _essence(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[Any, ...]:
         return (self.metric, self.greater, self.save, self.load_at_end, self.id)
 
     def on_setup(self, run: Run) -> None:
-        for other in run.bus.subscribers.values():
-            if other is not self and hasattr(other, "chooses_best"):
-                raise ArgumentError(f"{self!r} and {other!r} both choose the best model, of which a run has one.")
         self._saved = None
 
     def on_evaluate_end(self, run: Run, state: TrainerState, control: TrainerControl, metrics: dict[str, Any]) -> None:
         if run.mode != "train":
             return
         value = value_of(self.metric, metrics, run, "KeepBest")
-        # An evaluation before the first step measures no training, so no checkpoint is made of it.
+        # An evaluation before the first step measures no training, so it requests no checkpoint.
         if value is None or state.global_step == 0 or not improves(value, state.best_metric, self.greater):
             return
         state.best_metric, state.best_global_step = value, state.global_step
         if self._saved is not None and self._saved.step == state.global_step:
-            state.best_model_checkpoint = str(self._saved.path)  # the end of an epoch comes after that of its last step
+            state.best_model_checkpoint = str(self._saved.path)  # saved before this evaluation, at the same step
         if self.save:
             control.request("save", f"{self.metric} is best so far: {value:.6g}")
 
     @order(Stage.RELEASE)
     def on_save_begin(self, state: TrainerState, control: TrainerControl, checkpoint: files.Checkpoint) -> None:
-        # Last of all, because others may veto it.
+        # In RELEASE, because other callbacks may veto the checkpoint.
         if control.vetoed("save"):
             return
         self._saved = checkpoint
@@ -109,13 +119,13 @@ class KeepBest(Callback):
         if not self.load_at_end:
             return
         if state.best_model_checkpoint is None:
-            logger.warning("No checkpoint of a best %s was written, so the last model stays as it is.", self.metric)
+            logger.warning("No checkpoint of a best %s was written. The model keeps its last weights.", self.metric)
             return
         best = Path(state.best_model_checkpoint)
         if not best.is_dir():
-            best = Path(run.args.output_dir) / best.name  # a resumed run whose folder was moved
+            best = Path(run.args.output_dir) / best.name  # the output folder was moved before the run resumed
         SavedCheckpoint.open(best).load_weights(run.model, run.seams.load_model)
         if best.name == files.folder_name(state.best_global_step or 0):
-            logger.info("Loaded the model of %s, %s = %s.", best, self.metric, state.best_metric)
+            logger.info("Loaded the best model from %s, %s = %s.", best, self.metric, state.best_metric)
         else:
-            logger.warning("The best model, of step %s, was not saved: loaded %s.", state.best_global_step, best)
+            logger.warning("The best model, of step %s, was not saved. Loaded %s.", state.best_global_step, best)

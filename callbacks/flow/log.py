@@ -1,4 +1,4 @@
-"""Log the training loss, gradient norm and learning rate when they are due, and the summary at the end."""
+"""Log the training loss, gradient norm and learning rate when due, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Log(Cadence):
-    """Logs the mean loss per step since the last time, the gradient norm before clipping, and the learning rate.
+    """Logs the mean loss per step since the last log, the gradient norm before clipping, and the learning rate.
 
-    Several may run side by side, each with a mean of its own: give all but one a `prefix`.
+    Every trainer has one, which the arguments configure. A run may have several, each with its own mean. All but one
+    of them need a prefix: `Log(log_spaced(8), prefix="sparse_")`. The main one also logs the summary of the training.
     """
 
     flag = "log"
-    set_apart = ", or give one of them a prefix"
+    alternative = ", or give one of them a prefix"
     arguments = ("logging_strategy", "logging_steps", "logging_first_step")
 
     trigger: Trigger = field(default_factory=lambda: every(500) | at_end())
-    """When."""
+    """When to log. Default: every 500 steps and at the end."""
     prefix: str = ""
-    """Put before `loss`; a logger with a prefix logs the loss alone, and only when its own trigger is due."""
+    """The prefix of `loss` in the log. A logger with a prefix logs only the loss, and only on its own trigger."""
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     _window: LossWindow | None = field(default=None, init=False, repr=False, compare=False)
@@ -49,8 +50,8 @@ class Log(Cadence):
         return cls(trigger | at(1) if args.logging_first_step else trigger)
 
     @property
-    def aside(self) -> str:
-        """The prefix, for one beside the main logger."""
+    def variant(self) -> str:
+        """The prefix. Empty for the main logger."""
         return self.prefix
 
     @order(Stage.PREPARE)
@@ -87,29 +88,37 @@ class Log(Cadence):
             self._warned = True
             guarded = any(isinstance(callback, NaNGuard) for callback in run.bus.subscribers.values())
             remedy = (
-                "NaNGuard looks at the gradients."
+                "NaNGuard checks the gradients."
                 if guarded
-                else "Add NaNGuard() to the callbacks to raise, skip or stop at the first step whose gradients are not "
-                "finite."
+                else "Add NaNGuard() to the callbacks: it raises, skips or stops at the first step with gradients that "
+                "are not finite."
             )
-            logger.warning("The training loss is %s at step %d. %s", *(loss, run.state.global_step, remedy))
+            logger.warning("The training loss is %s at step %d. %s", loss, run.state.global_step, remedy)
 
 
 def serves(callback: Cadence, own_id: str, requested_by: frozenset[str], run: Run) -> bool:
-    """Say whether one of several callbacks of a kind does the work that is due.
+    """Return whether a callback does the work that is due, where several callbacks of its class exist.
 
-    One that stands aside works only on its own request; the main one also on those of strangers, but not on theirs.
+    A variant works only if it requested the flag itself. The main callback also works for other requesters, except
+    its variants.
     """
-    if own_id in requested_by or callback.aside:
+    if own_id in requested_by or callback.variant:
         return own_id in requested_by
     attached = run.bus.subscribers
     return not all(isinstance(attached.get(requester), type(callback)) for requester in requested_by)
 
 
 def from_strategy(strategy: Any, steps: float | None, after: float = 0, times: int = 0) -> Trigger:
-    """Return the trigger that a strategy and its interval spell: `no`, `epoch` or `steps`, these at least some `times`.
+    """Return the trigger of a strategy of the training arguments.
 
-    With `steps` the planned end of the run is due too, so that no run ends unseen.
+    Args:
+        strategy: `no`, `epoch` or `steps`. With `steps` the last planned step is due too.
+        steps: the interval of `steps`; below 1 a share of the run. Default: 500.
+        after: nothing is due before this many steps or epochs.
+        times: the least number of times that `steps` is due in a run.
+
+    Raises:
+        ArgumentError: for another strategy.
     """
     match str(strategy):
         case "no":
@@ -120,7 +129,7 @@ def from_strategy(strategy: Any, steps: float | None, after: float = 0, times: i
             return every(steps or 500, after=after, times=times) | (
                 at_end(early=False) if not after else _at_end_after(after)
             )
-    raise ArgumentError(f"There is no strategy {strategy!r}: it is one of no, epoch, steps.")
+    raise ArgumentError(f"The strategy {strategy!r} is unknown. Set no, epoch or steps.")
 
 
 def _at_end_after(after: float) -> Trigger:

@@ -1,4 +1,4 @@
-"""Report a run's evaluations to the trial of a hyperparameter search that it is."""
+"""Report the evaluations of a run to a hyperparameter search."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from ...events.callback import Callback
 from ...events.stages import Stage
 
 
-def _keep_silent(objective: Any, step: int, metrics: dict[str, Any]) -> None:
-    """Report to nobody."""
+def _report_nothing(objective: Any, step: int, metrics: dict[str, Any]) -> None:
+    """Report nothing."""
 
 
 @dataclass
 class ReportToTrial(Callback):
-    """Reports the objective after each evaluation of a run that is a trial of a search; the search may end it there.
+    """Reports the objective after each evaluation of a trial of a hyperparameter search. The search may prune it then.
 
-    `Trainer.hyperparameter_search` attaches one. In a search of one's own, `report` is what its library offers.
+    `Trainer.hyperparameter_search` attaches one. Attach it yourself if you run the search:
+    `ReportToTrial(report=lambda objective, step, metrics: trial.report(objective, step))`.
     """
 
     stage = Stage.REPORT
-    report: Callable[[Any, int, dict[str, Any]], None] = field(default=_keep_silent, repr=False)
-    """Called with the objective, the step and the metrics; what it raises ends the run."""
+    report: Callable[[Any, int, dict[str, Any]], None] = field(default=_report_nothing, repr=False)
+    """The function that receives the objective, the step and the metrics. An exception that it raises ends the run."""
     compute_objective: Callable[[dict[str, Any]], Any] = field(default=default_compute_objective, repr=False)
-    """The objective from the metrics of an evaluation: a number, or several where the search has several."""
+    """The function from the metrics of an evaluation to the objective: a number, or several for several objectives."""
     name: str | None = None
     """The name of the trial."""
     params: dict[str, Any] = field(default_factory=dict)
-    """The hyperparameters of the trial, for the state of the run."""
+    """The hyperparameters of the trial, for `TrainerState.trial_params`."""
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     objective: Any = field(default=None, init=False, repr=False, compare=False)
-    """The last that was reported; None before the first."""
+    """The last objective that was reported. None before the first."""
 
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":

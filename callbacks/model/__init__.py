@@ -1,1 +1,1 @@
-"""Changes to the model: freezing, EMA, NEFTune, compilation, activation checkpointing."""
+"""Callbacks that change the model: freezing, EMA, NEFTune, compilation, gradient checkpointing, recurrent memory."""

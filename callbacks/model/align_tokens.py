@@ -1,4 +1,4 @@
-"""Let the model's configs know the special tokens of its tokenizer."""
+"""Copy the special tokens of the tokenizer to the configs of the model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from ...events.stages import Stage
 logger = logging.getLogger(__name__)
 
 NAMES = ("eos_token_id", "bos_token_id", "pad_token_id")
+"""The special tokens that are copied."""
 
 
 @dataclass
 class AlignTokens(Callback):
-    """Before training, writes the tokenizer's special tokens into the config and generation config of the model.
+    """Copies the tokenizer's special tokens to the config and generation config of the model, before training.
 
-    So a batch can be padded, and the model, when it is loaded again, ends its texts where the tokenizer says. What the
-    tokenizer does not define stays, and so do further tokens that end a text.
+    Every trainer has one. The model can then pad batches, and a reloaded model stops generation at the tokenizer's end
+    token. Tokens that the tokenizer does not define stay as they are. Additional end tokens of the configs stay too.
+    It logs a warning with the changed tokens. It does nothing without a tokenizer or a config.
     """
 
     stage = Stage.PREPARE
@@ -39,16 +41,16 @@ class AlignTokens(Callback):
         changed = align(tokenizer, config.get_text_config(), getattr(model, "generation_config", None))
         if changed:
             told = ", ".join(f"{name}={token}" for name, token in changed.items())
-            logger.warning("The model's config and generation config take over from the tokenizer: %s.", told)
+            logger.warning("The model's config and generation config now have the tokens of the tokenizer: %s.", told)
 
 
 def align(tokenizer: Any, config: Any, generation: Any) -> dict[str, int]:
-    """Write special tokens into configs as transformers does; return those that changed.
+    """Write special tokens to configs, as transformers does. Return the changed tokens by name.
 
     Args:
-        tokenizer: has them as `eos_token_id`, `bos_token_id` and `pad_token_id`, None where it has none.
-        config: of the model; one that lists several ends of a text goes on doing so.
-        generation: how the model generates; None if it does not. It keeps the ends of a text that it has.
+        tokenizer: an object with `eos_token_id`, `bos_token_id` and `pad_token_id`. A token that is None is skipped.
+        config: the config of the model. If it has a list of end tokens, the new one comes first in the list.
+        generation: the generation config, or None. Its end tokens become a list with the new one first.
     """
     changed = {}
     for name in NAMES:

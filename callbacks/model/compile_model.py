@@ -17,30 +17,35 @@ from ...events.stages import Stage
 
 @dataclass
 class Compile(Callback):
-    """Compiles the model at its first batch; names of weights stay as they are, and after the run so does the model."""
+    """Compiles the model with `torch.compile` at its first batch.
+
+    `torch_compile=True` builds it, or list `Compile(mode="max-autotune")`. The names of the weights do not change.
+    After the run the model is no longer compiled.
+
+    Raises:
+        ArgumentError: for an unknown backend or mode.
+    """
 
     stage = Stage.PREPARE
     arguments = ("torch_compile", "torch_compile_backend", "torch_compile_mode")
 
     backend: str = "inductor"
-    """What compiles: a name that `torch.compiler.list_backends()` has, or `eager` and `aot_eager` to find errors."""
+    """The backend: a name in `torch.compiler.list_backends()`. `eager` and `aot_eager` are for finding errors."""
     mode: str | None = None
-    """What for: `default`, `reduce-overhead`, `max-autotune` or `max-autotune-no-cudagraphs`; for `inductor` only."""
+    """`default`, `reduce-overhead`, `max-autotune` or `max-autotune-no-cudagraphs`. Only for `inductor`."""
     dynamic: bool | None = None
-    """Whether batches may differ in shape without compiling again; None finds out."""
+    """Whether to compile for dynamic shapes, so that a new shape needs no new compilation. None detects it."""
     _before: tuple[Any, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         known = torch.compiler.list_backends(exclude_tags=None)
         if self.backend not in known:
             raise ArgumentError(
-                f"Compile(backend={self.backend!r}){nearest(self.backend, known)} There are: {', '.join(known)}."
+                f"Compile(backend={self.backend!r}){nearest(self.backend, known)} Known: {', '.join(known)}."
             )
         if self.mode is not None and self.mode not in COMPILE_MODES:
             known = [*COMPILE_MODES]
-            raise ArgumentError(
-                f"Compile(mode={self.mode!r}){nearest(self.mode, known)} There are: {', '.join(known)}."
-            )
+            raise ArgumentError(f"Compile(mode={self.mode!r}){nearest(self.mode, known)} Known: {', '.join(known)}.")
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Compile | None:
@@ -55,5 +60,5 @@ class Compile(Callback):
     def on_close(self) -> None:
         before, self._before = self._before, None
         if before is not None:
-            model, called = before
-            model._compiled_call_impl = called  # what `compile` set; there is no method that unsets it
+            model, compiled_call = before
+            model._compiled_call_impl = compiled_call  # torch has no method that undoes `compile`

@@ -1,4 +1,4 @@
-"""Keep an exponential moving average of the weights, and evaluate and save that."""
+"""Keep an exponential moving average of the weights, and evaluate and save it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import nn
 from ...engine.checkpoint.format.sharded import fitted
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.capabilities import Capability, Conflict
 from ...events.errors import ArgumentError
 from ...events.stages import Stage, order
 
@@ -20,14 +21,26 @@ from ...events.stages import Stage, order
 class EMA(Callback):
     """Averages the weights: after each update, average = decay * average + (1 - decay) * weights.
 
-    The average stands in for the weights during evaluations, in the model file of checkpoints, and after training. The
-    weights that are trained are kept beside it in each checkpoint, so that a resumed run goes on with those.
+    Use it for smoother weights at the end of training: `EMA(decay=0.9999)`. The average replaces the weights during
+    evaluations, in the model file of checkpoints, and after training. Checkpoints also hold the trained weights, so a
+    resumed run continues with those. The average is float32 or wider.
+
+    Raises:
+        ArgumentError: for a decay outside of [0, 1), `every` below 1, or a second EMA in the run.
     """
 
+    capabilities = frozenset({Capability.REPLACES_WEIGHTS})
+    conflicts_with = (
+        Conflict(
+            Capability.REPLACES_WEIGHTS,
+            "only one average can replace the weights during evaluations. Leave one of them out.",
+        ),
+    )
+
     decay: float = 0.999
-    """How much of the average stays at each update, in [0, 1)."""
+    """The weight of the old average at each update, in [0, 1)."""
     every: int = 1
-    """Update the average once in this many steps."""
+    """The number of steps between two updates of the average."""
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     _average: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -35,21 +48,19 @@ class EMA(Callback):
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay < 1:
-            raise ArgumentError(f"EMA(decay={self.decay}): the decay is at least 0 and below 1.")
+            raise ArgumentError(f"EMA(decay={self.decay}): set a decay of at least 0 and below 1.")
         if self.every < 1:
-            raise ArgumentError(f"EMA(every={self.every}): update at least once in a number of steps from 1.")
+            raise ArgumentError(f"EMA(every={self.every}): set a number of steps of 1 or more.")
 
     def on_setup(self, run: Run) -> None:
         if run.mode != "train":
             return
-        if any(other is not self and isinstance(other, EMA) for other in run.bus.subscribers.values()):
-            raise ArgumentError("Two EMA in one run: only one average can stand in for the weights.")
-        self._average, self._trained = {}, {}  # of an earlier run; a resumed one is given its own back
+        self._average, self._trained = {}, {}  # a resumed run restores its own later
 
     @order(Stage.PREPARE)
     def on_train_begin(self, model: nn.Module) -> None:
         if not self._average:
-            # In float32 at least: the steps of the average are too small for half precision.
+            # float32 or wider: the changes of the average are too small for half precision.
             self._average = {name: at_least_float32(weight).clone() for name, weight in _floating(model)}
 
     @order(Stage.MEASURE)
@@ -78,7 +89,7 @@ class EMA(Callback):
 
     @order(Stage.PREPARE)
     def on_step_begin(self, model: nn.Module) -> None:
-        self._swap_out(model)  # a checkpoint that was vetoed never came to on_snapshot
+        self._swap_out(model)  # a vetoed checkpoint has no on_snapshot
 
     @order(Stage.PREPARE)
     def on_exception(self, model: nn.Module) -> None:
@@ -86,7 +97,7 @@ class EMA(Callback):
 
     @order(Stage.PREPARE)
     def on_train_end(self, model: nn.Module) -> None:
-        # Before KeepBest, which may load the best average over this one.
+        # In PREPARE, before KeepBest, which may load the weights of the best checkpoint.
         self._swap_in(model)
         self._trained, self._average = {}, {}
 
@@ -121,12 +132,12 @@ class EMA(Callback):
 
 
 def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor itself, or where its numbers have fewer bits, in float32."""
+    """Return the tensor, converted to float32 if its dtype is narrower."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _floating(model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
-    """Return the weights that an average makes sense of."""
+    """Return the names and weights that can be averaged."""
     return ((name, weight.data) for name, weight in model.named_parameters() if weight.is_floating_point())
 
 

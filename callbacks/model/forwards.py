@@ -1,4 +1,4 @@
-"""Standing in for a module's forward, and giving it back."""
+"""Replace the forward of a module, and restore it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from torch import nn
 
 
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
-    """Have a module run `forward` instead of its own, however and by whom it is called; return what undoes it.
+    """Replace the forward of a module, and return a function that restores it.
 
-    It is read as having the signature of the module's own. Several may stand in for each other, as long as the last is
-    undone first.
+    The new forward has the signature of the old one. Replacements nest: restore the last one first.
+
+    Args:
+        module: the module.
+        forward: the new forward.
     """
     own = module.__dict__.get("forward")
     module.forward = update_wrapper(forward, module.forward, assigned=(), updated=())

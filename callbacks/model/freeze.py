@@ -1,4 +1,4 @@
-"""Freeze parts of the model, and thaw them in the course of the run."""
+"""Freeze parameters, and unfreeze them later in the run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ...events.triggers import Trigger, never
 
 
 def matching(model: nn.Module, patterns: Iterable[str]) -> dict[str, nn.Parameter]:
-    """Return the parameters whose name begins with, or as a regular expression matches, one of the patterns.
+    """Return the parameters whose name starts with a pattern, or matches it as a regular expression.
 
     Raises:
-        ModelError: for a pattern that no name matches, with the nearest.
+        ModelError: for a pattern that matches no name. It gives the nearest module name.
     """
     named = dict(model.named_parameters())
     found: dict[str, nn.Parameter] = {}
@@ -28,7 +28,7 @@ def matching(model: nn.Module, patterns: Iterable[str]) -> dict[str, nn.Paramete
         if not hits:
             modules = [name for name, _ in model.named_modules() if name]
             raise ModelError(
-                f"Freeze({pattern!r}): {type(model).__name__} has no such parameters{nearest(pattern, modules)}"
+                f"Freeze({pattern!r}): no parameter of {type(model).__name__} matches{nearest(pattern, modules)}"
             )
         found |= hits
     return found
@@ -36,24 +36,27 @@ def matching(model: nn.Module, patterns: Iterable[str]) -> dict[str, nn.Paramete
 
 @dataclass
 class Freeze(Callback):
-    """Keeps parameters as they are until they are thawed, for good or, without `until`, to the end of the run.
+    """Freezes parameters until a trigger is due, or for the whole run.
 
-    They are in the optimizer from the beginning, so that one schedule rules all; frozen ones get no gradient, and so no
-    update and no weight decay. After the run each is as trainable as it was before.
+    Frozen parameters get no gradient, so no update and no weight decay. They are in the optimizer from the start, so
+    one schedule applies to all parameters. After the run each parameter has the `requires_grad` that it had before.
 
-        Freeze("encoder")                                    the whole run
-        Freeze("encoder", until=at(500))                     the head first, then all
+        Freeze("encoder")                                    # the whole run
+        Freeze("encoder", until=at(500))                     # train the head first, then all
         Freeze(("encoder.layer.0", "embeddings"), until=every(1, "epoch"))
+
+    Raises:
+        ModelError: for a pattern that matches no parameter.
     """
 
     patterns: str | tuple[str, ...] = ()
-    """What to freeze: beginnings of parameters' names, or regular expressions; one or several."""
+    """The parameters to freeze: one or several prefixes of parameter names, or regular expressions."""
     until: Trigger = field(default_factory=never)
-    """When to thaw it, at the end of a step or epoch."""
+    """When to unfreeze, at the end of a step or epoch. Default: never."""
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     thawed: bool = field(default=False, init=False)
-    """Whether it was thawed."""
+    """Whether the parameters were unfrozen in this run."""
     _frozen: list[nn.Parameter] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +66,7 @@ class Freeze(Callback):
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
             self.thawed = False
-            matching(run.model, self.patterns)  # a misspelt name is better heard of before anything is built
+            matching(run.model, self.patterns)  # report a misspelt name before anything is built
 
     @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
@@ -74,23 +77,23 @@ class Freeze(Callback):
                     self._frozen.append(weight)
 
     def on_step_end(self, run: Run) -> None:
-        self._thaw_if_due(run, "step")
+        self._unfreeze_if_due(run, "step")
 
     def on_epoch_end(self, run: Run) -> None:
-        self._thaw_if_due(run, "epoch")
+        self._unfreeze_if_due(run, "epoch")
 
-    def _thaw_if_due(self, run: Run, place: str) -> None:
+    def _unfreeze_if_due(self, run: Run, place: str) -> None:
         if self._frozen and self.until.due(run.moment(place)):  # type: ignore[arg-type]
             self.thawed = True
-            self._release()
+            self._unfreeze()
 
-    def _release(self) -> None:
+    def _unfreeze(self) -> None:
         frozen, self._frozen = self._frozen, []
         for weight in frozen:
             weight.requires_grad_(True)
 
     def on_close(self) -> None:
-        self._release()
+        self._unfreeze()
 
     def state_dict(self) -> dict[str, bool]:
         return {"thawed": self.thawed}

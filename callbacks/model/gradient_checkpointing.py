@@ -1,4 +1,4 @@
-"""Recompute activations in the backward pass instead of keeping them: less memory for more time."""
+"""Recompute activations in the backward pass instead of storing them: less memory, more time."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ from .forwards import replace_forward
 
 @dataclass
 class GradientCheckpointing(Callback):
-    """Switches on a model's own recomputation, or recomputes the blocks of a plain one.
+    """Recomputes activations in the backward pass, to save memory.
 
-    A model with `activation_checkpointing_enable` or `gradient_checkpointing_enable` (as those of transformers) is told
-    so; of any other, name the classes of its blocks.
+    `gradient_checkpointing=True` builds it. For a model with a method `gradient_checkpointing_enable` or
+    `activation_checkpointing_enable`, as models of transformers have, it calls that method. For any other model, name
+    the classes of its blocks: `GradientCheckpointing(blocks=(Block,))`. If the user enabled checkpointing on the model
+    already, it changes nothing.
+
+    Raises:
+        ModelError: if the model has no such method and `blocks` is empty, or has no module of a class in `blocks`.
     """
 
     stage = Stage.PREPARE
     arguments = ("gradient_checkpointing", "gradient_checkpointing_kwargs")
 
     options: dict[str, Any] = field(default_factory=dict)
-    """Passed to `torch.utils.checkpoint.checkpoint`, or to the model's own method."""
+    """Options for `torch.utils.checkpoint.checkpoint`, or for the method of the model."""
     blocks: Kinds = ()
-    """The modules to recompute, each as a whole, for a model without a method of its own: their classes, or names of
-    such."""
+    """The classes of the modules to recompute, or their names, for a model without such a method."""
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @classmethod
@@ -42,13 +46,13 @@ class GradientCheckpointing(Callback):
         return cls(dict(args.gradient_checkpointing_kwargs or {})) if args.gradient_checkpointing else None
 
     def on_setup(self, run: Run) -> None:
-        model: Any = run.model  # the methods asked for are not every module's
+        model: Any = run.model  # not every module has the methods that are called here
         if run.mode != "train":
             return
         if self.blocks:
             self._wrap_blocks(model)
         elif any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
-            return  # switched on by the user, and not ours to switch off
+            return  # the user enabled it, so it stays enabled
         elif hasattr(model, "activation_checkpointing_enable"):
             options = dict(self.options)
             special = {name: options.pop(name) for name in ("every_n_layers", "offload") if name in options}
@@ -60,8 +64,8 @@ class GradientCheckpointing(Callback):
         else:
             kinds = sorted({type(module).__name__ for module in model.modules() if module is not model})
             raise ModelError(
-                f"{type(model).__name__} cannot recompute by itself: it has no gradient_checkpointing_enable. Name the "
-                f"classes of its blocks: GradientCheckpointing(blocks=(Block,)). It is made of: {', '.join(kinds)}."
+                f"{type(model).__name__} has no method gradient_checkpointing_enable. Name the classes of its blocks: "
+                f"GradientCheckpointing(blocks=(Block,)). Its modules are: {', '.join(kinds)}."
             )
 
     def _wrap_blocks(self, model: nn.Module) -> None:
@@ -76,4 +80,4 @@ class GradientCheckpointing(Callback):
 
 
 def _nothing() -> None:
-    """Undo nothing: the model can only be switched on."""
+    """Do nothing: the model has no method that disables it."""

@@ -1,4 +1,4 @@
-"""Noise on the embeddings in training: NEFTune."""
+"""NEFTune: noise on the input embeddings during training."""
 
 from __future__ import annotations
 
@@ -18,30 +18,42 @@ from ...events.stages import Stage
 
 
 def noisy(embedded: torch.Tensor, alpha: float) -> torch.Tensor:
-    """Add uniform noise to embeddings of shape (batch, length, width), of size alpha / sqrt(length * width).
+    """Return embeddings with uniform noise in +-alpha / sqrt(length * width).
 
-    Jain et al., arXiv:2310.05914. The operations are those of transformers, so that the draws are too.
+    Jain et al., arXiv:2310.05914. The operations and random draws are the same as in transformers.
+
+    Args:
+        embedded: the embeddings, of shape (batch, length, width).
+        alpha: the strength of the noise.
     """
     size = alpha / torch.sqrt(torch.tensor(embedded.size(1) * embedded.size(2)))
-    return embedded + torch.zeros_like(embedded).uniform_(-size, size)  # type: ignore[arg-type]  # a tensor will do
+    return embedded + torch.zeros_like(embedded).uniform_(-size, size)  # type: ignore[arg-type]  # a tensor works too
 
 
 @dataclass
 class NEFTune(Callback):
-    """Adds noise to the model's input embeddings while it trains; evaluations and the saved model have none."""
+    """Adds noise to the input embeddings during training, which can improve instruction fine-tuning.
+
+    `neftune_noise_alpha=5` builds it, or list `NEFTune(alpha=10, embedding="tokens")`. Evaluations and the saved model
+    have no noise.
+
+    Raises:
+        ArgumentError: for a negative or infinite alpha.
+        ModelError: if the embedding cannot be found.
+    """
 
     stage = Stage.PREPARE
     arguments = ("neftune_noise_alpha",)
 
     alpha: float = 5.0
-    """How strong the noise is; about 5 to 15."""
+    """The strength of the noise, usually 5 to 15."""
     embedding: str | None = None
-    """Which module's output it is added to, by its name; by default what the model's `get_input_embeddings` returns."""
+    """The name of the embedding module. Default: `get_input_embeddings()` of the model, or its only `nn.Embedding`."""
     _hook: RemovableHandle | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha < math.inf:
-            raise ArgumentError(f"NEFTune(alpha={self.alpha}): the strength is a number, 0 or more.")
+            raise ArgumentError(f"NEFTune(alpha={self.alpha}): set a finite number of 0 or more.")
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> NEFTune | None:
@@ -61,10 +73,14 @@ class NEFTune(Callback):
 
 
 def input_embeddings(model: Any, name: str | None = None) -> nn.Module:
-    """Return the embedding of a model's input: the one of that name, what it says itself, or its only `nn.Embedding`.
+    """Return the module that embeds the input of a model.
+
+    Args:
+        model: the model.
+        name: the name of the module. None takes `get_input_embeddings()` of the model, or its only `nn.Embedding`.
 
     Raises:
-        ModelError: if there is none of that name, or without a name, none or several.
+        ModelError: if the model has no module of this name; without a name, if it has no or several `nn.Embedding`.
     """
     if name is not None:
         modules: dict[str, nn.Module] = dict(model.named_modules())
@@ -78,7 +94,7 @@ def input_embeddings(model: Any, name: str | None = None) -> nn.Module:
     if len(found) != 1:
         names = ", ".join(name for name, _ in found) or "none"
         raise ModelError(
-            f"{type(model).__name__} does not say which module embeds its input (its nn.Embedding: {names}): give it a "
-            'method get_input_embeddings, or name the module, NEFTune(embedding="tokens").'
+            f"The input embedding of {type(model).__name__} is not known (its nn.Embedding: {names}). Add a method "
+            'get_input_embeddings to the model, or name the module: NEFTune(embedding="tokens").'
         )
     return found[0][1]

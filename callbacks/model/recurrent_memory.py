@@ -1,4 +1,4 @@
-"""Carry a model's memory of earlier batches to the next one."""
+"""Pass an output of the model back to it with the next batch, for models with a recurrent memory."""
 
 from __future__ import annotations
 
@@ -18,31 +18,44 @@ from .forwards import replace_forward
 
 
 @dataclass
-class CarryPast(Callback):
-    """Gives the model one of its outputs back with the next batch, as models with a memory (Transformer-XL) want it.
+class RecurrentMemory(Callback):
+    """Passes one output of the model back to its forward with the next batch, as Transformer-XL and XLNet expect.
 
-    The memory is empty at the beginning of each epoch and before and after each evaluation, and gradients do not flow
-    through it. Of several processes, each has its own, and a resumed run begins with an empty one; alone, it is saved,
-    for batches of the same size.
+    `past_index=1` in the arguments builds it. List it for a model whose parameter is not `mems`:
+    `RecurrentMemory(index=2, name="past")`. The memory is empty at the start of each epoch, and before and after each
+    evaluation. No gradient flows through it. In a single process it is saved in checkpoints, and restored if the batch
+    size is the same. With several ranks each rank has its own, and a resumed run starts with an empty one.
+
+    Its id, and so its name in checkpoints, is `CarryPast`, the former name of the class.
+
+    Raises:
+        ArgumentError: for an index below 1.
+        ModelError: if the model's forward does not take the memory, or the model has no output of this index.
     """
 
     stage = Stage.PREPARE
     arguments = ("past_index",)
 
     index: int = 1
-    """Which output it is, counted from 1, the loss being 0, whether there are labels or not."""
+    """The index of the output. Output 0 is the loss, also for a batch without labels."""
     name: str = "mems"
-    """The parameter of the model's forward that takes it."""
-    _past: Any = field(default=None, init=False, repr=False, compare=False)
-    _alone: bool = field(default=True, init=False, repr=False, compare=False)
+    """The parameter of the model's forward that receives it."""
+    _memory: Any = field(default=None, init=False, repr=False, compare=False)
+    _single_process: bool = field(default=True, init=False, repr=False, compare=False)
     _restore: Callable[[], None] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.index < 1:
-            raise ArgumentError(f"CarryPast(index={self.index}): outputs are counted from 1, the loss being 0.")
+            raise ArgumentError(
+                f"RecurrentMemory(index={self.index}): output 0 is the loss. Set `index` (`past_index`) to 1 or more."
+            )
 
     @classmethod
-    def from_arguments(cls, args: TrainingArguments) -> CarryPast | None:
+    def default_id(cls) -> str:
+        return "CarryPast" if cls is RecurrentMemory else super().default_id()
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> RecurrentMemory | None:
         return None if args.past_index < 0 else cls(args.past_index)
 
     def on_setup(self, run: Run) -> None:
@@ -53,49 +66,54 @@ class CarryPast(Callback):
         ):
             raise ModelError(
                 f"{type(run.model).__name__}.forward takes no {self.name!r}{nearest(self.name, signature.parameters)} "
-                "Name the parameter that takes the memory: CarryPast(name=...)."
+                "Name the parameter that receives the memory: RecurrentMemory(name=...)."
             )
 
-        def carrying(*args: Any, **kwargs: Any) -> Any:
-            if self._past is not None:
-                kwargs[self.name] = self._past
+        def forward_with_memory(*args: Any, **kwargs: Any) -> Any:
+            if self._memory is not None:
+                kwargs[self.name] = self._memory
             outputs = forward(*args, **kwargs)
             given = signature.bind_partial(*args, **kwargs).arguments
             has_loss = any(given.get(label) is not None for label in labels)
-            self._past = detach(self._pick(outputs, self.index if has_loss else self.index - 1))
+            self._memory = detach(self._pick(outputs, self.index if has_loss else self.index - 1))
             return outputs
 
-        self._past, self._alone = None, run.ranks.single_process
-        self._restore = replace_forward(run.model, carrying)
+        self._memory, self._single_process = None, run.ranks.single_process
+        self._restore = replace_forward(run.model, forward_with_memory)
 
     def _pick(self, outputs: Any, index: int) -> Any:
         values = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
         if not isinstance(values, (tuple, list)) or not 0 <= index < len(values):
             count = len(values) if isinstance(values, (tuple, list)) else 1
             raise ModelError(
-                f"CarryPast(index={self.index}), or `past_index`, says which output is the model's memory; it returned "
-                f"{count}, the loss included where there are labels."
+                f"RecurrentMemory(index={self.index}), or `past_index`, is the index of the output that holds the "
+                f"memory, and the model returned {count} (with labels, the loss is one of them). Set the index of an "
+                "output that exists."
             )
         return values[index]
 
     def on_epoch_begin(self, run: Run) -> None:
-        position = run.position  # in the middle of an epoch that is gone on with, the memory is too
+        position = run.position  # a run that resumes in the middle of an epoch keeps the restored memory
         if position is None or position.rows(run.sizes.rows_per_batch) == position.first_row:
-            self._past = None
+            self._memory = None
 
     def on_evaluate_begin(self) -> None:
-        self._past = None
+        self._memory = None
 
     def on_evaluate_end(self) -> None:
-        self._past = None
+        self._memory = None
 
     def on_close(self) -> None:
-        restore, self._restore, self._past = self._restore, None, None
+        restore, self._restore, self._memory = self._restore, None, None
         if restore is not None:
             restore()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"past": self._past} if self._alone and self._past is not None else {}
+        return {"past": self._memory} if self._single_process and self._memory is not None else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._past = state.get("past")
+        self._memory = state.get("past")
+
+
+CarryPast = RecurrentMemory
+"""The former name of the class."""

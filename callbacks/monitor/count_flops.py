@@ -14,7 +14,11 @@ from ...events.stages import Stage
 
 @dataclass
 class CountFlops(Callback):
-    """Adds what `trainer.floating_point_ops` says of each batch to `state.total_flos`."""
+    """Adds the operations of each batch, from `trainer.floating_point_ops`, to `state.total_flos`.
+
+    Every trainer has one. It costs nothing for a model that cannot count its operations: the count ends at the first
+    batch of zero operations. Override `Trainer.floating_point_ops` for a model of your own.
+    """
 
     stage = Stage.MEASURE
 
@@ -28,10 +32,10 @@ class CountFlops(Callback):
         def count(batch: Any) -> None:
             operations = run.services.floating_point_ops(batch)
             run.state.total_flos += float(operations)
-            if not operations:  # the model cannot say, and need not be asked again
+            if not operations:  # the model cannot count them
                 self.on_close()
 
-        # Only now, so that it can be left again.
+        # A subscribed function, because it can unsubscribe itself.
         self._counting = run.bus.on("on_batch", count, stage=Stage.MEASURE, id="CountFlops.count")
 
     def on_close(self) -> None:

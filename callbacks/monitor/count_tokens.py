@@ -1,4 +1,4 @@
-"""Count the input tokens that the model has seen."""
+"""Count the input tokens of a run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ logger = logging.getLogger(__name__)
 
 
 def tokens_in(batch: Any, tokens: torch.Tensor, pad: int | None) -> torch.Tensor:
-    """Count the tokens of a batch that are no padding.
+    """Return the number of tokens in a batch without padding, as a tensor without dimensions.
 
     Args:
-        batch: its `attention_mask`, where it has one, decides.
+        batch: the batch. If it has an `attention_mask`, its sum is the result.
         tokens: the main input, of shape (batch, length).
-        pad: the token that stands for padding; None counts all.
+        pad: the id of the padding token. None counts all tokens.
     """
     if isinstance(batch, Mapping) and "attention_mask" in batch:
         return batch["attention_mask"].sum()  # type: ignore[no-any-return]
@@ -35,19 +35,27 @@ def tokens_in(batch: Any, tokens: torch.Tensor, pad: int | None) -> torch.Tensor
 
 @dataclass
 class CountTokens(Callback):
-    """Counts input tokens of all processes in `state.num_input_tokens_seen`, and adds count and speed to the logs."""
+    """Counts the input tokens of all ranks in `state.num_input_tokens_seen`, and logs their number and speed.
+
+    `include_num_input_tokens_seen=True` builds it; `CountTokens("non_padding")` lists it. It adds
+    `num_input_tokens_seen`, `train_runtime` in seconds and `train_tokens_per_second` to the logs of the training. With
+    several ranks it costs one reduction per batch.
+
+    Raises:
+        ArgumentError: for another value of `which`.
+    """
 
     stage = Stage.MEASURE
     arguments = ("include_num_input_tokens_seen",)
 
     which: Literal["all", "non_padding"] = "all"
-    """Whether padding counts. What is padding, the `attention_mask` says, or else the tokenizer's `pad_token_id`."""
+    """`all` counts padding, `non_padding` does not. The `attention_mask`, or else `pad_token_id`, marks the padding."""
     _began: tuple[float, int] = field(default=(0.0, 0), init=False, repr=False, compare=False)
     _warned: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.which not in ("all", "non_padding"):
-            raise ArgumentError(f"CountTokens({self.which!r}): it is 'all' or 'non_padding'.")
+            raise ArgumentError(f"CountTokens({self.which!r}): the value is unknown. Set 'all' or 'non_padding'.")
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> CountTokens | None:
@@ -59,14 +67,16 @@ class CountTokens(Callback):
     def on_batch(self, run: Run) -> None:
         tokens = main_input(run.model, run.batch)
         if not isinstance(tokens, torch.Tensor):
-            self._warn(f"{type(run.model).__name__}.main_input_name names nothing in the batch; no tokens are counted")
+            self._warn(
+                f"{type(run.model).__name__}.main_input_name names no tensor in the batch, so no tokens are counted"
+            )
             return
         count = torch.tensor(tokens.numel())
         if self.which == "non_padding":
             pad = getattr(run.processing_class, "pad_token_id", None)
             count = tokens_in(run.batch, tokens, pad)
             if pad is None and not (isinstance(run.batch, Mapping) and "attention_mask" in run.batch):
-                self._warn("nothing says which tokens are padding, so all of them are counted")
+                self._warn("neither an attention_mask nor a pad_token_id marks the padding, so all tokens are counted")
         run.state.num_input_tokens_seen += int(run.ranks.sum(count.to(run.device)))
 
     def on_log(self, run: Run, logs: dict[str, Any]) -> None:

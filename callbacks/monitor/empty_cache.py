@@ -1,4 +1,4 @@
-"""Give unused GPU memory back now and then."""
+"""Return unused GPU memory at intervals."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from ...events.triggers import Moment, Trigger, every
 
 @dataclass
 class EmptyCache(Callback):
-    """Returns cached memory that no tensor uses to the GPU, against fragmentation; it makes training slower."""
+    """Calls `torch.cuda.empty_cache()` when its trigger is due, to reduce fragmentation of GPU memory.
+
+    It slows training down. Use it if training runs out of memory after many steps with batches of varying size:
+    `EmptyCache(every(50))`. `torch_empty_cache_steps` in the arguments builds it. Without a GPU it does nothing.
+    """
 
     stage = Stage.RELEASE
     arguments = ("torch_empty_cache_steps",)
 
     trigger: Trigger = field(default_factory=lambda: every(100))
-    """When, at the end of steps."""
+    """When to empty the cache, at the end of a step. Default: every 100 steps."""
     _last: Moment | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
@@ -35,4 +39,4 @@ class EmptyCache(Callback):
         now = run.moment("step")
         if self.trigger.due(now, self._last):
             self._last = now
-            torch.cuda.empty_cache()  # which does nothing where there is no GPU
+            torch.cuda.empty_cache()  # does nothing without a GPU

@@ -1,4 +1,4 @@
-"""Measure how much memory training, evaluation and prediction take."""
+"""Measure the memory that training, evaluation and prediction use."""
 
 from __future__ import annotations
 
@@ -15,22 +15,29 @@ from ...events.callback import Callback
 from ...events.stages import Stage, order
 
 PLACES = ("cpu", "gpu")
+"""The parts of the metrics' names for host memory and GPU memory."""
 
 
 @dataclass
 class MemoryMetrics(Callback):
-    """Adds bytes of memory to the metrics: `<stage>_mem_cpu_alloc_delta`, `_peaked_delta`, and `_gpu_` ones on a GPU.
+    """Adds memory in bytes to the metrics of training, evaluation and prediction.
 
-    The first says by how much the process grew, the second how far above that it was on the way. Memory of the host is
-    its resident set, as the system counts it. The first metrics of a trainer also say how much building it took:
-    `init_mem_...`, and `before_init_mem_cpu`, the memory in use before.
+    `skip_memory_metrics=False` builds it, or list `MemoryMetrics()`. The metrics are:
+
+    - `<stage>_mem_cpu_alloc_delta`: the growth of the process, as its resident set;
+    - `<stage>_mem_cpu_peaked_delta`: the peak above the final value;
+    - the same with `gpu`, if there is a GPU: the memory that PyTorch allocated;
+    - `init_mem_...` and `before_init_mem_cpu`, in the first metrics of a trainer: the memory for building it, and the
+      memory in use before.
+
+    Each measurement runs the garbage collector.
     """
 
     stage = Stage.MEASURE
     arguments = ("skip_memory_metrics",)
 
     _began: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _of_building: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _init_metrics: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._begin()
@@ -41,30 +48,30 @@ class MemoryMetrics(Callback):
 
     def on_init_end(self) -> None:
         before = {f"before_init_mem_{place}": self._began[place] for place in PLACES if place in self._began}
-        self._of_building = {**self._measured("init"), **before}
+        self._init_metrics = {**self._measured("init"), **before}
 
     def on_setup(self) -> None:
         self._begin()
 
     @order(Stage.PREPARE)
     def on_train_end(self, run: Run) -> None:
-        run.summary().update(self._reported("train"))
+        run.summary().update(self._with_init("train"))
 
     def on_evaluate(self, run: Run) -> None:
         if run.mode == "evaluate":
-            run.metrics.update(self._reported("eval"))
+            run.metrics.update(self._with_init("eval"))
 
     def on_predict(self, run: Run) -> None:
-        run.metrics.update(self._reported("test"))
+        run.metrics.update(self._with_init("test"))
 
     def _begin(self) -> None:
         gc.collect()
         forget_peak()
         self._began = memory_now()
 
-    def _reported(self, stage: str) -> dict[str, int]:
-        building, self._of_building = self._of_building, {}
-        return {**building, **self._measured(stage)}
+    def _with_init(self, stage: str) -> dict[str, int]:
+        init, self._init_metrics = self._init_metrics, {}
+        return {**init, **self._measured(stage)}
 
     def _measured(self, stage: str) -> dict[str, int]:
         gc.collect()
@@ -77,35 +84,35 @@ class MemoryMetrics(Callback):
 
 
 def memory_now() -> dict[str, int]:
-    """Return the bytes in use now and at most since `forget_peak`: of the host, and of the GPU where there is one."""
-    used = _of_host()
+    """Return the bytes in use now, and at most since `forget_peak`, for the host and for the GPU if there is one."""
+    used = _host_memory()
     if torch.cuda.is_available():
         used |= {"gpu": torch.cuda.memory_allocated(), "gpu_peak": torch.cuda.max_memory_allocated()}
     return used
 
 
 def forget_peak() -> None:
-    """Count peaks from now on, where the system lets a process do so (Linux does); else they are those of its life."""
+    """Reset the peaks. Where the system cannot reset the host's peak (Linux can), it counts from the process start."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     with suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as peaks:
         peaks.write("5")
 
 
-def _of_host() -> dict[str, int]:
+def _host_memory() -> dict[str, int]:
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
             lines = dict(line.split(":", 1) for line in status)
         now = _bytes(lines["VmRSS"])
         return {"cpu": now, "cpu_peak": _bytes(lines["VmHWM"]) if "VmHWM" in lines else now}
     except OSError:
-        return _of_unix()
+        return _host_peak()
 
 
-def _of_unix() -> dict[str, int]:
+def _host_peak() -> dict[str, int]:
     try:
         import resource
-    except ModuleNotFoundError:  # Windows has none
+    except ModuleNotFoundError:  # Windows
         return {}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return {"cpu": peak, "cpu_peak": peak}

@@ -1,4 +1,4 @@
-"""Show how far the run is: bars on a terminal, plain lines otherwise."""
+"""Show the progress of a run: progress bars on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -21,15 +21,19 @@ from ...events.state import TrainerState
 
 @dataclass
 class Progress(Callback):
-    """Shows steps, evaluations and logged values on the first process."""
+    """Shows steps, evaluations and logged values on rank 0.
+
+    Every trainer has one. `disable_tqdm=True`, or `Progress(bar=False)` in the list, prints lines instead of bars. At
+    the end it prints why training stopped.
+    """
 
     stage = Stage.REPORT
     arguments = ("disable_tqdm",)
 
     bar: bool | None = None
-    """Draw bars; by default where the error output is a terminal, which is where bars are drawn."""
+    """Draw progress bars. Default: only if stderr is a terminal."""
     _bars: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _moving: Handle | None = field(default=None, init=False, repr=False, compare=False)
+    _bar_handle: Handle | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Progress:
@@ -43,8 +47,8 @@ class Progress(Callback):
     def on_train_begin(self, run: Run, state: TrainerState) -> None:
         if state.is_world_process_zero and self.draws:
             bar = self._bars["train"] = tqdm(total=state.max_steps, initial=state.global_step, dynamic_ncols=True)
-            # Only now, so that where no bar is drawn no step pays for it.
-            self._moving = run.bus.on("on_step_end", lambda: bar.update(1), stage=Stage.REPORT, id="Progress.bar")
+            # Subscribed here, so that without a bar no step calls a handler.
+            self._bar_handle = run.bus.on("on_step_end", lambda: bar.update(1), stage=Stage.REPORT, id="Progress.bar")
 
     def on_prediction_step(self, run: Run, state: TrainerState, eval_dataloader: Any) -> None:
         if not state.is_world_process_zero or not self.draws:
@@ -77,9 +81,9 @@ class Progress(Callback):
     def on_close(self) -> None:
         for name in list(self._bars):
             self._close(name)
-        moving, self._moving = self._moving, None
-        if moving is not None:
-            moving()
+        handle, self._bar_handle = self._bar_handle, None
+        if handle is not None:
+            handle()
 
     def _close(self, name: str) -> None:
         bar = self._bars.pop(name, None)
@@ -88,7 +92,7 @@ class Progress(Callback):
 
 
 def in_one_line(logs: Mapping[str, Any], state: TrainerState) -> str:
-    """Return logged values as one line: where the run is, then each value with at most four digits."""
+    """Return logged values as one line: the step and epoch, then each value with up to four digits."""
     values = [
         f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
         for key, value in logs.items()

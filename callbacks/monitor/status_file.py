@@ -1,4 +1,4 @@
-"""Say in a file how the run is doing, and how it ended, for whoever started it."""
+"""Write the status of a run, and how it ended, to a JSON file for the launcher."""
 
 from __future__ import annotations
 
@@ -20,17 +20,24 @@ from ...events.stages import Stage, order
 from ..stopping.stop_on_signal import Stopped
 
 NAME = "run_status.json"
-"""The file, in the output folder."""
+"""The default name of the file in the output folder."""
 
 
 @dataclass
 class StatusFile(Callback):
-    """Writes `run_status.json`: whether the run goes on or how it ended, why, and what it can be resumed from.
+    """Writes `run_status.json` to the output folder: the status of the run, the reason, and the checkpoint to resume.
 
-    A launcher may hide that: torchrun ends with code 1 whatever its processes end with. The file says `running`,
-    `done`, `stopped` (before its planned end, by a callback), `preempted` (by a signal) or `failed`, with the exit code
-    of the process. The first process writes it, and of a failure every one that lives to tell: one that only reports
-    what became of another leaves alone what that one wrote.
+    Use it if a launcher hides the exit code: torchrun exits with code 1 whatever the exit codes of its processes. With
+    several ranks the arguments build it; in a single process list `StatusFile()`. The status is one of:
+
+    - `running`;
+    - `done`: all planned steps are done;
+    - `stopped`: a callback stopped the run early;
+    - `preempted`: a signal stopped the run;
+    - `failed`: an error ended the run.
+
+    Rank 0 writes the file. After an error the failing rank writes it too. A rank that only reports the failure of
+    another rank does not overwrite the error of that rank.
     """
 
     on_error = "warn"
@@ -67,21 +74,21 @@ class StatusFile(Callback):
             status, reason = "failed", error_line(exception)
             if isinstance(exception, Stopped):
                 status, reason = "preempted", preempted_by(exception.reason, run.control.why("training_stop"))
-            if not isinstance(exception, RankFailure) or not self._told_by_another(run):
+            if not isinstance(exception, RankFailure) or not self._written_by_another_rank(run):
                 self._end(run, status, reason, exit_code(exception))
 
     @order(Stage.PREPARE)
     def on_close(self, run: Run) -> None:
         if self._ended is not None:
-            self._write(run, *self._ended)  # by now a checkpoint is there that a thread was writing
+            self._write(run, *self._ended)  # the background writer has finished its checkpoint by now
         self._ended, self._since = None, time.time()
 
-    def _told_by_another(self, run: Run) -> bool:
-        """Say whether another process of this session wrote of an error of its own."""
+    def _written_by_another_rank(self, run: Run) -> bool:
+        """Return whether another rank of this session wrote its own error to the file."""
         try:
-            there = json.loads((Path(run.args.output_dir) / self.name).read_text(encoding="utf-8"))
-            at_first_hand = there["status"] == "failed" and not there["reason"].startswith(RankFailure.__name__)
-            return bool(at_first_hand and there["time"] >= self._since)
+            written = json.loads((Path(run.args.output_dir) / self.name).read_text(encoding="utf-8"))
+            own_error = written["status"] == "failed" and not written["reason"].startswith(RankFailure.__name__)
+            return bool(own_error and written["time"] >= self._since)
         except (OSError, ValueError, KeyError):
             return False
 
@@ -111,13 +118,13 @@ class StatusFile(Callback):
 
 
 def preempted_by(signal: str, stopped: str) -> str:
-    """Say what ended a run: a signal, and beside it what the control says, where that does not name the signal."""
+    """Return the reason of a preempted run: the signal, and the reason of the control if it names another one."""
     name = signal.partition(",")[0]
     return stopped if name in stopped else "; ".join(filter(None, (signal, stopped)))
 
 
 def replace(path: Path, values: dict[str, Any]) -> None:
-    """Write values as JSON into a file, which holds at each moment either these or what it held before."""
+    """Write values to a JSON file atomically: a reader sees either the old or the new content."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
@@ -127,7 +134,7 @@ def replace(path: Path, values: dict[str, Any]) -> None:
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the code with which Python ends a program whose error nobody catches."""
+    """Return the exit code of a Python program that does not catch the error."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return 130 if isinstance(error, KeyboardInterrupt) else 1

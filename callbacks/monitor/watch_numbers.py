@@ -1,4 +1,4 @@
-"""Find the layer where numbers stop being finite."""
+"""Find the first layer whose weights or output are not finite."""
 
 from __future__ import annotations
 
@@ -20,23 +20,29 @@ from ...events.stages import Stage
 
 @dataclass
 class WatchNumbers(Callback):
-    """Looks at each layer's weights and output, and raises at the first that is not finite, with what came before it.
+    """Checks the weights and the output of each layer, and raises at the first value that is not finite.
 
-    It looks at every number of every layer, so the run is several times slower: to find an error, not to run with.
-    Where the layer's input that the error lists is not finite either, it broke in the module around the layer.
+    Use it to debug a run whose loss is NaN: `debug="underflow_overflow"` in the arguments, or `WatchNumbers()` in the
+    list. It reads every number of every layer, so the run is several times slower. The error lists the last weights,
+    inputs and outputs before the failure. If the input of the failing layer is not finite, the cause is in the module
+    that calls the layer.
+
+    Raises:
+        ArgumentError: if `shown` is below 1.
+        NonFiniteError: at the first value that is not finite.
     """
 
     stage = Stage.PREPARE
     arguments = ("debug",)
 
     shown: int = 20
-    """How many weights, inputs and outputs the error lists, each with its smallest and largest magnitude."""
+    """The number of weights, inputs and outputs in the error, each with its smallest and largest magnitude."""
     _seen: deque[str] = field(default_factory=deque, init=False, repr=False, compare=False)
     _hooks: list[RemovableHandle] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.shown < 1:
-            raise ArgumentError(f"WatchNumbers(shown={self.shown}): show at least 1.")
+            raise ArgumentError(f"WatchNumbers(shown={self.shown}): set a number of 1 or more.")
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> WatchNumbers | None:
@@ -50,7 +56,7 @@ class WatchNumbers(Callback):
 
     def _watch(self, name: str, run: Run) -> Any:
         def look(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            for given in tensors_in((args, kwargs)):  # a mask may well be infinite
+            for given in tensors_in((args, kwargs)):  # inputs may be infinite, such as masks
                 self._seen.append(f"{_range_of(given)}  {name} input")
             weights = [(f"{name}.{key}", weight) for key, weight in module.named_parameters(recurse=False)]
             for what, tensor in [*weights, *((f"{name} output", made) for made in tensors_in(output))]:
@@ -58,8 +64,8 @@ class WatchNumbers(Callback):
                 if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                     listed = "\n".join(self._seen)
                     raise NonFiniteError(
-                        f"{what} is not finite after step {run.state.global_step}. Smallest and largest magnitudes up "
-                        f"to it:\n{listed}"
+                        f"{what} is not finite after step {run.state.global_step}. Smallest and largest magnitudes "
+                        f"before it:\n{listed}"
                     )
 
         return look
@@ -72,7 +78,7 @@ class WatchNumbers(Callback):
 
 
 def tensors_in(data: Any) -> list[torch.Tensor]:
-    """Return the tensors of nested data."""
+    """Return all tensors in nested data."""
     found: list[torch.Tensor] = []
     map_tensors(found.append, data)
     return found

@@ -1,1 +1,1 @@
-"""Optimizer and learning-rate schedule."""
+"""Callbacks for the optimizer and the learning-rate schedule."""

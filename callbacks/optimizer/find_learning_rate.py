@@ -1,4 +1,4 @@
-"""Find a learning rate: a short run whose rate climbs from tiny to huge, and what its losses say.
+"""Learning-rate range test: a short run with a growing learning rate, and the rate that its losses suggest.
 
 Smith, "Cyclical learning rates for training neural networks", arXiv:1506.01186, section 3.3.
 """
@@ -19,10 +19,14 @@ from ...events.stages import Stage, order
 
 
 def steepest(rates: list[float], losses: list[float]) -> float:
-    """Return the rate at which the loss falls most steeply over the logarithm of the rate, before its minimum.
+    """Return the rate with the steepest fall of the loss over the logarithm of the rate, before the minimum loss.
+
+    Args:
+        rates: the rate of each step.
+        losses: the loss of each step.
 
     Raises:
-        NonFiniteError: if there are fewer than 2 slopes to choose from.
+        NonFiniteError: if the losses give fewer than 2 slopes.
     """
     lowest = min(range(len(losses)), key=lambda index: losses[index], default=0)
     slopes = {
@@ -31,33 +35,44 @@ def steepest(rates: list[float], losses: list[float]) -> float:
     }
     if len(slopes) < 2:
         raise NonFiniteError(
-            f"The losses of {len(losses)} steps tell no learning rate: begin lower (`start`), or take more `steps`."
+            f"The losses of {len(losses)} steps suggest no learning rate. Set a lower `start` or more `steps`."
         )
     return rates[min(slopes, key=lambda index: slopes[index])]
 
 
 @dataclass
 class FindLearningRate(Callback):
-    """Makes a training a search for its learning rate: the rate climbs, and at the end the weights are as they were.
+    """Turns a training into a learning-rate range test: the rate grows exponentially from `start` to `end`.
 
-    Add it to the trainer as it is, call `train()`, and read `suggestion`; then take it out. Nothing is evaluated or
-    saved on the way.
+    Add it to the trainer, call `train()`, read `suggestion`, and remove it:
+
+        finder = FindLearningRate()
+        trainer.add_callback(finder)
+        trainer.train()
+        trainer.remove_callback(finder)
+        print(finder.suggestion)
+
+    It blocks evaluations and checkpoints, and restores the weights at the end.
+
+    Raises:
+        ArgumentError: for fields outside of their ranges.
+        NonFiniteError: by `suggestion`, if the losses suggest no rate.
     """
 
     start: float = 1e-7
-    """The rate of the first step."""
+    """The learning rate of the first step."""
     end: float = 10.0
-    """The rate of the last step."""
+    """The learning rate of the last step."""
     steps: int = 100
-    """Optimizer steps to take, at most; the run may be shorter, and is no longer."""
+    """The greatest number of optimizer steps. A run that is shorter ends earlier."""
     smoothing: float = 0.95
-    """How much of the running mean of the losses is kept at each step, in [0, 1)."""
+    """The weight of the old running mean of the losses at each step, in [0, 1)."""
     diverged: float = 4.0
-    """Stop when the smoothed loss is this many times the least so far."""
+    """Stop when the smoothed loss exceeds its minimum by this factor."""
     rates: list[float] = field(default_factory=list, init=False)
-    """The rate of each step."""
+    """The learning rate of each step so far."""
     losses: list[float] = field(default_factory=list, init=False)
-    """The smoothed training loss of each step."""
+    """The smoothed training loss of each step so far."""
     _mean: float = field(default=0.0, init=False, repr=False, compare=False)
     _window: LossWindow | None = field(default=None, init=False, repr=False, compare=False)
     _weights: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -65,15 +80,15 @@ class FindLearningRate(Callback):
     def __post_init__(self) -> None:
         if not (0 < self.start < self.end and self.steps >= 4 and 0 <= self.smoothing < 1 and self.diverged > 1):
             raise ArgumentError(
-                f"{self!r}: it takes 0 < start < end, at least 4 steps, 0 <= smoothing < 1 and diverged > 1."
+                f"{self!r} is not valid. Set 0 < start < end, steps >= 4, 0 <= smoothing < 1 and diverged > 1."
             )
 
     @property
     def suggestion(self) -> float:
-        """The rate at which the loss falls most steeply.
+        """The learning rate with the steepest fall of the loss.
 
         Raises:
-            NonFiniteError: if the losses do not tell.
+            NonFiniteError: if the losses suggest no rate.
         """
         return steepest(self.rates, self.losses)
 
@@ -92,23 +107,23 @@ class FindLearningRate(Callback):
     @order(Stage.MEASURE)
     def on_step_end(self, run: Run, control: TrainerControl) -> None:
         for work in ("evaluate", "save"):
-            control.veto(work, "the run searches for a learning rate")
+            control.veto(work, "the run is a learning-rate range test")
         assert self._window is not None
         loss = self._window.read(run.state.global_step)
         if not math.isfinite(loss):
             self.rates.pop()
-            control.request("training_stop", "the loss is not finite any more")
+            control.request("training_stop", "the loss is not finite")
             return
         self._mean = self.smoothing * self._mean + (1 - self.smoothing) * loss
         self.losses.append(self._mean / (1 - self.smoothing ** len(self.rates)))
         if self.losses[-1] > self.diverged * min(self.losses):
             control.request("training_stop", f"the loss diverges at a learning rate of {self.rates[-1]:.3g}")
         elif len(self.rates) == self.steps:
-            control.request("training_stop", f"all {self.steps} rates are tried")
+            control.request("training_stop", f"all {self.steps} learning rates are tested")
 
     def on_epoch_end(self, control: TrainerControl) -> None:
         for work in ("evaluate", "save"):
-            control.veto(work, "the run searches for a learning rate")
+            control.veto(work, "the run is a learning-rate range test")
 
     @order(Stage.RELEASE)
     def on_train_end(self, run: Run) -> None:

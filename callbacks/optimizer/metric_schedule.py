@@ -1,4 +1,4 @@
-"""Move a learning-rate schedule that follows a metric, after each evaluation."""
+"""Step a learning-rate schedule that reads a metric, after each evaluation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,19 @@ from ..base.metric_names import full_name, value_of
 
 @dataclass
 class MetricSchedule(Callback):
-    """Steps `reduce_lr_on_plateau`, `greedy` and the like with the metric they follow."""
+    """Steps schedules that read a metric, such as `reduce_lr_on_plateau` and `greedy`, after each evaluation.
+
+    `lr_scheduler_type="reduce_lr_on_plateau"` builds it. List it for a schedule of your own that needs a metric:
+    `MetricSchedule("f1")`. With another schedule it does nothing. An evaluation before the first step is ignored.
+
+    Raises:
+        ArgumentError: if no evaluation measures the metric.
+    """
 
     stage = Stage.MEASURE
 
     metric: str = "eval_loss"
-    """The metric; the `eval_` may be left out."""
+    """The metric. The prefix `eval_` is optional."""
 
     def __post_init__(self) -> None:
         self.metric = full_name(self.metric)
@@ -30,7 +37,7 @@ class MetricSchedule(Callback):
         return cls(args.metric_for_best_model or "loss") if args.lr_scheduler_type in METRIC_SCHEDULES else None
 
     def on_evaluate_end(self, run: Run, lr_scheduler: Any, metrics: dict[str, Any]) -> None:
-        # An evaluation before the first step measures no training, so it moves nothing.
+        # An evaluation before the first step measures no training.
         if run.mode == "train" and run.state.global_step > 0 and needs_metric(lr_scheduler):
             value = value_of(self.metric, metrics, run, "MetricSchedule")
             if value is not None:

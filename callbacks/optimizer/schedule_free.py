@@ -1,4 +1,4 @@
-"""Optimizers that train other weights than they evaluate, such as those of the package schedulefree."""
+"""Optimizers with separate weights for training and evaluation, such as those of the package schedulefree."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ...events.stages import Stage
 
 
 def has_two_modes(optimizer: Any) -> bool:
-    """Say whether an optimizer, or a class of such, has the methods `train` and `eval`."""
+    """Return whether an optimizer, or a class of optimizers, has the methods `train` and `eval`."""
     return callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None))
 
 
 @dataclass
 class ScheduleFree(Callback):
-    """Switches the optimizer to `train()` for steps, and to `eval()` for evaluations, checkpoints and the end.
+    """Calls the optimizer's `train()` for steps, and its `eval()` for evaluations, checkpoints and the end of training.
 
-    The weights that are evaluated and saved, and those a training ends with, are the average that the optimizer keeps
-    (Defazio et al., arXiv:2405.15682). An optimizer without these methods is left alone.
+    Such an optimizer keeps an average of the weights (Defazio et al., arXiv:2405.15682). The run evaluates and saves
+    the average, and the model has it after training. With another optimizer the callback does nothing.
 
-    It is there by itself for `optim="schedule_free_*"` and for an optimizer with these methods that is given to the
-    trainer; list it if the optimizer comes from a `create_optimizer` of your own.
+    The trainer adds it for `optim="schedule_free_*"`, and if you pass such an optimizer to the trainer. List
+    `ScheduleFree()` if your own `create_optimizer` returns one.
     """
 
     stage = Stage.PREPARE
@@ -36,13 +36,13 @@ class ScheduleFree(Callback):
 
     @classmethod
     def for_optimizers(cls, args: TrainingArguments, *optimizers: Any) -> ScheduleFree | None:
-        """Build it if one of these optimizers or classes has two modes, and the arguments do not build it already."""
+        """Build it if one of the optimizers or classes has two modes and the arguments do not build it already."""
         needed = any(has_two_modes(optimizer) for optimizer in optimizers)
         return cls() if needed and cls.from_arguments(args) is None else None
 
     def on_setup(self, run: Run) -> None:
         if run.mode != "train":
-            _switch(run.optimizer, "eval")  # a training that failed may have left it in the other mode
+            _switch(run.optimizer, "eval")  # a failed training may have left it in training mode
 
     def on_step_begin(self, optimizer: Any) -> None:
         _switch(optimizer, "train")
@@ -51,11 +51,11 @@ class ScheduleFree(Callback):
         _switch(optimizer, "eval")
 
     def on_save_begin(self, optimizer: Any) -> None:
-        # Switching back and forth rounds the weights. It is the weights so rounded that a resumed run begins with.
+        # The switch rounds the weights. A resumed run starts with the rounded weights, so this run continues with them.
         _switch(optimizer, "eval")
 
     def on_train_end(self, optimizer: Any) -> None:
-        _switch(optimizer, "eval")  # before KeepBest, which may load the best weights over these
+        _switch(optimizer, "eval")  # in PREPARE, before KeepBest loads the best weights
 
 
 def _switch(optimizer: Any, mode: str) -> None:

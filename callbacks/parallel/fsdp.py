@@ -16,11 +16,12 @@ from torch.utils.checkpoint import checkpoint
 from ...engine.arguments import TrainingArguments
 from ...engine.distributed.strategies import Strategy
 from ...engine.run import Run
+from ...events.capabilities import Capability
 from ...events.errors import ArgumentError, ModelError
 from ...events.stages import Stage, order
 from ..model.blocks import blocks_of
 from ..model.forwards import replace_forward
-from ..precision.exact_fused_update import round_as_wholes
+from ..precision.exact_fused_update import exact_fused_update
 from ..precision.half_evaluation import HalfEvaluation
 from ..precision.mixed_precision import DTYPES
 from .ddp import send_buffers
@@ -43,6 +44,7 @@ class FSDP(ShardedModel):
     """
 
     arguments = ("fsdp", "fsdp_config", "sharded_ddp", "sharding", "sharding_degree")
+    capabilities = ShardedModel.capabilities | {Capability.FSDP}
 
     degree: int | None = None
     """The number of ranks that share one copy of the weights, such as those of one machine; None for all ranks."""
@@ -163,7 +165,7 @@ class FSDP(ShardedModel):
     @order(Stage.PREPARE)
     def on_train_begin(self, run: Run, model: nn.Module) -> None:
         if self._is_exact(run):
-            self._undo.append(round_as_wholes(run.optimizer))
+            self._undo.append(exact_fused_update(run.optimizer))
         if not any(run.ranks.gather_objects(self._was_empty)):
             return
         self._was_empty = False

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import nn
 
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.capabilities import Capability
 from ...events.errors import ArgumentError
 from ...events.stages import Stage, order
 from ..model.blocks import Kinds
@@ -24,7 +24,7 @@ class ShardedModel(Callback):
 
     stage = Stage.PREPARE
     instead_of = (DDP,)
-    places_model: ClassVar[bool] = True
+    capabilities = frozenset({Capability.PLACES_MODEL, Capability.SHARDS_MODEL})
 
     wrap: Kinds | int | None = None
     """The modules that are gathered as one unit: classes, class names, or a minimum number of weights. None takes the

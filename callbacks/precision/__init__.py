@@ -1,1 +1,1 @@
-"""Numeric precision: mixed precision, half-precision weights, TF32."""
+"""Callbacks for numeric precision: mixed precision, half-precision weights and evaluation, TF32."""

@@ -1,8 +1,9 @@
-"""Fused updates of split weights, rounded as those of whole ones.
+"""Fused optimizer updates of sharded weights with the same rounding as for full weights.
 
-On the CPU a fused optimizer computes as many numbers at once as a register holds, and those that are left at the end of
-a tensor one by one, by a formula that rounds otherwise. The parts of a split tensor end elsewhere than the whole. Those
-that do not end where a register does are updated once more, in their place in a tensor of the whole size.
+On the CPU a fused optimizer computes as many numbers at once as a vector register holds. It computes the remaining
+numbers at the end of a tensor one by one, with another rounding. The shards of a tensor end at other places than the
+full tensor. A shard that does not end at a register boundary is therefore updated again, at its place in a tensor of
+the full size.
 """
 
 from __future__ import annotations
@@ -21,16 +22,23 @@ from ..parallel.sharded_optimizer import options_of
 from ..parallel.split_weights import local_part
 
 REGISTERS = 64
-"""Numbers that fill registers of any width, in any type."""
+"""A number of elements that fills whole registers, for every register width and dtype."""
 
 
-def round_as_wholes(optimizer: Optimizer) -> Callable[[], None]:
-    """Have an optimizer of split weights update them to the bits of whole ones, and return what ends that."""
-    cuts: list[_Cut] = []
+def exact_fused_update(optimizer: Optimizer) -> Callable[[], None]:
+    """Make a fused optimizer update sharded weights to the same bits as full weights.
+
+    Args:
+        optimizer: an optimizer of sharded weights. Groups that are not fused stay as they are.
+
+    Returns:
+        A function that removes the hooks from the optimizer.
+    """
+    shards: list[_Shard] = []
 
     def remember(optimizer: Optimizer, *_: Any) -> None:
-        cuts[:] = [
-            _Cut(weight, group, local_part(weight).clone(), {k: _copy(v) for k, v in optimizer.state[weight].items()})
+        shards[:] = [
+            _Shard(weight, group, local_part(weight).clone(), {k: _copy(v) for k, v in optimizer.state[weight].items()})
             for group in optimizer.param_groups
             if group.get("fused")
             for weight in group["params"]
@@ -38,9 +46,9 @@ def round_as_wholes(optimizer: Optimizer) -> Callable[[], None]:
         ]
 
     def update_again(optimizer: Optimizer, *_: Any) -> None:
-        for cut in cuts:
-            cut.update(optimizer)
-        cuts.clear()
+        for shard in shards:
+            shard.update(optimizer)
+        shards.clear()
 
     hooks = optimizer.register_step_pre_hook(remember), optimizer.register_step_post_hook(update_again)
 
@@ -52,7 +60,7 @@ def round_as_wholes(optimizer: Optimizer) -> Callable[[], None]:
 
 
 def _ends_within_registers(part: Region, whole: torch.Size) -> bool:
-    """Say whether a part, cut off along the first dimension, begins or ends where the whole would fill registers."""
+    """Return whether a shard along the first dimension starts or ends inside a register of the full tensor."""
     begins, size = part.begin[0] * prod(whole[1:]), prod(part.shape)
     ends = begins + size
     return 0 < size < whole.numel() and not (
@@ -65,8 +73,8 @@ def _copy(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Cut:
-    """A weight before its update, and what the optimizer knew of it."""
+class _Shard:
+    """A weight and its optimizer state before an update."""
 
     weight: Any
     group: dict[str, Any]

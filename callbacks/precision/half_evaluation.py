@@ -1,4 +1,4 @@
-"""Evaluate and predict with the weights in half precision."""
+"""Evaluate and predict with weights in half precision."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ...engine.data.batches import map_tensors
 from ...engine.loss.signature import label_names_of
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.capabilities import Capability, Conflict
 from ...events.errors import ArgumentError
 from ...events.stages import Stage
 from ..model.forwards import replace_forward
@@ -22,23 +23,34 @@ from .mixed_precision import DTYPES
 
 @dataclass
 class HalfEvaluation(Callback):
-    """Turns weights and buffers to half precision while the trainer evaluates or predicts outside of training.
+    """Converts weights and buffers to half precision while the trainer evaluates or predicts outside of training.
 
-    The float32 values wait in the host's memory and come back afterwards. Evaluations during a training keep them.
-    Inputs of the model that are float32 are turned to half precision too, labels excepted.
+    `bf16_full_eval=True` or `fp16_full_eval=True` builds it; `HalfEvaluation("fp16")` lists it. It halves the memory
+    of the weights. The float32 values move to host memory and return afterwards. Evaluations during training keep
+    float32. It also converts float32 inputs of the model, except labels. It does not work with sharded weights.
+
+    Raises:
+        ArgumentError: for another dtype, or with a callback that shards the weights.
     """
 
     stage = Stage.PREPARE
     arguments = ("bf16_full_eval", "fp16_full_eval")
+    conflicts_with = (
+        Conflict(
+            Capability.SHARDS_MODEL,
+            "it converts full weights to half precision, and the other shards them. Leave out `bf16_full_eval`, "
+            "`fp16_full_eval` and HalfEvaluation. `fsdp_config={'mixed_precision': 'bf16'}` uses half precision.",
+        ),
+    )
 
     dtype: Literal["bf16", "fp16"] = "bf16"
-    """What they are turned to."""
+    """The half precision: `bf16` or `fp16`."""
     _restore: Callable[[], None] | None = field(default=None, init=False, repr=False, compare=False)
     _full: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            raise ArgumentError(f"HalfEvaluation({self.dtype!r}): it is 'bf16' or 'fp16'.")
+            raise ArgumentError(f"HalfEvaluation({self.dtype!r}): the dtype is unknown. Set 'bf16' or 'fp16'.")
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> HalfEvaluation | None:

@@ -1,4 +1,4 @@
-"""Keep the weights in half precision, with float32 copies for the optimizer."""
+"""Half-precision weights, with float32 master weights for the optimizer."""
 
 from __future__ import annotations
 
@@ -17,16 +17,21 @@ from ...engine.seams import clip_gradients
 from ...events.stages import Stage, order
 from .mixed_precision import DTYPES, MixedPrecision
 
-# Their sums over many numbers need the mantissa of float32.
 KEPT = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
+"""Modules that stay in float32: their sums over many numbers need its mantissa."""
 
 
 @dataclass
 class HalfWeights(MixedPrecision):
-    """Trains with weights and gradients in half precision; the optimizer updates float32 copies (masters) of them.
+    """Trains with weights and gradients in half precision. The optimizer updates float32 copies, the master weights.
 
-    This is level `O2` of apex and PaddleNLP. Normalisation layers stay in float32. Checkpoints hold the halved weights
-    and, for an exact resume, the masters; after the run the model has the masters' values.
+    This is level `O2` of apex and PaddleNLP: `fp16_opt_level="O2"` with `bf16=True` or `fp16=True` builds it, or list
+    `HalfWeights("bf16")`. It saves more memory than `MixedPrecision`, which it replaces. Normalization layers stay in
+    float32. Checkpoints hold the half-precision weights and, for an exact resume, the master weights. After the run
+    the model has the values of the master weights.
+
+    Raises:
+        ArgumentError: for another dtype, or `fp16` without a CUDA device.
     """
 
     arguments = ("bf16", "fp16", "fp16_opt_level", "scale_loss")
@@ -99,7 +104,7 @@ class HalfWeights(MixedPrecision):
 
     @torch.no_grad()
     def on_load(self) -> None:
-        self._follow_weights()
+        self._update_masters()
         for name, _, master in self._masters:
             if name in self._saved:
                 master.copy_(self._saved[name])
@@ -108,15 +113,15 @@ class HalfWeights(MixedPrecision):
     @torch.no_grad()
     def on_close(self) -> None:
         super().on_close()
-        self._follow_weights()  # the best weights may have been loaded, or an average taken their place
+        self._update_masters()  # the best model or an average may have been loaded
         for _, weight, master in self._masters:
             weight.grad, weight.data = None, master.data
         undo, self._undo, self._masters = self._undo, [], []
         for step in undo:
             step()
 
-    def _follow_weights(self) -> None:
-        """Have the masters take over what somebody else put into the weights since they were last made from them."""
+    def _update_masters(self) -> None:
+        """Copy weights that something else changed, such as a loaded checkpoint, to their master weights."""
         for _, weight, master in self._masters:
             if not torch.equal(weight, master.to(weight.dtype)):
                 master.copy_(weight)
@@ -129,7 +134,12 @@ class HalfWeights(MixedPrecision):
 
 
 def exchange(optimizer: Optimizer, replaced: Mapping[torch.Tensor, torch.Tensor]) -> None:
-    """Have an optimizer update other parameters in place of some, with the states that it had for those."""
+    """Replace parameters of an optimizer by others, and move their states along.
+
+    Args:
+        optimizer: the optimizer.
+        replaced: old parameter -> new parameter.
+    """
     for group in optimizer.param_groups:
         group["params"] = [replaced.get(parameter, parameter) for parameter in group["params"]]
     for old, new in replaced.items():
@@ -138,7 +148,7 @@ def exchange(optimizer: Optimizer, replaced: Mapping[torch.Tensor, torch.Tensor]
 
 
 class _MovingScaler(torch.amp.GradScaler):
-    """Scales as torch's does, after the gradients went from the weights to the masters."""
+    """torch's scaler, which first moves the gradients from the weights to the master weights."""
 
     def __init__(self, move: Callable[[], None], device: str, **options: Any) -> None:
         super().__init__(device, **options)

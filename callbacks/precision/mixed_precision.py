@@ -1,4 +1,4 @@
-"""Compute in half precision: bfloat16, or float16 with a loss scaler."""
+"""Mixed precision: autocast to bfloat16, or to float16 with a loss scaler."""
 
 from __future__ import annotations
 
@@ -19,30 +19,38 @@ from ..model.forwards import replace_forward
 M = TypeVar("M", bound="MixedPrecision")
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""The half precisions by name."""
 
 
 def to_float32(outputs: Any) -> Any:
-    """Return a model's outputs in float32 where they are in half precision, as losses and metrics want them."""
+    """Return outputs with half-precision tensors converted to float32, for losses and metrics."""
     halves = (torch.float16, torch.bfloat16)
     return map_tensors(lambda tensor: tensor.float() if tensor.dtype in halves else tensor, outputs)
 
 
 @dataclass
 class MixedPrecision(Callback):
-    """Runs the model's forward under torch.autocast and returns its outputs in float32; the weights stay in float32."""
+    """Runs the model's forward under `torch.autocast` and returns float32 outputs. The weights stay float32.
+
+    `bf16=True` or `fp16=True` builds it, or list `MixedPrecision("bf16")`. It makes training faster and saves
+    activation memory. `fp16` also scales the loss, so that small gradients do not underflow.
+
+    Raises:
+        ArgumentError: for another dtype, or `fp16` without a CUDA device.
+    """
 
     stage = Stage.PREPARE
     arguments = ("bf16", "fp16", "fp16_opt_level", "scale_loss")
 
     dtype: Literal["bf16", "fp16"] = "bf16"
-    """`bf16`, or `fp16`, which needs a CUDA device and scales the loss so that small gradients do not vanish."""
+    """The half precision: `bf16`, or `fp16`, which needs a CUDA device."""
     initial_scale: float = 65536.0
-    """The scale of the loss to begin with, for `fp16`; it adapts by itself."""
+    """The initial scale of the loss for `fp16`. The scaler adapts it."""
     _restore: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            raise ArgumentError(f"{type(self).__name__}({self.dtype!r}): it is 'bf16' or 'fp16'.")
+            raise ArgumentError(f"{type(self).__name__}({self.dtype!r}): the dtype is unknown. Set 'bf16' or 'fp16'.")
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> MixedPrecision | None:
@@ -50,10 +58,10 @@ class MixedPrecision(Callback):
 
     @classmethod
     def of_level(cls: type[M], args: TrainingArguments, level: str) -> M | None:
-        """Build it if the arguments ask for half precision at this level."""
+        """Build it if the arguments set half precision with this `fp16_opt_level`."""
         if not (args.bf16 or args.fp16) or args.fp16_opt_level != level:
             return None
-        if args.way_to_shard == "deepspeed":  # whose own half precision these arguments then ask for
+        if args.way_to_shard == "deepspeed":  # DeepSpeed does the half precision itself
             return None
         return cls("bf16" if args.bf16 else "fp16", 65536.0 if args.scale_loss is None else args.scale_loss)
 
@@ -63,7 +71,7 @@ class MixedPrecision(Callback):
         if self.dtype == "fp16":
             if device != "cuda":
                 raise ArgumentError(
-                    f"fp16 needs a CUDA device, and this run is on {device}: float16 is not computed there. "
+                    f"fp16 needs a CUDA device, and this run is on {device}, which does not compute in float16. "
                     "Use bf16, or no mixed precision."
                 )
             run.seams.fill(type(self).__name__, scaler=self._scaler(device))

@@ -1,4 +1,4 @@
-"""Let float32 products round to TF32 on GPUs that have it."""
+"""Allow TF32 for float32 matrix products on GPUs that have it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,20 @@ from ...events.stages import Stage
 
 @dataclass
 class TF32(Callback):
-    """Sets, for the run, whether float32 matrix products and convolutions may use TF32: 10 bits of mantissa, not 23."""
+    """Sets whether float32 matrix products and convolutions may use TF32, with 10 bits of mantissa instead of 23.
+
+    `tf32=True` in the arguments builds it, or list `TF32()`. It makes float32 training faster on GPUs of the Ampere
+    generation or later. After the run torch's previous settings return.
+
+    Raises:
+        ArgumentError: if it is enabled and the device has no TF32.
+    """
 
     stage = Stage.PREPARE
     arguments = ("tf32",)
 
     enabled: bool = True
-    """Whether they may."""
+    """Whether TF32 is allowed."""
     _before: tuple[bool, bool] | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
@@ -31,8 +38,8 @@ class TF32(Callback):
     def on_setup(self, run: Run) -> None:
         if self.enabled and (run.device.type != "cuda" or torch.cuda.get_device_capability(run.device)[0] < 8):
             raise ArgumentError(
-                f"`tf32` needs a GPU of the Ampere generation or later, and this run is on {_name_of(run.device)}: "
-                "leave it out, or give tf32=False."
+                f"`tf32` needs a GPU of the Ampere generation or later, and this run is on {_name_of(run.device)}. "
+                "Leave it out, or set tf32=False."
             )
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
         self._before = (matmul.allow_tf32, cudnn.allow_tf32)

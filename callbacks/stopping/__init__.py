@@ -1,1 +1,1 @@
-"""Callbacks that end a run: early stopping, limits, signals, NaN guard."""
+"""Callbacks that stop a run: early stopping, limits of steps and time, signals, NaN guard."""

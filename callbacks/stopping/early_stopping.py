@@ -1,4 +1,4 @@
-"""Stop when a metric no longer improves, diverges, or is no number."""
+"""Stop when a metric stops improving, passes a limit, or is not finite."""
 
 from __future__ import annotations
 
@@ -15,33 +15,38 @@ from ..base.metric_names import Mode, full_name, greater_is_better, value_of
 
 @dataclass
 class StopRule:
-    """Decides from one value after the other whether to stop; the decision alone, without a trainer."""
+    """The decision of early stopping, one value at a time. It knows no trainer.
+
+    Example:
+        rule = StopRule("eval_loss", greater=False, patience=2)
+        reason = rule.update(0.7)  # empty: continue
+    """
 
     name: str
-    """The metric, for the reasons."""
+    """The name of the metric, for the reason."""
     greater: bool
-    """Whether greater is better."""
+    """Whether a greater value is better."""
     patience: int
-    """Evaluations without improvement after which to stop."""
+    """The number of evaluations without improvement after which to stop."""
     threshold: float = 0.0
-    """How much better than the best a value must be to count as an improvement."""
+    """The least difference from the best value that counts as an improvement."""
     baseline: float | None = None
-    """What must be beaten from the beginning."""
+    """The first value to beat. None takes the first evaluation."""
     divergence: float | None = None
-    """A value worse than this stops at once."""
+    """A limit: a value worse than this stops at once."""
     finite: bool = True
     """Whether NaN or infinity stops at once."""
     best: float | None = None
     """The best value so far."""
     waited: int = 0
-    """Evaluations since the last improvement."""
+    """The number of evaluations since the last improvement."""
 
     def __post_init__(self) -> None:
         if self.best is None:
             self.best = self.baseline
 
     def update(self, value: float) -> str:
-        """Take one value; return why to stop, or an empty string."""
+        """Take the value of one evaluation. Return the reason to stop, or an empty string."""
         if not math.isfinite(value) and self.finite:
             return f"{self.name} is {value}"
         if self.divergence is not None and self._better(self.divergence, value):
@@ -58,7 +63,7 @@ class StopRule:
 
     def _improves(self, value: float) -> bool:
         if self.best is None:
-            return not math.isnan(value)  # which nothing would ever be better than
+            return not math.isnan(value)  # no later value would be better than NaN
         return self._better(value, self.best) and abs(value - self.best) > self.threshold
 
     def _better(self, value: float, other: float) -> bool:
@@ -67,42 +72,57 @@ class StopRule:
 
 @dataclass
 class EarlyStopping(Callback):
-    """Stops training when a metric has stopped improving. Its best is its own, and survives a resume."""
+    """Stops training when a metric stops improving.
+
+    Use it with evaluations at regular intervals: `EarlyStopping("f1", patience=5, mode="max")`. It keeps its own best
+    value, independent of `KeepBest`, and saves it in checkpoints. A metric that is NaN or infinite stops at once.
+
+    Raises:
+        ArgumentError: for a patience below 1, a negative threshold, an unknown mode, or a metric that no evaluation
+            measures.
+    """
 
     metric: str = "eval_loss"
-    """The metric that is watched; the `eval_` may be left out."""
+    """The metric. The prefix `eval_` is optional."""
     patience: int = 3
-    """Evaluations without improvement after which to stop."""
+    """The number of evaluations without improvement after which training stops."""
     threshold: float = 0.0
-    """How much better than the best a value must be to count as an improvement, in units of the metric."""
+    """The least difference from the best value that counts as an improvement, in units of the metric."""
     mode: Mode | None = None
-    """Whether `min` or `max` is best; by default told by the name."""
+    """Whether `min` or `max` is best. Default: the name decides; losses and error rates are better low."""
     baseline: float | None = None
-    """A value that must be beaten from the beginning."""
+    """The first value to beat. Default: the first evaluation."""
     divergence: float | None = None
-    """A value; one that is worse stops at once."""
+    """A limit of the metric: a value worse than this stops at once. Default: no limit."""
     finite: bool = True
     """Whether NaN or infinity stops at once."""
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     rule: StopRule = field(init=False, repr=False, compare=False)
-    """What has been seen of this run, and the decision."""
+    """The decision, with what it has seen of this run."""
 
     def __post_init__(self) -> None:
         if self.patience < 1:
-            raise ArgumentError(f"EarlyStopping(patience={self.patience}): wait for at least 1 evaluation.")
+            raise ArgumentError(f"EarlyStopping(patience={self.patience}): set a patience of 1 or more evaluations.")
         if self.threshold < 0:
-            raise ArgumentError(f"EarlyStopping(threshold={self.threshold}): a threshold is not negative.")
+            raise ArgumentError(f"EarlyStopping(threshold={self.threshold}): set a threshold of 0 or more.")
         self.metric = full_name(self.metric)
         self.rule = self._rule()
 
     def _rule(self) -> StopRule:
-        limits = (self.patience, self.threshold, self.baseline, self.divergence, self.finite)
-        return StopRule(self.metric, greater_is_better(self.metric, self.mode), *limits)
+        return StopRule(
+            self.metric,
+            greater_is_better(self.metric, self.mode),
+            self.patience,
+            self.threshold,
+            self.baseline,
+            self.divergence,
+            self.finite,
+        )
 
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
-            self.rule = self._rule()  # a new run has seen nothing yet; a resumed one is given its own back
+            self.rule = self._rule()  # a new run; a resumed run restores its own state later
 
     def on_evaluate_end(self, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
         if run.mode != "train":

@@ -1,4 +1,4 @@
-"""Refuse to update the weights with gradients that are no numbers."""
+"""Prevent updates of the weights with gradients that are not finite."""
 
 from __future__ import annotations
 
@@ -16,30 +16,37 @@ from ...events.errors import ArgumentError, NonFiniteError, nearest
 logger = logging.getLogger(__name__)
 
 ACTIONS = ("raise", "skip", "stop")
+"""The values of `action`."""
 
 
 @dataclass
 class NaNGuard(Callback):
-    """Looks at the norm of all gradients before each update: one NaN or infinity anywhere makes it so too.
+    """Checks the gradient norm before each update: one NaN or infinity in any gradient makes the norm not finite.
 
-    The weights are never touched by such a step, and it is never hidden: the loss is logged as it is. With a loss
-    scaler (fp16) an overflow is the scaler's to handle, and is left to it. Where the norm is known only after the
-    update, as with the stages 1 to 3 of DeepSpeed, which leaves such an update out, it looks then.
+    Such a step never changes the weights. The loss is logged as it is. `NaNGuard()` raises an error at the first such
+    step; `NaNGuard("skip", limit=20)` skips up to 20 in a row. With a loss scaler (fp16) it does nothing: the scaler
+    handles overflows. With stages 1 to 3 of DeepSpeed the norm is known only after the step; DeepSpeed skips such an
+    update itself, and the check runs afterwards.
+
+    Raises:
+        ArgumentError: for an unknown action.
+        NonFiniteError: at such a step, if `action` is `raise`, if more than `limit` steps in a row were skipped, or if
+            the weights were updated anyway.
     """
 
     action: Literal["raise", "skip", "stop"] = "raise"
-    """What to do: `raise` an error, `skip` the update and go on, or `stop` training in good order."""
+    """What happens: `raise` an error, `skip` the update and continue, or `stop` training after the step."""
     limit: int = 10
-    """Updates in a row that may be skipped before it raises after all."""
+    """The number of updates in a row that may be skipped before it raises."""
     skipped: int = field(default=0, init=False)
-    """Updates of this run skipped so far."""
+    """The number of skipped updates in this run so far."""
     _in_a_row: int = field(default=0, init=False, repr=False, compare=False)
     _skipped_before: int | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.action not in ACTIONS:
             raise ArgumentError(
-                f"NaNGuard(action={self.action!r}){nearest(self.action, ACTIONS)} It is one of: {', '.join(ACTIONS)}."
+                f"NaNGuard(action={self.action!r}){nearest(self.action, ACTIONS)} Known: {', '.join(ACTIONS)}."
             )
 
     def on_setup(self, run: Run) -> None:
@@ -49,34 +56,34 @@ class NaNGuard(Callback):
     def on_pre_optimizer_step(self, run: Run, control: TrainerControl, grad_norm: Any, loss: Any) -> None:
         self._skipped_before = run.state.steps_skipped if grad_norm is None else None
         if grad_norm is not None:
-            what = self._judge(run, grad_norm, loss, run.state.global_step + 1)
+            what = self._check(run, grad_norm, loss, run.state.global_step + 1)
             if what:
                 control.request("skip_update", what)
-                self._stop_if_wanted(control, what)
+                self._stop_if_requested(control, what)
 
     def on_step_end(self, run: Run, control: TrainerControl, loss: Any) -> None:
         if self._skipped_before is not None:
             applied = run.state.steps_skipped == self._skipped_before
-            self._stop_if_wanted(control, self._judge(run, run.grad_norm, loss, run.state.global_step, applied))
+            self._stop_if_requested(control, self._check(run, run.grad_norm, loss, run.state.global_step, applied))
 
-    def _judge(self, run: Run, norm: Any, loss: Any, step: int, applied: bool = False) -> str:
-        """Return what is wrong with a step, empty if nothing is; `applied` says that the weights were updated."""
+    def _check(self, run: Run, norm: Any, loss: Any, step: int, applied: bool = False) -> str:
+        """Return what is wrong with a step, or an empty string. `applied`: the weights were updated already."""
         if norm is None or bool(torch.isfinite(torch.as_tensor(norm))) or run.seams.scaler is not None:
             self._in_a_row = 0
             return ""
         self._in_a_row += 1
         what = f"the gradient norm is {float(norm)} and the loss {float(loss)} in step {step}"
         if applied or self.action == "raise" or self._in_a_row > self.limit:
-            ends = "and the weights were updated with them" if applied else "so the weights were not updated"
+            result = "The weights were updated with them" if applied else "The weights were not updated"
             raise NonFiniteError(
-                f"NaNGuard: {what}, {ends}. Look at the batch (a handler of on_loss has it), "
-                "lower the learning rate, or clip lower; NaNGuard('skip') leaves such steps out."
+                f"NaNGuard: {what}. {result}. Inspect the batch in a handler of on_loss, lower the learning rate or "
+                "`max_grad_norm`, or skip such steps with NaNGuard('skip')."
             )
         self.skipped += 1
-        logger.warning("NaNGuard: %s; the update is skipped.", what)
+        logger.warning("NaNGuard: %s. The update is skipped.", what)
         return what
 
-    def _stop_if_wanted(self, control: TrainerControl, what: str) -> None:
+    def _stop_if_requested(self, control: TrainerControl, what: str) -> None:
         if what and self.action == "stop":
             control.request("training_stop", what)
 

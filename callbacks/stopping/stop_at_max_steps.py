@@ -1,4 +1,4 @@
-"""End the run when its planned steps are done."""
+"""Stop the run after its last planned step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from ...events.state import TrainerState
 
 @dataclass
 class StopAtMaxSteps(Callback):
-    """Asks to stop at `state.max_steps`, which the plan of the run sets from its arguments."""
+    """Stops training at `state.max_steps`.
+
+    Every trainer has one. `max_steps`, or `num_train_epochs` and the length of the data, set that number. A
+    `DefaultFlowCallback` in the list replaces it.
+    """
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> StopAtMaxSteps:
         return cls()
 
     def on_train_begin(self, state: TrainerState, control: TrainerControl) -> None:
-        self.on_step_end(state, control)  # a resumed run may be complete
+        self.on_step_end(state, control)  # a resumed run may be complete already
 
     def on_step_end(self, state: TrainerState, control: TrainerControl) -> None:
         if state.global_step >= state.max_steps:

@@ -1,4 +1,4 @@
-"""End a training, with a checkpoint, before its time is up."""
+"""Stop training, with a checkpoint, before a time limit."""
 
 from __future__ import annotations
 
@@ -15,13 +15,20 @@ from ...events.stages import Stage, order
 
 @dataclass
 class StopAtTime(Callback):
-    """Stops this session in time to save: it reserves twice what the slowest step and the slowest save took so far."""
+    """Stops training early enough to save a checkpoint before a time limit, such as the limit of a cluster job.
+
+    It reserves twice the time of the slowest step and of the slowest save so far. `max_time="11h30min"` in the
+    arguments builds it, or list `StopAtTime("11h30min")`. The checkpoint is requested only if the run saves at all.
+
+    Raises:
+        ArgumentError: for a time that cannot be parsed.
+    """
 
     local = True
     arguments = ("max_time",)
 
     max_time: float | str = "1h"
-    """How long this session may take: seconds, or text as "90min" and "1h30min". A resumed one begins to count anew."""
+    """The time limit of one session: seconds, or text such as `90min` or `1h30min`. It restarts when a run resumes."""
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     _end: float = field(default=0.0, init=False, repr=False, compare=False)

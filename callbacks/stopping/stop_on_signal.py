@@ -1,4 +1,4 @@
-"""End a training in good order, with a checkpoint, when the system or the user asks for it by a signal."""
+"""Stop training with a checkpoint when the process receives a signal."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 class Stopped(SystemExit):
-    """Ends the program after a training that a signal stopped; its code is 128 plus the number of the signal."""
+    """Ends the program after a signal stopped training. The exit code is 128 plus the number of the signal."""
 
     def __init__(self, number: int, reason: str) -> None:
-        """End it because of a signal, by its number; `reason` says its name, and where or when it came."""
+        """Store the exit code of the signal `number`, and `reason`: its name, and the rank or time of its arrival."""
         super().__init__(128 + number)
         self.reason = reason
 
@@ -32,31 +32,39 @@ class Stopped(SystemExit):
 
 
 class Interrupted(Stopped, KeyboardInterrupt):
-    """The same for Ctrl-C, so that an `except KeyboardInterrupt` sees it."""
+    """Ends the program after Ctrl-C. `except KeyboardInterrupt` catches it too."""
 
 
 @dataclass
 class StopOnSignal(Callback):
-    """On SIGTERM, SIGINT (Ctrl-C) or SIGUSR1: finish the step, save, and end the program with 143, 130 or 138.
+    """On SIGTERM, SIGINT (Ctrl-C) or SIGUSR1: finishes the step, saves, and exits with code 143, 130 or 138.
 
-    The handler itself only notes the signal. An evaluation is left after its batch, and made up for on resume. A second
-    Ctrl-C interrupts at once, and so does any signal while the training is still being built. Outside of training the
-    signals do what they did before. Nothing is saved where the run saves nothing, unless `save` says so. Of several
-    processes, one that gets a signal stops all, after the same step or batch of an evaluation, and all end with its
-    code; of several signals, the code is that of the largest number.
+    Every trainer has one. It makes a run safe to preempt: the program can restart with `resume_from_checkpoint="auto"`.
+
+    - The signal handler only stores the signal. The run stops after its current step.
+    - An evaluation stops after its current batch. A resumed run repeats it.
+    - A second Ctrl-C interrupts at once. So does any signal before the first step, while the run is being built.
+    - Outside of training the signals keep their previous handlers.
+    - It saves only if the run saves checkpoints, unless `save` is set.
+    - With several ranks, a signal on one rank stops all of them after the same step or evaluation batch. All exit with
+      its code; with several signals, with the code of the largest number.
+
+    Raises:
+        Stopped: at the end of training, after SIGTERM or SIGUSR1.
+        Interrupted: at the end of training, after SIGINT.
     """
 
     local = True
     arguments = ("enable_jit_checkpoint",)
 
     signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGUSR1")
-    """The signals, by name."""
+    """The names of the signals."""
     save: bool = False
-    """Whether to save even where the run has no checkpoints."""
-    _noted: int = field(default=0, init=False, repr=False, compare=False)
-    _where: str = field(default="", init=False, repr=False, compare=False)
+    """Save a checkpoint even if the run saves none. The argument `enable_jit_checkpoint` sets it."""
+    _received: int = field(default=0, init=False, repr=False, compare=False)
+    _detail: str = field(default="", init=False, repr=False, compare=False)
     _interrupted: bool = field(default=False, init=False, repr=False, compare=False)
-    _trains: bool = field(default=False, init=False, repr=False, compare=False)
+    _training: bool = field(default=False, init=False, repr=False, compare=False)
     _previous: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -66,84 +74,84 @@ class StopOnSignal(Callback):
     @order(Stage.PREPARE)
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
-            self._where, self._interrupted, self._trains = "", False, False
-            if self._noted:  # in a training that an error ended, as one for which memory did not suffice
+            self._detail, self._interrupted, self._training = "", False, False
+            if self._received:  # the signal arrived in a session that ended with an error, such as out of memory
                 self._stop(f"{self._reason}, before the first step")
-            if threading.current_thread() is threading.main_thread():  # Python lets no other one set handlers
+            if threading.current_thread() is threading.main_thread():  # Python allows handlers in this thread only
                 for name in self.signals:
                     number = getattr(signal, name, None)
-                    if number is not None:  # Windows has fewer of them
-                        self._previous[number] = signal.signal(number, self._note)
+                    if number is not None:  # Windows has fewer signals
+                        self._previous[number] = signal.signal(number, self._store)
 
     @order(Stage.PREPARE)
     def on_train_begin(self) -> None:
-        self._trains = True
+        self._training = True
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _store(self, number: int, frame: FrameType | None) -> None:
         interrupts = number == signal.SIGINT
-        if interrupts and (self._interrupted or not self._trains):
-            self._noted = 0
+        if interrupts and (self._interrupted or not self._training):
+            self._received = 0
             raise KeyboardInterrupt
-        if not self._trains:
+        if not self._training:
             raise Stopped(number, f"{signal.Signals(number).name}, before the first step")
-        self._noted, self._interrupted = self._noted or number, self._interrupted or interrupts
+        self._received, self._interrupted = self._received or number, self._interrupted or interrupts
 
     def on_step_end(self, run: Run, control: TrainerControl) -> None:
-        if self._noted:
-            self._ask(run, control)
+        if self._received:
+            self._request_stop(run, control)
 
     def on_epoch_end(self, run: Run, control: TrainerControl) -> None:
-        if self._noted:
-            self._ask(run, control)
+        if self._received:
+            self._request_stop(run, control)
 
     def on_prediction_step(self, run: Run, control: TrainerControl) -> None:
-        if run.mode == "train" and self._anybody_noted(run):
-            self._ask(run, control)
-            raise EvaluationStopped(signal.Signals(self._noted).name)
+        if run.mode == "train" and self._any_rank_received(run):
+            self._request_stop(run, control)
+            raise EvaluationStopped(signal.Signals(self._received).name)
 
-    def _anybody_noted(self, run: Run) -> bool:
-        """Note what any process noted, and say whether there is such; asked on all processes at the same moment."""
-        noted = [number for (number,) in run.ranks.gather_numbers(self._noted)]
-        largest = max(noted)
-        if largest > self._noted:  # one that came while the others were asked stays noted
-            self._noted, self._where = largest, f", on rank {noted.index(largest)}"
+    def _any_rank_received(self, run: Run) -> bool:
+        """Exchange the stored signals with all ranks, and return whether any has one. All ranks call it together."""
+        received = [number for (number,) in run.ranks.gather_numbers(self._received)]
+        largest = max(received)
+        if largest > self._received:  # a signal that arrives during the exchange stays stored
+            self._received, self._detail = largest, f", on rank {received.index(largest)}"
         return largest > 0
 
-    def _ask(self, run: Run, control: TrainerControl) -> None:
+    def _request_stop(self, run: Run, control: TrainerControl) -> None:
         reason = self._reason
         if not control.should_training_stop:
-            logger.warning("%s: the training ends after this step.", reason)
+            logger.warning("%s: training stops after this step.", reason)
         control.request("training_stop", reason)
         if self.save or run.saves:
             control.request("save", reason)
 
     @order(Stage.RELEASE)
     def on_train_end(self, run: Run) -> None:
-        if self._anybody_noted(run):
+        if self._any_rank_received(run):
             if run.args.should_save:
-                logger.warning("%s: %s", self._reason, _how_to_go_on(run))
+                logger.warning("%s: %s", self._reason, _how_to_resume(run))
             self._stop(self._reason)
 
     def _stop(self, reason: str) -> NoReturn:
-        noted, self._noted = self._noted, 0
-        raise (Interrupted if noted == signal.SIGINT else Stopped)(noted, reason)
+        received, self._received = self._received, 0
+        raise (Interrupted if received == signal.SIGINT else Stopped)(received, reason)
 
     @property
     def _reason(self) -> str:
-        return signal.Signals(self._noted).name + self._where
+        return signal.Signals(self._received).name + self._detail
 
     @order(Stage.RELEASE)
     def on_close(self, run: Run) -> None:
         previous, self._previous = self._previous, {}
         for number, handler in previous.items():
             signal.signal(number, handler)
-        if self._noted and run.exception is None:  # it came after the training had looked for it the last time
-            late, self._noted = self._noted, 0
+        if self._received and run.exception is None:  # the signal arrived after the last check of the run
+            late, self._received = self._received, 0
             signal.raise_signal(late)
 
 
-def _how_to_go_on(run: Run) -> str:
+def _how_to_resume(run: Run) -> str:
     saved, step = run.checkpoint, run.state.global_step
     if saved is None or saved.step != step or not saved.path.is_dir():
-        return f"the training ended after step {step}, which is not saved."
-    return f"step {step} is saved in {saved.path}; `resume_from_checkpoint=True` goes on from there."
+        return f"training stopped after step {step}, which is not saved."
+    return f"step {step} is saved in {saved.path}. Resume with `resume_from_checkpoint=True`."

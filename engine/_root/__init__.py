@@ -1,4 +1,4 @@
-"""trainbus: a PyTorch trainer you can see through. One page of loop, everything else a subscriber."""
+"""trainbus: a PyTorch training engine. The loop is one short file; every other feature is a callback."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trainbus.callbacks.model.gradient_checkpointing import GradientCheckpointing as GradientCheckpointing
     from trainbus.callbacks.model.neftune import NEFTune as NEFTune
     from trainbus.callbacks.model.recurrent_memory import CarryPast as CarryPast
+    from trainbus.callbacks.model.recurrent_memory import RecurrentMemory as RecurrentMemory
     from trainbus.callbacks.monitor.count_flops import CountFlops as CountFlops
     from trainbus.callbacks.monitor.count_tokens import CountTokens as CountTokens
     from trainbus.callbacks.monitor.empty_cache import EmptyCache as EmptyCache
@@ -136,7 +137,7 @@ if TYPE_CHECKING:
     from trainbus.integrations.trackio import Trackio as Trackio
     from trainbus.integrations.wandb.tracker import Wandb as Wandb
 
-_PLACES = {
+_MODULES = {
     "callbacks.flow.checkpoint": ("Checkpoint",),
     "callbacks.flow.control_file": ("ControlFile",),
     "callbacks.flow.evaluate": ("Evaluate",),
@@ -152,7 +153,7 @@ _PLACES = {
     "callbacks.model.freeze": ("Freeze",),
     "callbacks.model.gradient_checkpointing": ("GradientCheckpointing",),
     "callbacks.model.neftune": ("NEFTune",),
-    "callbacks.model.recurrent_memory": ("CarryPast",),
+    "callbacks.model.recurrent_memory": ("CarryPast", "RecurrentMemory"),
     "callbacks.monitor.count_flops": ("CountFlops",),
     "callbacks.monitor.count_tokens": ("CountTokens",),
     "callbacks.monitor.empty_cache": ("EmptyCache",),
@@ -211,41 +212,42 @@ _PLACES = {
         "every", "log_spaced", "never", "order",
     ),
 }  # fmt: skip
-"""Where each public name lives: importing trainbus imports none of it, using a name imports its module."""
+"""Module -> the public names that it defines. A module is imported when one of its names is used."""
 
 _EXTRAS = {
     "DeepSpeed": "deepspeed", "FairscaleFSDP": "fairscale_fsdp", "Liger": "liger", "MLflow": "mlflow",
     "PushToHub": "hub", "ShardedDDP": "sharded_ddp", "TensorBoard": "tensorboard", "Trackio": "trackio",
     "Wandb": "wandb",
 }  # fmt: skip
-"""Public names of integrations, which `integrations.load` imports or explains how to install."""
+"""Class -> its name in `integrations.INTEGRATIONS`. `integrations.load` imports it, or names the missing extra."""
 
-_HOME = {name: place for place, names in _PLACES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = ["__version__", *_HOME]
-"""What `from trainbus import *` imports: integrations are imported by name, since not everybody has their packages."""
+__all__ = ["__version__", *_MODULE_OF]
+"""What `from trainbus import *` imports. It leaves out the integrations, because their packages may be missing."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _EXTRAS:
         return importlib.import_module(".integrations", __name__).load(_EXTRAS[name])
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    return getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:
     return sorted([*__all__, *_EXTRAS])
 
 
-class _FormerPaths:
-    """Finds modules by the paths they had before; asked only when no file of that name exists."""
+class _FormerFinder:
+    """Finds modules under their former paths, and modules whose names changed. The table is in `former.py`."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
-        if not name.startswith(f"{__name__}."):
+        if not name.startswith(f"{__name__}.") or name == f"{__name__}.former":
             return None
-        return importlib.import_module(".former", __name__).spec_of(name)
+        return importlib.import_module(".former", __name__).spec_of(name, path)
 
 
-sys.meta_path.append(_FormerPaths)
+# First, so that a submodule of a former package is not loaded a second time from the folder of the present one.
+sys.meta_path.insert(0, _FormerFinder)

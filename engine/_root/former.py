@@ -1,14 +1,16 @@
-"""Former module paths. Importing one gives the module that replaced it, so older programs keep working.
+"""Former module paths and former names. Importing one gives what replaced it, so older programs keep working.
 
-The import hook of `trainbus/__init__.py` loads this table only when a `trainbus.*` import finds no file.
+The import hook of `trainbus/__init__.py` asks this module for every `trainbus.*` import. A test imports every name of
+`tests/public_names.txt`; it fails if a rename has no row here.
 """
 
 from __future__ import annotations
 
 import importlib
 from importlib.abc import Loader
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
+from typing import Any
 
 FORMER = {
     "callbacks.align_tokens": "callbacks.model.align_tokens",
@@ -132,8 +134,66 @@ FORMER = {
     "integrations.fairscale_fsdp_units": "integrations.fairscale.fsdp_units",
     "integrations.wandb_sweep": "integrations.wandb.sweep",
     "trainer": "engine.trainer",
+    "engine.surface": "engine.api",
+    "engine.surface.accelerator": "engine.api.accelerator",
+    "engine.surface.asking": "engine.api.introspection",
+    "engine.surface.base": "engine.api.base",
+    "engine.surface.evaluating": "engine.api.evaluation",
+    "engine.surface.familiar": "engine.api.hf_compat",
+    "engine.surface.loading": "engine.api.dataloaders",
+    "engine.surface.publishing": "engine.api.publishing",
+    "engine.surface.recording": "engine.api.saving",
+    "engine.surface.searching": "engine.api.search",
+    "engine.surface.subscribing": "engine.api.callbacks",
 }
 """Former path -> present path, both relative to the package."""
+
+FORMER_NAMES: dict[str, dict[str, str]] = {
+    "callbacks.precision.exact_fused_update": {
+        "round_as_wholes": "exact_fused_update",
+    },
+    "engine.data.collators": {
+        "IGNORED": "engine.data.collators.padding:IGNORED",
+        "Padding": "engine.data.collators.padding:Padding",
+        "pad_labels": "engine.data.collators.padding:pad_labels",
+        "pad_rows": "engine.data.collators.padding:pad_rows",
+        "round_up": "engine.data.collators.padding:round_up",
+        "split_labels": "engine.data.collators.padding:split_labels",
+    },
+    "engine.distributed.consensus": {
+        "agree_alone": "agree_single_process",
+    },
+    "engine.evaluation": {
+        "Gathered": "engine.evaluation.loop:Gathered",
+        "Metrics": "engine.evaluation.loop:Metrics",
+        "PredictionStep": "engine.evaluation.loop:PredictionStep",
+        "first_rows": "engine.evaluation.loop:first_rows",
+        "gather_rows": "engine.evaluation.loop:gather_rows",
+        "main_input": "engine.evaluation.loop:main_input",
+        "metrics_of_first": "engine.evaluation.loop:metrics_of_first",
+        "with_extra": "engine.evaluation.loop:with_extra",
+        "with_last": "engine.evaluation.loop:with_last",
+    },
+    "engine.optim": {
+        "NO_DECAY": "engine.optim.build:NO_DECAY",
+        "build_given": "engine.optim.build:build_given",
+        "class_and_options": "engine.optim.build:class_and_options",
+        "made_with": "engine.optim.build:made_with",
+        "parse_optim_args": "engine.optim.build:parse_optim_args",
+        "plain": "engine.optim.build:plain",
+    },
+    "engine.search": {
+        "DIRECTIONS": "engine.search.hyperparameters:DIRECTIONS",
+        "SPEED": "engine.search.hyperparameters:SPEED",
+        "checked_direction": "engine.search.hyperparameters:checked_direction",
+        "takes_trial": "engine.search.hyperparameters:takes_trial",
+        "with_values": "engine.search.hyperparameters:with_values",
+    },
+    "integrations.fairscale": {
+        "ShardedDDP": "integrations.fairscale.sharded_ddp:ShardedDDP",
+    },
+}
+"""Present path -> former name -> where it is now: `NewName` in the same module, or `path.of.module:NewName`."""
 
 
 class _Alias(Loader):
@@ -151,7 +211,40 @@ class _Alias(Loader):
         module.__spec__ = self.own_spec  # the import system replaced it with the alias's spec
 
 
-def spec_of(name: str) -> ModuleSpec | None:
-    """Return the import spec of a former module path, None for any other name."""
+class _WithFormerNames(SourceFileLoader):
+    """Loads a module from its file and gives it a `__getattr__` that resolves its former names."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        package, _, path = module.__name__.partition(".")
+        names = FORMER_NAMES[path]
+        own = vars(module).get("__getattr__")
+
+        def __getattr__(name: str) -> Any:
+            if name in names:
+                place, _, present = names[name].rpartition(":")
+                home = importlib.import_module(f"{package}.{place}") if place else module
+                return getattr(home, present)
+            if own is not None:
+                return own(name)
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+
+        vars(module)["__getattr__"] = __getattr__
+
+
+def spec_of(name: str, search: Any) -> ModuleSpec | None:
+    """Return the import spec of a former path, or of a module with former names; None for any other module.
+
+    Args:
+        name: the full name of the module.
+        search: the `__path__` of its parent package.
+    """
     package, _, path = name.partition(".")
-    return ModuleSpec(name, _Alias(f"{package}.{FORMER[path]}")) if path in FORMER else None
+    if path in FORMER:
+        return ModuleSpec(name, _Alias(f"{package}.{FORMER[path]}"))
+    if path not in FORMER_NAMES:
+        return None
+    spec = PathFinder.find_spec(name, search)
+    if spec is not None and spec.origin is not None:
+        spec.loader = _WithFormerNames(name, spec.origin)
+    return spec

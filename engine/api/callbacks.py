@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...events.bus import Channel, Handle
+from ...events.callback import Callback
+from ...events.composition import describe_capabilities
 from ...events.control import TrainerControl
 from ...events.errors import SubscriptionError
 from .base import TrainerBase
@@ -119,8 +121,8 @@ class CallbackMethods(TrainerBase):
 
     def pop_callback(self, callback: Any) -> Any:
         """Detach a callback, or the first one of a class, and return it; None if there is none."""
-        if isinstance(callback, type) and hasattr(callback, "retire"):
-            return callback.retire(self.bus)
+        if isinstance(callback, type) and issubclass(callback, Callback):
+            return callback.remove_from(self.bus)
         for owner_id, attached in self.bus.subscribers.items():
             if isinstance(attached, callback) if isinstance(callback, type) else attached is callback:
                 self.bus.detach(owner_id)
@@ -142,4 +144,6 @@ class CallbackMethods(TrainerBase):
     def describe(self) -> str:
         """Return as text: every callback, and the handlers of each event in the order in which they run."""
         lines = [f"{owner_id} = {callback!r}" for owner_id, callback in self.bus.subscribers.items()]
-        return "Callbacks, in order of attachment:\n  " + "\n  ".join(lines) + "\n\n" + self.bus.describe()
+        parts = ["Callbacks, in order of attachment:\n  " + "\n  ".join(lines)]
+        parts += [describe_capabilities(self.bus.subscribers), self.bus.describe()]
+        return "\n\n".join(filter(None, parts))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ...events.capabilities import Capability
+from ...events.composition import provides
 from ..data.batches import to_device
 from .accelerator import Accelerator
 from .base import TrainerBase
@@ -24,12 +26,12 @@ class HFCompatMethods(TrainerBase):
     @property
     def is_deepspeed_enabled(self) -> bool:
         """Whether DeepSpeed trains the model."""
-        return any(type(callback).__name__ == "DeepSpeed" for callback in self.bus.subscribers.values())
+        return provides(self.bus.subscribers.values(), Capability.DEEPSPEED)
 
     @property
     def is_fsdp_enabled(self) -> bool:
         """Whether torch's FSDP shards the model."""
-        return any(type(callback).__name__ == "FSDP" for callback in self.bus.subscribers.values())
+        return provides(self.bus.subscribers.values(), Capability.FSDP)
 
     def _prepare_input(self, data: Any) -> Any:
         """Return nested tensors on the run's device."""

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from ...events.capabilities import Capability
+from ...events.composition import providers
 from ..checkpoint.format import files
 from ..run import Run
 from .model_card import GENERATED, Facts, base_of, card_text, dataset_of, final_results, library_of, task_of
@@ -163,7 +165,7 @@ class PublishingMethods(SavingMethods):
 
     def _publisher(self) -> Publisher:
         """Return the publisher of the callback that pushes, or one of the trainer's own."""
-        attached = (getattr(callback, "publisher", None) for callback in self.bus.subscribers.values())
+        attached = (each.publisher for each in providers(self.bus.subscribers.values(), Capability.PUBLISHES))
         found: Publisher | None = next((publisher for publisher in attached if publisher is not None), None)
         if found is not None:
             return found

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from ...events.activity import AGREE
 from ...events.bus import EventBus
+from ...events.composition import is_rank_local
 from ...events.control import FLAGS, OUTSIDE, Flag, TrainerControl
 from ...events.errors import RankDivergence
 from .consistency import format_ranks
@@ -67,7 +68,7 @@ def agree_single_process(control: TrainerControl) -> None:
 
 def rank_local_callbacks(bus: EventBus) -> list[str]:
     """Return the ids of the callbacks that decide from something that only one rank knows."""
-    return [name for name, callback in bus.subscribers.items() if getattr(callback, "local", False) is True]
+    return [name for name, callback in bus.subscribers.items() if is_rank_local(callback)]
 
 
 class Consensus:

@@ -25,6 +25,7 @@ from ...engine.arguments import TrainingArguments
 from ...engine.run import Run
 from ...engine.seams import clip_gradients
 from ...events.callback import Callback
+from ...events.capabilities import Capability
 from ...events.errors import ArgumentError
 from ...events.stages import Stage
 from .checks import check_config, check_optimizer, check_trainable
@@ -62,6 +63,7 @@ class DeepSpeed(Callback):
     stage = Stage.PREPARE
     arguments = ("deepspeed",)
     instead_of = (DDP, MixedPrecision)
+    capabilities = frozenset({Capability.DEEPSPEED})
 
     config: dict[str, Any] | str | Path = field(default_factory=dict)
     """DeepSpeed's configuration: a dict, which is copied, or the path of a JSON file."""

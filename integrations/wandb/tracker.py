@@ -1,4 +1,4 @@
-"""Weights & Biases: the run's settings, everything that is logged, and why it ended."""
+"""Weights & Biases: the settings of the run, the logged values, and why training stopped."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from ...events.control import TrainerControl
 
 @dataclass
 class Wandb(Tracker):
-    """Reports to one wandb run, which stays the same when training is resumed and when evaluations follow it.
+    """Reports to one Weights & Biases run. A resumed training, and evaluations after it, report to the same run.
 
-    The run is finished by `trainer.end()`, when the program ends, or, as failed, when training fails.
+    `report_to="wandb"` builds it, or list `Wandb(project="demo", mode="offline")`. The wandb run finishes at
+    `trainer.end()` or at the end of the program. It is marked as failed if training raises. The step axis is the
+    optimizer step.
     """
 
     project: str | None = None
-    """The project; by default wandb's own."""
+    """The project. Default: the one that wandb chooses, or `project` of the arguments."""
     name: str | None = None
-    """The run's name; by default `args.run_name`, or one that wandb makes up."""
+    """The name of the run. Default: `args.run_name`, else a generated name."""
     mode: Literal["online", "offline", "disabled"] | None = None
-    """Whether to upload; by default what the environment says."""
+    """Whether to upload. Default: the environment variable `WANDB_MODE`."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Further options of `wandb.init`."""
+    """Additional options of `wandb.init`. They override the options that this callback sets."""
     _session: Any = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
@@ -52,7 +54,7 @@ class Wandb(Tracker):
                 **self.options,
             }
         )
-        # The optimizer step is the axis of everything, whatever wandb counts by itself.
+        # Use the optimizer step as the x-axis of all metrics, instead of wandb's own step counter.
         self._session.define_metric("step")
         self._session.define_metric("*", step_metric="step", step_sync=True)
         known: str = self._session.id

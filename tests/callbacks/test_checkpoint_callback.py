@@ -70,7 +70,7 @@ def test_a_handler_may_forbid_it(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="trainbus"):
         assert steps_of(built, "on_save") == [2, 6]
     assert saved_steps(tmp_path) == [2, 6]
-    assert "step 4 is not written: it was vetoed" in caplog.text
+    assert "step 4 is not written: a callback vetoed it" in caplog.text
 
 
 def test_a_handler_may_add_to_it(tmp_path):
@@ -166,7 +166,9 @@ def test_a_step_that_was_saved_before_is_written_anew(tmp_path):
 
 
 def test_two_are_refused(tmp_path):
-    with pytest.raises(ArgumentError, match=r"every\(2\).*every\(3\).*same work twice: join their triggers with \|"):
+    with pytest.raises(
+        ArgumentError, match=r"every\(2\).*every\(3\).*both raise the flag 'save'. Join their triggers with \|"
+    ):
         trainer(tmp_path, Checkpoint(every(2)), Checkpoint(every(3), id="second")).train()
 
 

@@ -6,10 +6,13 @@ import importlib
 import pkgutil
 
 import pytest
+from callback_toys import trainer
 
 import trainbus.callbacks
 from trainbus import (
     DDP,
+    EMA,
+    FSDP,
     Callback,
     Checkpoint,
     CountFlops,
@@ -186,3 +189,27 @@ def test_the_defaults_are_all_that_arguments_can_spell():
     assert set(DEFAULTS) == spelled
     assert len(DEFAULTS) == len(spelled)
     assert {CountFlops, StopAtMaxSteps} <= spelled
+
+
+def test_callbacks_that_exclude_each_other_are_refused_with_both_names():
+    with pytest.raises(ArgumentError, match=r"EMA\(decay=0.9.*does not work with EMA\(decay=0.99,"):
+        compose(args(), [EMA(0.9), EMA(0.99)])
+    with pytest.raises(ArgumentError, match=r"KeepBest\(.*both choose the best model.*Leave one of them out"):
+        compose(args(), [KeepBest("loss"), KeepBest("score", id="second")])
+    with pytest.raises(ArgumentError, match="HalfEvaluation does not work with FSDP: it converts full weights"):
+        compose(args(bf16_full_eval=True), [FSDP()])
+
+
+def test_a_conflict_of_a_callback_that_is_added_later_is_refused_when_a_session_begins(tmp_path):
+    built = trainer(tmp_path, EMA())
+    built.add_callback(EMA(id="second"))
+    with pytest.raises(ArgumentError, match="only one average"):
+        built.train()
+
+
+def test_the_description_names_the_capabilities(tmp_path):
+    described = trainer(tmp_path, KeepBest("loss"), Checkpoint(every(2)), Log(every("1min"), prefix="slow_")).describe()
+    section = described.partition("Capabilities:\n")[2].partition("\n\n")[0]
+    assert "  KeepBest: chooses the best model, writes checkpoints" in section.splitlines()
+    assert "  Checkpoint: writes checkpoints" in section.splitlines()
+    assert "  Log-2: decides on one rank (local)" in section.splitlines()

@@ -104,8 +104,11 @@ def test_the_tokenizer_is_asked_where_there_is_no_mask(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "Net.main_input_name names nothing in the batch; no tokens are counted"),
-        ({"model": Words(), "train_dataset": words()}, "nothing says which tokens are padding, so all"),
+        ({}, "Net.main_input_name names no tensor in the batch, so no tokens are counted"),
+        (
+            {"model": Words(), "train_dataset": words()},
+            "neither an attention_mask nor a pad_token_id marks the padding, so all",
+        ),
     ],
 )
 def test_what_cannot_be_counted_is_said_once(tmp_path, caplog, options, said):

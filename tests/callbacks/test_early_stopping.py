@@ -114,15 +114,17 @@ def test_evaluating_outside_of_training_does_not_count(tmp_path):
 
 def test_a_metric_that_is_not_there_is_named_with_the_nearest(tmp_path):
     built = stopping(tmp_path, EarlyStopping("scroe"), values=[0.5])
-    with pytest.raises(ArgumentError, match=r"EarlyStopping watches 'eval_scroe'.*did you mean 'eval_score'\?"):
+    with pytest.raises(
+        ArgumentError, match=r"EarlyStopping reads the metric 'eval_scroe'.*did you mean 'eval_score'\?"
+    ):
         built.train()
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"patience": 0}, "patience=0.*at least 1"),
-        ({"threshold": -1.0}, "threshold=-1.0.*not negative"),
+        ({"patience": 0}, "patience=0.*1 or more evaluations"),
+        ({"threshold": -1.0}, "threshold=-1.0.*a threshold of 0 or more"),
         ({"mode": "maxx"}, "mode='maxx'; did you mean 'max'"),
     ],
 )

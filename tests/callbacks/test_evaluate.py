@@ -112,7 +112,10 @@ def test_one_may_be_added_to_a_trainer_that_does_not_evaluate(tmp_path):
 
 
 def test_two_of_one_name_are_refused(tmp_path):
-    with pytest.raises(ArgumentError, match=r"every\(2\).*every\(3\).*same work twice.*a dataset and a name"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"every\(2\).*every\(3\).*the flag 'evaluate'\. Join .*, or give one of them a dataset and a name\.$",
+    ):
         trainer(tmp_path, Evaluate(every(2)), Evaluate(every(3))).train()
 
 

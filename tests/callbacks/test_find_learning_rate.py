@@ -70,7 +70,7 @@ def test_the_steepest_fall_is_taken_and_what_comes_after_the_minimum_is_not() ->
 
 
 def test_too_few_losses_are_refused() -> None:
-    with pytest.raises(NonFiniteError, match="begin lower"):
+    with pytest.raises(NonFiniteError, match="Set a lower `start`"):
         steepest([0.1, 1.0], [1.0, 2.0])
 
 

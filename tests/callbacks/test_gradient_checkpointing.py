@@ -97,9 +97,9 @@ def test_a_model_that_cannot_is_told_its_classes(tmp_path):
     with pytest.raises(ModelError) as caught:
         trainer(tmp_path, GradientCheckpointing()).train()
     message = str(caught.value)
-    assert "Net cannot recompute by itself" in message
+    assert "Net has no method gradient_checkpointing_enable" in message
     assert "GradientCheckpointing(blocks=(Block,))" in message
-    assert "It is made of: Block, Dropout, Linear, Sequential." in message
+    assert "Its modules are: Block, Dropout, Linear, Sequential." in message
 
 
 def test_blocks_that_the_model_does_not_have_are_named(tmp_path):

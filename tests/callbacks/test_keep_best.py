@@ -170,7 +170,7 @@ def test_a_metric_that_is_not_there_is_named_with_the_nearest(tmp_path):
     with pytest.raises(ArgumentError) as caught:
         built.train()
     message = str(caught.value)
-    assert "KeepBest watches 'eval_scroe'" in message
+    assert "KeepBest reads the metric 'eval_scroe'" in message
     assert "did you mean 'eval_score'?" in message
     assert "It measured: eval_score, eval_loss," in message
 
@@ -272,7 +272,7 @@ def test_evaluating_after_training_changes_nothing(tmp_path):
 
 
 def test_two_are_refused(tmp_path):
-    with pytest.raises(ArgumentError, match="both choose the best model"):
+    with pytest.raises(ArgumentError, match=r"KeepBest\(.*does not work with KeepBest\(.*both choose the best model"):
         trainer(tmp_path, Evaluate(every(2)), KeepBest("loss"), KeepBest("score", id="second")).train()
 
 

@@ -57,7 +57,7 @@ def test_another_dataset_does_not_move_it(tmp_path):
 
 def test_a_metric_that_is_not_there_is_named_with_the_nearest(tmp_path):
     built = trainer(tmp_path, MetricSchedule("scroe"), **PLATEAU, compute_metrics=scripted([0.5]))
-    with pytest.raises(ArgumentError, match=r"MetricSchedule watches 'eval_scroe'.*did you mean 'eval_score'"):
+    with pytest.raises(ArgumentError, match=r"MetricSchedule reads the metric 'eval_scroe'.*did you mean 'eval_score'"):
         built.train()
 
 

@@ -69,7 +69,7 @@ def test_says_what_it_skipped_and_why(tmp_path, caplog):
     built = trainer(tmp_path, NaNGuard("skip"), Poison(3))
     with caplog.at_level(logging.WARNING, logger="trainbus"):
         built.train()
-    assert "NaNGuard: the gradient norm is nan and the loss nan in step 3; the update is skipped." in caplog.text
+    assert "NaNGuard: the gradient norm is nan and the loss nan in step 3. The update is skipped." in caplog.text
     [taken] = [entry for entry in built.control.ledger.of("skip_update") if entry.action == "take"]
     assert taken.reason == "NaNGuard: the gradient norm is nan and the loss nan in step 3"
 
@@ -176,5 +176,5 @@ def test_a_new_run_counts_anew(tmp_path):
 
 
 def test_an_unknown_action_is_refused():
-    with pytest.raises(ArgumentError, match=r"action='skp'\); did you mean 'skip'\? It is one of: raise, skip, stop"):
+    with pytest.raises(ArgumentError, match=r"action='skp'\); did you mean 'skip'\? Known: raise, skip, stop"):
         NaNGuard("skp")  # type: ignore[arg-type]

@@ -107,7 +107,7 @@ def test_finds_the_embedding(tmp_path):
 @pytest.mark.parametrize(
     ("model", "callback", "said"),
     [
-        (Net, NEFTune(), r"Net does not say.*nn.Embedding: none.*NEFTune\(embedding="),
+        (Net, NEFTune(), r"The input embedding of Net is not known.*nn.Embedding: none.*NEFTune\(embedding="),
         (Two, NEFTune(), r"nn.Embedding: tokens, places"),
         (Words, NEFTune(embedding="token"), r"no module 'token'; did you mean 'tokens'\?"),
     ],

@@ -181,9 +181,9 @@ def test_the_user_is_told_how_to_go_on(saves: bool, tmp_path: Path, caplog: pyte
     trainer.model.at[True, 2] = send("SIGINT")
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
-    said = f"step 2 is saved in {tmp_path / 'checkpoint-2'}; `resume_from_checkpoint=True` goes on from there."
+    said = f"step 2 is saved in {tmp_path / 'checkpoint-2'}. Resume with `resume_from_checkpoint=True`."
     if not saves:
-        said = "the training ended after step 2, which is not saved."
+        said = "training stopped after step 2, which is not saved."
     assert caplog.messages[-1] == f"SIGINT: {said}"
 
 
@@ -334,8 +334,8 @@ def test_a_signal_that_comes_while_the_others_are_asked_stays_noted() -> None:
 
     class Ranks:
         def gather_numbers(self, number: int) -> list[tuple[int, ...]]:
-            callback._noted = signal.SIGTERM  # after what this process told the others
+            callback._received = signal.SIGTERM  # after what this process told the others
             return [(0,), (number,)]
 
-    callback._anybody_noted(SimpleNamespace(ranks=Ranks()))
-    assert callback._noted == signal.SIGTERM
+    callback._any_rank_received(SimpleNamespace(ranks=Ranks()))
+    assert callback._received == signal.SIGTERM

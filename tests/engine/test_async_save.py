@@ -340,7 +340,7 @@ def test_or_is_told_and_the_run_is_no_other_for_it(moment: str, tmp_path: Path, 
     told = [message for message in caplog.messages if "vetoed" not in message]
     assert len(told) == 1
     assert told[0].startswith("The checkpoint of step 2 cannot be written")
-    assert told[0].endswith("The run goes on.")
+    assert told[0].endswith("Training continues.")
     assert same_weights(weights(run.model), weights(unbroken.model))
     assert whole(tmp_path / "run") == (["checkpoint-4"] if moment == "next save" else [])
 
@@ -370,7 +370,7 @@ def test_a_best_model_whose_write_failed_late_is_not_loaded(tmp_path: Path, disk
     run.train()
     assert run.state.best_global_step == 2
     assert run.state.best_model_checkpoint == str(tmp_path / "checkpoint-1")
-    assert "The best model, of step 2, was not saved: loaded" in caplog.text
+    assert "The best model, of step 2, was not saved. Loaded" in caplog.text
     assert same_weights(weights(run.model), load_file(tmp_path / "checkpoint-1" / "model.safetensors"))
 
 

@@ -129,7 +129,7 @@ class FullInEvaluation(Regression):
 def test_memory_for_an_evaluation_is_another_matter(tmp_path):
     args = {"auto_find_batch_size": True, "eval_strategy": "epoch", "per_device_eval_batch_size": 6}
     built = trainer(tmp_path, FullInEvaluation(), eval_dataset=points(8), args=args)
-    with pytest.raises(ArgumentError, match=r"an evaluation batch of 6 rows.*`per_device_eval_batch_size`"):
+    with pytest.raises(ArgumentError, match=r"An evaluation batch of 6 samples.*`per_device_eval_batch_size`"):
         built.train()
     assert built.state.train_batch_size == 4
 

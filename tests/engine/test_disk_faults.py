@@ -201,7 +201,7 @@ def test_a_run_may_train_on_and_try_again_and_is_no_other_for_it(tmp_path: Path,
     assert [message.split(" cannot")[0] for message in caplog.messages] == [
         *("The checkpoint of step 1", "The checkpoint of step 2"),
     ]
-    assert all(message.endswith("The run goes on.") for message in caplog.messages)
+    assert all(message.endswith("Training continues.") for message in caplog.messages)
     assert same_weights(weights(run.model), wanted)
     assert names_in(tmp_path) == ["checkpoint-3"]
 
@@ -228,7 +228,7 @@ def test_one_that_cannot_be_removed_is_a_warning(tmp_path: Path, monkeypatch, ca
     monkeypatch.setattr("trainbus.callbacks.flow.checkpoint.remove", refuse)
     saving(tmp_path, 2, save_total_limit=1).train()
     assert names_in(tmp_path) == ["checkpoint-1", "checkpoint-2"]
-    assert "checkpoint-1 is no longer needed, and cannot be removed" in caplog.text
+    assert "checkpoint-1, and it cannot be deleted: [Errno 13] Permission denied" in caplog.text
 
 
 def test_the_policy_is_one_of_two():

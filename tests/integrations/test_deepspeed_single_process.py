@@ -141,7 +141,7 @@ def test_nan_guard_sees_non_finite_gradients(tmp_path, number):
             run.loss = run.loss * float("nan")
 
     built.on("on_loss", spoil)
-    with pytest.raises(NonFiniteError, match="in step 2, so the weights were not updated"):
+    with pytest.raises(NonFiniteError, match=r"in step 2\. The weights were not updated"):
         built.train()
     built.bus.announce("on_end")
 

@@ -261,7 +261,7 @@ def test_arguments_that_cannot_work_are_refused(tmp_path, name, value):
 def test_names_that_cannot_work_are_refused_before_the_training(tmp_path):
     from trainbus import PushToHub
 
-    with pytest.raises(ArgumentError, match="no name of a repository"):
+    with pytest.raises(ArgumentError, match="cannot be the name of a repository"):
         build(tmp_path, hub_model_id="a/b/c")
     with pytest.raises(ArgumentError, match="did you mean 'every_save'"):
         PushToHub(strategy="every_sav")
@@ -350,7 +350,7 @@ def test_commits_that_fail_are_told_by_name_and_the_training_goes_on(tmp_path, s
     served.failing["/commit/"] = status
     trainer = build(tmp_path)
     assert trainer.train().global_step == 6
-    told = [line for line in warnings_of(caplog) if "did not get to me/tried" in line]
+    told = [line for line in warnings_of(caplog) if "to me/tried failed: " in line]
     commits = [*(f"Training in progress, step {step}" for step in (2, 4, 6)), "End of training"]
     assert [line.split("'")[1] for line in told] == commits
     assert all(str(status) in line for line in told)
@@ -362,7 +362,7 @@ def test_without_a_repository_the_training_goes_on_and_it_is_tried_again(tmp_pat
     trainer = build(tmp_path)
     trainer.on("on_step_end", lambda: served.failing.clear(), once=3)
     assert trainer.train().global_step == 6
-    assert len([line for line in warnings_of(caplog) if "There is no repository to push to" in line]) == 1
+    assert len([line for line in warnings_of(caplog) if "The repository on the hub could not be created" in line]) == 1
     assert served.messages[0] == "Training in progress, step 4"
     assert (tmp_path / "tried" / "checkpoint-2").is_dir()
 
@@ -382,7 +382,7 @@ def test_a_hub_that_is_not_there_at_all_stops_nothing(tmp_path, monkeypatch, cap
     assert build(tmp_path).train().global_step == 6
     [told] = [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
     assert "ConnectError" in told.getMessage()
-    assert "`trainer.push_to_hub()` pushes what is in the output folder" in told.getMessage()
+    assert "`trainer.push_to_hub()` pushes the output folder" in told.getMessage()
     assert told.exc_info is None
     assert (tmp_path / "tried" / "model.safetensors").is_file()
 
@@ -400,7 +400,7 @@ def test_attempts_that_fail_one_after_the_other_are_told_once(tmp_path, served, 
 
     trainer.on("on_step_end", break_and_mend)
     trainer.train()
-    assert len([line for line in warnings_of(caplog) if "There is no repository" in line]) == 2
+    assert len([line for line in warnings_of(caplog) if "The repository on the hub could not be created" in line]) == 2
     assert served.messages == ["Training in progress, step 4"]
 
 

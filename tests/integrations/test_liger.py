@@ -78,7 +78,7 @@ def test_the_model_inside_an_adapter_is_meant(applied, tmp_path):
 
 
 def test_a_model_that_names_no_architecture_is_refused(applied, tmp_path):
-    with pytest.raises(ModelError, match=r"`config\.model_type`, and Regression names none"):
+    with pytest.raises(ModelError, match=r"`config\.model_type` of a model of transformers, and Regression has none"):
         build(tmp_path, Regression(), train_dataset=points(8)).train()
     assert applied == []
 

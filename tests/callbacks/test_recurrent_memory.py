@@ -7,7 +7,7 @@ import torch
 from callback_toys import Boom, Net, Remembering, rows, same, stop_at, trainer, weights
 from torch import nn
 
-from trainbus import CarryPast, Checkpoint, Evaluate, every
+from trainbus import CarryPast, Checkpoint, Evaluate, RecurrentMemory, every
 from trainbus.events import ArgumentError, ModelError
 
 
@@ -31,7 +31,7 @@ def remembered(model):
 
 def test_each_batch_is_given_what_the_one_before_made(tmp_path):
     model = Noting()
-    built = trainer(tmp_path, CarryPast(), model=model)
+    built = trainer(tmp_path, RecurrentMemory(), model=model)
     made = []
     built.on("on_loss", lambda outputs: made.append(outputs[1].detach().clone()))
     built.train()
@@ -44,7 +44,9 @@ def test_each_batch_is_given_what_the_one_before_made(tmp_path):
 
 def test_an_evaluation_begins_with_nothing_and_leaves_nothing(tmp_path):
     model = Noting()
-    built = trainer(tmp_path, CarryPast(), Evaluate(every(2)), model=model, per_device_eval_batch_size=4, max_steps=3)
+    built = trainer(
+        tmp_path, RecurrentMemory(), Evaluate(every(2)), model=model, per_device_eval_batch_size=4, max_steps=3
+    )
     built.train()
     # Two batches of training, two of the evaluation, and one of training again.
     assert remembered(model) == [False, True, False, True, False]
@@ -58,7 +60,7 @@ def test_an_evaluation_begins_with_nothing_and_leaves_nothing(tmp_path):
 def test_finds_its_output_with_and_without_labels(tmp_path, labels):
     model = Noting()
     data = rows(8) if labels else [{"x": row["x"]} for row in rows(8)]
-    trainer(tmp_path, CarryPast(), model=model, per_device_eval_batch_size=4).predict(data)
+    trainer(tmp_path, RecurrentMemory(), model=model, per_device_eval_batch_size=4).predict(data)
     assert remembered(model) == [False, True]
     assert model.given[1].shape == (4, 6)
 
@@ -66,14 +68,14 @@ def test_finds_its_output_with_and_without_labels(tmp_path, labels):
 def test_batches_may_be_tuples(tmp_path):
     model = Noting()
     data = [(row["x"], row["labels"]) for row in rows()]
-    trainer(tmp_path, CarryPast(), model=model, train_dataset=data, max_steps=2).train()
+    trainer(tmp_path, RecurrentMemory(), model=model, train_dataset=data, max_steps=2).train()
     assert [memory is None or memory.shape == (4, 6) for memory in model.given] == [True, True]
     assert remembered(model) == [False, True]
 
 
 def test_resumes_in_the_middle_of_an_epoch(tmp_path):
     def build(folder):
-        return trainer(tmp_path / folder, CarryPast(), Checkpoint(every(3)), model=Remembering())
+        return trainer(tmp_path / folder, RecurrentMemory(), Checkpoint(every(3)), model=Remembering())
 
     unbroken = build("unbroken")
     unbroken.train()
@@ -89,17 +91,17 @@ def test_resumes_in_the_middle_of_an_epoch(tmp_path):
 
 
 def test_a_memory_of_batches_of_another_size_is_empty(tmp_path):
-    broken = trainer(tmp_path, CarryPast(), Checkpoint(every(2)), model=Remembering())
+    broken = trainer(tmp_path, RecurrentMemory(), Checkpoint(every(2)), model=Remembering())
     broken.on("on_step_end", stop_at(2))
     broken.train()
     model = Noting()
-    trainer(tmp_path, CarryPast(), model=model, per_device_train_batch_size=3).train(resume_from_checkpoint=True)
+    trainer(tmp_path, RecurrentMemory(), model=model, per_device_train_batch_size=3).train(resume_from_checkpoint=True)
     assert remembered(model)[:2] == [False, True]
 
 
 def test_a_second_run_remembers_nothing_of_a_failed_one(tmp_path):
     model = Noting()
-    built = trainer(tmp_path, CarryPast(), model=model)
+    built = trainer(tmp_path, RecurrentMemory(), model=model)
 
     def fail():
         raise Boom
@@ -116,7 +118,7 @@ def test_a_second_run_remembers_nothing_of_a_failed_one(tmp_path):
 
 def test_goes_together_with_mixed_precision(tmp_path):
     model = Noting()
-    trainer(tmp_path, CarryPast(), model=model, max_steps=2, bf16=True).train()
+    trainer(tmp_path, RecurrentMemory(), model=model, max_steps=2, bf16=True).train()
     assert remembered(model) == [False, True]
     assert model.given[1].dtype == torch.float32
 
@@ -140,10 +142,10 @@ class Short(nn.Module):
 @pytest.mark.parametrize(
     ("model", "callback", "said"),
     [
-        (Elsewhere, CarryPast(), r"Elsewhere.forward takes no 'mems'.*CarryPast\(name="),
-        (Remembering, CarryPast(name="mem"), r"takes no 'mem'; did you mean 'mems'\?"),
-        (Remembering, CarryPast(3), r"CarryPast\(index=3\).*it returned 3"),
-        (Short, CarryPast(), r"CarryPast\(index=1\).*it returned 1"),
+        (Elsewhere, RecurrentMemory(), r"Elsewhere.forward takes no 'mems'.*RecurrentMemory\(name="),
+        (Remembering, RecurrentMemory(name="mem"), r"takes no 'mem'; did you mean 'mems'\?"),
+        (Remembering, RecurrentMemory(3), r"RecurrentMemory\(index=3\).*the model returned 3"),
+        (Short, RecurrentMemory(), r"RecurrentMemory\(index=1\).*the model returned 1"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(tmp_path, model, callback, said):
@@ -153,12 +155,23 @@ def test_a_model_that_does_not_fit_is_refused(tmp_path, model, callback, said):
 
 @pytest.mark.parametrize("index", [0, -2])
 def test_an_output_that_cannot_be_is_refused(tmp_path, index):
-    with pytest.raises(ArgumentError, match=rf"CarryPast\(index={index}\)"):
-        CarryPast(index)
+    with pytest.raises(ArgumentError, match=rf"RecurrentMemory\(index={index}\)"):
+        RecurrentMemory(index)
     with pytest.raises(ArgumentError, match=f"`past_index` is {index}"):
         trainer(tmp_path, past_index=index)
 
 
 def test_arguments_spell_it(tmp_path):
-    assert trainer(tmp_path, past_index=2).callbacks["CarryPast"] == CarryPast(2)
+    assert trainer(tmp_path, past_index=2).callbacks["CarryPast"] == RecurrentMemory(2)
     assert "CarryPast" not in trainer(tmp_path, past_index=-1).callbacks
+
+
+class MyMemory(RecurrentMemory):
+    """A subclass, whose id is its own name."""
+
+
+def test_checkpoints_name_it_by_its_former_name(tmp_path):
+    """Checkpoints hold the state under the id `CarryPast`, so those of earlier versions load."""
+    assert CarryPast is RecurrentMemory
+    built = trainer(tmp_path, RecurrentMemory(), RecurrentMemory(2), MyMemory())
+    assert {"CarryPast", "CarryPast-2", "MyMemory"} <= set(built.callbacks)

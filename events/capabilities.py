@@ -1,0 +1,51 @@
+"""What a callback declares about itself, and which callbacks exclude each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+class Capability(Enum):
+    """Something a callback does that other parts of the run must know. The value is what `describe()` prints."""
+
+    PLACES_MODEL = "places the model"
+    """Moves the model to its device. The trainer then leaves the model where it is."""
+    SHARDS_MODEL = "shards the weights"
+    """Splits the weights over the ranks, so that no rank holds a full copy."""
+    REPLACES_WEIGHTS = "replaces the weights in evaluations and checkpoints"
+    """Evaluates and saves other weights than those it trains, such as their average."""
+    CHOOSES_BEST_MODEL = "chooses the best model"
+    """Decides which checkpoint holds the best model; `best_metric` says how."""
+    WRITES_CHECKPOINTS = "writes checkpoints"
+    """Writes checkpoints during a run, or requests them."""
+    PUBLISHES = "pushes to a hub"
+    """Pushes the model; `publisher` is the repository."""
+    DEEPSPEED = "trains with DeepSpeed"
+    """DeepSpeed's engine makes the steps. `Trainer.is_deepspeed_enabled` reads it."""
+    FSDP = "trains with PyTorch FSDP2"
+    """FSDP2 shards the model. `Trainer.is_fsdp_enabled` reads it."""
+
+
+class BestMetric(NamedTuple):
+    """The metric by which the best model is chosen."""
+
+    name: str = "eval_loss"
+    """The full name, with the prefix `eval_`."""
+    greater_is_better: bool = False
+    """Whether a greater value is better."""
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A statement that a callback does not work with certain other callbacks.
+
+    Example:
+        conflicts_with = (Conflict(Capability.SHARDS_MODEL, "it converts full weights. Leave it out."),)
+    """
+
+    other: type | Capability
+    """The class of the other callbacks, or a capability that they have."""
+    reason: str
+    """Why the two exclude each other, and the remedy. It completes the sentence `A does not work with B: ...`."""
