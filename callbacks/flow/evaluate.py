@@ -65,7 +65,7 @@ class Evaluate(Cadence):
             # The repeated evaluation draws random numbers before the next step does, as in an unbroken run.
             restore_random_states(run.randomness)
             self._evaluate(run)
-            run.randomness = random_states()
+            run.continue_from(random_states())
         elif self._interrupted or (self.on_start and run.state.global_step == 0):
             self._evaluate(run)
 

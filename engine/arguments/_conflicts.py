@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from ._base import IntervalStrategy, SaveStrategy
-from ._names import METRIC_SCHEDULES
-
-if TYPE_CHECKING:
-    from . import TrainingArguments
+from ._names import METRIC_SCHEDULES, SchedulerType
 
 
-def conflicts(args: TrainingArguments) -> Iterator[str]:
+class ComparedArguments(Protocol):
+    """The arguments that are compared across groups. `TrainingArguments` has them."""
+
+    eval_strategy: IntervalStrategy | str
+    eval_steps: float | None
+    logging_steps: float
+    save_strategy: SaveStrategy | str
+    load_best_model_at_end: bool
+    lr_scheduler_type: SchedulerType | str
+    gradient_accumulation_steps: int
+    bf16: bool
+    fp16: bool
+    fp16_opt_level: str
+    sharded_ddp: Any
+    ddp_static_graph: bool | None
+
+    @property
+    def way_to_shard(self) -> str:
+        """The name of the strategy that shards the training; empty if none does."""
+
+    @property
+    def sharded_ddp_option(self) -> str:
+        """The strategy that `sharded_ddp` names."""
+
+
+def conflicts(args: ComparedArguments) -> Iterator[str]:
     """Yield each conflict between arguments of different groups."""
     if args.eval_strategy == IntervalStrategy.NO:
         remedy = "needs evaluations, and `eval_strategy` is 'no'; set it to 'steps' or 'epoch'."

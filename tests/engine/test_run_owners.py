@@ -18,9 +18,9 @@ RESUMPTION, STEPPER = "engine/checkpoint/read/resumption.py", "engine/stepper.py
 
 OWNERS: dict[str, tuple[str, ...]] = {
     RUN: (
-        *("args", "control", "ranks", "services", "bus", "callback_states", "contents", "processing_class", "losses"),
+        *("args", "control", "ranks", "services", "bus", "callback_states", "activity", "processing_class", "losses"),
         *("requested_by", "run", "evaluation", "session", "model_wrapped", "train_batch_size"),
-        *("first_step", "began", "summary", "randomness", "prefix", "complete"),
+        *("first_step", "began", "summary", "randomness", "prefix", "complete", "checkpoint"),
     ),
     SESSION: ("mode", "exception", "seams"),
     TRAINING: ("state", "model", "data_seed", "train_dataloader", "plan", "position"),
@@ -31,7 +31,6 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "engine/api/loss.py": ("outputs",),
     "engine/api/logging.py": ("logs",),
     RESUMPTION: ("run_id",),
-    "callbacks/flow/checkpoint.py": ("checkpoint",),
 }
 """Module -> the fields that it assigns, and no other module does. `engine/run.py` defines methods that change a field
 for several callers, such as `run.wrap(model)`. Setting a field to None counts for nobody."""
