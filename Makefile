@@ -56,6 +56,7 @@ check: lint types test wheel
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python tools/check_voice.py
 
 # mypy reads paths, not installed packages, so it gets the package as a tree of links. If a link is missing, mypy checks
 # fewer files and reports no error. Hence the comparison of the number of files.

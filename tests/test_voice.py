@@ -172,3 +172,9 @@ def test_status_and_output_say_whether_there_are_findings(
 def test_tool_runs_from_the_command_line() -> None:
     done = subprocess.run([sys.executable, str(TOOL), "docs/tour.md"], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_make_lint_runs_the_tool() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    lint = makefile.split("\nlint:")[1].split("\n\n")[0]
+    assert "tools/check_voice.py" in lint
