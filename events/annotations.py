@@ -77,7 +77,8 @@ def _classes_of(annotation: Any, names: dict[str, Any]) -> tuple[type, ...] | No
     """Return the classes that an annotation allows; None if it allows anything or cannot be resolved."""
     if isinstance(annotation, str):
         try:
-            annotation = eval(annotation, names)
+            holder = types.SimpleNamespace(__annotations__={"it": annotation})
+            annotation = typing.get_type_hints(holder, names, include_extras=True)["it"]
         except Exception:  # a name that only type checkers import, or a name of a local scope
             return None
     origin = typing.get_origin(annotation)

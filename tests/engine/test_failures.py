@@ -226,7 +226,7 @@ def test_error_is_located_at_the_activity(tmp_path, monkeypatch, text):
 
 def test_error_of_the_agreement_is_located_there(tmp_path, monkeypatch):
     run = trainer(tmp_path, callbacks=[StopAtTime(3600)])
-    monkeypatch.setattr("trainbus.engine.trainer.agreement", lambda run: Consensus(run))
+    monkeypatch.setattr("trainbus.engine.api.training.agreement", lambda run: Consensus(run))
     monkeypatch.setattr(type(run.run.ranks), "sum_numbers", boom)
     assert location(run, run.train) == "agreeing on requests after step 0"
 

@@ -16,7 +16,7 @@ from engine_toys import same_weights, weights
 from safetensors.torch import load_file
 
 from trainbus import Callback
-from trainbus.engine import trainer as trainer_module
+from trainbus.engine.api import training as training_module
 from trainbus.engine.checkpoint.format.files import CALLBACKS, OPTIMIZER, SCALER, SCHEDULER
 from trainbus.engine.checkpoint.format.tensor_cache import TensorCache
 from trainbus.engine.checkpoint.read.saved import SavedCheckpoint
@@ -179,14 +179,14 @@ def test_a_damaged_checkpoint_keeps_no_tensors(saved: Path, tmp_path: Path):
 
 def test_verified_tensors_are_released_after_loading(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
     chosen: list[SavedCheckpoint] = []
-    really = trainer_module.checkpoint_to_resume
+    really = training_module.checkpoint_to_resume
 
     def chooses(*arguments: Any) -> Any:
         chosen.append(really(*arguments))
         assert all(chosen[0].keeps(name) for name in (OPTIMIZER, SCHEDULER, SCALER, RANDOM, CALLBACKS))
         return chosen[0]
 
-    monkeypatch.setattr(trainer_module, "checkpoint_to_resume", chooses)
+    monkeypatch.setattr(training_module, "checkpoint_to_resume", chooses)
     going_on(checkpoint.parent, True, restore_callback_states_from_checkpoint=False)
     assert not [path for path in checkpoint.iterdir() if chosen[0].keeps(path.name)]
 

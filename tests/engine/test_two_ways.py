@@ -170,7 +170,7 @@ def test_a_contradiction_is_an_error_that_names_both(
 ):
     with pytest.raises(ArgumentError) as caught:
         make(tmp_path, args, [callback])
-    for part in ("contradict each other", "leave out one", *parts):
+    for part in ("Callbacks contradict arguments", "leave out one", *parts):
         assert part in str(caught.value)
 
 

@@ -236,7 +236,7 @@ class TestTwoProcesses:
             ("stage1 degree", "ShardedOptimizer(degree=3) does not divide the world size 2"),
             ("scaler", "set `fp16=True`"),
             ("class", "did you mean 'Block'?"),
-            ("empty", "With `fsdp=True` they are made"),
+            ("empty", "Set `fsdp=True`, which materialises one shard per rank"),
             ("never filled", "these tensors have no values: weight"),
             ("number", "scale has no dimension along which FSDP can shard it"),
             ("types", "torch.float32 (weight) and torch.float64 (scale): convert the model"),
@@ -402,5 +402,5 @@ def test_one_that_saves_alone_is_told_to_have_all_save(tmp_path):
 
     trainer.run.seams.model_state = gather
     trainer.run.ranks = Ranks(0, 2)
-    with pytest.raises(RankFailure, match="call it on all of them, without an `if is_world_process_zero"):
+    with pytest.raises(RankFailure, match="Call it on every rank, without an `if is_world_process_zero"):
         trainer.save_model(str(tmp_path / "model"))
