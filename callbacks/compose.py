@@ -20,8 +20,8 @@ def compose(args: TrainingArguments, listed: Iterable[Any], found: Iterable[Any]
     """Return the callbacks of a trainer in the order in which they are attached.
 
     The order is: callbacks that the arguments build, callbacks that were found, callbacks of the user's list. A listed
-    callback replaces the built or found one of its class, and those of the classes in its `instead_of`. A variant,
-    such as a `Log` with a prefix, replaces nothing.
+    callback replaces a built or found callback of its class or of a class in its `instead_of`. A variant, such as a
+    `Log` with a prefix, replaces nothing.
 
     Args:
         args: the training arguments.
@@ -56,7 +56,7 @@ def _refuse_contradictions(args: TrainingArguments, explicit: list[Any]) -> None
     problems = []
     for callback in explicit:
         if not isinstance(callback, Callback) or callback.variant:
-            continue  # a variant exists beside the callback that the arguments build
+            continue  # a variant does not replace the callback that the arguments build
         spelled = [name for name in callback.arguments if name in args.given]
         spells = type(callback).from_arguments(args) if spelled else callback
         if not spelled or spells == callback:

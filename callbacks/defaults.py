@@ -66,7 +66,7 @@ DEFAULTS: tuple[type[Callback], ...] = (
     StatusFile,
     Progress,
 )
-"""The trainer calls `from_arguments` of each class. It returns None if the arguments do not ask for the callback.
+"""The trainer calls `from_arguments` of each class. It returns None if the arguments do not select the callback.
 
 A callback of the same class in the user's list replaces the built one.
 """

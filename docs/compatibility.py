@@ -21,7 +21,7 @@ from trainbus.events import EVENTS
 Table = Callable[[tuple[str, ...], Iterable[tuple[str, ...]]], str]
 
 DIFFERS = {
-    "accelerator_config": "There is no accelerate here. Keys are accepted if they change nothing or have an equal.",
+    "accelerator_config": "trainbus does not use accelerate. It accepts keys that have no effect or that it supports.",
     "auto_find_batch_size": "Each attempt starts from the weights and the seed of the first.",
     "bf16_full_eval": "The float32 weights return after the evaluation.",
     "debug": "Raises an error that names the layer. Does not print frames. `tpu_metrics_debug` is refused.",
@@ -37,17 +37,17 @@ DIFFERS = {
     "project": "The tracker chooses the default.",
     "report_to": "Name each tracker. Other trackers are plugins.",
     "restore_callback_states_from_checkpoint": "On by default. Restores into the attached callbacks.",
-    "sharding": "From PaddleNLP. `stage1` is ZeroRedundancyOptimizer of PyTorch; the others are FSDP2.",
+    "sharding": "From PaddleNLP. `stage1` uses ZeroRedundancyOptimizer of PyTorch. The other stages use FSDP2.",
     "sharding_degree": "From PaddleNLP.",
     "train_sampling_strategy": "`batch_rebalance` is [refused](#values-that-are-refused).",
-    "sharded_ddp": "From transformers 4. `simple` is fairscale; the others are FSDP2, or FSDP of `fairscale`.",
+    "sharded_ddp": "From transformers 4. `simple` uses fairscale. Other words use FSDP2, or FSDP of `fairscale`.",
     "torch_empty_cache_steps": "Empties the cache at the end of a step, not inside it.",
     "warmup_ratio": "From transformers 4. In transformers 5 it is `warmup_steps` below 1.",
 }
 """Argument -> how it differs from transformers, in short sentences."""
 
 MANY = 6
-"""From this number of readers on, an argument's readers stand in a list of their own."""
+"""An argument with this many readers or more gets its own list of readers."""
 
 
 def page(table: Table, notice: str) -> list[str]:
@@ -60,9 +60,9 @@ def page(table: Table, notice: str) -> list[str]:
     return [
         notice,
         "# Compatibility",
-        "You have a program for another trainer, and want to know whether an argument, an optimizer or a method works. "
+        "Look up whether an argument, an optimizer or a method of another trainer works. "
         f"The page compares with transformers {transformers.__version__}, and lists the arguments of PaddleNLP and of "
-        "older trainers. The tests hold the numbers equal, bit for bit: see [parity](parity.md). "
+        "older trainers. The tests check that results are equal, bit for bit: see [parity](parity.md). "
         "[Differences](differences.md) explains the deliberate ones.",
         "## Summary",
         table(("Subject", "Works", "Refused or absent"), _summary(theirs, ours, transformers.Trainer)),
@@ -130,7 +130,7 @@ def _arguments(
 def _aliases(theirs: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for name in sorted(ALIASES):
         new = ALIASES[name].new
-        meaning = f"Another name of `{new}`." if new else "Accepted if its value asks for what trainbus does anyway."
+        meaning = f"Sets `{new}`." if new else "Accepted if its value is the behavior of trainbus."
         yield f"`{name}`", "transformers" if name in theirs else "older trainers", meaning
 
 
@@ -155,7 +155,7 @@ def _sentence(text: str) -> str:
 
 def _optimizers() -> Iterator[tuple[str, str]]:
     for name, spec in OPTIMIZERS.items():
-        needs = f"`{spec.package}`" if spec.package else "nothing more"
+        needs = f"`{spec.package}`" if spec.package else "torch"
         yield f"`{name}`", f"{needs}; refused. {spec.unsupported}" if spec.unsupported else needs
 
 

@@ -48,7 +48,7 @@ class StepRecord:
     loss: Any = None
     """The loss of the batch, a scalar tensor. Live in `on_loss`, where a handler may replace it; detached after."""
     outputs: Any = None
-    """What the model returned for the batch. Kept after `on_loss` only if a handler names it."""
+    """The outputs of the model for the batch. Kept after `on_loss` only if a handler names them."""
     grad_norm: Any = None
     """The norm of the gradients before clipping, a scalar tensor."""
     learning_rate: float | None = None
@@ -243,7 +243,7 @@ class Run:
         self.step.grad_norm, self.step.learning_rate = last.get("grad_norm"), last.get("learning_rate")
 
     def set_checkpoint(self, checkpoint: Any) -> None:
-        """Make a checkpoint the one that is being written or was restored."""
+        """Set `run.checkpoint` to the checkpoint that the run writes or was restored from."""
         self.checkpoint = checkpoint
 
     def report_grad_norm(self, norm: Any) -> None:
@@ -289,7 +289,7 @@ class Run:
 
     _evaluating = False
 
-    # What handlers call.
+    # Methods for handlers.
 
     @property
     def tokenizer(self) -> Any:

@@ -1,4 +1,4 @@
-"""Sessions: what a run opens is closed, however the session ends. The original error is the one that is raised."""
+"""Sessions: the end of a session closes all its resources, also after an error. It raises the original error."""
 
 from __future__ import annotations
 

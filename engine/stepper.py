@@ -37,7 +37,7 @@ class Stepper:
         filter_nonfinite: bool,
         agree: Agree = agree_single_process,
     ) -> None:
-        """Prepare for the run's model and optimizer, which exist.
+        """Create the stepper of a run. The model and the optimizer of the run already exist.
 
         Args:
             run: the record. The stepper writes `run.step`.

@@ -115,7 +115,7 @@ class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompat
 
         Args:
             inputs: the inputs.
-            attributes: what the constructor of the subclass set on another instance.
+            attributes: the attributes that the constructor of the subclass set on another instance.
         """
         trainer = object.__new__(cls)
         vars(trainer).update(attributes)
@@ -129,7 +129,7 @@ class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompat
         set_seed(args.seed, args.full_determinism)
         if args.own_log_level != "passive":
             print_messages(args.get_process_log_level())
-        # Callbacks are composed before the process group exists: what they import must not find it, see Ranks.join.
+        # Compose callbacks before the process group exists. Packages that they import must not see it; see Ranks.join.
         schedule_free = ScheduleFree.for_optimizers(
             args, inputs.optimizers[0], *(inputs.optimizer_cls_and_kwargs or ())[:1]
         )

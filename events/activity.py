@@ -87,7 +87,7 @@ def during(name: str) -> Callable[[Callable[Concatenate[RunT, P], R]], Callable[
 
 
 def note_activity(error: BaseException, name: str) -> None:
-    """Record on an exception what the process was doing. The first record, here or on a cause, is the innermost."""
+    """Record an activity on an exception. A record that exists, also on a cause, stays: it is the innermost."""
     if name and not activity_of(error):
         error.__dict__[_KEY] = name
 

@@ -164,7 +164,7 @@ class EventBus:
         known = self.signals.setdefault(event.name, Channel(event)).event
         if known != event:
             raise SubscriptionError(
-                f"The event {event.name!r} exists with another meaning: {known.doc!r} Rename yours."
+                f"The event {event.name!r} exists with another meaning: {known.doc!r} Rename your event."
             )
 
     def attach(self, subscriber: object) -> Handle:
@@ -179,7 +179,7 @@ class EventBus:
         record = inspect_subscriber(subscriber, self.signals)
         for other_id, other in self._subscribers.items():
             if other.callback is subscriber:
-                raise SubscriptionError(f"{other_id} is already attached. To have two of it, attach a second instance.")
+                raise SubscriptionError(f"{other_id} is already attached. Attach a second instance instead.")
         owner_id = identity(subscriber, record.wanted_id, self._subscribers)
         policy = checked_policy(record.on_error, owner_id)
         subscriptions = []

@@ -44,7 +44,7 @@ class Callback(EventMethods):
     instead_of: ClassVar[tuple[type, ...]] = ()
     """Other classes that it replaces: in the user's list, it removes those that the arguments build."""
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
-    """What it does that other parts of the run must know. `has` answers for one instance."""
+    """Properties that other parts of the run must know. `has` returns the answer for one instance."""
     conflicts_with: ClassVar[tuple[Conflict, ...]] = ()
     """The callbacks that it does not work with. Building a trainer with both raises an error."""
     publisher: Any = None
@@ -66,13 +66,13 @@ class Callback(EventMethods):
         return None
 
     def has(self, capability: Capability) -> bool:
-        """Return whether this instance has a capability. Override it where that depends on fields."""
+        """Return whether this instance has a capability. Override it if the answer depends on fields."""
         return capability in self.capabilities
 
     def conflict_with(self, other: Callback) -> str:
         """Return why this callback does not work with another one, and the remedy. Empty if they work together.
 
-        The default looks `other` up in `conflicts_with`. Override it where that depends on fields.
+        The default looks up `other` in `conflicts_with`. Override it if the answer depends on fields.
         """
         for conflict in self.conflicts_with:
             known = conflict.other
@@ -95,15 +95,15 @@ class Callback(EventMethods):
 
     @classmethod
     def from_arguments(cls, args: Any) -> Callback | None:
-        """Build the callback that the training arguments ask for. Return None if they ask for none."""
+        """Build the callback from the training arguments. Return None if they do not select it."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run must know: plain values and tensors, nested in lists and dicts."""
+        """Return the callback state: plain values and tensors, nested in lists and dicts."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned in an earlier session."""
+        """Load a state that `state_dict` returned in an earlier session."""
 
 
 class TypedCallback(TypedEventMethods, Callback):

@@ -1,4 +1,4 @@
-"""What a callback declares about itself, and which callbacks exclude each other."""
+"""The capabilities of callbacks, and the conflicts between callbacks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Capability(Enum):
-    """Something a callback does that other parts of the run must know. The value is what `describe()` prints."""
+    """A property of a callback that other parts of the run must know. `describe()` prints the value."""
 
     PLACES_MODEL = "places the model"
     """Moves the model to its device. The trainer then leaves the model where it is."""
@@ -17,7 +17,7 @@ class Capability(Enum):
     REPLACES_WEIGHTS = "replaces the weights in evaluations and checkpoints"
     """Evaluates and saves other weights than those it trains, such as their average."""
     CHOOSES_BEST_MODEL = "chooses the best model"
-    """Decides which checkpoint holds the best model; `best_metric` says how."""
+    """Decides which checkpoint holds the best model. `best_metric` has the metric."""
     WRITES_CHECKPOINTS = "writes checkpoints"
     """Writes checkpoints during a run, or requests them."""
     PUBLISHES = "pushes to a hub"

@@ -38,7 +38,7 @@ class Param:
     type: str = "Any"
     """The annotation, as text with full module paths, such as `torch.nn.Module | None`."""
     doc: str = ""
-    """What the value is, in one line."""
+    """A description of the value, in one line."""
 
 
 @dataclass(frozen=True, init=False)
@@ -52,11 +52,11 @@ class Event:
     params: tuple[Param, ...] = ()
     """The parameters beyond `COMMON`."""
     kind: Kind = Kind.FACT
-    """Whether the event asks for work or states a fact."""
+    """Whether the event requests work or states a fact."""
     clock: Clock = Clock.CALLS
     """The counter that filters of subscribed functions read."""
     origin: str = "trainbus"
-    """Where name and moment come from: `transformers` for the sixteen shared events."""
+    """The library that defines the event: `transformers` for the sixteen shared events."""
 
     def __init__(
         self,

@@ -33,8 +33,8 @@ OUTSIDE = "you"
 class Speaker:
     """The author of writes to the control: the current handler, its event and its step.
 
-    The bus sets it around each handler, and the loop counts its steps. It is an object of its own because that is
-    cheap.
+    The bus sets it around each handler, and the loop counts its steps. It is a separate object,
+    because this is cheap.
     """
 
     __slots__ = ("author", "event", "step")
@@ -52,7 +52,7 @@ class TrainerControl:
     while the run writes the checkpoint, until `on_save`.
 
     Assigning True requests, as `control.request("save", reason="...")` does. Assigning False withdraws the caller's own
-    request and no other. To block the requests of others, call `control.veto("save", reason="...")`. A veto holds until
+    request only. To block the requests of others, call `control.veto("save", reason="...")`. A veto holds until
     the end of the step. A request that is not yet served is never lost: it waits for the end of the next step.
     """
 
@@ -119,11 +119,11 @@ class TrainerControl:
         return bool(self._requests[flag]) and not self._vetoes[flag]
 
     def reasons(self, flag: Flag) -> dict[str, str]:
-        """Return who requests `flag`, and why."""
+        """Return the authors that request `flag`, each with its reason."""
         return dict(self._requests[_flag(flag)])
 
     def vetoes(self, flag: Flag) -> dict[str, str]:
-        """Return who vetoes `flag` in this step, and why."""
+        """Return the authors that veto `flag` in this step, each with its reason."""
         return dict(self._vetoes[_flag(flag)])
 
     @property
@@ -191,7 +191,7 @@ class TrainerControl:
                 self.request(flag, reason="returned by the handler")
 
     def why(self, flag: Flag) -> str:
-        """Return who last made the run act on `flag`, when and why; empty if the run never acted on it.
+        """Return the author, the step and the reason of the last action on `flag`; empty if there was none.
 
         For `training_stop`: `stopped at step 1200 by EarlyStopping: eval_loss has not improved for 3 evaluations`.
         """

@@ -51,8 +51,8 @@ def resolve(slots: list[Slot], known: set[str], event: str) -> list[Slot]:
         for target in (*slot.before, *slot.after):
             if target not in known:
                 raise SubscriptionError(
-                    f"{slot.owner_id} wants to run before or after {target!r} at {event}, but no callback has that "
-                    f"id{nearest(target, known)} Known: {', '.join(sorted(known))}."
+                    f"{slot.owner_id} has before= or after= with the id {target!r} at {event}, but no callback has "
+                    f"that id{nearest(target, known)} Known: {', '.join(sorted(known))}."
                 )
         for earlier, later in [(slot, other) for target in slot.before for other in by_id.get(target, [])] + [
             (other, slot) for target in slot.after for other in by_id.get(target, [])
@@ -60,7 +60,7 @@ def resolve(slots: list[Slot], known: set[str], event: str) -> list[Slot]:
             if earlier.stage > later.stage:
                 raise SubscriptionError(
                     f"{earlier.owner_id} must run before {later.owner_id} at {event}, but it runs in stage "
-                    f"{earlier.stage.name}, after stage {later.stage.name} of the other. Change one of the stages."
+                    f"{earlier.stage.name}, after stage {later.stage.name} of {later.owner_id}. Change one stage."
                 )
             follows[earlier].add(later)
     return _sorted_by(follows, event)

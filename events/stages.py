@@ -11,7 +11,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Stage(IntEnum):
-    """The purpose of a handler. Lower stages run first, whatever the order of the list of callbacks."""
+    """The purpose of a handler. Lower stages run first. The order of the list of callbacks does not matter."""
 
     PREPARE = 10
     """Create things: wrap the model, open files, do the work that an event announces."""

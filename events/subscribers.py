@@ -64,7 +64,7 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
         if name not in known:
             message = f"{type(callback).__name__}.{name} matches no event{nearest(name, known)}"
             if not foreign:
-                raise SubscriptionError(message)
+                raise SubscriptionError(f"{message} Rename or remove it.")
             logger.warning("%s It is never called.", message)
             continue
         handlers[name] = handler
@@ -103,7 +103,7 @@ def own_events(callback: object) -> tuple[Event, ...]:
     for event in declared:
         if not isinstance(event, Event):
             raise SubscriptionError(
-                f"{type(callback).__name__}.events holds {event!r}. It must hold events: Event(name, doc)."
+                f"{type(callback).__name__}.events contains {event!r}, which is not an event. Write Event(name, doc)."
             )
     return declared
 

@@ -24,7 +24,7 @@ class Trace:
         return [event for _, event in self.entries]
 
     def __str__(self) -> str:
-        """Return one line per event. The number of a step stands before its first event only."""
+        """Return one line per event. Only the first event of a step shows the number of the step."""
         lines, shown = [], None
         for step, event in self.entries:
             lines.append(f"{step:>5}  {event}" if step != shown else f"       {event}")

@@ -294,11 +294,11 @@ def every(interval: float | str, unit: str = "step", *, after: float = 0, times:
             ) from None
         interval = int(interval) if interval.is_integer() else interval
     if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not 0 < interval < math.inf:
-        raise ArgumentError(f"every({interval!r}) is not an interval above 0. Pass a positive number, or use never().")
+        raise ArgumentError(f"every({interval!r}): the interval is not positive. Pass more than 0, or use never().")
     name = unit.strip().lower()
     if isinstance(times, bool) or not isinstance(times, int) or times < 0:
         raise ArgumentError(
-            f"every({interval!r}, times={times!r}): times is not a whole number from 0. Pass 0 or more."
+            f"every({interval!r}, times={times!r}): times is not a whole number of 0 or more. Pass one, such as 3."
         )
     if times and name not in ("step", "steps"):
         raise ArgumentError(f"every({interval!r}, {unit!r}, times={times}): times works with steps only. Remove it.")
@@ -319,7 +319,7 @@ def every(interval: float | str, unit: str = "step", *, after: float = 0, times:
 def at(*steps: int) -> Trigger:
     """Return a trigger that is due at the end of these steps. The first step is 1."""
     if not steps or any(isinstance(step, bool) or not isinstance(step, int) or step < 1 for step in steps):
-        raise ArgumentError(f"at{steps!r} does not name steps. Pass one or more whole numbers from 1.")
+        raise ArgumentError(f"at{steps!r} does not name steps. Pass one or more whole numbers, each 1 or more.")
     return AtSteps(tuple(sorted(set(steps))))
 
 
@@ -327,7 +327,7 @@ def log_spaced(points: int) -> Trigger:
     """Return a trigger that is due at `points` steps, evenly spaced on a logarithmic scale over the run."""
     if isinstance(points, bool) or not isinstance(points, int) or points < 1:
         raise ArgumentError(
-            f"log_spaced({points!r}): the number of points is not a whole number from 1. Pass 1 or more."
+            f"log_spaced({points!r}): the number of points is not a whole number of 1 or more. Pass one, such as 10."
         )
     return LogSpaced(points)
 

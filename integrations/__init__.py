@@ -30,7 +30,7 @@ class Kind(Enum):
     STRATEGY = "strategy"
     """Shards the training. `args.way_to_shard` returns its option."""
     OTHER = "other"
-    """Built by an argument of its own."""
+    """Has its own argument, which builds it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Integration:
     requirement: str
     """The requirement of that extra, as `setup.cfg` spells it."""
     kind: Kind
-    """What it is for."""
+    """The kind of integration."""
     option: str = ""
     """The word that users write for it. Default: its name in the registry."""
 

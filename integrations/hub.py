@@ -104,12 +104,12 @@ def evaluations(facts: Facts, results: dict[str, Any]) -> list[EvalResult]:
     ]
 
 
-def check_name(name: str, what: str) -> None:
-    """Raise an `ArgumentError` if the hub does not allow a name. `what` is the middle of its message."""
+def check_name(name: str, remedy: str) -> None:
+    """Raise an `ArgumentError` if the hub does not allow a name. `remedy` is the end of its message."""
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise ArgumentError(f"{name!r} {what}: {error}") from error
+        raise ArgumentError(f"{name!r} cannot be the name of a repository ({error}). {remedy}") from error
 
 
 class Repository:
@@ -134,7 +134,7 @@ class Repository:
         The token and `private` default to the settings. The name defaults to the name of the output folder.
         """
         wanted = self.settings.repository or Path(run.args.output_dir).absolute().name
-        check_name(wanted, "is the name of `output_dir`, and cannot be the name of a repository. Set `hub_model_id`")
+        check_name(wanted, "It is the name of `output_dir`. Set `hub_model_id`.")
         private = self.settings.private if private is None else private
         made = self._api.create_repo(wanted, token=token or self._token(run), private=private, exist_ok=True)
         self.name = name = str(made.repo_id)
@@ -279,7 +279,7 @@ class PushToHub(Callback):
             )
         self.strategy = str(self.strategy)
         if self.repository is not None:
-            check_name(self.repository, "cannot be the name of a repository")
+            check_name(self.repository, "Set another `hub_model_id`, or another name for `PushToHub`.")
         self.publisher = Repository(self)
 
     @classmethod

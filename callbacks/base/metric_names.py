@@ -30,7 +30,7 @@ def greater_is_better(metric: str, mode: str | None) -> bool:
     if mode is None:
         return not metric.endswith(("loss", "error", "perplexity", "wer", "cer", "mse", "mae", "rmse"))
     if mode not in ("min", "max"):
-        raise ArgumentError(f"mode={mode!r}{nearest(mode, ('min', 'max'))} Set 'min' or 'max'.")
+        raise ArgumentError(f"mode={mode!r} is unknown{nearest(mode, ('min', 'max'))} Set 'min' or 'max'.")
     return mode == "max"
 
 

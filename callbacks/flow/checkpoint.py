@@ -70,7 +70,7 @@ class Checkpoint(Cadence):
     def __post_init__(self) -> None:
         if self.on_save_error not in SAVE_ERRORS:
             hint = nearest(self.on_save_error, SAVE_ERRORS)
-            raise ArgumentError(f"on_save_error={self.on_save_error!r}{hint} Set 'raise' or 'warn'.")
+            raise ArgumentError(f"on_save_error={self.on_save_error!r} is unknown{hint} Set 'raise' or 'warn'.")
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Checkpoint:

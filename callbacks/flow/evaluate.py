@@ -47,7 +47,7 @@ class Evaluate(Cadence):
 
     def __post_init__(self) -> None:
         if self.name and self.dataset is None:
-            raise ArgumentError(f"Evaluate(name={self.name!r}) names no dataset. Set `dataset` too.")
+            raise ArgumentError(f"Evaluate(name={self.name!r}) has a name but no dataset. Set `dataset` too.")
 
     @property
     def variant(self) -> str:

@@ -55,7 +55,7 @@ class KeepBest(Callback):
     save: bool = True
     """Request a checkpoint when a new best value appears."""
     load_at_end: bool = True
-    """Load the best model when training ends, whatever stopped it."""
+    """Load the best model when training ends, for any reason."""
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     greater: bool = field(init=False, repr=False)

@@ -41,11 +41,15 @@ class Compile(Callback):
         known = torch.compiler.list_backends(exclude_tags=None)
         if self.backend not in known:
             raise ArgumentError(
-                f"Compile(backend={self.backend!r}){nearest(self.backend, known)} Known: {', '.join(known)}."
+                f"Compile(backend={self.backend!r}): the backend is unknown{nearest(self.backend, known)} "
+                f"Known: {', '.join(known)}."
             )
         if self.mode is not None and self.mode not in COMPILE_MODES:
             known = [*COMPILE_MODES]
-            raise ArgumentError(f"Compile(mode={self.mode!r}){nearest(self.mode, known)} Known: {', '.join(known)}.")
+            raise ArgumentError(
+                f"Compile(mode={self.mode!r}): the mode is unknown{nearest(self.mode, known)} "
+                f"Known: {', '.join(known)}."
+            )
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Compile | None:

@@ -28,7 +28,8 @@ def matching(model: nn.Module, patterns: Iterable[str]) -> dict[str, nn.Paramete
         if not hits:
             modules = [name for name, _ in model.named_modules() if name]
             raise ModelError(
-                f"Freeze({pattern!r}): no parameter of {type(model).__name__} matches{nearest(pattern, modules)}"
+                f"Freeze({pattern!r}): no parameter of {type(model).__name__} matches{nearest(pattern, modules)} "
+                "Correct the pattern."
             )
         found |= hits
     return found

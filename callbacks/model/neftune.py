@@ -85,7 +85,9 @@ def input_embeddings(model: Any, name: str | None = None) -> nn.Module:
     if name is not None:
         modules: dict[str, nn.Module] = dict(model.named_modules())
         if name not in modules:
-            raise ModelError(f"{type(model).__name__} has no module {name!r}{nearest(name, modules)}")
+            raise ModelError(
+                f"{type(model).__name__} has no module {name!r}{nearest(name, modules)} Correct NEFTune(embedding=...)."
+            )
         return modules[name]
     if hasattr(model, "get_input_embeddings"):
         embedding: nn.Module = model.get_input_embeddings()

@@ -28,7 +28,7 @@ class StatusFile(Callback):
     """Writes `run_status.json` to the output folder: the status of the run, the reason, and the checkpoint to resume.
 
     Use it if a launcher hides the exit code: torchrun exits with code 1 whatever the exit codes of its processes. With
-    several ranks the arguments build it; in a single process list `StatusFile()`. The status is one of:
+    several ranks, the arguments build it. In a single process, list `StatusFile()`. The status is one of:
 
     - `running`;
     - `done`: all planned steps are done;

@@ -35,7 +35,7 @@ def steepest(rates: list[float], losses: list[float]) -> float:
     }
     if len(slopes) < 2:
         raise NonFiniteError(
-            f"The losses of {len(losses)} steps suggest no learning rate. Set a lower `start` or more `steps`."
+            f"The losses of {len(losses)} steps do not show a learning rate. Set a lower `start` or more `steps`."
         )
     return rates[min(slopes, key=lambda index: slopes[index])]
 

@@ -58,7 +58,8 @@ class DDP(Callback):
             name = self.comm_hook.lower().replace("power_sgd", "powersgd")
             if name not in HOOKS:
                 raise ArgumentError(
-                    f"DDP(comm_hook={self.comm_hook!r}){nearest(name, HOOKS)} Known: {', '.join(HOOKS)}, or a function."
+                    f"DDP(comm_hook={self.comm_hook!r}): the hook is unknown{nearest(name, HOOKS)} "
+                    f"Known: {', '.join(HOOKS)}, or a function."
                 )
             self.comm_hook = name
         if self.comm_options and not self._low_rank:
@@ -68,7 +69,7 @@ class DDP(Callback):
         if self._low_rank and self.find_unused_parameters:
             raise ArgumentError(
                 f"DDP(comm_hook={self.comm_hook!r}, find_unused_parameters=True) is not supported: the messages of the "
-                "search mix with the factors of the hook. Remove one of the two."
+                "search for unused parameters would mix with the factors that the hook sends. Remove one of the two."
             )
 
     @classmethod

@@ -49,8 +49,8 @@ class FSDP(ShardedModel):
     degree: int | None = None
     """The number of ranks that share one copy of the weights, such as those of one machine; None for all ranks."""
     mixed_precision: Literal["bf16", "fp16"] | None = None
-    """The dtype in which weights are gathered and the model computes; None keeps their own. Gradients are reduced in
-    float32."""
+    """The dtype of gathered weights and of the computation. None keeps the dtype of the weights. Gradients are reduced
+    in float32."""
     activation_checkpointing: bool = False
     """Whether backward recomputes the activations of each block instead of keeping them."""
     whole_optimizer: bool = False
@@ -121,7 +121,7 @@ class FSDP(ShardedModel):
         self.check_shardable(run)
         world = run.ranks.world_size
         if self.degree is not None and world % self.degree:
-            raise ArgumentError(f"FSDP(degree={self.degree}) does not divide the world size {world}.")
+            raise ArgumentError(f"FSDP(degree={self.degree}) does not divide the world size {world}. Set a divisor.")
         if any(isinstance(callback, HalfEvaluation) for callback in run.bus.subscribers.values()):
             raise ArgumentError(
                 "`bf16_full_eval` and `fp16_full_eval` cast whole weights to half precision, and FSDP shards them: "

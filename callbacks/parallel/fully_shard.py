@@ -28,7 +28,7 @@ from ..model.blocks import own_modules
 from .split_weights import local_part
 
 KEPT = (nn.modules.batchnorm._BatchNorm,)
-"""Modules that stay in float32 in mixed precision, because their running statistics do."""
+"""Modules that stay in float32 in mixed precision, because their running statistics stay in float32."""
 
 
 def mesh_of(device: torch.device, world_size: int, degree: int | None) -> DeviceMesh:

@@ -1,4 +1,4 @@
-"""Shard the optimizer state over ranks, beside DDP: torch's ZeroRedundancyOptimizer (ZeRO stage 1)."""
+"""Shard the optimizer state over ranks, together with DDP: torch's ZeroRedundancyOptimizer (ZeRO stage 1)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ..optimizer.schedule_free import has_two_modes
 class ShardedOptimizer(Callback):
     """Shards the optimizer state: each rank keeps the state of some weights, updates them and sends them to the others.
 
-    It works beside DDP and reaches the same weights. Start it with `torchrun --nproc_per_node=N`.
+    It works together with DDP and reaches the same weights. Start it with `torchrun --nproc_per_node=N`.
     """
 
     stage = Stage.PREPARE
@@ -58,7 +58,9 @@ class ShardedOptimizer(Callback):
                 "--nproc_per_node=N."
             )
         if self.degree is not None and world % self.degree:
-            raise ArgumentError(f"ShardedOptimizer(degree={self.degree}) does not divide the world size {world}.")
+            raise ArgumentError(
+                f"ShardedOptimizer(degree={self.degree}) does not divide the world size {world}. Set a divisor."
+            )
         if run.mode == "train":
             refuse_optimizer(run, _sharding_class(), "ShardedOptimizer")
             run.seams.fill(

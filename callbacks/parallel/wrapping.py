@@ -27,7 +27,7 @@ class Wrapping:
         """Prepare to wrap with `wrap(model, optimizer)`, which registers the weights that are trainable then."""
         self.run = run
         self.weights: list[nn.Parameter] = []
-        """The weights of the model, in its order."""
+        """The weights of the model, in the order of `model.parameters()`."""
         self._wrap = wrap
         self._trained: list[bool] = []
         self._called = False

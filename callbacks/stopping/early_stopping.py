@@ -15,7 +15,7 @@ from ..base.metric_names import Mode, full_name, greater_is_better, value_of
 
 @dataclass
 class StopRule:
-    """The decision of early stopping, one value at a time. It knows no trainer.
+    """The rule of early stopping. It takes one value at a time and does not depend on a trainer.
 
     Example:
         rule = StopRule("eval_loss", greater=False, patience=2)
@@ -99,7 +99,7 @@ class EarlyStopping(Callback):
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     rule: StopRule = field(init=False, repr=False, compare=False)
-    """The decision, with what it has seen of this run."""
+    """The rule, with its state in this run."""
 
     def __post_init__(self) -> None:
         if self.patience < 1:

@@ -46,7 +46,8 @@ class NaNGuard(Callback):
     def __post_init__(self) -> None:
         if self.action not in ACTIONS:
             raise ArgumentError(
-                f"NaNGuard(action={self.action!r}){nearest(self.action, ACTIONS)} Known: {', '.join(ACTIONS)}."
+                f"NaNGuard({self.action!r}): the action is unknown{nearest(self.action, ACTIONS)} "
+                f"Known: {', '.join(ACTIONS)}."
             )
 
     def on_setup(self, run: Run) -> None:

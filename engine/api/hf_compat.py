@@ -16,7 +16,7 @@ from .removed_names import MISSING
 
 
 class HFCompatMethods(TrainerBase):
-    """What has no other place than transformers' Trainer."""
+    """Members that exist only for compatibility with transformers' Trainer."""
 
     @property
     def accelerator(self) -> Accelerator:

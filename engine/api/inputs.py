@@ -1,4 +1,4 @@
-"""TrainerInputs: what a Trainer was given, frozen and validated. A hyperparameter search builds trials from it."""
+"""TrainerInputs: the inputs of a Trainer, frozen and validated. A hyperparameter search builds trials from them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TrainerInputs:
         return DataCollatorWithPadding(self.processor) if hasattr(self.processor, "pad") else default_data_collator
 
     def check_model(self) -> None:
-        """Refuse a model that is no module, and refuse both or neither of `model` and `model_init`.
+        """Refuse a model that is not a module. Require exactly one of `model` and `model_init`.
 
         Raises:
             ArgumentError: with the remedy.
@@ -72,7 +72,7 @@ class TrainerInputs:
                 f"`model` is a {kind}. Pass a torch.nn.Module, such as `from_pretrained(name)` returns."
             )
         if (self.model is None) == (self.model_init is None):
-            raise ArgumentError("Pass either `model` or `model_init` to the Trainer, not both and not neither.")
+            raise ArgumentError("The Trainer needs exactly one of `model` and `model_init`. Pass one of them.")
 
     def check(self, args: TrainingArguments) -> None:
         """Refuse inputs that cannot work, all of them in one error.

@@ -16,7 +16,7 @@ class LoggingMethods(TrainerBase):
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Add values to `state.log_history` and announce `on_log`.
 
-        The history also keeps what handlers add to `logs` before the reporters run. Override it to log otherwise.
+        The history also keeps what handlers add to `logs` before the reporters run. Override it to log differently.
 
         Args:
             logs: name -> value. `epoch` is added.
@@ -34,7 +34,7 @@ class LoggingMethods(TrainerBase):
         """Print metrics as an aligned table, on rank 0.
 
         Args:
-            split: what they belong to: `train`, `eval` or `test`.
+            split: the split of the metrics: `train`, `eval` or `test`.
             metrics: as `train`, `evaluate` or `predict` return them.
         """
         if self.is_world_process_zero():
@@ -53,7 +53,7 @@ class LoggingMethods(TrainerBase):
         """Write metrics as `<split>_results.json` to the output folder, on rank 0.
 
         Args:
-            split: what they belong to.
+            split: the split of the metrics.
             metrics: as `train`, `evaluate` or `predict` return them.
             combined: also merge them into `all_results.json`.
         """

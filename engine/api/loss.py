@@ -13,7 +13,7 @@ from .base import TrainerBase
 
 
 class LossMethods(TrainerBase):
-    """How the loss of a batch is computed, and what it is averaged over."""
+    """Methods that compute the loss of a batch and count the items that it is averaged over."""
 
     criterion: Callable[[Any, Any], torch.Tensor] | None
     compute_loss_func: Callable[..., torch.Tensor] | None
@@ -34,7 +34,7 @@ class LossMethods(TrainerBase):
         Args:
             model: the model, wrapped or not.
             inputs: the batch: a dict, a tuple or a tensor.
-            return_outputs: also return what the model returned.
+            return_outputs: also return the outputs of the model.
             num_items_in_batch: the label items of the whole step, a scalar tensor; None for a mean over the batch.
         """
         loss, outputs = self.objective(model, inputs, num_items_in_batch)

@@ -173,7 +173,7 @@ def training_results(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 def final_results(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
     """Return the metrics of the last evaluation, by name and without `eval_`.
 
-    Where the best model was loaded when the training ended, and not evaluated since, they are those it had before.
+    If the best model was loaded at the end of training and not evaluated after that, these are its earlier metrics.
     """
     history = state.log_history
     last = max((index for index, entry in enumerate(history) if _metrics(entry)), default=None)
@@ -222,9 +222,9 @@ def card_text(facts: Facts, args: TrainingArguments, state: TrainerState) -> str
     """Return a model card without its metadata header.
 
     Args:
-        facts: what it says of the model and the data.
-        args: whose settings it lists.
-        state: whose history it tabulates.
+        facts: the facts about the model and the data.
+        args: the arguments. The card lists their settings.
+        state: the trainer state. The card shows its log history as a table.
     """
     sections = {
         "Model description": _NEEDED,

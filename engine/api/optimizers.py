@@ -22,7 +22,7 @@ from .overrides import is_overridden
 
 
 class OptimizerMethods(TrainerBase):
-    """Builds the optimizer and the schedule, and answers questions about them."""
+    """Methods that build the optimizer and the schedule, and return facts about them."""
 
     optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None
     _given_optimizers: tuple[Any, Any]
@@ -101,7 +101,7 @@ class OptimizerMethods(TrainerBase):
     def get_optimizer_cls_and_kwargs(args: TrainingArguments, model: nn.Module | None = None) -> tuple[Any, Any]:
         """Return the optimizer class that the arguments name, and its options.
 
-        If it is overridden, the trainer builds the optimizer from what it returns.
+        If a subclass overrides it, the trainer builds the optimizer from the returned class and options.
 
         Args:
             args: name the optimizer.

@@ -1,4 +1,4 @@
-"""Names of transformers' Trainer that this Trainer does not have, with what to use instead."""
+"""Names of transformers' Trainer that this Trainer does not have, each with its replacement."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import torch
 
 
 class Services(Protocol):
-    """What a run does on request. `TrainerServices` calls the trainer's methods, overridden ones included."""
+    """The work that a run does on request. `TrainerServices` calls the trainer's methods, overridden ones included."""
 
     def log(self, logs: dict[str, Any]) -> None:
         """Add values to the log history and announce `on_log`."""

@@ -92,7 +92,7 @@ class FSDPOptions:
     within_node: bool = False
     """Whether each machine holds one copy of the weights, sharded over its ranks."""
     mixed_precision: str | None = None
-    """The dtype in which weights are gathered and used, `bf16` or `fp16`; None keeps their own."""
+    """The dtype of gathered weights and of the computation, `bf16` or `fp16`. None keeps the dtype of the weights."""
     activation_checkpointing: bool = False
     """Whether backward recomputes activations."""
     whole_optimizer: bool = False
@@ -100,7 +100,7 @@ class FSDPOptions:
     ignored: tuple[str, ...] = ()
     """Given keys of `fsdp_config` that have no effect."""
     problems: list[str] = field(default_factory=list)
-    """What is wrong with the arguments. If there is anything, the other fields are not valid."""
+    """Problems of the arguments. If there are any, the other fields are not valid."""
 
 
 def read_fsdp_options(sharded_ddp: Any, sharding: str, fsdp: Any, fsdp_config: Any) -> FSDPOptions:
@@ -211,7 +211,7 @@ def _config_of(given: Any) -> dict[str, Any]:
         with open(os.path.expanduser(given), encoding="utf-8") as file:
             given = json.load(file)
         if not isinstance(given, dict):
-            raise ValueError("the file has no JSON object")
+            raise ValueError("the file must contain a JSON object")
     plain = {key.removeprefix("fsdp_"): value for key, value in (given or {}).items()}
     return {OTHER_KEYS.get(key, key): value for key, value in plain.items()}
 

@@ -51,8 +51,8 @@ class ParallelArguments(Group):
     )
     sharding_degree: int = arg(
         -1,
-        "Ranks that share one copy of what is sharded, such as those of one machine; -1 for all ranks, 1 for no "
-        "sharding. It divides the world size.",
+        "Number of ranks that share one copy of the sharded tensors, such as the ranks of one machine. -1: all ranks. "
+        "1: no sharding. It must divide the world size.",
     )
     fsdp: str | bool | list[str] | None = arg(
         None,

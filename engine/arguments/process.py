@@ -1,4 +1,4 @@
-"""The rank and the device of this process, and what it logs and saves."""
+"""The rank and the device of this process, and its settings for logs and checkpoints."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def launch_problems() -> Iterator[str]:
 
 @dataclass(kw_only=True)
 class ProcessArguments(Group):
-    """The device of this process, and what it logs and saves. The launcher sets its rank in the environment."""
+    """The device of this process, and its settings for logs and checkpoints. The launcher sets its rank in the
+    environment."""
 
     use_cpu: bool = arg(False, "Train on the CPU even if there is a GPU.")
     local_rank: int = arg(

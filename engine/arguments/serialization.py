@@ -32,7 +32,7 @@ class Serializable:
 
     @property
     def given(self) -> frozenset[str]:
-        """Names of the fields that the user set: those whose value differs from what an unset field has."""
+        """Names of the fields that the user set. Their values differ from the values of unset fields."""
         fallbacks = self.fallbacks()
         defaults = {field.name: default_of(field) for field in fields(self)}
         return frozenset(

@@ -1,4 +1,4 @@
-"""What checkpoints read and write of a run. `engine.run.Run` fits these protocols; nothing here imports it."""
+"""The parts of a run that checkpoints read and write. `engine.run.Run` fits them. No module here imports it."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class ResumableRun(SavableRun, Protocol):
         """Restore gradient norm and learning rate of the last step."""
 
     def set_checkpoint(self, checkpoint: Any) -> None:
-        """Make a checkpoint the one that was restored."""
+        """Set `run.checkpoint` to the checkpoint that was restored."""
 
     @property
     def callback_states(self) -> RestorableCallbacks:

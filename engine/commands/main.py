@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 def _folder(word: str) -> Path:
     path = Path(word)
     if not path.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {word!r}")
+        raise argparse.ArgumentTypeError(f"{word!r} is not a folder")
     return path
 
 
@@ -131,7 +131,8 @@ def _prune(options: argparse.Namespace) -> int:
     newest, damaged = newest_good([checkpoint for checkpoint in good if checkpoint.run_id])
     if newest is None:
         raise CheckpointError(
-            f"There is no good checkpoint in {options.folder} that names its run, so none is deleted."
+            f"No good checkpoint in {options.folder} records its run, so none is deleted. Check the folder with "
+            "`trainbus checkpoints verify`."
         )
     own = [found for found in good if found.run_id == newest.run_id and found not in damaged]
     pins = _pins(own)
@@ -155,7 +156,7 @@ def _export(options: argparse.Namespace) -> int:
     source, out = options.checkpoint, options.out
     problems = SavedCheckpoint.open(source).problems()
     if problems:
-        raise CheckpointError(f"{source} is not exported: {'; '.join(problems)}.")
+        raise CheckpointError(f"{source} is not exported: {'; '.join(problems)}. Export a good checkpoint.")
     if out.exists():
         raise CheckpointError(f"{out} exists. Give a folder that does not exist.")
     staging = out.with_name(f".tmp-{out.name}")

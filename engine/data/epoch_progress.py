@@ -19,7 +19,7 @@ END = object()
 
 @dataclass
 class EpochProgress:
-    """One iteration over the data: what it started from and how far it is."""
+    """One iteration over the data: its start state and its progress."""
 
     began: dict[str, Any]
     """RNG states at its start. They seed the workers, and a stream that is read again needs them."""

@@ -126,4 +126,4 @@ class Feed:
 
 
 def _do_nothing() -> None:
-    """Stand in for restoring RNG states when there are none to restore."""
+    """Do nothing. The default if there are no RNG states to restore."""

@@ -70,7 +70,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def parts(self) -> list[int]:
-        """How the data is divided: number of ranks that read parts of their own, and number of workers of each.
+        """The division of the data: number of ranks that read separate parts, and number of workers of each rank.
 
         A map-style dataset is [1, 1]: it is indexed, so its division does not matter.
         """
@@ -148,7 +148,7 @@ class Loader(DataLoader[Any]):
             False if the loader reads a stream, which cannot skip.
         """
         if isinstance(self.batch_sampler, BatchedSampler):
-            # Workers take turns. Blank batches make each further batch come to the worker that would have made it.
+            # Workers take turns. Blank batches keep the assignment of the other batches to workers.
             self.batch_sampler.skip(batches, blank=batches % self.num_workers if self.num_workers else 0)
             return True
         return False

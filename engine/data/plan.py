@@ -100,9 +100,10 @@ def plan_run(
             num_train_samples=rows,
         )
     if batches == 0:
-        remedy = ", and `dataloader_drop_last` drops incomplete batches. Use smaller batches" if examples else ""
+        remedy = ", and `dataloader_drop_last` drops incomplete batches. Use smaller batches"
+        remedy = remedy if examples else ". Add samples"
         raise DataError(
-            f"The train dataset gives no batch: it has {examples or 0} samples, a batch has {batch_size}{remedy}."
+            f"The train dataset gives no batch: it has {examples or 0} samples, and a batch has {batch_size}{remedy}."
         )
     steps_per_epoch = max(math.ceil(batches / accumulate), 1)
     rows_per_epoch = examples if examples is not None else batches * batch_size

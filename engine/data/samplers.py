@@ -38,7 +38,7 @@ class ShuffledSampler(Sampler[int]):
 
 
 class UserSampler(Sampler[int]):
-    """The order of a sampler that the user wrote. It keeps the RNG states with which to draw the same order again."""
+    """The order of a sampler that the user wrote. It keeps the RNG states, so it can draw that order again."""
 
     def __init__(self, sampler: Any) -> None:
         """Take the order of `sampler`, any iterable of sample indices with a length."""

@@ -21,7 +21,7 @@ class StreamShard(IterableDataset[Any]):
 
     Of each `batch_size * world_size` consecutive samples, rank r takes the r-th `batch_size`. Every rank gets the same
     number of batches, and each sample goes to one rank. At the end of the stream, the remaining samples are divided
-    evenly. Where they do not suffice, the first samples of the stream fill up; those come as `PaddingRow`.
+    evenly. If there are too few, the first samples of the stream fill the batches, as `PaddingRow`.
 
     accelerate sends the same samples from rank 0. Here each rank reads the stream itself. The stream must therefore
     yield the same samples in the same order on every rank. A stream that shuffles does so by its epoch, in `set_epoch`.

@@ -1,4 +1,4 @@
-"""The memory formulas: what each strategy takes on one GPU. Nothing is measured, and torch is not needed.
+"""The memory formulas: the memory of each strategy on one GPU. They measure nothing and do not need torch.
 
 All figures are bytes per parameter of the model, unless a name says otherwise. The formulas are those of ZeRO
 (Rajbhandari et al. 2020, arXiv:1910.02054, sections 3, 5 and 7), adapted to what each strategy does here. The formula
@@ -43,7 +43,7 @@ class MemoryEstimate:
     reduced: float = 0.0
     """Whole gradients that wait to be reduced."""
     host: float = 0.0
-    """Bytes in host memory instead, for each GPU."""
+    """Host memory per GPU, in bytes per parameter of the model. Offloading uses it."""
     sent: float = 0.0
     """Parameters that each GPU sends in a step, per parameter of the model."""
     activations: float = 0.0
@@ -100,7 +100,7 @@ def data_parallel(variant: Variant, workload: Workload) -> MemoryEstimate:
 
 
 def sharded_optimizer(variant: Variant, workload: Workload) -> MemoryEstimate:
-    """Return the memory of stage 1 beside DDP."""
+    """Return the memory of stage 1 with DDP."""
     base = data_parallel(variant, workload)
     # DDP's gradients are views of its buffers here. After the update each rank sends its updated weights.
     return replace(base, gradients=0.0, states=base.states / workload.gpus, sent=3.0)

@@ -1,4 +1,4 @@
-"""What the modules of this folder read of a run. `Run` satisfies these protocols; no module here imports it."""
+"""The parts of a run that the modules of this folder read. `Run` fits them. No module here imports it."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Ranks:
             timeout: the time limit of a collective, in seconds.
 
         Raises:
-            RankFailure: if a rank does not come, or if the ranks cannot connect in `ATTEMPTS` attempts.
+            RankFailure: if a rank does not join, or if the ranks cannot connect in `ATTEMPTS` attempts.
         """
         if not self.single_process:
             _leave_at_exit(self)

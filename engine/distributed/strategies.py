@@ -42,7 +42,7 @@ class Usage:
     """A documented use of a strategy: a row of the first table in docs/scaling.md."""
 
     title: str
-    """What it is called."""
+    """The title of the row."""
     arguments: tuple[str, ...]
     """Equal ways to write it, as keywords of `TrainingArguments`; empty for nothing."""
     when: str
@@ -58,7 +58,7 @@ class StrategyRow:
     callback: str
     """The callback that does the work, as a path below `trainbus`. Its `from_arguments` builds it."""
     usages: tuple[Usage, ...]
-    """What users write, and when."""
+    """Ways to select it, and when to use them."""
     memory: Callable[[Variant, Workload], MemoryEstimate]
     """The memory formula."""
     variants: Callable[[Workload], list[Variant]]
@@ -70,7 +70,7 @@ class StrategyRow:
     integration: str = ""
     """Its name in the table of integrations, if it needs another package."""
     extra: str = ""
-    """What to `pip install` for it; empty if torch has it."""
+    """The requirement to `pip install`; empty if torch has it."""
     launch: str = TORCHRUN
     """The command that starts it on one machine."""
     single_process: bool = False
@@ -78,7 +78,7 @@ class StrategyRow:
     takes_degree: bool = False
     """Whether `sharding_degree` applies. With `sharding_degree=1` nothing is sharded, and DDP trains."""
     limits: str = ""
-    """What it does not support, for the documentation."""
+    """Its limits, for the documentation."""
 
     @property
     def selecting_arguments(self) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ class Strategy(Enum):
             Usage(
                 "Stage 2",
                 ("sharding='stage2'", "sharded_ddp='zero_dp_2'", "fsdp='shard_grad_op'"),
-                "The whole weights fit, but not beside gradients and optimizer state.",
+                "The full weights fit, but not together with gradients and optimizer state.",
             ),
             Usage(
                 "Hybrid",
@@ -229,7 +229,7 @@ class Strategy(Enum):
 
     @property
     def row(self) -> StrategyRow:
-        """What is known of the strategy."""
+        """The row of the strategy."""
         row: StrategyRow = self.value
         return row
 

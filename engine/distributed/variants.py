@@ -1,4 +1,4 @@
-"""The lines of `trainbus plan`: the variants of each strategy for a workload, and what to write for them."""
+"""The lines of `trainbus plan`: the variants of each strategy for a workload, and the arguments that select them."""
 
 from __future__ import annotations
 

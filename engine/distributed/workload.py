@@ -78,7 +78,10 @@ class Workload:
             )
         given = [name for name in ("hidden", "sequence", "layers") if getattr(self, name)]
         if given not in ([], ["layers"]) and len(given) < 3:
-            raise ArgumentError(f"Activations need layers, hidden and sequence; only {', '.join(given)} is set.")
+            raise ArgumentError(
+                f"Activations need layers, hidden and sequence, but only {', '.join(given)} is set. Set all three, "
+                "or only layers."
+            )
 
     @property
     def nodes(self) -> int:

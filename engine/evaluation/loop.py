@@ -22,7 +22,7 @@ Metrics = Callable[..., dict[str, Any]]
 
 
 class EvaluatedRun(Protocol):
-    """What the evaluation loop reads and writes of a run."""
+    """The parts of a run that the evaluation loop reads and writes."""
 
     eval_dataloader: Any
     """The loader of the evaluation in progress. The loop sets it."""
@@ -123,8 +123,8 @@ def evaluation_loop(
 def _batches(loader: Iterable[Any], *, look_ahead: bool) -> Iterator[tuple[tuple[Any, int], bool]]:
     """Yield each batch with its number of padding rows, and whether it is the last.
 
-    Only looking ahead tells the last batch. It fetches a batch earlier, which changes the random draws of a collator,
-    so without `look_ahead` the flag is always False.
+    To know the last batch, the loop must look ahead: it fetches each batch one batch earlier. This changes the random
+    draws of a collator. Without `look_ahead` the flag is always False.
     """
     batches = with_padding_rows(loader)
     return with_last(batches) if look_ahead else ((batch, False) for batch in batches)

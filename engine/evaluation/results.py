@@ -30,7 +30,7 @@ class Results:
     """Collects the results of all batches and ranks."""
 
     def __init__(self, *, concat: bool, dataset_size: int | None, include_losses: bool, as_objects: bool) -> None:
-        """Start with nothing.
+        """Create an empty collection.
 
         Args:
             concat: join batches into one array; else keep a list of batches.

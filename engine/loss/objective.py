@@ -69,7 +69,7 @@ class Objective:
         return [*self.signature.parameters, "label", "label_ids", *self.label_names]
 
     def set(self, **settings: Any) -> None:
-        """Replace what the inspection found, such as `label_names`, with values that the user knows better."""
+        """Replace inspected values, such as `label_names`, with values from the user."""
         for name, value in settings.items():
             setattr(self, name, value)
 

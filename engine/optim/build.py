@@ -233,7 +233,7 @@ def class_and_options(
     warmup_steps: int,
     optim_args: str | None,
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Return the class of the optimizer with this name, and its keyword arguments beside the parameters.
+    """Return the class of the optimizer with this name, and its keyword arguments without the parameters.
 
     The arguments and the errors are those of `build_optimizer`. For GaLore and APOLLO, the result also holds the
     options of the projection, if `optim_args` sets any. They belong to the group of the projected weights.

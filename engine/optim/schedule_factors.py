@@ -232,7 +232,7 @@ def warmup_stable_decay(
     min_lr_ratio: float = 0.0,
     num_cycles: float = 0.5,
 ) -> float:
-    """Warmup from `min_lr_ratio` to 1, a stable phase at 1, then decay to `min_lr_ratio`, which then stays.
+    """Return the factor: warmup from `min_lr_ratio` to 1, stable at 1, decay to `min_lr_ratio`, then constant.
 
     With the completed fraction d of the warmup or the decay, a warmup is d ("linear"), (1 - cos(pi d)) / 2 ("cosine")
     or 1 - sqrt(1 - d) ("1-sqrt"). A decay is 1 - d, (1 + cos(2 pi d num_cycles)) / 2 or 1 - sqrt(d). Both are scaled to

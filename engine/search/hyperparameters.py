@@ -60,7 +60,7 @@ class Reporter(Protocol):
 
 
 class TrialTrainer(Protocol):
-    """What a search uses of a Trainer."""
+    """The parts of a Trainer that a search uses."""
 
     bus: EventBus
     model_init: Callable[..., nn.Module] | None
@@ -285,5 +285,8 @@ def takes_trial(model_init: Callable[..., nn.Module] | None) -> bool:
     needed = [each for each in parameters if each.default is each.empty]
     if len(needed) > 1:
         names = ", ".join(each.name for each in needed)
-        raise ArgumentError(f"`model_init` requires {names}. It may take one parameter, the trial of a search.")
+        raise ArgumentError(
+            f"`model_init` requires the parameters {names}, but it receives only the trial of a search. Give the "
+            "others default values."
+        )
     return len(needed) == 1 or (len(parameters) == 1 and parameters[0].default is None)

@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 class DeepSpeed(Callback):
     """Trains the model with DeepSpeed's engine: all ZeRO stages, offloading, bf16 and fp16.
 
-    The arguments fill what the configuration leaves open; see `complete_config`. Checkpoints have the common format:
+    The arguments fill missing values of the configuration; see `complete_config`. Checkpoints have the common format:
     they resume with another stage, on another number of ranks, and without DeepSpeed.
     """
 
@@ -179,7 +179,7 @@ class DeepSpeed(Callback):
         self._engine.backward(loss, scale_wrt_gas=False, **options)  # the stepper has divided by the accumulation
 
     def _clip(self, optimizer: Optimizer, parameters: list[nn.Parameter], max_norm: float) -> Any:
-        # The engine clips in its step. It knows the norm of sharded gradients only then.
+        # The engine clips in its step. Before that, the norm of sharded gradients is unknown.
         return clip_gradients(optimizer, parameters, 0) if self._engine.zero_optimization_stage() == 0 else None
 
     def _step(self, run: Run) -> bool:
@@ -248,7 +248,7 @@ class DeepSpeed(Callback):
             leave_process_group()
 
     def _release(self) -> None:
-        """Release the engine, and remove what it added to the model."""
+        """Release the engine, and remove its additions to the model."""
         finalizer, self._finalizer = self._finalizer, None
         self._engine = self._states = self._zero3_linear = None
         if finalizer is not None:

@@ -80,8 +80,8 @@ def check_trainable(model: nn.Module, before: list[bool], config: dict[str, Any]
     first, *others = [(name, flag) for name, flag, was in zip(names, now, before) if flag != was]
     raise ArgumentError(
         f"{first[0]} and {len(others)} other weights were {'unfrozen' if first[1] else 'frozen'} after DeepSpeed built "
-        f"its engine: with stage {stage} they would train, or decay, as before. Set `requires_grad` before the trainer "
-        'trains, and use a new trainer to change it; or use {"zero_optimization": {"stage": 0}}.'
+        f"its engine. Stage {stage} ignores this change. Set `requires_grad` before training, and use a new trainer to "
+        'change it. Or use {"zero_optimization": {"stage": 0}}.'
     )
 
 

@@ -15,7 +15,7 @@ from ...events.errors import ArgumentError
 from .config_schema import check_schema, without_nulls
 
 AUTO = "auto"
-"""The value that stands for the value of the arguments."""
+"""The word in a configuration that the trainer replaces with the value of the arguments."""
 
 PRECISION = ("bf16", "fp16", "bf16_full_eval", "fp16_full_eval")
 """The arguments that together choose the precision of the model."""

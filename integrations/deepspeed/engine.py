@@ -72,8 +72,8 @@ def build_engine(model: nn.Module, optimizer: Optimizer | None, groups: Groups, 
         raise
     except Exception as error:
         raise ArgumentError(
-            f"DeepSpeed refused the model or its configuration, which `log_level='info'` logs: "
-            f"{type(error).__name__}: {error}"
+            f"DeepSpeed refused the model or its configuration: {type(error).__name__}: {error}. Set "
+            "`log_level='info'` to log the configuration."
         ) from error
     return engine
 

@@ -109,7 +109,7 @@ class OptimizerState:
                 if not self._sharded:
                     states[number] = saved[flat][0]
                     continue
-                # One flat tensor stands for many parameters. Its scalars, such as the step, come from any of them.
+                # One flat tensor contains many parameters. Take its scalars, such as the step, from any of them.
                 own = next((saved[each][0] for each in members if saved[each][0]), {})
                 states[number] = {key: _flat_entry(value, flat, inner, key) for key, value in own.items()}
         with _parameters_set_to(inner, tensors):

@@ -39,7 +39,7 @@ class Schedule:
         return {"last_epoch": done, "_step_count": done + 1, "_last_lr": rates, "lr_lambdas": [None] * len(rates)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the position of a torch schedule. The optimizer keeps its learning rates until the next step."""
+        """Load a state that `state_dict` or torch's `LambdaLR` returned. The learning rates change at the next step."""
         self.inner.load_state_dict({"last_batch_iteration": state["last_epoch"] - 1})
 
 
@@ -73,7 +73,7 @@ def make_schedule(section: dict[str, Any], optimizer: Optimizer) -> Any:
         schedule = kind(optimizer, **options)
     except (TypeError, ValueError, AssertionError) as error:
         raise ArgumentError(
-            f"{name} refuses scheduler.params={options} of DeepSpeed's configuration: {error}"
+            f"{name} refuses scheduler.params={options} of DeepSpeed's configuration: {error}. Correct the values."
         ) from error
     finally:
         logger.removeFilter(_is_not_start_warning)

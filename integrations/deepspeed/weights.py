@@ -41,7 +41,7 @@ def gather_weights(model: nn.Module, keep: bool) -> dict[str, torch.Tensor] | No
 
 
 def full_value(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the model as the optimizer's float32 copy; elements that the program wrote come as written.
+    """Return a tensor of the model as the optimizer's float32 copy; elements that the program changed keep their value.
 
     This is a collective: every rank calls it. It gathers a sharded weight.
     """
@@ -71,7 +71,7 @@ def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list
 
 @torch.no_grad()
 def update_master_weights(engine: Any) -> None:
-    """Copy what the program wrote into the model's weights since the last step to the optimizer's copies.
+    """Copy changes that the program made to the model's weights since the last step into the optimizer's copies.
 
     Otherwise the optimizer would overwrite the weights with its copies. An element is unchanged if the copy, rounded to
     the type of the weight, equals the weight. Such a copy keeps all its digits.

@@ -125,7 +125,7 @@ def test_a_metric_that_is_not_there_is_named_with_the_nearest(tmp_path):
     [
         ({"patience": 0}, "patience=0.*1 or more evaluations"),
         ({"threshold": -1.0}, "threshold=-1.0.*a threshold of 0 or more"),
-        ({"mode": "maxx"}, "mode='maxx'; did you mean 'max'"),
+        ({"mode": "maxx"}, "mode='maxx' is unknown; did you mean 'max'"),
     ],
 )
 def test_wrong_values_are_refused(wrong, message):

@@ -176,7 +176,7 @@ def test_a_metric_that_is_not_there_is_named_with_the_nearest(tmp_path):
 
 
 def test_an_unknown_mode_is_refused():
-    with pytest.raises(ArgumentError, match="mode='mix'; did you mean"):
+    with pytest.raises(ArgumentError, match="mode='mix' is unknown; did you mean"):
         KeepBest("score", "mix")  # type: ignore[arg-type]
 
 

@@ -133,7 +133,7 @@ def test_damage_on_one_machine_excludes_the_checkpoint_on_all(
         assert isinstance(error, CheckpointError)
         assert str(error).startswith(f"{disk / 'checkpoint-4'} cannot be resumed from: on rank ")
         assert re.search(where, str(error)), error
-        assert str(error).endswith(f"Beside it, {disk / 'checkpoint-3'} is good.")
+        assert str(error).endswith(f"Resume from {disk / 'checkpoint-3'}, which is good.")
 
 
 def test_what_is_good_on_all_is_taken_without_a_word(disks: list[Path], caplog: pytest.LogCaptureFixture):

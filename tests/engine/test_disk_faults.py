@@ -232,7 +232,7 @@ def test_one_that_cannot_be_removed_is_a_warning(tmp_path: Path, monkeypatch, ca
 
 
 def test_the_policy_is_one_of_two():
-    with pytest.raises(ArgumentError, match=r"on_save_error='wran'; did you mean 'warn'\?"):
+    with pytest.raises(ArgumentError, match=r"on_save_error='wran' is unknown; did you mean 'warn'\?"):
         Checkpoint(every(1), on_save_error="wran")
     with pytest.raises(ArgumentError, match="on_save_error"):
         saving(Path("nowhere"), 1, on_save_error="ignore")

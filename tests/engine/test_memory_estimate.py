@@ -252,7 +252,7 @@ def test_a_number_of_parameters_may_be_written_in_many_ways(word, capsys):
         ("--params=7b --optimizer=adanw", "optimizer is 'adanw'; did you mean 'adamw'?"),
         ("--params=7b --optimizer=galore_adamw", "depends on the rank of its projection"),
         ("--params=7b --opt-level=O3", "level is 'O3'"),
-        ("--params=7b --hidden=64", "Activations need layers, hidden and sequence; only hidden is set."),
+        ("--params=7b --hidden=64", "Activations need layers, hidden and sequence, but only hidden is set."),
         ("--gpus=8", "required: --params"),
         ("--params=7b --gpu=8", "unrecognized arguments: --gpu=8"),
     ],

@@ -225,7 +225,7 @@ def test_a_native_checkpoint_without_its_manifest_is_refused(tmp_path: Path, cap
     assert problems(folder, full=True) == []
     for name in sorted(set(FILES) - {"model.safetensors", "trainer_state.json"}):
         (tmp_path / name).rename(folder / name)
-        wrong = f"manifest.json is missing and {name} is there: nothing lists what was written"
+        wrong = f"manifest.json is missing, but {name} exists: without it, the files cannot be verified"
         assert problems(folder, full=False) == [wrong]
         with pytest.raises(CheckpointError, match=f"{wrong}. Beside it, .*checkpoint-2 is good"):
             chosen(tmp_path, folder)

@@ -64,7 +64,9 @@ def write_tensors(file: Sink, tensors: Mapping[str, torch.Tensor], metadata: Map
     for name in names:
         tensor = tensors[name]
         if tensor.dtype not in _NAME_OF:
-            raise CheckpointError(f"{name!r} is a tensor of dtype {tensor.dtype}, which a checkpoint cannot hold.")
+            raise CheckpointError(
+                f"{name!r} is a tensor of dtype {tensor.dtype}, which a checkpoint cannot hold. Convert its dtype."
+            )
         end = offset + tensor.numel() * tensor.element_size()
         header[name] = {"dtype": _NAME_OF[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [offset, end]}
         offset = end

@@ -106,11 +106,11 @@ class Inspector:
             for rank, (host, _, _) in enumerate(gathered)
         ]
         if failed := [f"{prefix}{said}" for prefix, (_, _, said) in zip(prefixes, gathered) if said]:
-            raise CheckpointError(f"Checkpoints cannot be read: {'; '.join(failed)}")
+            raise CheckpointError(f"Checkpoints cannot be read: {'; '.join(failed)}. Check path and permissions.")
         return [(prefix, given) for prefix, (_, given, _) in zip(prefixes, gathered)]
 
     def problems(self, checkpoint: SavedCheckpoint) -> list[str]:
-        """Return what is wrong with a checkpoint on any rank, a sentence each."""
+        """Return the problems of a checkpoint on any rank, one sentence each."""
         everyone = self.on_every_rank(lambda: self._inspect(checkpoint))
         if wrong := [f"{prefix}{problem}" for prefix, (found, _) in everyone for problem in found]:
             checkpoint.release()
@@ -127,14 +127,14 @@ class Inspector:
         return different
 
     def survey(self, directory: Path) -> dict[str, Candidate] | None:
-        """Return what this rank sees in a folder by the quick check, by name; None if it does not read."""
+        """Return the checkpoints of a folder by name, after the quick check; None if this rank does not read files."""
         if not self.reads:
             return None
         found = [self._opened.setdefault(checkpoint.path, checkpoint) for checkpoint in survey(directory)]
         return {checkpoint.path.name: Candidate.of(checkpoint, self.check) for checkpoint in found}
 
     def _inspect(self, checkpoint: SavedCheckpoint) -> tuple[list[str], list[str]]:
-        """Return what is wrong with a checkpoint for this rank, and if nothing is, its identity."""
+        """Return the problems of a checkpoint on this rank. If there are none, also return its identity."""
         hint = "" if self.separate_disks else "; if machines share no disk, set `save_on_each_node`"
         try:
             if self.reads:
@@ -171,7 +171,7 @@ class Candidate:
     step: int
     """The number of steps done."""
     problems: tuple[str, ...]
-    """What is wrong with it, a sentence each."""
+    """Its problems, one sentence each."""
     run_id: str = ""
     """The run that wrote it; empty if it is damaged."""
     time: float = 0.0
@@ -209,7 +209,7 @@ def choose(
     found = inspector.problems(checkpoint)
     if found:
         good = _find(checkpoint.path.parent, inspector).good
-        remedy = f"Beside it, {good.path} is good." if good else "There is no good one beside it."
+        remedy = f"Resume from {good.path}, which is good." if good else "Its folder has no good checkpoint."
         raise CheckpointError(f"{checkpoint.path} cannot be resumed from: {'; '.join(found)}. {remedy}")
     return checkpoint
 
@@ -221,7 +221,7 @@ class _Found:
     good: SavedCheckpoint | None
     """The newest checkpoint that is good on every rank."""
     wrong: list[str]
-    """What is wrong with others, a line for each."""
+    """The problems of the other checkpoints, one line for each checkpoint."""
     count: int
     """How many checkpoints there are, good or damaged."""
 
@@ -236,7 +236,7 @@ def _find(directory: Path, inspector: Inspector) -> _Found:
         name: [
             f"{prefix}{problem}"
             for prefix, found in surveys
-            for problem in (found[name].problems if name in found else ("there is none",))
+            for problem in (found[name].problems if name in found else ("it does not exist",))
         ]
         for name in ordered
     }
@@ -264,10 +264,11 @@ def _newest(output_dir: Path, inspector: Inspector, *, needed: bool) -> SavedChe
     if found.good is None:
         message = f"There is no checkpoint to resume from in '{output_dir}'"
         if not lines:
-            raise CheckpointError(f"{message}.")
+            raise CheckpointError(f"{message}. To start fresh, leave out `resume_from_checkpoint`.")
         raise CheckpointError(
-            f"{message}, no good one. These are there:{listed}\nTo start fresh, leave out `resume_from_checkpoint`."
+            f"{message}: there is no good one. These cannot be used:{listed}\n"
+            "To start fresh, leave out `resume_from_checkpoint`."
         )
     if lines and inspector.reads:
-        logger.warning("Resuming from %s. These are not good:%s", found.good.path, listed)
+        logger.warning("Resuming from %s. These cannot be used:%s", found.good.path, listed)
     return found.good

@@ -85,7 +85,7 @@ def _known_entries(target: Any, state: Any) -> dict[str, Any]:
     """Return the entries of a state that a scheduler or scaler has itself. Torch would set any other entry too."""
     own = target.state_dict()
     if not isinstance(state, Mapping) or (own and not own.keys() & state.keys()):
-        raise ValueError("it is the state of something else")
+        raise ValueError("it is the state of another kind of object")
     known = {name: state[name] for name in own if name in state}
     if "lr_lambdas" in own:  # the functions are built from the arguments
         known["lr_lambdas"] = [None] * len(own["lr_lambdas"])
@@ -93,7 +93,7 @@ def _known_entries(target: Any, state: Any) -> dict[str, Any]:
 
 
 def _array_types() -> list[Any]:
-    """Return what the arrays in a numpy RNG state call when unpickled, under the module names of numpy 1 and 2."""
+    """Return the functions and types that a pickled numpy RNG state uses, with the module names of numpy 1 and 2."""
     reconstruct = np.zeros(0).__reduce__()[0]
     return [
         (reconstruct, "numpy.core.multiarray._reconstruct"),
@@ -115,5 +115,5 @@ def _rng_states(saved: Any, path: Path) -> dict[str, Any]:
             of_devices = saved["cuda"]  # of all devices, or of the only one
             states["cuda"] = [of_devices] if isinstance(of_devices, torch.Tensor) else list(of_devices)
     except (TypeError, KeyError, ValueError, RuntimeError, OverflowError) as error:
-        raise CheckpointError(f"{path} has no valid RNG states: {error!r}") from error
+        raise CheckpointError(f"{path} has no valid RNG states: {error!r}. Resume from another checkpoint.") from error
     return states

@@ -39,7 +39,7 @@ def load_plain(path: Path, allowed: Sequence[Any] = ()) -> Any:
             raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error
         raise CheckpointError(
             f"{path} is not read: it would call {called['name']}, and a checkpoint must not call anything. "
-            "Nothing in it was run. Do not use it unless you know who wrote it."
+            "No code of the file was run. Do not use the file unless you trust its source."
         ) from error
 
 
@@ -59,5 +59,5 @@ def load_pickled_weights(path: Path) -> dict[str, torch.Tensor]:
     if not isinstance(state, Mapping) or not all(
         isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in state.items()
     ):
-        raise CheckpointError(f"{path} has no weights: it must hold a dict of tensors by name.")
+        raise CheckpointError(f"{path} has no weights: it must hold a `state_dict()`, tensors by name.")
     return dict(state)

@@ -45,24 +45,24 @@ class SavedCheckpoint(CheckpointFolder):
     def __repr__(self) -> str:
         return f"SavedCheckpoint({str(self.path)!r})"
 
-    # What the manifest says.
+    # Values of the manifest.
 
     @property
     def step(self) -> int:
         """The number of optimizer steps done, from the folder name, else from the files.
 
         Raises:
-            CheckpointError: if neither says it.
+            CheckpointError: if neither has it.
         """
         step = files.step_of(self.path)
         step = self.recorded_step if step is None else step
         if step is None:
-            raise CheckpointError(f"{self.path} does not record its step.")
+            raise CheckpointError(f"{self.path} does not record its step. Rename the folder to `checkpoint-<step>`.")
         return step
 
     @property
     def recorded_step(self) -> int | None:
-        """The number of steps that the files record, whatever the folder is called; None if they do not.
+        """The number of steps that the files record. The name of the folder does not count. None if no file records it.
 
         Raises:
             CheckpointError: if the manifest or the trainer state cannot be read.
@@ -109,7 +109,7 @@ class SavedCheckpoint(CheckpointFolder):
     # Verification.
 
     def problems(self, *, full: bool = True, check: Check = STRICT) -> list[str]:
-        """Return what is wrong with the checkpoint, a sentence each; empty if it is good.
+        """Return the problems of the checkpoint, one sentence each; empty if it is good.
 
         Args:
             full: read and hash every file. Otherwise only existence and sizes are checked.
@@ -143,13 +143,15 @@ class SavedCheckpoint(CheckpointFolder):
         """
         path = self.path / files.STATE
         if not path.is_file():
-            raise CheckpointError(f"{self.path} is not a checkpoint: there is no {files.STATE} in it.")
+            raise CheckpointError(
+                f"{self.path} is not a checkpoint: it has no {files.STATE}. Give a folder `checkpoint-<step>`."
+            )
         try:
             values = json.loads(self.state_bytes.decode("utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{path} cannot be read: {error}") from error
         if not isinstance(values, dict):
-            raise CheckpointError(f"{path} is not an object with the state of a run.")
+            raise CheckpointError(f"{path} does not contain the state of a run. Resume from another checkpoint.")
         return flattened(values)
 
     @cached_property

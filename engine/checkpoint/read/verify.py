@@ -1,4 +1,4 @@
-"""Verification: compare a checkpoint folder with its manifest and return what is wrong, one sentence per problem."""
+"""Verification: compare a checkpoint folder with its manifest and return the problems, one sentence each."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ..format.manifest import inside
 
 @dataclass(frozen=True)
 class Check:
-    """What a checkpoint must have, and what happens to the tensors that are read."""
+    """The required files of a checkpoint, and whether to keep the tensors that verification reads."""
 
     optional: tuple[str, ...] = ()
-    """Patterns of the files that `resume_partial` does without."""
+    """Patterns of the files that may be missing with `resume_partial`."""
     partial: bool = False
     """Whether the optional files may be missing."""
     keep_tensors: bool = False
@@ -78,7 +78,7 @@ def damage(
     except CheckpointError as error:
         return [str(error)]
     if manifest is None and (name := _native_file(path)):
-        return [f"{MANIFEST} is missing and {name} is there: nothing lists what was written"]
+        return [f"{MANIFEST} is missing, but {name} exists: without it, the files cannot be verified"]
     files = None if manifest is None else manifest.get("files")
     if files is None:
         return _missing(folder) or (_unreadable(path) if full else [])
@@ -118,7 +118,7 @@ def _links_to_outside(path: Path) -> list[str]:
 
 
 def _wrong_size(path: Path, name: str, written: Digest, check: Check) -> str:
-    """Return the problem of a file that shows without reading it; an empty string if there is none."""
+    """Return the problem of a file that its type or size shows. Do not read it. An empty string means no problem."""
     file = path / name
     try:
         if not file.is_file():
@@ -150,7 +150,7 @@ def _missing(folder: CheckpointFolder) -> list[str]:
     found = []
     try:
         if not isinstance(json.loads(folder.state_bytes.decode("utf-8")), dict):
-            found.append(f"{STATE} is not an object with the state of a run")
+            found.append(f"{STATE} does not contain the state of a run")
     except FileNotFoundError:
         found.append(f"{STATE} is missing")
     except (OSError, ValueError, RecursionError) as error:

@@ -92,9 +92,11 @@ def _weight_paths(folder: CheckpointFolder) -> list[Path]:
         raise CheckpointError(f"{index} cannot be read: {error}") from error
     for path in paths:
         if target := link_target_outside(folder.path, path.name):
-            raise CheckpointError(f"{path} is a link to {target}, outside of the checkpoint, and is not read.")
+            raise CheckpointError(
+                f"{path} is a link to {target}, outside of the checkpoint, and is not read. Copy the file there."
+            )
         if not folder.has(path.relative_to(folder.path).as_posix()):
-            raise CheckpointError(f"{folder.path} has no weights: there is no {path.name} in it.")
+            raise CheckpointError(f"{folder.path} has no weights: {path.name} is missing. Use a complete checkpoint.")
     return paths
 
 

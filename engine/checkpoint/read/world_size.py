@@ -26,14 +26,14 @@ def position_in_samples(place: dict[str, Any]) -> dict[str, Any]:
 def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: SavedCheckpoint) -> dict[str, Any]:
     """Return the state that this rank resumes with. Call it on every rank.
 
-    With an unchanged world size it is what the rank saved. Otherwise
+    With the same world size, it is the state that the rank saved. Otherwise:
 
     - a rank that saved RNG states keeps them, and a new rank takes those of rank 0;
     - the training loss is the mean over the ranks that wrote the checkpoint;
     - the loader position is counted in samples, and the prefetched batch is fetched again.
 
     Args:
-        own: what this rank saved; {} if it saved nothing.
+        own: the state that this rank saved; {} if it saved none.
         run: the run.
         checkpoint: the checkpoint.
     """

@@ -10,7 +10,7 @@ class BackgroundWriter:
     """Runs one task at a time on a thread. Its error is raised by the next call that waits for it."""
 
     def __init__(self) -> None:
-        """Start idle. The thread starts with the first task."""
+        """Create an idle writer. The first task starts the thread."""
         self._pool: ThreadPoolExecutor | None = None
         self._task: Future[None] | None = None
 

@@ -1,4 +1,4 @@
-"""Disk space: how much a checkpoint needs, how much is free, and what an error of the disk says."""
+"""Disk space: the size of a checkpoint, the free space, and the message of a disk error."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def check_space(needed: int, folder: Path) -> None:
 
 @contextmanager
 def explained(step: int, needed: int, folder: Path) -> Iterator[None]:
-    """Turn an error of the disk into one that says what was to be written, where, and what to do.
+    """Turn a disk error into an error that names the checkpoint, the folder and the remedy.
 
     Args:
         step: the step of the checkpoint.

@@ -70,7 +70,7 @@ class DefaultDataCollator:
 def only_torch(return_tensors: str) -> None:
     """Raise ArgumentError unless `return_tensors` is 'pt'."""
     if return_tensors != "pt":
-        raise ArgumentError(f"`return_tensors` is {return_tensors!r}. A trainer of torch models takes 'pt' only.")
+        raise ArgumentError(f"`return_tensors` is {return_tensors!r}, which is not supported. Set it to 'pt'.")
 
 
 def _dtype(label: Any) -> torch.dtype:

@@ -27,7 +27,7 @@ class Padding:
     pad_to_multiple_of: int | None
 
     def _padded(self, rows: list[Any], tensors: str = "pt") -> Any:
-        """Return the batch that the tokenizer's `pad` makes of the samples."""
+        """Pad the samples with the tokenizer's `pad` and return the batch."""
         return pad_rows(
             self.tokenizer,
             rows,
@@ -145,7 +145,7 @@ class DataCollatorForSeq2Seq(Padding):
 
 
 def pad_rows(tokenizer: Any, rows: list[Any], **options: Any) -> Any:
-    """Return the batch that the tokenizer's `pad` makes of `rows`.
+    """Pad `rows` with the tokenizer's `pad` and return the batch.
 
     Args:
         tokenizer: the tokenizer.

@@ -1,4 +1,4 @@
-"""Forking of workers beside the threads of a process group.
+"""Forking of workers in a process that has the threads of a process group.
 
 Up to Python 3.11, a forked process can deadlock: it inherits a lock of the interpreter that another thread held at the
 fork (https://github.com/python/cpython/issues/112275). Threads that Python did not create take this lock whenever they

@@ -30,9 +30,9 @@ def block_sigterm() -> Iterator[None]:
 
 
 def ignore_stop_signals(worker: int) -> None:
-    """Ignore stop signals in this worker process, except a SIGTERM from the process that it loads for.
+    """Ignore stop signals in this worker process, except a SIGTERM from its parent process.
 
-    A `worker_init_fn` of torch's DataLoader.
+    The loader passes it to torch's DataLoader as `worker_init_fn`.
 
     Args:
         worker: number of the worker.
