@@ -294,7 +294,7 @@ def every(interval: float | str, unit: str = "step", *, after: float = 0, times:
             ) from None
         interval = int(interval) if interval.is_integer() else interval
     if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not 0 < interval < math.inf:
-        raise ArgumentError(f"every({interval!r}): the interval is not positive. Pass more than 0, or use never().")
+        raise ArgumentError(f"every({interval!r}): the interval is not above 0. Pass a larger one, or use never().")
     name = unit.strip().lower()
     if isinstance(times, bool) or not isinstance(times, int) or times < 0:
         raise ArgumentError(

@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 def _folder(word: str) -> Path:
     path = Path(word)
     if not path.is_dir():
-        raise argparse.ArgumentTypeError(f"{word!r} is not a folder")
+        raise argparse.ArgumentTypeError(f"there is no folder {word!r}")
     return path
 
 

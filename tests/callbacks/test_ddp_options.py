@@ -37,7 +37,7 @@ def test_hooks_go_by_the_names_of_accelerate_too(spelt: str, name: str):
     [
         ({"comm_hook": "fp61"}, "did you mean 'fp16'"),
         ({"comm_hook": "fp16", "comm_options": {"a": 1}}, "applies to powersgd only"),
-        ({"comm_hook": "powersgd", "find_unused_parameters": True}, "is not supported: the messages of the search mix"),
+        ({"comm_hook": "powersgd", "find_unused_parameters": True}, "is not supported: the messages of the search"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], said: str):

@@ -227,7 +227,7 @@ def test_what_is_damaged_is_passed_over(
     for step in (1, 2, 3):
         copy(saved, tmp_path, step)
     damage(tmp_path / "checkpoint-3" / name)
-    with pytest.raises(CheckpointError, match=rf"{name} is damaged: .*\. Beside it, .*checkpoint-2 is good"):
+    with pytest.raises(CheckpointError, match=rf"{name} is damaged: .*\. Resume from .*checkpoint-2, which is good"):
         resumed(tmp_path, tmp_path / "checkpoint-3", max_steps=4)
     ours = run(trainbus, tmp_path, weight_decay=0.1, max_steps=4)
     ours.train(resume_from_checkpoint=True)
@@ -313,7 +313,7 @@ def test_which_checkpoints_are_foreign(saved: Any, tmp_path: Path):
     (theirs / "training_args.json").write_text("{}")  # which somebody wrote beside it
     assert problems(theirs, full=True) == []
     (theirs / "optimizer.safetensors").write_text("{}")
-    assert problems(theirs, full=True)[0].startswith("manifest.json is missing and optimizer.safetensors is there")
+    assert problems(theirs, full=True)[0].startswith("manifest.json is missing, but optimizer.safetensors exists")
     run(trainbus, tmp_path, max_steps=1, save_strategy="steps", save_steps=1).train()
     assert not is_hf_checkpoint(tmp_path / "checkpoint-1")
 

@@ -198,7 +198,7 @@ def shrink(name: str) -> Callable[[Path], Any]:
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no folder": (shutil.rmtree, r"checkpoint-2 cannot be resumed from: there is no such folder\."),
     "no state": (remove(files.STATE), r"checkpoint-2 cannot be resumed from: trainer_state\.json is missing\."),
-    "no weights": (remove(files.MODEL), r"model\.safetensors is missing\. Beside it, .*checkpoint-1 is good"),
+    "no weights": (remove(files.MODEL), r"model\.safetensors is missing\. Resume from .*checkpoint-1, which is good"),
     "no optimizer": (remove(files.OPTIMIZER), r"optimizer\.safetensors is missing"),
     "no schedule": (remove(files.SCHEDULER), r"scheduler\.safetensors is missing"),
     "a damaged optimizer": (shrink(files.OPTIMIZER), r"optimizer\.safetensors has 40 bytes, but \d+ were written"),

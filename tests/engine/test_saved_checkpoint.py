@@ -110,7 +110,7 @@ def test_choosing_and_resuming_reads_each_manifest_once(wanted: Any, run_folder:
 
 def test_a_damaged_path_and_its_neighbours_are_read_once(run_folder: Path, monkeypatch: pytest.MonkeyPatch):
     flip(run_folder / "checkpoint-3" / "model.safetensors")
-    with counted_opens(monkeypatch) as (opened, _), pytest.raises(CheckpointError, match="checkpoint-2 is good"):
+    with counted_opens(monkeypatch) as (opened, _), pytest.raises(CheckpointError, match="checkpoint-2, which is good"):
         choose(run_folder, run_folder / "checkpoint-3")
     assert {opened[f"checkpoint-{step}/manifest.json"] for step in (1, 2, 3)} == {1}
 

@@ -183,7 +183,7 @@ def test_files_that_must_be_there_are_missed_without_a_list_too(tmp_path: Path):
     (folder / "model.safetensors").unlink()
     (folder / "trainer_state.json").write_text("[]")
     assert problems(folder, full=False) == [
-        "trainer_state.json is not an object with the state of a run",
+        "trainer_state.json does not contain the state of a run",
         "model.safetensors is missing",
     ]
     (folder / "trainer_state.json").unlink()
@@ -227,7 +227,7 @@ def test_a_native_checkpoint_without_its_manifest_is_refused(tmp_path: Path, cap
         (tmp_path / name).rename(folder / name)
         wrong = f"manifest.json is missing, but {name} exists: without it, the files cannot be verified"
         assert problems(folder, full=False) == [wrong]
-        with pytest.raises(CheckpointError, match=f"{wrong}. Beside it, .*checkpoint-2 is good"):
+        with pytest.raises(CheckpointError, match=f"{wrong}. Resume from .*checkpoint-2, which is good"):
             chosen(tmp_path, folder)
         for wanted in (True, "auto"):
             caplog.clear()
@@ -294,10 +294,10 @@ def test_a_damaged_path_is_an_error_that_names_a_good_one(tmp_path: Path):
     saving(tmp_path, 3).train()
     for step in (2, 3):
         flip(tmp_path / f"checkpoint-{step}" / "optimizer.safetensors")
-    with pytest.raises(CheckpointError, match=r"checkpoint-2 cannot.*optimizer\.\w+ has changed.*checkpoint-1 is good"):
+    with pytest.raises(CheckpointError, match=r"checkpoint-2 cannot.*optimizer\.\w+ has changed.*checkpoint-1, which"):
         saving(tmp_path, 3).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     shutil.rmtree(tmp_path / "checkpoint-1")
-    with pytest.raises(CheckpointError, match=r"There is no good one beside it"):
+    with pytest.raises(CheckpointError, match=r"Its folder has no good checkpoint"):
         saving(tmp_path, 3).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 

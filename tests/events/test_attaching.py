@@ -108,7 +108,7 @@ def test_stage_has_to_be_a_stage(bus):
 
 
 def test_own_events_have_to_be_events(bus):
-    with pytest.raises(SubscriptionError, match=r"Loud.events holds 'on_spike'.*Event\("):
+    with pytest.raises(SubscriptionError, match=r"Loud.events contains 'on_spike'.*Event\("):
         bus.attach(type("Loud", (Loud,), {"events": ("on_spike",)})())
 
 

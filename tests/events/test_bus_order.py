@@ -141,7 +141,7 @@ def test_target_that_hears_another_event_is_no_mistake(run, heard):
 def test_unknown_target_is_refused_with_the_nearest_name(run, heard):
     attach(run, heard, "EarlyStopping")
     attach(run, heard, "A", after=("EarlyStoping",))
-    with pytest.raises(SubscriptionError, match=r"A wants to run .*'EarlyStoping' at on_log.* mean 'EarlyStopping'\?"):
+    with pytest.raises(SubscriptionError, match=r"A has before= .*'EarlyStoping' at on_log.* mean 'EarlyStopping'\?"):
         run.bus.resolve()
 
 

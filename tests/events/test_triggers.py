@@ -237,12 +237,12 @@ def test_units_of_time_have_several_spellings(units, seconds):
         (lambda: every(5, "epch"), "did you mean 'epoch'?"),
         (lambda: every(5, "fortnight"), "Known: step, epoch, s,"),
         (lambda: at(), "one or more whole numbers"),
-        (lambda: at(0), "from 1"),
+        (lambda: at(0), "1 or more"),
         (lambda: at(1.5), "whole numbers"),
         (lambda: at(True), "whole numbers"),
-        (lambda: log_spaced(0), "whole number from 1"),
-        (lambda: log_spaced(2.0), "whole number from 1"),
-        (lambda: log_spaced(True), "whole number from 1"),
+        (lambda: log_spaced(0), "whole number of 1 or more"),
+        (lambda: log_spaced(2.0), "whole number of 1 or more"),
+        (lambda: log_spaced(True), "whole number of 1 or more"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(wrong, hint):

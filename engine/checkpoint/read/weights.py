@@ -96,7 +96,7 @@ def _weight_paths(folder: CheckpointFolder) -> list[Path]:
                 f"{path} is a link to {target}, outside of the checkpoint, and is not read. Copy the file there."
             )
         if not folder.has(path.relative_to(folder.path).as_posix()):
-            raise CheckpointError(f"{folder.path} has no weights: {path.name} is missing. Use a complete checkpoint.")
+            raise CheckpointError(f"{folder.path} has no weights: it has no {path.name}. Use a complete checkpoint.")
     return paths
 
 
