@@ -14,10 +14,10 @@ import pytest
 import torch
 import transformers
 from engine_toys import bert, hushed, same_weights, sentences, weights
-from launching import run_on_two
 from safetensors.torch import load_file
 
 import trainbus
+from support.processes import run_on_two
 from trainbus.engine.checkpoint.read.hf_checkpoint import is_hf_checkpoint
 from trainbus.engine.checkpoint.read.optimizer_state import restore_optimizer
 from trainbus.engine.checkpoint.read.saved import SavedCheckpoint

@@ -14,11 +14,11 @@ import torch
 import transformers
 from accelerate.data_loader import BatchSamplerShard
 from engine_toys import CountedRows, bert, both, history, same_weights, timeless, trainer, weights
-from launching import run_on_two
 from length_toys import GROUPED, collate, sizes, texts
 from torch import nn
 from torch.utils.data import BatchSampler, IterableDataset
 
+from support.processes import run_on_two
 from trainbus import Checkpoint, every
 from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.engine.data.length_sampler import LengthGroupedSampler, grouped_by_length, lengths_of

@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
-from launching import run_on_two
+
+from support.processes import run_on_two
 
 HERE = Path(__file__).parent
 PARTS = ("weights", "steps", "loss", "logs", "evaluated", "predictions", "labels", "metrics")

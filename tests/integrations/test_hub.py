@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from launching import run_on_two
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from support.processes import run_on_two
 from trainbus import Trainer, TrainingArguments
 from trainbus.events import ArgumentError, record
 
