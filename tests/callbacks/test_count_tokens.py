@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,10 +10,9 @@ import torch
 from callback_toys import Words, rows, stop_at, trainer
 from callback_toys import sentences as words
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))  # where the toys are, whichever tests are run
-
-from engine_toys import both, history, sentences
-
+from support.data import sentences
+from support.outcomes import history
+from support.trainers import both
 from trainbus import Checkpoint, CountTokens, Log, every
 from trainbus.callbacks.monitor.count_tokens import tokens_in
 from trainbus.events import ArgumentError

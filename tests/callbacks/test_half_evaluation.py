@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from callback_toys import Boom, Net, rows, same, trainer, weights
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))  # where the toys are, whichever tests are run
-
-from engine_toys import both, sentences
-
+from support.data import sentences
+from support.trainers import both
 from trainbus import Evaluate, HalfEvaluation, every
 from trainbus.events import ArgumentError
 

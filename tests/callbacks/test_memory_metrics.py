@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import builtins
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from callback_toys import trainer
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))  # where the toys are, whichever tests are run
-
-from engine_toys import both, sentences
-
+from support.data import sentences
+from support.trainers import both
 from trainbus import Evaluate, MemoryMetrics, every
 from trainbus.callbacks.monitor.memory_metrics import memory_now
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from callback_toys import Net, Words, same, trainer, weights
 from callback_toys import sentences as words
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))  # where the toys are, whichever tests are run
-
-from engine_toys import both, history, sentences
-
+from support.data import sentences
+from support.outcomes import history
+from support.trainers import both
 from trainbus import Evaluate, NEFTune, every
 from trainbus.callbacks.model.neftune import noisy
 from trainbus.events import ArgumentError, ModelError

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import transformers
 from callback_toys import Boom, Net, rows, same, trainer, weights
 from safetensors.torch import load_file
 
+from support.data import sentences
+from support.outcomes import history
+from support.trainers import both
 from trainbus import EMA, Checkpoint, Evaluate, KeepBest, ScheduleFree, every, never
 from trainbus.callbacks.optimizer.schedule_free import has_two_modes
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
-
-from engine_toys import both, history, sentences
 
 schedulefree = pytest.importorskip("schedulefree")
 

@@ -15,6 +15,7 @@ from trainbus.engine.arguments import OptimizerNames
 from trainbus.engine.optim.registry import OPTIMIZERS, has_train_eval_modes, is_shape_dependent, name_of
 
 PROGRAM = Path(__file__).parent / "one_row_program.py"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def one_row(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("rows")
     pytest.importorskip("transformers")  # the compatibility page measures against it
     words = [sys.executable, str(PROGRAM), str(folder)]
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words, env=environment(PYTHONPATH=str(DOCS)), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -1,0 +1,43 @@
+"""Models that several tests train. Their parameters and the order of initialization are fixed by golden files."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+torch.set_num_threads(1)  # the models are small, and the machine may be busy
+
+
+class Regression(nn.Module):
+    """Linear regression with optional dropout. Returns a dict with the loss and the logits."""
+
+    def __init__(self, dropout: float = 0.0, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        predicted = self.linear(self.dropout(x)).squeeze(-1)
+        if labels is None:
+            return {"logits": predicted}
+        return {"loss": nn.functional.mse_loss(predicted, labels), "logits": predicted}
+
+
+def bert(dropout: float = 0.1) -> nn.Module:
+    """Return a BERT with two classes and 3,000 weights."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    return BertForSequenceClassification(
+        BertConfig(
+            vocab_size=50,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=16,
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
+        )
+    )
