@@ -30,6 +30,19 @@ def sentences(rows: int, seed: int = 0) -> list[dict[str, Any]]:
     ]
 
 
+def net_samples(count: int = 16, seed: int = 0) -> list[dict[str, torch.Tensor]]:
+    """Return samples for `Net`. 16 of them are 4 batches: an epoch of 4 steps."""
+    x = torch.randn(count, 6, generator=torch.Generator().manual_seed(seed))
+    return [{"x": row, "labels": row.sum()} for row in x]
+
+
+def token_samples(count: int = 16, length: int = 5, seed: int = 0) -> list[dict[str, torch.Tensor]]:
+    """Return samples for `Words`."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, 20, (count, length), generator=generator)
+    return [{"input_ids": row, "labels": row.float().mean() / 10} for row in tokens]
+
+
 class CountedRows(Dataset):
     """A dataset that records the index of each sample that is read."""
 

@@ -24,6 +24,70 @@ class Regression(nn.Module):
         return {"loss": nn.functional.mse_loss(predicted, labels), "logits": predicted}
 
 
+class Block(nn.Module):
+    """A layer with dropout. The weights of a resumed run differ if its RNG state is not restored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dropout(torch.tanh(self.linear(x)))
+
+
+class Net(nn.Module):
+    """Two blocks and a head. Returns a dict with the loss and the logits."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.blocks = nn.Sequential(Block(), Block())
+        self.head = nn.Linear(6, 1)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        logits = self.head(self.blocks(x)).squeeze(-1)
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": nn.functional.mse_loss(logits, labels), "logits": logits}
+
+
+class Words(nn.Module):
+    """An embedding, a block and a head, for `token_samples`."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.tokens = nn.Embedding(20, 6)
+        self.block = Block()
+        self.head = nn.Linear(6, 1)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        logits = self.head(self.block(self.tokens(input_ids)).mean(1)).squeeze(-1)
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": nn.functional.mse_loss(logits, labels), "logits": logits}
+
+
+class Remembering(nn.Module):
+    """A recurrent model: it adds the hidden states of the last batch, `mems`, to the next batch."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.block = Block()
+        self.head = nn.Linear(6, 1)
+
+    def forward(
+        self, x: torch.Tensor, labels: torch.Tensor | None = None, mems: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        hidden = self.block(x if mems is None else x + mems.mean(0))
+        logits = self.head(hidden).squeeze(-1)
+        if labels is None:
+            return {"mems": hidden, "logits": logits}
+        return {"loss": nn.functional.mse_loss(logits, labels), "mems": hidden, "logits": logits}
+
+
 def bert(dropout: float = 0.1) -> nn.Module:
     """Return a BERT with two classes and 3,000 weights."""
     from transformers import BertConfig, BertForSequenceClassification

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+
+from trainbus.events import record
 
 SPEED = ("_runtime", "_per_second", "_preparation_time")
 """Suffixes of logged values that differ from one run to the next, in both libraries."""
@@ -44,3 +47,23 @@ def equal(left: Any, right: Any) -> bool:
     if isinstance(left, (list, tuple)):
         return len(left) == len(right) and all(map(equal, left, right))
     return torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
+
+
+def steps_of(trained: Any, event: str) -> list[int]:
+    """Train and return the steps at which an event was announced."""
+    with record(trained.bus) as trace:
+        trained.train()
+    return [step for step, announced in trace.entries if announced == event]
+
+
+def logged(trained: Any, key: str) -> dict[int, Any]:
+    """Return the logged values of a key by step. Fail if one step has two."""
+    entries = [entry for entry in trained.state.log_history if key in entry]
+    values = {entry["step"]: entry[key] for entry in entries}
+    assert len(values) == len(entries), f"{key} was logged twice at one step: {entries}"
+    return values
+
+
+def saved_steps(folder: Path | str) -> list[int]:
+    """Return the steps of the checkpoints in a folder."""
+    return sorted(int(path.name.removeprefix("checkpoint-")) for path in Path(folder).glob("checkpoint-*"))
