@@ -454,7 +454,7 @@ def _group(group: type[Group]) -> str:
 
 def parity_page() -> str:
     """Return the list of the trainings that both trainers make equally, from the table that the tests run."""
-    with _importable(ROOT / "tests" / "engine", ROOT / "tests" / "parity"):
+    with _importable(ROOT / "tests", ROOT / "tests" / "parity"):
         from parity_cases import SUBJECTS, base
         from parity_differences import DIFFERENCES
     count = sum(map(len, SUBJECTS.values()))

@@ -1,4 +1,4 @@
-"""What all tests share. A conftest here also makes `tests/fakes.py` importable as `fakes`."""
+"""Fixtures that all tests share. pytest puts this folder on the path, so that tests import `support`."""
 
 from __future__ import annotations
 

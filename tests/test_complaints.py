@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from support.callbacks import Boom, Poison, scripted, stop_at
+from support.data import net_samples
+from support.outcomes import logged, same_weights, saved_steps, weights
+from support.trainers import net_trainer
 from trainbus import (
     EMA,
     Callback,
@@ -32,22 +35,6 @@ from trainbus import (
 from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.engine.checkpoint.store import read_state
 from trainbus.events import NonFiniteError, SubscriptionError, record
-
-sys.path.insert(0, str(Path(__file__).parent / "callbacks"))  # where the toys are, whichever tests are run
-
-from callback_toys import (
-    Boom,
-    Poison,
-    logged,
-    rows,
-    same,
-    saved_steps,
-    scripted,
-    stop_at,
-    trainer,
-    weights,
-)
-from safetensors.torch import load_file
 
 
 def test_P01_order_is_declared_and_not_that_of_the_list(tmp_path):
@@ -79,14 +66,14 @@ def test_P01_order_is_declared_and_not_that_of_the_list(tmp_path):
     in_order = (Measures, Decides, DecidesLater, Reports)
     for listed in (in_order, in_order[::-1]):
         heard.clear()
-        built = trainer(tmp_path, *listed, max_steps=1)
+        built = net_trainer(tmp_path, *listed, max_steps=1)
         built.train()
         assert heard == ["measures", "decides", "decides later", "reports"]
         planned = [hearer.owner_id for hearer in built.bus.order_of("on_step_end")]
         named = [kind.__name__ for kind in in_order]
         assert [name for name in planned if name in named] == named, "and the order can be asked for"
     with pytest.raises(SubscriptionError, match=r"'Decides'.*no callback has that id"):
-        trainer(tmp_path, DecidesLater())
+        net_trainer(tmp_path, DecidesLater())
 
 
 def test_P02_the_end_unwinds_in_reverse_order(tmp_path):
@@ -103,7 +90,7 @@ def test_P02_the_end_unwinds_in_reverse_order(tmp_path):
 
         return Scope()
 
-    trainer(tmp_path, scope("first"), scope("second"), scope("third")).train()
+    net_trainer(tmp_path, scope("first"), scope("second"), scope("third")).train()
     assert opened == ["first", "second", "third"]
     assert closed == ["third", "second", "first"]
 
@@ -124,49 +111,49 @@ def test_P03_what_changes_the_model_comes_before_what_looks_at_it(tmp_path):
             for weight in model.parameters():
                 weight.clamp_(-0.25, 0.25)
 
-    trainer(tmp_path, Looks(), Clamps()).train()
+    net_trainer(tmp_path, Looks(), Clamps()).train()
     assert largest == [0.25] * 6
 
 
 def test_P04_best_model_needs_no_matching_cadences(tmp_path):
     """To end with the best model, one has to save exactly when one evaluates."""
-    built = trainer(
+    built = net_trainer(
         tmp_path, Evaluate(every(2)), Checkpoint(every(5)), KeepBest("score"),
         compute_metrics=scripted([0.1, 0.9, 0.3]),
     )  # fmt: skip
     at_four = {}
     built.on("on_step_end", lambda model: at_four.update(weights(model)), once=4)
     built.train()
-    assert same(weights(built.model), at_four)
-    spelled = trainer(
+    assert same_weights(weights(built.model), at_four)
+    spelled = net_trainer(
         tmp_path / "arguments", compute_metrics=scripted([0.1, 0.9, 0.3]),
         **{"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "epoch"},
         **{"load_best_model_at_end": True, "metric_for_best_model": "score"},
     )  # fmt: skip
     spelled.train()
-    assert same(weights(spelled.model), at_four), "nor do arguments have to match"
+    assert same_weights(weights(spelled.model), at_four), "nor do arguments have to match"
 
 
 def test_P07_the_last_step_is_evaluated_and_saved(tmp_path):
     """A run whose length is no multiple of its intervals ends with a model that nobody evaluated or saved."""
-    built = trainer(tmp_path, Evaluate(every(4) | at_end()), Checkpoint(every(4) | at_end()))
+    built = net_trainer(tmp_path, Evaluate(every(4) | at_end()), Checkpoint(every(4) | at_end()))
     built.train()
     assert logged(built, "eval_loss").keys() == {4, 6}
     assert saved_steps(tmp_path) == [4, 6]
-    assert same(weights(built.model), load_file(tmp_path / "checkpoint-6" / "model.safetensors"))
+    assert same_weights(weights(built.model), load_file(tmp_path / "checkpoint-6" / "model.safetensors"))
 
 
 @pytest.mark.parametrize("cadence", [every(3), every(1, "epoch")], ids=repr)
 def test_P07_also_when_the_run_is_stopped_early(tmp_path, cadence):
     """The same, when the run ends before its planned end: by hand, or by an evaluation at the end of an epoch."""
-    built = trainer(tmp_path / "by hand", Evaluate(at_end()), Checkpoint(at_end()))
+    built = net_trainer(tmp_path / "by hand", Evaluate(at_end()), Checkpoint(at_end()))
     built.on("on_step_end", stop_at(3))
     built.train()
     assert logged(built, "eval_loss").keys() == {3}
     assert saved_steps(tmp_path / "by hand") == [3]
 
     around = (Evaluate(cadence), EarlyStopping("score", patience=1), Checkpoint(at_end()), Log(at_end()))
-    built = trainer(tmp_path / "early", *around, max_steps=20, compute_metrics=scripted([0.5, 0.4]))
+    built = net_trainer(tmp_path / "early", *around, max_steps=20, compute_metrics=scripted([0.5, 0.4]))
     built.train()
     end = 6 if cadence == every(3) else 8
     assert built.state.global_step == end
@@ -179,7 +166,7 @@ def test_P08_patience_survives_a_resume(tmp_path):
 
     def build(values):
         around = (Evaluate(every(1)), EarlyStopping("score", patience=3), Checkpoint(every(1)))
-        return trainer(tmp_path, *around, compute_metrics=scripted(values), max_steps=12)
+        return net_trainer(tmp_path, *around, compute_metrics=scripted(values), max_steps=12)
 
     for session, values in enumerate([[0.5, 0.4], [0.4], [0.4]]):
         built = build(values)
@@ -191,7 +178,7 @@ def test_P08_patience_survives_a_resume(tmp_path):
 
 def test_P09_early_stopping_needs_no_best_model_and_no_checkpoints(tmp_path):
     """Early stopping works only together with loading the best model, or only at steps that are saved."""
-    built = trainer(
+    built = net_trainer(
         tmp_path, Evaluate(every(1)), EarlyStopping("score", patience=2), Checkpoint(never()),
         compute_metrics=scripted([0.1, 0.5, 0.4, 0.3]),
     )  # fmt: skip
@@ -223,7 +210,7 @@ def test_P10_a_checkpoint_holds_the_states_after_all_callbacks_of_the_step(tmp_p
         def state_dict(self):
             return dict(self.heard)
 
-    trainer(tmp_path, Checkpoint(every(3)), Log(every(1)), Evaluate(every(1)), Counts()).train()
+    net_trainer(tmp_path, Checkpoint(every(3)), Log(every(1)), Evaluate(every(1)), Counts()).train()
     for step in (3, 6):
         states = load_values(tmp_path / f"checkpoint-{step}" / "callbacks.safetensors")["callbacks"]
         assert states["Counts"] == {"on_step_end": step, "on_log": step, "on_evaluate_end": step}
@@ -232,7 +219,7 @@ def test_P10_a_checkpoint_holds_the_states_after_all_callbacks_of_the_step(tmp_p
 def test_P11_evaluation_comes_before_saving(tmp_path):
     """A checkpoint is chosen, or named, by the metric of an evaluation that was made before the last one."""
     values = [0.3, 0.9, 0.5]
-    built = trainer(tmp_path, Checkpoint(every(2)), Evaluate(every(2)), compute_metrics=scripted(values))
+    built = net_trainer(tmp_path, Checkpoint(every(2)), Evaluate(every(2)), compute_metrics=scripted(values))
     with record(built.bus) as trace:
         built.train()
     for step, value in zip((2, 4, 6), values):
@@ -244,7 +231,7 @@ def test_P11_evaluation_comes_before_saving(tmp_path):
 
 def test_P15_one_point_per_optimizer_step(tmp_path):
     """With accumulated batches, loggers count batches, or log a step several times."""
-    built = trainer(tmp_path, Log(every(1)), gradient_accumulation_steps=4)
+    built = net_trainer(tmp_path, Log(every(1)), gradient_accumulation_steps=4)
     losses = {}
 
     def note(state, loss):
@@ -268,7 +255,7 @@ def test_P16_batch_outputs_and_loss_are_there_for_who_names_them(tmp_path):
         def on_step_end(self, batch, outputs, loss):
             after.append((batch, outputs, loss, loss.requires_grad))
 
-    trainer(tmp_path, Looks()).train()
+    net_trainer(tmp_path, Looks()).train()
     assert len(live) == len(after) == 6
     for (batch, outputs, loss, requires_grad), (same_batch, same_outputs, detached, still) in zip(live, after):
         assert (requires_grad, still) == (True, False)
@@ -280,7 +267,7 @@ def test_P16_batch_outputs_and_loss_are_there_for_who_names_them(tmp_path):
 
 def test_P16_outputs_are_not_kept_alive_for_nobody(tmp_path):
     """And it costs nothing where nobody asks."""
-    built = trainer(tmp_path)
+    built = net_trainer(tmp_path)
     kept = []
     built.on("on_step_end", lambda run: kept.append(run.outputs))
     built.train()
@@ -297,7 +284,7 @@ def test_P17_gradients_are_live_where_they_are_said_to_be(tmp_path):
 
         return note
 
-    built = trainer(tmp_path, max_grad_norm=0.01)
+    built = net_trainer(tmp_path, max_grad_norm=0.01)
     for event in ("on_gradients", "on_pre_optimizer_step", "on_optimizer_step", "on_step_end"):
         built.on(event, look(event))
     norms = {}
@@ -333,7 +320,7 @@ def test_P18_optimizer_schedule_and_the_whole_record_for_who_names_them(tmp_path
                 for group in optimizer.param_groups:
                     group["lr"] = 0.0  # and what it changes is the real thing
 
-    built = trainer(tmp_path, Looks(), lr_scheduler_type="constant", weight_decay=0.0)
+    built = net_trainer(tmp_path, Looks(), lr_scheduler_type="constant", weight_decay=0.0)
     ends = {}
     built.on("on_step_end", lambda state, model: ends.update({state.global_step: weights(model)}))
     built.train()
@@ -341,8 +328,8 @@ def test_P18_optimizer_schedule_and_the_whole_record_for_who_names_them(tmp_path
     assert isinstance(optimizer, torch.optim.Optimizer)
     assert (optimizer, schedule, loader) == (built.optimizer, built.lr_scheduler, built.train_dataloader)
     assert (run.model, run.state, run.args) == (built.model, built.state, built.args)
-    assert not same(ends[3], ends[2])
-    assert same(ends[4], ends[3]), "the rate of 0 was used; then the schedule set its own again"
+    assert not same_weights(ends[3], ends[2])
+    assert same_weights(ends[4], ends[3]), "the rate of 0 was used; then the schedule set its own again"
 
 
 @pytest.mark.parametrize("reporter_first", [True, False])
@@ -362,7 +349,7 @@ def test_P19_a_value_that_a_callback_adds_reaches_everybody(tmp_path, reporter_f
             reported.append(dict(logs))
 
     listed = [Tracker(), Adds()] if reporter_first else [Adds(), Tracker()]
-    built = trainer(tmp_path, *listed, Log(every(3)), Checkpoint(every(6)))
+    built = net_trainer(tmp_path, *listed, Log(every(3)), Checkpoint(every(6)))
     built.train()
     expected = {step: math.exp(loss) for step, loss in logged(built, "loss").items()}
     assert list(expected) == [3, 6]
@@ -395,7 +382,7 @@ def test_P20_whatever_was_opened_is_closed_on_an_error(tmp_path, event):
         def on_close(self):
             raise RuntimeError("and this one fails to close")
 
-    built = trainer(tmp_path, Opens(), ClosesBadly(), Evaluate(every(2)), Checkpoint(every(3)))
+    built = net_trainer(tmp_path, Opens(), ClosesBadly(), Evaluate(every(2)), Checkpoint(every(3)))
 
     def fail():
         raise Boom
@@ -408,22 +395,22 @@ def test_P20_whatever_was_opened_is_closed_on_an_error(tmp_path, event):
 
 def test_P26_a_loss_that_is_no_number_is_seen_and_can_be_stopped(tmp_path):
     """A loss that is NaN is left out of the logs, and by the time it is noticed the weights are lost."""
-    hidden_from_nobody = trainer(tmp_path, Log(every(1)), Poison(3))
+    hidden_from_nobody = net_trainer(tmp_path, Log(every(1)), Poison(3))
     hidden_from_nobody.train()
     assert math.isnan(logged(hidden_from_nobody, "loss")[3])
 
-    guarded = trainer(tmp_path, NaNGuard(), Poison(3))
+    guarded = net_trainer(tmp_path, NaNGuard(), Poison(3))
     at_two = {}
     guarded.on("on_step_end", lambda model: at_two.update(weights(model)), once=2)
     with pytest.raises(NonFiniteError, match="in step 3"):
         guarded.train()
-    assert same(weights(guarded.model), at_two)
+    assert same_weights(weights(guarded.model), at_two)
 
 
 def test_P27_one_end_of_an_evaluation_with_the_metrics_of_all_datasets(tmp_path):
     """With several evaluation sets, a callback is told of each by itself, and can never compare or combine them."""
-    both = {"first": rows(8, seed=1), "second": rows(8, seed=2)}
-    built = trainer(tmp_path, Evaluate(every(3)), EarlyStopping("second_loss", patience=9), eval_dataset=both)
+    both = {"first": net_samples(8, seed=1), "second": net_samples(8, seed=2)}
+    built = net_trainer(tmp_path, Evaluate(every(3)), EarlyStopping("second_loss", patience=9), eval_dataset=both)
     ends, each = [], []
     built.on("on_evaluate_end", lambda metrics: ends.append(dict(metrics)))
     built.on("on_evaluate", lambda metrics: each.append(dict(metrics)))
@@ -436,7 +423,7 @@ def test_P27_one_end_of_an_evaluation_with_the_metrics_of_all_datasets(tmp_path)
 
 def test_P27_a_metric_over_all_datasets_can_choose_the_best(tmp_path):
     """The same: their mean, made by a callback in three lines, chooses the best model."""
-    both = {"first": rows(8, seed=1), "second": rows(8, seed=2)}
+    both = {"first": net_samples(8, seed=1), "second": net_samples(8, seed=2)}
 
     class Mean(Callback):
         stage = Stage.MEASURE
@@ -445,7 +432,7 @@ def test_P27_a_metric_over_all_datasets_can_choose_the_best(tmp_path):
             metrics["eval_mean_loss"] = (metrics["eval_first_loss"] + metrics["eval_second_loss"]) / 2
 
     watching = KeepBest("mean_loss", save=False, load_at_end=False)
-    built = trainer(tmp_path, Evaluate(every(2)), watching, Mean(), eval_dataset=both)
+    built = net_trainer(tmp_path, Evaluate(every(2)), watching, Mean(), eval_dataset=both)
     built.train()
     first, second = (logged(built, f"eval_{name}_loss") for name in both)
     assert built.state.best_metric == min((first[step] + second[step]) / 2 for step in (2, 4, 6))
@@ -453,7 +440,7 @@ def test_P27_a_metric_over_all_datasets_can_choose_the_best(tmp_path):
 
 def test_P32_logs_per_step_and_per_epoch_side_by_side(tmp_path):
     """One can log every so many steps or every epoch, and not both."""
-    built = trainer(tmp_path, Log(every(1)), Log(every(1, "epoch"), prefix="epoch_"), max_steps=8)
+    built = net_trainer(tmp_path, Log(every(1)), Log(every(1, "epoch"), prefix="epoch_"), max_steps=8)
     built.train()
     steps, epochs = logged(built, "loss"), logged(built, "epoch_loss")
     assert list(steps) == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -468,12 +455,12 @@ def test_P33_an_update_is_skipped_cleanly(tmp_path):
             if state.global_step + 1 == 3:
                 control.request("skip_update", "a batch of another language")
 
-    built = trainer(tmp_path, Refuses(), Log(every(1)), Evaluate(every(3)), Checkpoint(every(3)), EMA(0.5))
+    built = net_trainer(tmp_path, Refuses(), Log(every(1)), Evaluate(every(3)), Checkpoint(every(3)), EMA(0.5))
     ends = {}
     built.on("on_step_end", lambda state, model: ends.update({state.global_step: weights(model)}))
     built.train()
-    assert same(ends[3], ends[2])
-    assert not same(ends[4], ends[3])
+    assert same_weights(ends[3], ends[2])
+    assert not same_weights(ends[4], ends[3])
     assert (built.state.global_step, built.state.steps_skipped) == (6, 1)
     assert logged(built, "loss").keys() == {1, 2, 3, 4, 5, 6}
     assert logged(built, "eval_loss").keys() == {3, 6}, "what is due at that step is done all the same"
@@ -489,7 +476,7 @@ def test_P34_the_best_weights_whatever_stopped_the_run(tmp_path, stopped_by):
         "early stopping": [EarlyStopping("score", patience=2)],
         "NaN": [NaNGuard("stop"), Poison(5)],
     }.get(stopped_by, [])
-    built = trainer(
+    built = net_trainer(
         tmp_path, Evaluate(every(1)), Checkpoint(never(), keep=Keep(last=1)), KeepBest("score"), *callbacks,
         compute_metrics=scripted([0.1, 0.9, 0.3, 0.2]),
     )  # fmt: skip
@@ -500,13 +487,13 @@ def test_P34_the_best_weights_whatever_stopped_the_run(tmp_path, stopped_by):
     built.on("on_step_end", lambda model: last.update(weights(model)))
     built.train()
     assert built.state.global_step == {"nobody": 6, "early stopping": 4, "hand": 3, "NaN": 5}[stopped_by]
-    assert same(weights(built.model), at_two)
-    assert not same(at_two, last)
+    assert same_weights(weights(built.model), at_two)
+    assert not same_weights(at_two, last)
 
 
 def test_P41_what_was_asked_for_before_training_is_done(tmp_path):
     """Beginning to train wipes away what was asked for before."""
-    built = trainer(tmp_path, Log(never()), Evaluate(never()), Checkpoint(never()))
+    built = net_trainer(tmp_path, Log(never()), Evaluate(never()), Checkpoint(never()))
     built.control.should_log = built.control.should_evaluate = True
     built.control.request("save", "asked for before the run")
     built.train()
@@ -516,14 +503,14 @@ def test_P41_what_was_asked_for_before_training_is_done(tmp_path):
     built.control.request("training_stop", "changed my mind")
     before = weights(built.model)
     assert built.train().global_step == 0
-    assert same(weights(built.model), before)
+    assert same_weights(weights(built.model), before)
     assert built.control.why("training_stop") == "stopped at step 0 by you: changed my mind"
     assert built.train().global_step == 6, "and it holds for one run"
 
 
 def test_P41_ragged_accumulation_fires_every_event(tmp_path):
     """A last step of fewer batches than the others is made without some of its events."""
-    built = trainer(tmp_path, train_dataset=rows(20), gradient_accumulation_steps=3, max_steps=4)
+    built = net_trainer(tmp_path, train_dataset=net_samples(20), gradient_accumulation_steps=3, max_steps=4)
     with record(built.bus) as trace:
         built.train()
     step = ("on_gradients", "on_pre_optimizer_step", "on_optimizer_step", "on_step_end")
@@ -547,7 +534,7 @@ def test_P41_a_stopped_epoch_stays_stopped_after_a_resume(tmp_path, saved, ends)
                 control.request("epoch_stop", "enough of this one")
 
     def build(folder):
-        built = trainer(tmp_path / folder, Leaves(), Checkpoint(saved))
+        built = net_trainer(tmp_path / folder, Leaves(), Checkpoint(saved))
         built.epochs = []
         built.on("on_step_end", lambda state: built.epochs.append((state.global_step, state.epoch)))
         return built
@@ -560,4 +547,4 @@ def test_P41_a_stopped_epoch_stays_stopped_after_a_resume(tmp_path, saved, ends)
         resumed.train(resume_from_checkpoint=str(tmp_path / "unbroken" / "checkpoint-2"))
     assert resumed.epochs == unbroken.epochs[2:]
     assert trace.events.count("on_epoch_end") == ends, "that of the stopped epoch too, if it came after the checkpoint"
-    assert same(weights(resumed.model), weights(unbroken.model))
+    assert same_weights(weights(resumed.model), weights(unbroken.model))

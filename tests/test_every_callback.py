@@ -8,7 +8,6 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
-import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,14 +21,15 @@ from safetensors.torch import save_file
 
 import trainbus.callbacks
 import trainbus.integrations
+from support.callbacks import Boom, stop_at
+from support.data import token_samples
+from support.models import Block, Net, Remembering, Words
+from support.outcomes import same_weights, weights
+from support.trainers import net_trainer
 from trainbus import Callback, Checkpoint, Evaluate, Log, Stage, TrainingArguments, every
 from trainbus.engine.checkpoint.format.codec import encode, load_values
 from trainbus.engine.checkpoint.write.retention import Keep
 from trainbus.events import ArgumentError, SubscriptionError, Trigger, record
-
-sys.path.insert(0, str(Path(__file__).parent / "callbacks"))  # where the toys are, whichever tests are run
-
-from callback_toys import Block, Boom, Net, Remembering, Words, same, sentences, stop_at, trainer, weights
 
 BASES = {
     "Cadence": "a base class: the flag it raises is for subclasses to name",
@@ -73,7 +73,9 @@ SETTINGS: dict[str, Setting] = {
             **{"eval_strategy": "steps", "eval_steps": 2},  # these arguments want to be told that there are evaluations
         }
     ),
-    "NEFTune": Setting(arguments={"model_init": Words, "train_dataset": sentences(), "eval_dataset": sentences(8)}),
+    "NEFTune": Setting(
+        arguments={"model_init": Words, "train_dataset": token_samples(), "eval_dataset": token_samples(8)}
+    ),
     "NaNGuard": Setting(lambda folder: {"action": "skip"}),
     "Progress": Setting(lambda folder: {"bar": True}),
     # Nobody listens there: what it does is told in a warning, and the training goes on.
@@ -144,7 +146,7 @@ def build(cls: type[Callback], make: Callable[[], Any], tmp_path: Path, monkeypa
         arguments = {"model_init": Net, **setting(cls).arguments, **options}
         if "eval_strategy" in arguments:
             around = [other for other in around if not isinstance(other, Evaluate)]
-        built.append(trainer(tmp_path / folder, *around, callback, **arguments))
+        built.append(net_trainer(tmp_path / folder, *around, callback, **arguments))
         built[-1].under_test = callback
         return built[-1]
 
@@ -254,7 +256,7 @@ def test_is_built_from_default_arguments_or_left_out(cls: type[Callback]) -> Non
 
 @every_callback
 def test_is_attached_once(cls: type[Callback], make: Callable[[], Any], tmp_path: Path) -> None:
-    callback, built = make(), trainer(tmp_path)
+    callback, built = make(), net_trainer(tmp_path)
     handle = built.add_callback(callback)
     with pytest.raises(SubscriptionError, match="is already attached"):
         built.add_callback(callback)
@@ -273,7 +275,7 @@ def test_serves_a_second_trainer_after_the_first(cls: type[Callback], build: Any
 
 def _alike(one: tuple[str, dict[str, Any]], other: tuple[str, dict[str, Any]]) -> bool:
     assert one[0] == other[0], "another course of events"
-    assert same(one[1], other[1]), "other weights"
+    assert same_weights(one[1], other[1]), "other weights"
     return True
 
 
@@ -300,7 +302,7 @@ def test_closes_twice(cls: type[Callback], build: Any) -> None:
     built.bus.announce("on_close")
     built.bus.announce("on_close")
     assert list(built.callbacks) == attached
-    assert same(weights(built.model), end)
+    assert same_weights(weights(built.model), end)
     assert built.evaluate()["eval_loss"] > 0
     assert _untouched(built.model)
 
@@ -348,7 +350,7 @@ def test_resumes_to_the_weights_of_an_unbroken_run(cls: type[Callback], build: A
     resumed.on("on_step_end", lambda state: steps.append(state.global_step))
     resumed.train(resume_from_checkpoint=str(tmp_path / "broken" / "checkpoint-4"))
     assert steps == [5, 6, 7, 8]
-    assert same(weights(resumed.model), weights(unbroken.model))
+    assert same_weights(weights(resumed.model), weights(unbroken.model))
 
 
 @every_runnable_callback
@@ -375,7 +377,7 @@ def test_survives_an_exception(cls: type[Callback], where: str, build: Any) -> N
     assert {weight.dtype for weight in built.model.parameters()} == {torch.float32}
     # Weights that were trained in half precision come back in full, and are then those in more digits.
     left = {name: weight.to(at_last["weights"][name].dtype) for name, weight in weights(built.model).items()}
-    assert same(left, at_last["weights"])
+    assert same_weights(left, at_last["weights"])
     assert _untouched(built.model)
     assert [name for name in built.callbacks if name in attached] == attached
     failing()
@@ -384,7 +386,7 @@ def test_survives_an_exception(cls: type[Callback], where: str, build: Any) -> N
 
 @each([cls for cls in FOUND if setting(cls).alone])
 def test_says_how_to_be_started(cls: type[Callback], make: Callable[[], Any], tmp_path: Path) -> None:
-    built = trainer(tmp_path, make())
+    built = net_trainer(tmp_path, make())
     with pytest.raises(ArgumentError, match=setting(cls).alone):
         built.train()
     assert _untouched(built.model)

@@ -21,11 +21,11 @@ import pytest
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parent / "engine"))  # where the toys are, whichever tests are run
-
-from engine_toys import Regression, hushed, points, same_weights, weights
-
 import trainbus
+from support.data import points
+from support.models import Regression
+from support.outcomes import same_weights, weights
+from support.trainers import hushed
 from trainbus import HfArgumentParser, PdArgumentParser, Trainer, TrainingArguments
 
 datasets = pytest.importorskip("datasets")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from callback_toys import rows, steps_of, stop_at, trainer
 
+from support.callbacks import stop_at
+from support.data import net_samples
+from support.outcomes import steps_of
+from support.trainers import net_trainer
 from trainbus import Checkpoint, EarlyStopping, Evaluate, Log, at_end, every, never
 
 WORK = [(Log, "on_log_due"), (Evaluate, "on_evaluate_due"), (Checkpoint, "on_save_due")]
@@ -15,19 +18,19 @@ each_kind = pytest.mark.parametrize(("kind", "event"), WORK)
 @each_kind
 def test_is_asked_for_once_at_a_step(tmp_path, kind, event):
     both = every(2) | every(1, "epoch") | at_end()
-    assert steps_of(trainer(tmp_path, kind(both), max_steps=8), event) == [2, 4, 6, 8]
+    assert steps_of(net_trainer(tmp_path, kind(both), max_steps=8), event) == [2, 4, 6, 8]
 
 
 @each_kind
 def test_at_end_is_due_in_each_run(tmp_path, kind, event):
-    built = trainer(tmp_path, kind(at_end()))
+    built = net_trainer(tmp_path, kind(at_end()))
     assert steps_of(built, event) == [6]
     assert steps_of(built, event) == [6]
 
 
 @each_kind
 def test_at_end_of_a_run_that_is_stopped(tmp_path, kind, event):
-    built = trainer(tmp_path, kind(at_end()))
+    built = net_trainer(tmp_path, kind(at_end()))
     built.on("on_step_end", stop_at(3))
     assert steps_of(built, event) == [3]
 
@@ -39,10 +42,10 @@ def test_at_end_of_a_run_that_an_evaluation_stops(tmp_path, kind, event, cadence
     stopping = EarlyStopping(patience=1, baseline=0.0)  # which no loss beats
     around = [kind(at_end()), stopping]
     if kind is Evaluate:
-        around = [Evaluate(at_end(), dataset=rows(4), name="other"), stopping]
+        around = [Evaluate(at_end(), dataset=net_samples(4), name="other"), stopping]
     else:
         around.append(Evaluate(never()))
-    built = trainer(tmp_path, *around, max_steps=20)
+    built = net_trainer(tmp_path, *around, max_steps=20)
     built.on("on_step_end", lambda control, state: cadence == every(2) and _at(state, 2, control))
     built.on("on_epoch_end", lambda control, state: cadence != every(2) and _at(state, 4, control))
     steps = steps_of(built, event)
@@ -58,14 +61,14 @@ def _at(state, step, control):
 
 @each_kind
 def test_planned_end_only(tmp_path, kind, event):
-    built = trainer(tmp_path, kind(at_end(early=False)))
+    built = net_trainer(tmp_path, kind(at_end(early=False)))
     built.on("on_step_end", stop_at(3))
     assert steps_of(built, event) == []
 
 
 @each_kind
 def test_the_ledger_says_which_trigger_asked(tmp_path, kind, event):
-    built = trainer(tmp_path, kind(every(4)))
+    built = net_trainer(tmp_path, kind(every(4)))
     built.train()
     [asked] = [entry for entry in built.control.ledger.of(kind.flag) if entry.action == "request"]
     assert (asked.step, asked.author, asked.reason) == (4, kind.__name__, "due by every(4)")
@@ -75,7 +78,7 @@ def test_the_ledger_says_which_trigger_asked(tmp_path, kind, event):
 def test_a_trigger_may_be_exchanged_on_the_way(tmp_path, kind, event):
     """It is heard from the next epoch on, though the old one would have slept for longer."""
     callback = kind(every(100))
-    built = trainer(tmp_path, callback, max_steps=12)
+    built = net_trainer(tmp_path, callback, max_steps=12)
 
     def exchange():
         callback.trigger = every(2)
@@ -101,7 +104,7 @@ def test_a_clock_goes_on_where_the_checkpoint_left_it():
 
 def test_a_clock_of_a_new_run_starts_at_zero(tmp_path):
     """The seconds of a run begin at zero, so those of the run before must not be what the next waits for."""
-    built = trainer(tmp_path, Checkpoint(every("0.000001s")), max_steps=3)
+    built = net_trainer(tmp_path, Checkpoint(every("0.000001s")), max_steps=3)
     assert steps_of(built, "on_save_due") == [1, 2, 3]
     built.run.state.seconds = 0.0
     for callback in built.callbacks.values():

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from callback_toys import Boom, Net, same, trainer, weights
 
+from support.callbacks import Boom
+from support.models import Net
+from support.outcomes import same_weights, weights
+from support.trainers import net_trainer
 from trainbus import Compile, Evaluate, MixedPrecision, every
 from trainbus.events import ArgumentError
 
@@ -21,10 +24,10 @@ def forgotten():
 def test_trains_to_the_weights_of_a_run_without_it(tmp_path):
     ends = []
     for callbacks in ((), (Compile("eager"),)):
-        built = trainer(tmp_path, *callbacks, Evaluate(every(3)))
+        built = net_trainer(tmp_path, *callbacks, Evaluate(every(3)))
         built.train()
         ends.append((weights(built.model), [entry.get("eval_loss") for entry in built.state.log_history]))
-    assert same(ends[0][0], ends[1][0])
+    assert same_weights(ends[0][0], ends[1][0])
     assert ends[0][1] == ends[1][1]
 
 
@@ -37,15 +40,17 @@ def undropped():
 
 
 def test_backward_is_compiled_too(tmp_path):
-    plain, compiled = (trainer(tmp_path, *callbacks, model=undropped()) for callbacks in ((), (Compile("aot_eager"),)))
+    plain, compiled = (
+        net_trainer(tmp_path, *callbacks, model=undropped()) for callbacks in ((), (Compile("aot_eager"),))
+    )
     plain.train()
     compiled.train()
-    assert same(weights(plain.model), weights(compiled.model))
+    assert same_weights(weights(plain.model), weights(compiled.model))
 
 
 def test_it_is_compiled_in_the_run_and_not_after(tmp_path):
     model, seen = Net(), []
-    built = trainer(tmp_path, Compile("eager"), model=model)
+    built = net_trainer(tmp_path, Compile("eager"), model=model)
     built.on("on_step_begin", lambda model: seen.append(model._compiled_call_impl is not None))
     built.train()
     assert seen == [True] * 6
@@ -58,7 +63,7 @@ def test_it_is_compiled_in_the_run_and_not_after(tmp_path):
 
 
 def test_the_model_is_given_back_after_an_error(tmp_path):
-    built = trainer(tmp_path, Compile("eager"))
+    built = net_trainer(tmp_path, Compile("eager"))
 
     def fail():
         raise Boom
@@ -73,18 +78,18 @@ def test_a_model_that_the_user_compiled_stays_so(tmp_path):
     model = Net()
     model.compile(backend="eager")
     own = model._compiled_call_impl
-    trainer(tmp_path, Compile("eager"), model=model, max_steps=1).train()
+    net_trainer(tmp_path, Compile("eager"), model=model, max_steps=1).train()
     assert model._compiled_call_impl is own
 
 
 def test_goes_together_with_mixed_precision(tmp_path):
     plain, compiled = (
-        trainer(tmp_path, MixedPrecision("bf16"), *callbacks, model=undropped(), max_steps=3)
+        net_trainer(tmp_path, MixedPrecision("bf16"), *callbacks, model=undropped(), max_steps=3)
         for callbacks in ((), (Compile("eager"),))
     )
     plain.train()
     compiled.train()
-    assert same(weights(plain.model), weights(compiled.model))
+    assert same_weights(weights(plain.model), weights(compiled.model))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +108,7 @@ def test_unknown_names_are_refused(wrong, said):
 def test_wrong_arguments_are_named(tmp_path, wrong):
     [(name, value)] = wrong.items()
     with pytest.raises(ArgumentError, match=f"`{name}` is '{value}'.*Known: .*"):
-        trainer(tmp_path, **wrong)
+        net_trainer(tmp_path, **wrong)
 
 
 @pytest.mark.parametrize(
@@ -116,4 +121,4 @@ def test_wrong_arguments_are_named(tmp_path, wrong):
     ],
 )
 def test_arguments_spell_it(tmp_path, arguments, expected):
-    assert trainer(tmp_path, **arguments).callbacks.get("Compile") == expected
+    assert net_trainer(tmp_path, **arguments).callbacks.get("Compile") == expected

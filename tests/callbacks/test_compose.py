@@ -6,9 +6,9 @@ import importlib
 import pkgutil
 
 import pytest
-from callback_toys import trainer
 
 import trainbus.callbacks
+from support.trainers import net_trainer
 from trainbus import (
     DDP,
     EMA,
@@ -201,14 +201,16 @@ def test_callbacks_that_exclude_each_other_are_refused_with_both_names():
 
 
 def test_a_conflict_of_a_callback_that_is_added_later_is_refused_when_a_session_begins(tmp_path):
-    built = trainer(tmp_path, EMA())
+    built = net_trainer(tmp_path, EMA())
     built.add_callback(EMA(id="second"))
     with pytest.raises(ArgumentError, match="only one average"):
         built.train()
 
 
 def test_the_description_names_the_capabilities(tmp_path):
-    described = trainer(tmp_path, KeepBest("loss"), Checkpoint(every(2)), Log(every("1min"), prefix="slow_")).describe()
+    described = net_trainer(
+        tmp_path, KeepBest("loss"), Checkpoint(every(2)), Log(every("1min"), prefix="slow_")
+    ).describe()
     section = described.partition("Capabilities:\n")[2].partition("\n\n")[0]
     assert "  KeepBest: chooses the best model, writes checkpoints" in section.splitlines()
     assert "  Checkpoint: writes checkpoints" in section.splitlines()

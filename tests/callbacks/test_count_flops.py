@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from callback_toys import Boom, trainer
 
+from support.callbacks import Boom
+from support.trainers import net_trainer
 from trainbus import Checkpoint, Trainer, TrainingArguments, every
 from trainbus.engine.checkpoint.store import read_state
 
@@ -25,7 +26,7 @@ def bert():
 def test_equals_what_transformers_counts(tmp_path):
     transformers = pytest.importorskip("transformers")
     options = {"max_steps": 7, "gradient_accumulation_steps": 2}
-    ours = trainer(tmp_path / "ours", model=bert(), train_dataset=TOKENS, eval_dataset=None, **options)
+    ours = net_trainer(tmp_path / "ours", model=bert(), train_dataset=TOKENS, eval_dataset=None, **options)
     ours.train()
     theirs = transformers.Trainer(
         bert(),
@@ -43,7 +44,7 @@ def test_equals_what_transformers_counts(tmp_path):
 def test_the_formula(tmp_path):
     """Six operations per weight outside the embeddings and per token: 4 rows of 6 tokens in each step."""
     model = bert()
-    built = trainer(tmp_path, model=model, train_dataset=TOKENS[:16], eval_dataset=None, max_steps=4)
+    built = net_trainer(tmp_path, model=model, train_dataset=TOKENS[:16], eval_dataset=None, max_steps=4)
     built.train()
     embeddings = sum(weight.numel() for name, weight in model.named_parameters() if "_embeddings.weight" in name)
     weights = sum(weight.numel() for weight in model.parameters()) - embeddings
@@ -52,7 +53,7 @@ def test_the_formula(tmp_path):
 
 def test_goes_on_counting_over_a_resume(tmp_path):
     def build():
-        return trainer(tmp_path, Checkpoint(every(3)), model=bert(), train_dataset=TOKENS, eval_dataset=None)
+        return net_trainer(tmp_path, Checkpoint(every(3)), model=bert(), train_dataset=TOKENS, eval_dataset=None)
 
     whole = build()
     whole.train()
@@ -63,7 +64,7 @@ def test_goes_on_counting_over_a_resume(tmp_path):
 
 
 def test_a_model_that_cannot_count_costs_nothing(tmp_path):
-    built = trainer(tmp_path)
+    built = net_trainer(tmp_path)
     heard = []
     built.on("on_step_begin", lambda run: heard.append(run.bus.hears("on_batch")), once=2)
     built.train()
@@ -72,7 +73,7 @@ def test_a_model_that_cannot_count_costs_nothing(tmp_path):
 
 
 def test_listens_only_while_training(tmp_path):
-    built = trainer(tmp_path, model=bert(), train_dataset=TOKENS, eval_dataset=None)
+    built = net_trainer(tmp_path, model=bert(), train_dataset=TOKENS, eval_dataset=None)
     heard = []
 
     def fail(run, state):
@@ -94,7 +95,7 @@ def test_rows_that_have_no_tokens_count_as_none(tmp_path):
         {"inputs_embeds": torch.randn(6, 8, generator=torch.Generator().manual_seed(row)), "labels": row % 2}
         for row in range(8)
     ]
-    built = trainer(tmp_path, model=model, train_dataset=embed, eval_dataset=None, max_steps=2)
+    built = net_trainer(tmp_path, model=model, train_dataset=embed, eval_dataset=None, max_steps=2)
     built.train()
     assert built.state.total_flos == 0.0
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from callback_toys import Words, rows, stop_at, trainer
-from callback_toys import sentences as words
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))  # where the toys are, whichever tests are run
-
-from engine_toys import both, history, sentences
-
+from support.callbacks import stop_at
+from support.data import net_samples, sentences, token_samples
+from support.models import Words
+from support.outcomes import history
+from support.trainers import both, net_trainer
 from trainbus import Checkpoint, CountTokens, Log, every
 from trainbus.callbacks.monitor.count_tokens import tokens_in
 from trainbus.events import ArgumentError
@@ -55,7 +52,7 @@ def test_counts_as_transformers_does(tmp_path, which):
 
 
 def test_says_how_fast_the_session_is(tmp_path):
-    built = trainer(tmp_path, CountTokens(), Log(every(2)), model=Words(), train_dataset=words())
+    built = net_trainer(tmp_path, CountTokens(), Log(every(2)), model=Words(), train_dataset=token_samples())
     built.train()
     steps = [entry for entry in built.state.log_history if "loss" in entry]
     assert [entry["num_input_tokens_seen"] for entry in steps] == [40, 80, 120]
@@ -72,7 +69,7 @@ def within(entry, tokens):
 def test_a_resumed_run_goes_on_counting(tmp_path):
     def build():
         callbacks = (CountTokens(), Log(every(1)), Checkpoint(every(3)))
-        return trainer(tmp_path, *callbacks, model=Words(), train_dataset=words())
+        return net_trainer(tmp_path, *callbacks, model=Words(), train_dataset=token_samples())
 
     broken = build()
     broken.on("on_step_end", stop_at(3))
@@ -94,10 +91,10 @@ def test_padding_is_what_the_mask_or_the_tokenizer_says():
 
 
 def test_the_tokenizer_is_asked_where_there_is_no_mask(tmp_path):
-    built = trainer(tmp_path, CountTokens("non_padding"), model=Words(), train_dataset=words(), max_steps=4)
+    built = net_trainer(tmp_path, CountTokens("non_padding"), model=Words(), train_dataset=token_samples(), max_steps=4)
     built.run.processing_class = SimpleNamespace(pad_token_id=3)
     built.train()
-    tokens = torch.stack([row["input_ids"] for row in words()])
+    tokens = torch.stack([row["input_ids"] for row in token_samples()])
     assert built.state.num_input_tokens_seen == (tokens != 3).sum() < tokens.numel()
 
 
@@ -106,13 +103,13 @@ def test_the_tokenizer_is_asked_where_there_is_no_mask(tmp_path):
     [
         ({}, "Net.main_input_name names no tensor in the batch, so no tokens are counted"),
         (
-            {"model": Words(), "train_dataset": words()},
+            {"model": Words(), "train_dataset": token_samples()},
             "neither an attention_mask nor a pad_token_id marks the padding, so all",
         ),
     ],
 )
 def test_what_cannot_be_counted_is_said_once(tmp_path, caplog, options, said):
-    built = trainer(tmp_path, CountTokens("non_padding"), **options)
+    built = net_trainer(tmp_path, CountTokens("non_padding"), **options)
     with caplog.at_level(logging.WARNING):
         built.train()
     assert [record.message for record in caplog.records if "CountTokens" in record.message] == [
@@ -122,9 +119,9 @@ def test_what_cannot_be_counted_is_said_once(tmp_path, caplog, options, said):
 
 
 def test_a_model_names_its_main_input(tmp_path):
-    model = trainer(tmp_path).model
+    model = net_trainer(tmp_path).model
     model.main_input_name = "x"
-    built = trainer(tmp_path, CountTokens(), model=model, train_dataset=rows())
+    built = net_trainer(tmp_path, CountTokens(), model=model, train_dataset=net_samples())
     built.train()
     assert built.state.num_input_tokens_seen == 6 * 4 * 6
 
@@ -133,7 +130,7 @@ def test_an_unknown_choice_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match=r"CountTokens\('some'\)"):
         CountTokens("some")
     with pytest.raises(ArgumentError, match="`include_num_input_tokens_seen` is 'some'"):
-        trainer(tmp_path, include_num_input_tokens_seen="some")
+        net_trainer(tmp_path, include_num_input_tokens_seen="some")
 
 
 @pytest.mark.parametrize(
@@ -141,4 +138,4 @@ def test_an_unknown_choice_is_refused(tmp_path):
     [("no", None), (False, None), (True, CountTokens("all")), ("non_padding", CountTokens("non_padding"))],
 )
 def test_arguments_spell_it(tmp_path, given, expected):
-    assert trainer(tmp_path, include_num_input_tokens_seen=given).callbacks.get("CountTokens") == expected
+    assert net_trainer(tmp_path, include_num_input_tokens_seen=given).callbacks.get("CountTokens") == expected

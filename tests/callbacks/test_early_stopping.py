@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from callback_toys import scripted, stop_at, trainer
 
+from support.callbacks import scripted, stop_at
+from support.trainers import net_trainer
 from trainbus import Checkpoint, EarlyStopping, EarlyStoppingCallback, Evaluate, every
 from trainbus.callbacks.stopping.early_stopping import StopRule
 from trainbus.events import ArgumentError
@@ -54,7 +55,7 @@ def test_the_rule_by_table(options, values, reasons):
 
 def stopping(folder, *callbacks, values, **options):
     around = (Evaluate(every(1)), Checkpoint(every(1)), *callbacks)
-    return trainer(folder, *around, compute_metrics=scripted(values), max_steps=10, **options)
+    return net_trainer(folder, *around, compute_metrics=scripted(values), max_steps=10, **options)
 
 
 def test_stops_the_run_and_says_why(tmp_path):
@@ -151,7 +152,7 @@ def test_as_transformers_spells_it(tmp_path, options, values, greater):
     theirs = pytest.importorskip("transformers").EarlyStoppingCallback
     ends = []
     for kind in (EarlyStoppingCallback, theirs):
-        built = trainer(
+        built = net_trainer(
             tmp_path / kind.__module__.partition(".")[0],
             kind(**options),
             **{**BEST, "greater_is_better": greater, "load_best_model_at_end": True, "max_steps": 8},
@@ -166,7 +167,7 @@ def test_as_transformers_spells_it(tmp_path, options, values, greater):
 def test_as_transformers_spells_it_an_evaluation_on_start_need_not_be_beaten(tmp_path):
     theirs = pytest.importorskip("transformers").EarlyStoppingCallback
     for kind in (EarlyStoppingCallback, theirs):
-        built = trainer(
+        built = net_trainer(
             tmp_path / kind.__module__.partition(".")[0],
             kind(early_stopping_patience=1),
             **{**BEST, "eval_on_start": True, "max_steps": 8},
@@ -181,7 +182,7 @@ def test_small_improvements_add_up_unlike_in_transformers(tmp_path):
     theirs = pytest.importorskip("transformers").EarlyStoppingCallback
     ends = {}
     for kind in (EarlyStoppingCallback, theirs):
-        built = trainer(
+        built = net_trainer(
             tmp_path / kind.__module__.partition(".")[0],
             kind(early_stopping_patience=2, early_stopping_threshold=0.25),
             **{**BEST, "load_best_model_at_end": True, "max_steps": 8},
@@ -194,7 +195,9 @@ def test_small_improvements_add_up_unlike_in_transformers(tmp_path):
 
 def test_as_transformers_spells_it_survives_a_resume(tmp_path):
     def build(values):
-        return trainer(tmp_path, EarlyStoppingCallback(3), **{**BEST, "max_steps": 8}, compute_metrics=scripted(values))
+        return net_trainer(
+            tmp_path, EarlyStoppingCallback(3), **{**BEST, "max_steps": 8}, compute_metrics=scripted(values)
+        )
 
     broken = build([0.5, 0.4, 0.3])
     broken.on("on_step_end", stop_at(3))
@@ -206,4 +209,4 @@ def test_as_transformers_spells_it_survives_a_resume(tmp_path):
 
 def test_as_transformers_spells_it_needs_the_metric_in_the_arguments(tmp_path):
     with pytest.raises(ArgumentError, match="EarlyStoppingCallback needs `metric_for_best_model`"):
-        trainer(tmp_path, EarlyStoppingCallback()).train()
+        net_trainer(tmp_path, EarlyStoppingCallback()).train()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from callback_toys import Boom, Net, Poison, same, saved_steps, scripted, stop_at, trainer, weights
 from safetensors.torch import load_file
 
+from support.callbacks import Boom, Poison, scripted, stop_at
+from support.models import Net
+from support.outcomes import same_weights, saved_steps, weights
+from support.trainers import net_trainer
 from trainbus import EMA, Callback, Checkpoint, Evaluate, KeepBest, NaNGuard, Stage, every, never
 from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.events import ArgumentError
@@ -38,7 +41,7 @@ def saved(folder, step):
 
 @pytest.mark.parametrize("options", [{"decay": 0.9}, {"decay": 0.5, "every": 2}, {"decay": 0.0}], ids=str)
 def test_the_formula_over_five_steps(tmp_path, options):
-    built = trainer(tmp_path, EMA(**options), max_steps=5)
+    built = net_trainer(tmp_path, EMA(**options), max_steps=5)
     seen = trained_weights(built)
     built.train()
     expected = average(seen, options["decay"], 5, options.get("every", 1))
@@ -48,7 +51,7 @@ def test_the_formula_over_five_steps(tmp_path, options):
 
 def test_the_average_is_evaluated_and_the_weights_go_on(tmp_path):
     def run(*callbacks):
-        built = trainer(tmp_path, Evaluate(every(2)), *callbacks)
+        built = net_trainer(tmp_path, Evaluate(every(2)), *callbacks)
         seen, evaluated = trained_weights(built), {}
         built.on("on_prediction_step", lambda state, model: evaluated.update({state.global_step: weights(model)}))
         built.train()
@@ -58,33 +61,33 @@ def test_the_average_is_evaluated_and_the_weights_go_on(tmp_path):
     seen, evaluated = run(EMA(0.9))
     for step in (2, 4, 6):
         assert close(evaluated[step], average(seen, 0.9, step))
-        assert same(plain_evaluated[step], plain[step])
+        assert same_weights(plain_evaluated[step], plain[step])
     assert plain.keys() == seen.keys()
-    assert all(same(plain[step], seen[step]) for step in plain), "the same training as without an average"
+    assert all(same_weights(plain[step], seen[step]) for step in plain), "the same training as without an average"
 
 
 def test_the_average_is_saved_and_the_weights_beside_it(tmp_path):
-    built = trainer(tmp_path, EMA(0.9), Checkpoint(every(2)))
+    built = net_trainer(tmp_path, EMA(0.9), Checkpoint(every(2)))
     seen = trained_weights(built)
     built.train()
     for step in (2, 4, 6):
         assert close(saved(tmp_path, step), average(seen, 0.9, step))
         kept = load_values(tmp_path / f"checkpoint-{step}" / "callbacks.safetensors")["callbacks"]["EMA"]
-        assert same(kept["trained"], seen[step])
-        assert same(kept["average"], saved(tmp_path, step))
+        assert same_weights(kept["trained"], seen[step])
+        assert same_weights(kept["average"], saved(tmp_path, step))
 
 
 def test_the_run_ends_with_the_average(tmp_path):
-    built = trainer(tmp_path, EMA(0.9), Checkpoint(every(6)))
+    built = net_trainer(tmp_path, EMA(0.9), Checkpoint(every(6)))
     built.train()
-    assert same(weights(built.model), saved(tmp_path, 6))
+    assert same_weights(weights(built.model), saved(tmp_path, 6))
     assert built.evaluate()["eval_loss"] > 0
-    assert same(weights(built.model), saved(tmp_path, 6)), "evaluating afterwards swaps nothing"
+    assert same_weights(weights(built.model), saved(tmp_path, 6)), "evaluating afterwards swaps nothing"
 
 
 def test_resumes_exactly(tmp_path):
     def build(folder):
-        built = trainer(tmp_path / folder, EMA(0.9, every=2), Evaluate(every(2)), Checkpoint(every(3)))
+        built = net_trainer(tmp_path / folder, EMA(0.9, every=2), Evaluate(every(2)), Checkpoint(every(3)))
         return built, trained_weights(built)
 
     unbroken, seen = build("unbroken")
@@ -96,10 +99,10 @@ def test_resumes_exactly(tmp_path):
     at_begin = {}
     resumed.on("on_train_begin", lambda model: at_begin.update(weights(model)))
     resumed.train(resume_from_checkpoint=True)
-    assert same(at_begin, seen[3]), "the weights that are trained, although the model file has the average"
+    assert same_weights(at_begin, seen[3]), "the weights that are trained, although the model file has the average"
     assert set(seen_after) == {0, 4, 5, 6}
-    assert all(same(seen_after[step], seen[step]) for step in (4, 5, 6))
-    assert same(weights(resumed.model), weights(unbroken.model))
+    assert all(same_weights(seen_after[step], seen[step]) for step in (4, 5, 6))
+    assert same_weights(weights(resumed.model), weights(unbroken.model))
 
 
 @pytest.mark.parametrize("ema_first", [True, False])
@@ -107,11 +110,11 @@ def test_the_best_average_is_loaded(tmp_path, ema_first):
     both = [EMA(0.9), KeepBest("score")]
     around = (Evaluate(every(2)), Checkpoint(never()))
     listed = both if ema_first else both[::-1]
-    built = trainer(tmp_path, *listed, *around, compute_metrics=scripted([0.1, 0.9, 0.3]))
+    built = net_trainer(tmp_path, *listed, *around, compute_metrics=scripted([0.1, 0.9, 0.3]))
     seen = trained_weights(built)
     built.train()
     assert saved_steps(tmp_path) == [2, 4]
-    assert same(weights(built.model), saved(tmp_path, 4))
+    assert same_weights(weights(built.model), saved(tmp_path, 4))
     assert close(weights(built.model), average(seen, 0.9, 4))
 
 
@@ -123,17 +126,17 @@ class Veto(Callback):
 def test_a_checkpoint_that_is_vetoed_gives_the_weights_back(tmp_path):
     ends = []
     for callbacks in ([], [Veto()]):
-        built = trainer(tmp_path, EMA(0.9), Checkpoint(every(2)), *callbacks)
+        built = net_trainer(tmp_path, EMA(0.9), Checkpoint(every(2)), *callbacks)
         seen = trained_weights(built)
         built.train()
         ends.append((seen, weights(built.model)))
     (plain, end), (vetoed, vetoed_end) = ends
-    assert all(same(plain[step], vetoed[step]) for step in plain)
-    assert same(end, vetoed_end)
+    assert all(same_weights(plain[step], vetoed[step]) for step in plain)
+    assert same_weights(end, vetoed_end)
 
 
 def test_a_skipped_update_is_not_averaged(tmp_path):
-    built = trainer(tmp_path, EMA(0.9), NaNGuard("skip"), Poison(3))
+    built = net_trainer(tmp_path, EMA(0.9), NaNGuard("skip"), Poison(3))
     seen = trained_weights(built)
     built.train()
     assert 3 not in seen
@@ -141,7 +144,7 @@ def test_a_skipped_update_is_not_averaged(tmp_path):
 
 
 def test_a_run_after_a_failed_one_begins_a_new_average(tmp_path):
-    built = trainer(tmp_path, EMA(0.9), model_init=Net)
+    built = net_trainer(tmp_path, EMA(0.9), model_init=Net)
 
     def fail(state):
         if state.global_step == 3:
@@ -161,7 +164,7 @@ def test_two_are_refused(tmp_path):
     with pytest.raises(
         ArgumentError, match=r"EMA\(.*does not work with EMA\(.*only one average can replace the weights"
     ):
-        trainer(tmp_path, EMA(0.9), EMA(0.99, id="slow")).train()
+        net_trainer(tmp_path, EMA(0.9), EMA(0.99, id="slow")).train()
 
 
 @pytest.mark.parametrize("wrong", [{"decay": 1.0}, {"decay": -0.1}, {"every": 0}], ids=str)
@@ -175,7 +178,7 @@ def test_the_average_of_halved_weights_is_kept_in_float32(tmp_path):
     """Else its steps of a thousandth would be rounded away."""
     averages = {}
     for level in ("O1", "O2"):
-        built = trainer(tmp_path / level, EMA(0.999), max_steps=6, bf16=True, fp16_opt_level=level)
+        built = net_trainer(tmp_path / level, EMA(0.999), max_steps=6, bf16=True, fp16_opt_level=level)
         ema = next(each for each in built.callbacks.values() if isinstance(each, EMA))
         before = weights(built.model)
         noted = averages[level] = {}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from callback_toys import trainer
 
+from support.trainers import net_trainer
 from trainbus import EmptyCache, at, every
 from trainbus.events import ArgumentError
 from trainbus.events.triggers import EverySeconds
@@ -21,7 +21,7 @@ def emptied(monkeypatch):
 
 @pytest.mark.parametrize(("trigger", "times"), [(every(2), 3), (at(1, 5), 2), (every(100), 0)], ids=str)
 def test_is_done_when_it_is_due(tmp_path, emptied, trigger, times):
-    built = trainer(tmp_path, EmptyCache(trigger))
+    built = net_trainer(tmp_path, EmptyCache(trigger))
     built.train()
     assert len(emptied) == times
     built.train()
@@ -29,17 +29,17 @@ def test_is_done_when_it_is_due(tmp_path, emptied, trigger, times):
 
 
 def test_counts_time_from_the_last_time(tmp_path, emptied):
-    built = trainer(tmp_path, EmptyCache(EverySeconds(3600)))
+    built = net_trainer(tmp_path, EmptyCache(EverySeconds(3600)))
     built.on("on_train_begin", lambda state: setattr(state, "seconds", 3600.0))
     built.train()
     assert len(emptied) == 1
 
 
 def test_arguments_spell_it(tmp_path):
-    assert trainer(tmp_path, torch_empty_cache_steps=5).callbacks["EmptyCache"] == EmptyCache(every(5))
-    assert "EmptyCache" not in trainer(tmp_path).callbacks
+    assert net_trainer(tmp_path, torch_empty_cache_steps=5).callbacks["EmptyCache"] == EmptyCache(every(5))
+    assert "EmptyCache" not in net_trainer(tmp_path).callbacks
 
 
 def test_a_wrong_number_is_named(tmp_path):
     with pytest.raises(ArgumentError, match="`torch_empty_cache_steps` is 0"):
-        trainer(tmp_path, torch_empty_cache_steps=0)
+        net_trainer(tmp_path, torch_empty_cache_steps=0)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from callback_toys import logged, rows, steps_of, trainer
 
+from support.data import net_samples
+from support.outcomes import logged, steps_of
+from support.trainers import net_trainer
 from trainbus import EarlyStopping, Evaluate, KeepBest, every, never
 from trainbus.events import ArgumentError
 
 
 def test_evaluates_when_due(tmp_path):
-    assert steps_of(trainer(tmp_path, Evaluate(every(2))), "on_evaluate_begin") == [2, 4, 6]
+    assert steps_of(net_trainer(tmp_path, Evaluate(every(2))), "on_evaluate_begin") == [2, 4, 6]
 
 
 def test_on_start(tmp_path):
-    built = trainer(tmp_path, Evaluate(every(4), on_start=True))
+    built = net_trainer(tmp_path, Evaluate(every(4), on_start=True))
     order = []
     for event in ("on_train_begin", "on_evaluate_end", "on_epoch_begin"):
         built.on(event, _noted(order, event))
@@ -37,17 +39,17 @@ def _noted(order, event):
     ],
 )
 def test_arguments_spell_it(tmp_path, arguments, expected):
-    assert steps_of(trainer(tmp_path, **arguments), "on_evaluate_begin") == expected
+    assert steps_of(net_trainer(tmp_path, **arguments), "on_evaluate_begin") == expected
 
 
 def test_a_step_that_is_due_twice_is_evaluated_once(tmp_path):
-    built = trainer(tmp_path, Evaluate(every(2) | every(1, "epoch")), max_steps=8)
+    built = net_trainer(tmp_path, Evaluate(every(2) | every(1, "epoch")), max_steps=8)
     assert steps_of(built, "on_evaluate_begin") == [2, 4, 6, 8]
 
 
 def test_a_dataset_of_its_own_beside_the_main_one(tmp_path):
-    other = rows(12, seed=2)
-    built = trainer(tmp_path, Evaluate(every(3)), Evaluate(every(2), dataset=other, name="other"))
+    other = net_samples(12, seed=2)
+    built = net_trainer(tmp_path, Evaluate(every(3)), Evaluate(every(2), dataset=other, name="other"))
     names = []
     built.on("on_evaluate_dataset", lambda state, dataset_name: names.append((state.global_step, dataset_name)))
     built.train()
@@ -58,7 +60,9 @@ def test_a_dataset_of_its_own_beside_the_main_one(tmp_path):
 
 
 def test_it_stands_beside_what_the_arguments_spell(tmp_path):
-    built = trainer(tmp_path, Evaluate(every(2), dataset=rows(4), name="other"), eval_strategy="steps", eval_steps=3)
+    built = net_trainer(
+        tmp_path, Evaluate(every(2), dataset=net_samples(4), name="other"), eval_strategy="steps", eval_steps=3
+    )
     built.train()
     assert logged(built, "eval_loss").keys() == {3, 6}
     assert logged(built, "eval_other_loss").keys() == {2, 4, 6}
@@ -66,14 +70,16 @@ def test_it_stands_beside_what_the_arguments_spell(tmp_path):
 
 def test_what_watches_the_main_metric_does_not_miss_it_in_another_dataset(tmp_path):
     watching = (EarlyStopping("loss", patience=9), KeepBest("loss", save=False, load_at_end=False))
-    built = trainer(tmp_path, Evaluate(every(3)), Evaluate(every(2), dataset=rows(4), name="other"), *watching)
+    built = net_trainer(
+        tmp_path, Evaluate(every(3)), Evaluate(every(2), dataset=net_samples(4), name="other"), *watching
+    )
     built.train()
     assert built.state.best_global_step in (3, 6)
 
 
 def test_the_metric_of_another_dataset_can_be_watched(tmp_path):
     keep = KeepBest("eval_other_loss", save=False, load_at_end=False)
-    built = trainer(tmp_path, Evaluate(every(3)), Evaluate(every(2), dataset=rows(4), name="other"), keep)
+    built = net_trainer(tmp_path, Evaluate(every(3)), Evaluate(every(2), dataset=net_samples(4), name="other"), keep)
     built.train()
     measured = logged(built, "eval_other_loss")
     assert built.state.best_metric == min(measured.values())
@@ -81,8 +87,8 @@ def test_the_metric_of_another_dataset_can_be_watched(tmp_path):
 
 
 def test_one_of_the_trainers_datasets_by_name(tmp_path):
-    both = {"first": rows(4, seed=1), "second": rows(4, seed=2)}
-    built = trainer(tmp_path, Evaluate(every(3)), Evaluate(every(2), dataset="second"), eval_dataset=both)
+    both = {"first": net_samples(4, seed=1), "second": net_samples(4, seed=2)}
+    built = net_trainer(tmp_path, Evaluate(every(3)), Evaluate(every(2), dataset="second"), eval_dataset=both)
     built.train()
     assert logged(built, "eval_first_loss").keys() == {3, 6}
     at = [entry["step"] for entry in built.state.log_history if "eval_second_loss" in entry]
@@ -90,7 +96,7 @@ def test_one_of_the_trainers_datasets_by_name(tmp_path):
 
 
 def test_a_request_of_another_is_served_by_the_main_evaluation_alone(tmp_path):
-    built = trainer(tmp_path, Evaluate(never()), Evaluate(never(), dataset=rows(4), name="other"))
+    built = net_trainer(tmp_path, Evaluate(never()), Evaluate(never(), dataset=net_samples(4), name="other"))
     built.on("on_step_end", lambda control: control.request("evaluate"), once=3)
     built.train()
     assert logged(built, "eval_loss").keys() == {3}
@@ -98,14 +104,14 @@ def test_a_request_of_another_is_served_by_the_main_evaluation_alone(tmp_path):
 
 
 def test_an_only_one_may_have_a_dataset_of_its_own(tmp_path):
-    built = trainer(tmp_path, Evaluate(never(), dataset=rows(4)), eval_dataset=None)
+    built = net_trainer(tmp_path, Evaluate(never(), dataset=net_samples(4)), eval_dataset=None)
     built.on("on_step_end", lambda control: control.request("evaluate"), once=3)
     built.train()
     assert logged(built, "eval_loss").keys() == {3}
 
 
 def test_one_may_be_added_to_a_trainer_that_does_not_evaluate(tmp_path):
-    built = trainer(tmp_path)
+    built = net_trainer(tmp_path)
     built.add_callback(Evaluate(every(3)))
     built.train()
     assert logged(built, "eval_loss").keys() == {3, 6}
@@ -116,7 +122,7 @@ def test_two_of_one_name_are_refused(tmp_path):
         ArgumentError,
         match=r"every\(2\).*every\(3\).*the flag 'evaluate'\. Join .*, or give one of them a dataset and a name\.$",
     ):
-        trainer(tmp_path, Evaluate(every(2)), Evaluate(every(3))).train()
+        net_trainer(tmp_path, Evaluate(every(2)), Evaluate(every(3))).train()
 
 
 def test_a_name_without_a_dataset_is_refused():
@@ -125,13 +131,13 @@ def test_a_name_without_a_dataset_is_refused():
 
 
 def test_a_dataset_that_the_trainer_does_not_have_is_named(tmp_path):
-    built = trainer(tmp_path, Evaluate(every(2), dataset="secnd"), eval_dataset={"second": rows(4)})
+    built = net_trainer(tmp_path, Evaluate(every(2), dataset="secnd"), eval_dataset={"second": net_samples(4)})
     with pytest.raises(ArgumentError, match="'secnd'; did you mean 'second'"):
         built.train()
 
 
 def test_a_large_dataset_is_not_printed():
-    assert repr(Evaluate(every(2), dataset=rows(1000), name="other")) == (
+    assert repr(Evaluate(every(2), dataset=net_samples(1000), name="other")) == (
         "Evaluate(trigger=every(2), on_start=False, name='other', id=None)"
     )
 
@@ -148,7 +154,7 @@ def test_a_large_dataset_is_not_printed():
     ids=str,
 )
 def test_a_run_evaluates_a_minimum_of_times(tmp_path, arguments, expected):
-    built = trainer(tmp_path, eval_strategy="steps", **arguments)
+    built = net_trainer(tmp_path, eval_strategy="steps", **arguments)
     built.train()
     assert logged(built, "eval_loss").keys() == expected
 
@@ -157,9 +163,9 @@ def test_a_minimum_of_times_is_for_an_interval_in_steps(tmp_path):
     with pytest.raises(
         ArgumentError, match="`minimum_eval_times=3` reduces `eval_steps`, which `eval_strategy='epoch'` does not use"
     ):
-        trainer(tmp_path, eval_strategy="epoch", minimum_eval_times=3)
+        net_trainer(tmp_path, eval_strategy="epoch", minimum_eval_times=3)
 
 
 def test_a_minimum_of_times_below_one_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="`minimum_eval_times` is 0"):
-        trainer(tmp_path, eval_strategy="steps", minimum_eval_times=0)
+        net_trainer(tmp_path, eval_strategy="steps", minimum_eval_times=0)

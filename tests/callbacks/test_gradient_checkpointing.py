@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from callback_toys import Block, Net, same, trainer, weights
 
+from support.models import Block, Net
+from support.outcomes import same_weights, weights
+from support.trainers import net_trainer
 from trainbus import GradientCheckpointing, MixedPrecision
 from trainbus.events import ModelError
 
@@ -33,11 +35,11 @@ def test_blocks_of_a_plain_model_are_run_twice_to_the_same_gradients(tmp_path):
     ends = []
     for callbacks in ([], [GradientCheckpointing(blocks=(Counting,))]):
         model = counting_net()
-        trainer(tmp_path, *callbacks, model=model).train()
+        net_trainer(tmp_path, *callbacks, model=model).train()
         ends.append((weights(model), model.blocks[0].runs))
         assert not any("forward" in vars(module) for module in model.modules())
     (plain, once), (recomputed, twice) = ends
-    assert same(plain, recomputed), "dropout draws the same numbers in the second run of a block"
+    assert same_weights(plain, recomputed), "dropout draws the same numbers in the second run of a block"
     assert twice == 2 * once
 
 
@@ -62,21 +64,21 @@ def test_a_model_that_can_do_it_itself_is_told_so(tmp_path):
         model.bert.encoder.layer[0].attention.register_forward_pre_hook(
             lambda *_, runs=runs: runs.__setitem__(0, runs[0] + 1)
         )
-        built = trainer(tmp_path, *callbacks, model=model, train_dataset=TOKENS, eval_dataset=None)
+        built = net_trainer(tmp_path, *callbacks, model=model, train_dataset=TOKENS, eval_dataset=None)
         built.on("on_step_begin", lambda model: layers.append(model.is_activation_checkpointing), once=1)
         built.train()
         ends.append((weights(model), runs[0]))
         assert not model.is_activation_checkpointing, "what was switched on for the training is switched off again"
     assert layers == [False, True]
     (plain, once), (recomputed, twice) = ends
-    assert same(plain, recomputed)
+    assert same_weights(plain, recomputed)
     assert (once, twice) == (6, 12)
 
 
 def test_what_the_user_had_switched_on_stays_on(tmp_path):
     model = bert()
     model.activation_checkpointing_enable()
-    trainer(tmp_path, GradientCheckpointing(), model=model, train_dataset=TOKENS, eval_dataset=None).train()
+    net_trainer(tmp_path, GradientCheckpointing(), model=model, train_dataset=TOKENS, eval_dataset=None).train()
     assert model.is_activation_checkpointing
 
 
@@ -89,13 +91,13 @@ class OldStyle(Net):
 
 def test_the_older_name_and_the_options(tmp_path):
     model = OldStyle()
-    trainer(tmp_path, GradientCheckpointing({"use_reentrant": False}), model=model).train()
+    net_trainer(tmp_path, GradientCheckpointing({"use_reentrant": False}), model=model).train()
     assert model.told == {"use_reentrant": False}
 
 
 def test_a_model_that_cannot_is_told_its_classes(tmp_path):
     with pytest.raises(ModelError) as caught:
-        trainer(tmp_path, GradientCheckpointing()).train()
+        net_trainer(tmp_path, GradientCheckpointing()).train()
     message = str(caught.value)
     assert "Net has no method gradient_checkpointing_enable" in message
     assert "GradientCheckpointing(blocks=(Block,))" in message
@@ -104,12 +106,12 @@ def test_a_model_that_cannot_is_told_its_classes(tmp_path):
 
 def test_blocks_that_the_model_does_not_have_are_named(tmp_path):
     with pytest.raises(ModelError, match="Net has no module of the class 'Conv1d'"):
-        trainer(tmp_path, GradientCheckpointing(blocks=(torch.nn.Conv1d, torch.nn.LSTM))).train()
+        net_trainer(tmp_path, GradientCheckpointing(blocks=(torch.nn.Conv1d, torch.nn.LSTM))).train()
 
 
 def test_unwinds_with_others_that_replace_the_same_forward(tmp_path):
     model = Net()
-    trainer(tmp_path, MixedPrecision("bf16"), GradientCheckpointing(blocks=(Net,)), model=model).train()
+    net_trainer(tmp_path, MixedPrecision("bf16"), GradientCheckpointing(blocks=(Net,)), model=model).train()
     assert "forward" not in vars(model)
 
 
@@ -125,4 +127,4 @@ def test_unwinds_with_others_that_replace_the_same_forward(tmp_path):
     ],
 )
 def test_arguments_spell_it(tmp_path, arguments, expected):
-    assert trainer(tmp_path, **arguments).callbacks.get("GradientCheckpointing") == expected
+    assert net_trainer(tmp_path, **arguments).callbacks.get("GradientCheckpointing") == expected

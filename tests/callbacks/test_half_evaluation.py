@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from callback_toys import Boom, Net, rows, same, trainer, weights
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))  # where the toys are, whichever tests are run
-
-from engine_toys import both, sentences
-
+from support.callbacks import Boom
+from support.data import net_samples, sentences
+from support.models import Net
+from support.outcomes import same_weights, weights
+from support.trainers import both, net_trainer
 from trainbus import Evaluate, HalfEvaluation, every
 from trainbus.events import ArgumentError
 
@@ -41,18 +38,18 @@ def test_the_weights_come_back_to_the_bit(tmp_path, kind, do):
     model.register_buffer("scale", torch.tensor([1.1]))
     model.register_buffer("count", torch.tensor([3]))
     before, identity = weights(model), [id(weight) for weight in model.parameters()]
-    built = trainer(tmp_path, HalfEvaluation(kind), model=model)
+    built = net_trainer(tmp_path, HalfEvaluation(kind), model=model)
     seen = set()
     built.on("on_prediction_step", lambda model: seen.update(tensor.dtype for tensor in model.state_dict().values()))
-    built.evaluate() if do == "evaluate" else built.predict(rows(4))
+    built.evaluate() if do == "evaluate" else built.predict(net_samples(4))
     assert seen == {torch.bfloat16 if kind == "bf16" else torch.float16, torch.int64}
-    assert same(weights(model), before)
+    assert same_weights(weights(model), before)
     assert [id(weight) for weight in model.parameters()] == identity
     assert "forward" not in vars(model)
 
 
 def test_the_weights_come_back_after_an_error(tmp_path):
-    built = trainer(tmp_path, HalfEvaluation())
+    built = net_trainer(tmp_path, HalfEvaluation())
     before = weights(built.model)
 
     def fail():
@@ -61,30 +58,30 @@ def test_the_weights_come_back_after_an_error(tmp_path):
     built.on("on_prediction_step", fail)
     with pytest.raises(Boom):
         built.evaluate()
-    assert same(weights(built.model), before)
+    assert same_weights(weights(built.model), before)
 
 
 def test_evaluations_of_a_training_keep_the_weights(tmp_path):
-    built = trainer(tmp_path, HalfEvaluation(), Evaluate(every(2)))
+    built = net_trainer(tmp_path, HalfEvaluation(), Evaluate(every(2)))
     seen = set()
     built.on("on_prediction_step", lambda model: seen.update(tensor.dtype for tensor in model.parameters()))
     built.train()
-    plain = trainer(tmp_path, Evaluate(every(2)))
+    plain = net_trainer(tmp_path, Evaluate(every(2)))
     plain.train()
     assert seen == {torch.float32}
-    assert same(weights(built.model), weights(plain.model))
+    assert same_weights(weights(built.model), weights(plain.model))
 
 
 def test_a_training_goes_on_after_it(tmp_path):
     """The optimizer holds the same parameters before and after."""
-    built, plain = trainer(tmp_path, HalfEvaluation()), trainer(tmp_path)
+    built, plain = net_trainer(tmp_path, HalfEvaluation()), net_trainer(tmp_path)
     for run in (built, plain):
         torch.manual_seed(0)
         run.train()
         run.evaluate()
         torch.manual_seed(0)
         run.train()
-    assert same(weights(built.model), weights(plain.model))
+    assert same_weights(weights(built.model), weights(plain.model))
 
 
 class Shared(Net):
@@ -102,7 +99,7 @@ class Shared(Net):
 
 def test_inputs_are_turned_too_and_labels_are_not(tmp_path):
     model = Shared()
-    trainer(tmp_path, HalfEvaluation(), model=model).evaluate()
+    net_trainer(tmp_path, HalfEvaluation(), model=model).evaluate()
     assert set(model.seen) == {(torch.bfloat16, torch.float32)}
     assert model.again.weight is model.head.weight
     assert isinstance(model.head, nn.Linear)
@@ -112,10 +109,10 @@ def test_wrong_values_are_refused(tmp_path):
     with pytest.raises(ArgumentError, match=r"HalfEvaluation\('int8'\)"):
         HalfEvaluation("int8")
     with pytest.raises(ArgumentError, match="`bf16_full_eval` and `fp16_full_eval` are both True"):
-        trainer(tmp_path, bf16_full_eval=True, fp16_full_eval=True)
+        net_trainer(tmp_path, bf16_full_eval=True, fp16_full_eval=True)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("bf16_full_eval", "bf16"), ("fp16_full_eval", "fp16")])
 def test_arguments_spell_it(tmp_path, name, kind):
-    assert trainer(tmp_path, **{name: True}).callbacks["HalfEvaluation"] == HalfEvaluation(kind)
-    assert "HalfEvaluation" not in trainer(tmp_path).callbacks
+    assert net_trainer(tmp_path, **{name: True}).callbacks["HalfEvaluation"] == HalfEvaluation(kind)
+    assert "HalfEvaluation" not in net_trainer(tmp_path).callbacks

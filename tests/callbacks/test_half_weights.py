@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from callback_toys import Boom, Net, rows, same, saved_steps, scripted, stop_at, trainer, weights
 from safetensors.torch import load_file
 from torch import nn
 
+from support.callbacks import Boom, scripted, stop_at
+from support.data import net_samples
+from support.models import Net
+from support.outcomes import same_weights, saved_steps, weights
+from support.trainers import net_trainer
 from trainbus import Checkpoint, Evaluate, HalfWeights, KeepBest, MixedPrecision, NaNGuard, every
 from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.events import ArgumentError, NonFiniteError
@@ -29,7 +33,7 @@ def masters(optimizer):
 
 def test_weights_are_halved_and_masters_whole_while_it_trains(tmp_path):
     model = Normed()
-    built = trainer(tmp_path, HalfWeights("bf16"), Evaluate(every(3)), model=model)
+    built = net_trainer(tmp_path, HalfWeights("bf16"), Evaluate(every(3)), model=model)
     seen = []
 
     def look(model, optimizer):
@@ -82,12 +86,12 @@ class LogitsOnly(Net):
 def test_a_training_is_that_of_torch_by_hand_clipping_included(tmp_path):
     model = LogitsOnly()
     options = {"lr_scheduler_type": "constant", "optim": "adamw_torch", "criterion": nn.functional.mse_loss}
-    built = trainer(tmp_path, HalfWeights(), model=model, max_grad_norm=0.05, **options)
+    built = net_trainer(tmp_path, HalfWeights(), model=model, max_grad_norm=0.05, **options)
     batches, norms = [], []
     built.on("on_batch", lambda batch: batches.append((batch, torch.get_rng_state())))
     built.on("on_pre_optimizer_step", lambda optimizer: norms.append(norm_of(masters(optimizer))))
     built.train()
-    assert same(weights(model), by_hand(batches, 0.05))
+    assert same_weights(weights(model), by_hand(batches, 0.05))
     assert norms == pytest.approx([0.05] * 6, rel=1e-4)
 
 
@@ -99,16 +103,16 @@ def test_is_level_o1_to_the_bit_where_autocast_halves_every_weight(tmp_path):
     """It halves the weights of linear layers for each batch; here they are halved once in a step, which is the same."""
     ends = []
     for kind in (HalfWeights, MixedPrecision):
-        built = trainer(tmp_path, kind("bf16"))
+        built = net_trainer(tmp_path, kind("bf16"))
         built.train()
         ends.append(weights(built.model))
-    assert same(*ends)
+    assert same_weights(*ends)
 
 
 @pytest.mark.parametrize("stop", [2, 3])
 def test_a_checkpoint_resumes_bit_for_bit(tmp_path, stop):
     def build(folder):
-        return trainer(tmp_path / folder, HalfWeights(), Checkpoint(every(stop)))
+        return net_trainer(tmp_path / folder, HalfWeights(), Checkpoint(every(stop)))
 
     unbroken = build("unbroken")
     unbroken.train()
@@ -119,20 +123,20 @@ def test_a_checkpoint_resumes_bit_for_bit(tmp_path, stop):
     assert {tensor.dtype for tensor in halved.values()} == {BF16}
     kept = load_values(tmp_path / "broken" / f"checkpoint-{stop}" / "callbacks.safetensors")["callbacks"]["HalfWeights"]
     assert {tensor.dtype for tensor in kept.values()} == {WHOLE}
-    assert same(kept, weights(broken.model)), "the run that was stopped ends with its masters"
+    assert same_weights(kept, weights(broken.model)), "the run that was stopped ends with its masters"
     resumed = build("broken")
     resumed.train(resume_from_checkpoint=str(tmp_path / "broken" / f"checkpoint-{stop}"))
     assert resumed.state.global_step == 6
-    assert same(weights(resumed.model), weights(unbroken.model))
+    assert same_weights(weights(resumed.model), weights(unbroken.model))
 
 
 def test_goes_on_from_a_checkpoint_of_whole_weights(tmp_path):
     """One that another level wrote: nothing of its digits is lost."""
-    first = trainer(tmp_path, MixedPrecision(), Checkpoint(every(3)))
+    first = net_trainer(tmp_path, MixedPrecision(), Checkpoint(every(3)))
     first.on("on_step_end", stop_at(3))
     first.train()
     before = load_file(tmp_path / "checkpoint-3" / "model.safetensors")
-    second = trainer(tmp_path, HalfWeights(), Checkpoint(every(3)))
+    second = net_trainer(tmp_path, HalfWeights(), Checkpoint(every(3)))
     at_begin = []
     second.on(
         "on_train_begin", lambda optimizer: at_begin.extend(master.detach().clone() for master in masters(optimizer))
@@ -148,29 +152,29 @@ def test_a_second_training_goes_on_with_the_same_optimizer(tmp_path, optimizer):
     given = {}
     if optimizer is not None:
         given["optimizers"] = (torch.optim.AdamW(model.parameters(), lr=0.05), None)
-    built = trainer(tmp_path, HalfWeights(), model=model, **given)
+    built = net_trainer(tmp_path, HalfWeights(), model=model, **given)
     built.train()
     assert {id(weight) for weight in masters(built.optimizer)} == {id(weight) for weight in model.parameters()}
     assert {id(weight) for weight in built.optimizer.state} == {id(weight) for weight in model.parameters()}
     first = weights(model)
     built.train()
     second = weights(model)
-    assert not same(first, second)
+    assert not same_weights(first, second)
     assert {state["step"].item() for state in built.optimizer.state.values()} == {12}
 
 
 def test_the_best_weights_stay(tmp_path):
     callbacks = (HalfWeights(), Evaluate(every(2)), KeepBest("score"), Checkpoint(every(2)))
-    built = trainer(tmp_path, *callbacks, compute_metrics=scripted([0.1, 0.9, 0.3]))
+    built = net_trainer(tmp_path, *callbacks, compute_metrics=scripted([0.1, 0.9, 0.3]))
     built.train()
     assert saved_steps(tmp_path) == [2, 4, 6]
     best = load_file(tmp_path / "checkpoint-4" / "model.safetensors")
-    assert same({name: weight.to(BF16) for name, weight in weights(built.model).items()}, best)
+    assert same_weights({name: weight.to(BF16) for name, weight in weights(built.model).items()}, best)
     assert {weight.dtype for weight in built.model.parameters()} == {WHOLE}
 
 
 def test_gradients_that_are_not_finite_are_seen(tmp_path):
-    built = trainer(tmp_path, HalfWeights(), NaNGuard("raise"))
+    built = net_trainer(tmp_path, HalfWeights(), NaNGuard("raise"))
     built.on("on_loss", lambda run, loss: setattr(run, "loss", loss * float("nan")), once=3)
     with pytest.raises(NonFiniteError):
         built.train()
@@ -178,7 +182,7 @@ def test_gradients_that_are_not_finite_are_seen(tmp_path):
 
 
 def test_gives_everything_back_after_an_error(tmp_path):
-    built = trainer(tmp_path, HalfWeights())
+    built = net_trainer(tmp_path, HalfWeights())
 
     def fail():
         raise Boom
@@ -187,21 +191,21 @@ def test_gives_everything_back_after_an_error(tmp_path):
     with pytest.raises(Boom):
         built.train()
     assert {weight.dtype for weight in built.model.parameters()} == {WHOLE}
-    assert built.evaluate(rows(4))["eval_loss"] > 0
+    assert built.evaluate(net_samples(4))["eval_loss"] > 0
 
 
 def test_frozen_weights_stay(tmp_path):
     model = Net()
     model.blocks[0].linear.weight.requires_grad_(False)
     frozen = model.blocks[0].linear.weight.detach().clone()
-    trainer(tmp_path, HalfWeights(), model=model).train()
+    net_trainer(tmp_path, HalfWeights(), model=model).train()
     assert torch.equal(model.blocks[0].linear.weight, frozen)
     assert not model.blocks[0].linear.weight.requires_grad
 
 
 def test_accumulates(tmp_path):
-    built = trainer(tmp_path, HalfWeights(), gradient_accumulation_steps=2, per_device_train_batch_size=2)
-    whole = trainer(tmp_path, HalfWeights(), model=(other := Net()))
+    built = net_trainer(tmp_path, HalfWeights(), gradient_accumulation_steps=2, per_device_train_batch_size=2)
+    whole = net_trainer(tmp_path, HalfWeights(), model=(other := Net()))
     for module in (*built.model.modules(), *other.modules()):
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -224,12 +228,12 @@ def test_accumulates(tmp_path):
     ],
 )
 def test_arguments_spell_it(tmp_path, arguments, name, expected):
-    assert trainer(tmp_path, **arguments).callbacks.get(name) == expected
+    assert net_trainer(tmp_path, **arguments).callbacks.get(name) == expected
 
 
 def test_fp16_on_a_cpu_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="fp16 needs a CUDA device"):
-        trainer(tmp_path, fp16=True, fp16_opt_level="O2").train()
+        net_trainer(tmp_path, fp16=True, fp16_opt_level="O2").train()
     with pytest.raises(ArgumentError, match=r"HalfWeights\('fp8'\)"):
         HalfWeights("fp8")
 
@@ -240,18 +244,18 @@ def test_fp16_on_a_cpu_is_refused(tmp_path):
 def test_wrong_arguments_are_named(tmp_path, wrong):
     [name] = wrong
     with pytest.raises(ArgumentError, match=f"`{name}` is"):
-        trainer(tmp_path, **wrong)
+        net_trainer(tmp_path, **wrong)
 
 
 @pytest.mark.gpu
 def test_fp16_scales_what_reaches_the_masters(tmp_path):
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU")
-    built = trainer(tmp_path, HalfWeights("fp16", initial_scale=2.0**10), use_cpu=False)
+    built = net_trainer(tmp_path, HalfWeights("fp16", initial_scale=2.0**10), use_cpu=False)
     norms = []
     built.on("on_gradients", lambda optimizer: norms.append(norm_of(masters(optimizer))))
     built.train()
-    plain = trainer(tmp_path, use_cpu=False)
+    plain = net_trainer(tmp_path, use_cpu=False)
     plain_norms = []
     plain.on("on_gradients", lambda optimizer: plain_norms.append(norm_of(masters(optimizer))))
     plain.train()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from callback_toys import logged, saved_steps, steps_of, trainer
 
+from support.outcomes import logged, saved_steps, steps_of
+from support.trainers import net_trainer
 from trainbus import (
     Callback,
     Checkpoint,
@@ -38,14 +39,14 @@ def course(built):
 def test_the_flow_in_one_callback_is_that_of_the_four(tmp_path, arguments, max_steps):
     courses = []
     for listed in ([], [DefaultFlowCallback()], [DefaultFlowCallback]):
-        built = trainer(tmp_path, *listed, **arguments, max_steps=max_steps)
+        built = net_trainer(tmp_path, *listed, **arguments, max_steps=max_steps)
         courses.append((course(built), logged(built, "loss"), saved_steps(tmp_path)))
     assert courses[1] == courses[0]
     assert courses[2] == courses[0]
 
 
 def test_it_decides_alone(tmp_path):
-    built = trainer(tmp_path, DefaultFlowCallback(), **STEPS)
+    built = net_trainer(tmp_path, DefaultFlowCallback(), **STEPS)
     assert "StopAtMaxSteps" not in built.callbacks
     assert {built.callbacks[name].trigger for name in ("Log", "Evaluate", "Checkpoint")} == {never()}
     built.train()
@@ -70,14 +71,14 @@ class Sparing(DefaultFlowCallback):
 
 
 def test_a_subclass_decides_in_its_place(tmp_path):
-    built = trainer(tmp_path, Sparing(), save_steps=3)
+    built = net_trainer(tmp_path, Sparing(), save_steps=3)
     assert steps_of(built, "on_evaluate_begin") == [4, 5]
     assert saved_steps(tmp_path) == [1, 3]
     assert built.state.global_step == 5
 
 
 def test_removing_the_class_leaves_the_deciding_to_others(tmp_path):
-    built = trainer(tmp_path, **STEPS)
+    built = net_trainer(tmp_path, **STEPS)
     built.remove_callback(DefaultFlowCallback)
     assert "StopAtMaxSteps" not in built.callbacks
 
@@ -94,21 +95,21 @@ def test_removing_the_class_leaves_the_deciding_to_others(tmp_path):
 
 def test_popping_the_class_returns_the_instance(tmp_path):
     flow = Sparing()
-    built = trainer(tmp_path, flow, **STEPS)
+    built = net_trainer(tmp_path, flow, **STEPS)
     assert built.pop_callback(DefaultFlowCallback) is flow
     assert built.pop_callback(DefaultFlowCallback) is None
     assert steps_of(built, "on_log_due") == []
 
 
 def test_explicit_cadences_keep_their_own_say(tmp_path):
-    built = trainer(tmp_path, DefaultFlowCallback(), Evaluate(every(4)), logging_steps=3)
+    built = net_trainer(tmp_path, DefaultFlowCallback(), Evaluate(every(4)), logging_steps=3)
     built.train()
     assert logged(built, "eval_loss").keys() == {4}
     assert logged(built, "loss").keys() == {3, 6}
 
 
 def test_the_printer_prints_each_dict(tmp_path, capsys):
-    built = trainer(tmp_path, PrinterCallback(), Log(every(3)))
+    built = net_trainer(tmp_path, PrinterCallback(), Log(every(3)))
     built.remove_callback(Progress)
     built.train()
     lines = capsys.readouterr().out.splitlines()
@@ -132,7 +133,7 @@ def test_transformers_own_callbacks_run_as_they_are(tmp_path, capsys):
                 control.should_save = True
             return control
 
-    built = trainer(tmp_path, Theirs(), transformers.PrinterCallback(), Checkpoint(never()), Log(every(6)))
+    built = net_trainer(tmp_path, Theirs(), transformers.PrinterCallback(), Checkpoint(never()), Log(every(6)))
     built.train()
     assert saved_steps(tmp_path) == [3]
     assert "{'loss': " in capsys.readouterr().out

@@ -6,9 +6,11 @@ import logging
 import math
 
 import pytest
-from callback_toys import Poison, same, saved_steps, scripted, steps_of, stop_at, trainer, weights
 from safetensors.torch import load_file
 
+from support.callbacks import Poison, scripted, stop_at
+from support.outcomes import same_weights, saved_steps, steps_of, weights
+from support.trainers import net_trainer
 from trainbus import Callback, Checkpoint, EarlyStopping, Evaluate, Keep, KeepBest, NaNGuard, at_end, every, never
 from trainbus.callbacks.flow.keep_best import improves
 from trainbus.events import ArgumentError
@@ -38,7 +40,7 @@ def saved_weights(folder, step):
 
 
 def test_the_best_is_kept_although_the_cadences_differ(tmp_path):
-    built = trainer(
+    built = net_trainer(
         tmp_path,
         *(Evaluate(every(2)), Checkpoint(every(3), keep=Keep(total=1)), KeepBest("score")),
         compute_metrics=scripted([0.1, 0.9, 0.3]),
@@ -49,12 +51,12 @@ def test_the_best_is_kept_although_the_cadences_differ(tmp_path):
     assert saved_steps(tmp_path) == [4, 6]
     assert (built.state.best_metric, built.state.best_global_step) == (0.9, 4)
     assert built.state.best_model_checkpoint == str(tmp_path / "checkpoint-4")
-    assert same(weights(built.model), at_four)
+    assert same_weights(weights(built.model), at_four)
 
 
 def test_a_step_that_was_saved_before_it_was_found_best_is_the_best_one(tmp_path):
     # The last step of an epoch is saved at its end, and evaluated at the end of the epoch: 4 steps each.
-    built = trainer(
+    built = net_trainer(
         tmp_path,
         *(Evaluate(every(1, "epoch")), Checkpoint(every(2), keep=Keep(total=1))),
         KeepBest("score", save=False, load_at_end=False),
@@ -68,7 +70,7 @@ def test_a_step_that_was_saved_before_it_was_found_best_is_the_best_one(tmp_path
 
 
 def test_a_vetoed_checkpoint_of_a_step_is_not_the_best_one(tmp_path):
-    built = trainer(
+    built = net_trainer(
         tmp_path,
         *(Evaluate(every(1, "epoch")), Checkpoint(every(4))),
         KeepBest("score", save=False, load_at_end=False),
@@ -81,7 +83,7 @@ def test_a_vetoed_checkpoint_of_a_step_is_not_the_best_one(tmp_path):
 
 
 def test_asks_for_a_checkpoint_when_a_new_best_appears(tmp_path):
-    built = trainer(
+    built = net_trainer(
         tmp_path, Evaluate(every(1)), Checkpoint(never()), KeepBest("score"),
         compute_metrics=scripted([0.3, 0.2, 0.5, 0.5, 0.4, 0.9]),
     )  # fmt: skip
@@ -92,7 +94,7 @@ def test_asks_for_a_checkpoint_when_a_new_best_appears(tmp_path):
 
 def test_only_watches_if_told_so(tmp_path):
     watching = KeepBest("score", save=False, load_at_end=False)
-    built = trainer(
+    built = net_trainer(
         tmp_path, Evaluate(every(1)), Checkpoint(never()), watching,
         compute_metrics=scripted([0.1, 0.9, 0.2]),
     )  # fmt: skip
@@ -110,39 +112,39 @@ def test_only_watches_if_told_so(tmp_path):
     ids=["steps done", "early stopping", "NaN"],
 )
 def test_loads_the_best_whatever_stopped_the_run(tmp_path, stopping, end):
-    built = trainer(
+    built = net_trainer(
         tmp_path,
         *(Evaluate(every(1)), Checkpoint(at_end()), KeepBest("score"), *stopping),
         compute_metrics=scripted([0.1, 0.9, 0.3, 0.2, 0.1]),
     )
     built.train()
     assert built.state.global_step == end
-    assert same(weights(built.model), saved_weights(tmp_path, 2))
-    assert not same(weights(built.model), saved_weights(tmp_path, end))
+    assert same_weights(weights(built.model), saved_weights(tmp_path, 2))
+    assert not same_weights(weights(built.model), saved_weights(tmp_path, end))
 
 
 def test_loads_the_best_when_the_user_stops(tmp_path):
-    built = trainer(
+    built = net_trainer(
         tmp_path, Evaluate(every(1)), Checkpoint(at_end()), KeepBest("score"),
         compute_metrics=scripted([0.9, 0.1]),
     )  # fmt: skip
     built.on("on_step_end", stop_at(3))
     built.train()
-    assert same(weights(built.model), saved_weights(tmp_path, 1))
+    assert same_weights(weights(built.model), saved_weights(tmp_path, 1))
 
 
 def test_the_last_model_stays_if_not_told_to_load(tmp_path):
-    built = trainer(
+    built = net_trainer(
         tmp_path, Evaluate(every(1)), Checkpoint(at_end()), KeepBest("score", load_at_end=False),
         compute_metrics=scripted([0.9, 0.1]),
     )  # fmt: skip
     built.train()
-    assert same(weights(built.model), saved_weights(tmp_path, 6))
+    assert same_weights(weights(built.model), saved_weights(tmp_path, 6))
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_what_is_no_number_is_never_best(tmp_path, mode):
-    built = trainer(
+    built = net_trainer(
         tmp_path, Evaluate(every(1)), Checkpoint(never()), KeepBest("score", mode),
         compute_metrics=scripted([math.nan, 0.5, math.nan]),
     )  # fmt: skip
@@ -157,7 +159,7 @@ def test_what_is_no_number_is_never_best(tmp_path, mode):
 )
 def test_direction(tmp_path, metric, mode, best):
     name = metric.removeprefix("eval_")
-    built = trainer(
+    built = net_trainer(
         tmp_path, Evaluate(every(2)), KeepBest(metric, mode, save=False, load_at_end=False),
         compute_metrics=scripted([0.5, 0.9, 0.1], name),
     )  # fmt: skip
@@ -166,7 +168,7 @@ def test_direction(tmp_path, metric, mode, best):
 
 
 def test_a_metric_that_is_not_there_is_named_with_the_nearest(tmp_path):
-    built = trainer(tmp_path, Evaluate(every(2)), KeepBest("scroe"), compute_metrics=scripted([0.5]))
+    built = net_trainer(tmp_path, Evaluate(every(2)), KeepBest("scroe"), compute_metrics=scripted([0.5]))
     with pytest.raises(ArgumentError) as caught:
         built.train()
     message = str(caught.value)
@@ -181,7 +183,7 @@ def test_an_unknown_mode_is_refused():
 
 
 def test_an_evaluation_before_the_first_step_makes_no_checkpoint(tmp_path):
-    built = trainer(
+    built = net_trainer(
         tmp_path, Evaluate(every(2), on_start=True), Checkpoint(never()), KeepBest("score"),
         compute_metrics=scripted([9.0, 0.1, 0.5, 0.2]),
     )  # fmt: skip
@@ -196,18 +198,18 @@ class Veto(Callback):
 
 
 def test_a_best_that_could_not_be_saved_does_not_lose_the_one_before(tmp_path, caplog):
-    built = trainer(
+    built = net_trainer(
         tmp_path, Evaluate(every(2)), Checkpoint(never()), KeepBest("score"), Veto(),
         compute_metrics=scripted([0.5, 0.9, 0.1]),
     )  # fmt: skip
     with caplog.at_level(logging.WARNING, logger="trainbus"):
         built.train()
-    assert same(weights(built.model), saved_weights(tmp_path, 2))
+    assert same_weights(weights(built.model), saved_weights(tmp_path, 2))
     assert "best model, of step 4, was not saved" in caplog.text
 
 
 def test_says_so_if_no_best_was_ever_saved(tmp_path, caplog):
-    built = trainer(
+    built = net_trainer(
         tmp_path, Evaluate(every(2)), Checkpoint(never()), KeepBest("score", save=False),
         compute_metrics=scripted([0.5]),
     )  # fmt: skip
@@ -216,13 +218,13 @@ def test_says_so_if_no_best_was_ever_saved(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, logger="trainbus"):
         built.train()
     assert "No checkpoint of a best eval_score was written" in caplog.text
-    assert same(weights(built.model), last)
+    assert same_weights(weights(built.model), last)
 
 
 def test_the_best_of_before_a_resume_is_remembered(tmp_path):
     def build(values):
         around = (Evaluate(every(2)), Checkpoint(every(2), keep=Keep(last=1)), KeepBest("score"))
-        return trainer(tmp_path, *around, compute_metrics=scripted(values), max_steps=8)
+        return net_trainer(tmp_path, *around, compute_metrics=scripted(values), max_steps=8)
 
     broken = build([0.9, 0.5])
     broken.on("on_step_end", stop_at(4))
@@ -232,13 +234,13 @@ def test_the_best_of_before_a_resume_is_remembered(tmp_path):
     assert resumed.state.global_step == 8
     assert (resumed.state.best_metric, resumed.state.best_global_step) == (0.9, 2)
     assert saved_steps(tmp_path) == [2, 8]
-    assert same(weights(resumed.model), saved_weights(tmp_path, 2))
+    assert same_weights(weights(resumed.model), saved_weights(tmp_path, 2))
 
 
 def test_the_best_is_found_in_a_folder_that_was_moved(tmp_path):
     def build(folder, values):
         around = (Evaluate(every(2)), Checkpoint(every(2)), KeepBest("score"))
-        return trainer(tmp_path / folder, *around, compute_metrics=scripted(values))
+        return net_trainer(tmp_path / folder, *around, compute_metrics=scripted(values))
 
     broken = build("before", [0.9, 0.5])
     broken.on("on_step_end", stop_at(4))
@@ -247,11 +249,11 @@ def test_the_best_is_found_in_a_folder_that_was_moved(tmp_path):
     resumed = build("after", [0.7])
     resumed.train(resume_from_checkpoint=True)
     assert resumed.state.global_step == 6
-    assert same(weights(resumed.model), saved_weights(tmp_path / "after", 2))
+    assert same_weights(weights(resumed.model), saved_weights(tmp_path / "after", 2))
 
 
 def test_a_new_run_has_a_new_best(tmp_path):
-    built = trainer(
+    built = net_trainer(
         tmp_path, Evaluate(every(6)), Checkpoint(never()), KeepBest("score"),
         compute_metrics=scripted([0.9, 0.1]),
     )  # fmt: skip
@@ -261,7 +263,7 @@ def test_a_new_run_has_a_new_best(tmp_path):
 
 
 def test_evaluating_after_training_changes_nothing(tmp_path):
-    built = trainer(
+    built = net_trainer(
         tmp_path, Evaluate(every(6)), Checkpoint(never()), KeepBest("score"),
         compute_metrics=scripted([0.1, 0.9]),
     )  # fmt: skip
@@ -273,7 +275,7 @@ def test_evaluating_after_training_changes_nothing(tmp_path):
 
 def test_two_are_refused(tmp_path):
     with pytest.raises(ArgumentError, match=r"KeepBest\(.*does not work with KeepBest\(.*both choose the best model"):
-        trainer(tmp_path, Evaluate(every(2)), KeepBest("loss"), KeepBest("score", id="second")).train()
+        net_trainer(tmp_path, Evaluate(every(2)), KeepBest("loss"), KeepBest("score", id="second")).train()
 
 
 def test_the_direction_counts_and_not_how_it_was_said():
@@ -298,12 +300,12 @@ def test_the_direction_counts_and_not_how_it_was_said():
     ids=str,
 )
 def test_arguments_spell_it(tmp_path, arguments, expected):
-    built = trainer(tmp_path, eval_strategy="steps", eval_steps=2, **arguments)
+    built = net_trainer(tmp_path, eval_strategy="steps", eval_steps=2, **arguments)
     assert built.callbacks.get("KeepBest") == expected
 
 
 def test_save_strategy_best_saves_the_bests_only(tmp_path):
-    built = trainer(
+    built = net_trainer(
         tmp_path, eval_strategy="steps", eval_steps=1, save_strategy="best", metric_for_best_model="score",
         compute_metrics=scripted([0.3, 0.2, 0.5, 0.5, 0.4, 0.1]),
     )  # fmt: skip

@@ -7,8 +7,10 @@ import math
 from statistics import fmean
 
 import pytest
-from callback_toys import Poison, logged, trainer
 
+from support.callbacks import Poison
+from support.outcomes import logged
+from support.trainers import net_trainer
 from trainbus import Log, Trainer, at, at_end, every, never
 from trainbus.callbacks.flow.log import from_strategy
 from trainbus.events import ArgumentError
@@ -32,27 +34,27 @@ def mean(losses: dict[int, float], first: int, last: int) -> float:
 
 
 def test_logs_the_mean_of_the_steps_since_the_last_time(tmp_path):
-    built = trainer(tmp_path, Log(every(4) | at_end()))
+    built = net_trainer(tmp_path, Log(every(4) | at_end()))
     losses = losses_of(built)
     assert logged(built, "loss") == pytest.approx({4: mean(losses, 1, 4), 6: mean(losses, 5, 6)})
 
 
 def test_means_are_per_step_and_not_per_batch(tmp_path):
-    built = trainer(tmp_path, Log(every(2)), gradient_accumulation_steps=3)
+    built = net_trainer(tmp_path, Log(every(2)), gradient_accumulation_steps=3)
     losses = losses_of(built)
     expected = {step: mean(losses, step - 1, step) for step in (2, 4, 6)}
     assert logged(built, "loss") == pytest.approx(expected)
 
 
 def test_first_step(tmp_path):
-    built = trainer(tmp_path, logging_steps=4, logging_first_step=True)
+    built = net_trainer(tmp_path, logging_steps=4, logging_first_step=True)
     losses = losses_of(built)
     expected = {1: losses[1], 4: mean(losses, 2, 4), 6: mean(losses, 5, 6)}
     assert logged(built, "loss") == pytest.approx(expected)
 
 
 def test_a_prefix_has_a_mean_of_its_own(tmp_path):
-    built = trainer(tmp_path, Log(every(2)), Log(every(3), prefix="third_"))
+    built = net_trainer(tmp_path, Log(every(2)), Log(every(3), prefix="third_"))
     losses = losses_of(built)
     assert logged(built, "loss") == pytest.approx({step: mean(losses, step - 1, step) for step in (2, 4, 6)})
     assert logged(built, "third_loss") == pytest.approx({step: mean(losses, step - 2, step) for step in (3, 6)})
@@ -61,7 +63,7 @@ def test_a_prefix_has_a_mean_of_its_own(tmp_path):
 
 
 def test_a_prefix_stands_beside_what_the_arguments_spell(tmp_path):
-    built = trainer(tmp_path, Log(every(3), prefix="third_"), logging_steps=2)
+    built = net_trainer(tmp_path, Log(every(3), prefix="third_"), logging_steps=2)
     built.train()
     assert logged(built, "loss").keys() == {2, 4, 6}
     assert logged(built, "third_loss").keys() == {3, 6}
@@ -72,11 +74,11 @@ def test_two_without_a_prefix_are_refused(tmp_path):
         ArgumentError,
         match=r"every\(2\).*every\(3\).*the flag 'log'\. Join .*, or give one of them a prefix\.$",
     ):
-        trainer(tmp_path, Log(every(2)), Log(every(3))).train()
+        net_trainer(tmp_path, Log(every(2)), Log(every(3))).train()
 
 
 def test_nothing_is_logged_twice_at_one_step(tmp_path):
-    built = trainer(tmp_path, Log(every(2) | every(1, "epoch") | at_end()), max_steps=8)
+    built = net_trainer(tmp_path, Log(every(2) | every(1, "epoch") | at_end()), max_steps=8)
     built.on("on_step_end", lambda control: control.request("log", "again"), every=2)
     built.on("on_epoch_end", lambda control: control.request("log", "and again"))
     built.train()
@@ -85,7 +87,7 @@ def test_nothing_is_logged_twice_at_one_step(tmp_path):
 
 
 def test_one_may_be_added_to_a_trainer_that_does_not_log(tmp_path):
-    built = trainer(tmp_path, logging_strategy="no")
+    built = net_trainer(tmp_path, logging_strategy="no")
     built.add_callback(Log(every(3)))
     built.train()
     assert logged(built, "loss").keys() == {3, 6}
@@ -93,7 +95,7 @@ def test_one_may_be_added_to_a_trainer_that_does_not_log(tmp_path):
 
 
 def test_a_request_of_another_is_served_by_the_main_logger_alone(tmp_path):
-    built = trainer(tmp_path, Log(never()), Log(never(), prefix="other_"))
+    built = net_trainer(tmp_path, Log(never()), Log(never(), prefix="other_"))
     built.on("on_step_end", lambda control: control.request("log"), once=3)
     built.train()
     assert logged(built, "loss").keys() == {3}
@@ -102,7 +104,7 @@ def test_a_request_of_another_is_served_by_the_main_logger_alone(tmp_path):
 
 def test_logs_the_learning_rate_and_the_gradient_norm_of_the_step(tmp_path):
     norms = {}
-    built = trainer(tmp_path, Log(every(1)), learning_rate=0.06, max_grad_norm=0.1)
+    built = net_trainer(tmp_path, Log(every(1)), learning_rate=0.06, max_grad_norm=0.1)
     built.on("on_gradients", lambda state, model: norms.update({state.global_step + 1: _norm(model)}))
     built.train()
     assert logged(built, "learning_rate") == pytest.approx({step: 0.01 * (7 - step) for step in range(1, 7)})
@@ -114,14 +116,14 @@ def _norm(model):
 
 
 def test_the_summary_has_the_mean_of_the_whole_run(tmp_path):
-    built = trainer(tmp_path, Log(every(4)))
+    built = net_trainer(tmp_path, Log(every(4)))
     losses = losses_of(built)
     assert logged(built, "train_loss") == pytest.approx({6: mean(losses, 1, 6)})
     assert built.state.log_history[-1].keys() >= {"train_runtime", "train_samples_per_second", "total_flos"}
 
 
 def test_warns_once_of_a_loss_that_is_no_number(tmp_path, caplog):
-    built = trainer(tmp_path, Poison(2, 4), Log(every(1)))
+    built = net_trainer(tmp_path, Poison(2, 4), Log(every(1)))
     with caplog.at_level(logging.WARNING, logger="trainbus"):
         built.train()
     warnings = [record.getMessage() for record in caplog.records if "loss is nan" in record.getMessage()]
@@ -153,5 +155,5 @@ def test_an_unknown_strategy_is_refused():
 
 
 def test_the_first_step_is_a_trigger_too(tmp_path):
-    args = trainer(tmp_path, logging_steps=4, logging_first_step=True).args
+    args = net_trainer(tmp_path, logging_steps=4, logging_first_step=True).args
     assert Log.from_arguments(args) == Log(every(4) | at_end(early=False) | at(1))

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import builtins
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from callback_toys import trainer
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))  # where the toys are, whichever tests are run
-
-from engine_toys import both, sentences
-
+from support.data import sentences
+from support.trainers import both, net_trainer
 from trainbus import Evaluate, MemoryMetrics, every
 from trainbus.callbacks.monitor.memory_metrics import memory_now
 
@@ -41,14 +37,14 @@ def test_names_and_places_are_those_of_transformers(tmp_path):
 
 
 def test_building_is_told_with_the_first_metrics_whatever_they_are_of(tmp_path):
-    built = trainer(tmp_path, skip_memory_metrics=False)
+    built = net_trainer(tmp_path, skip_memory_metrics=False)
     assert {name.partition("_mem_")[0] for name in of_memory(built.evaluate())} == {"before_init", "init", "eval"}
     assert {name.partition("_mem_")[0] for name in of_memory(built.evaluate())} == {"eval"}
 
 
 def test_grows_with_what_is_kept(tmp_path):
     kept = []
-    built = trainer(tmp_path, MemoryMetrics())
+    built = net_trainer(tmp_path, MemoryMetrics())
     built.evaluate()  # what is used once, and the metrics of building
     built.on("on_step_end", lambda: kept.append(torch.ones(64 * MEGABYTE // 4)), once=1)
     metrics = built.train().metrics
@@ -61,7 +57,7 @@ def test_grows_with_what_is_kept(tmp_path):
     not Path("/proc/self/clear_refs").exists(), reason="the system does not let a process reset its peak"
 )
 def test_peaks_are_above_what_stays(tmp_path):
-    built = trainer(tmp_path, MemoryMetrics())
+    built = net_trainer(tmp_path, MemoryMetrics())
     built.on("on_prediction_step", lambda: torch.ones(64 * MEGABYTE // 4).sum())
     metrics = built.evaluate()
     assert metrics["eval_mem_cpu_peaked_delta"] > 50 * MEGABYTE
@@ -69,7 +65,7 @@ def test_peaks_are_above_what_stays(tmp_path):
 
 
 def test_evaluations_of_a_training_belong_to_it(tmp_path):
-    built = trainer(tmp_path, Evaluate(every(2)), skip_memory_metrics=False)
+    built = net_trainer(tmp_path, Evaluate(every(2)), skip_memory_metrics=False)
     end = built.train()
     assert of_memory(end.metrics)
     assert [entry["step"] for entry in built.state.log_history if of_memory(entry)] == [6]
@@ -93,5 +89,5 @@ def test_other_systems_say_less(monkeypatch, lines, tmp_path):
 
 
 def test_arguments_spell_it(tmp_path):
-    assert trainer(tmp_path, skip_memory_metrics=False).callbacks["MemoryMetrics"] == MemoryMetrics()
-    assert "MemoryMetrics" not in trainer(tmp_path).callbacks
+    assert net_trainer(tmp_path, skip_memory_metrics=False).callbacks["MemoryMetrics"] == MemoryMetrics()
+    assert "MemoryMetrics" not in net_trainer(tmp_path).callbacks

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from callback_toys import logged, rows, scripted, trainer
 
+from support.callbacks import scripted
+from support.data import net_samples
+from support.outcomes import logged
+from support.trainers import net_trainer
 from trainbus import Evaluate, MetricSchedule, every
 from trainbus.events import ArgumentError
 
@@ -27,18 +30,18 @@ def losses(built, values):
 
 
 def test_moves_after_each_evaluation_that_is_no_better(tmp_path):
-    built = losses(trainer(tmp_path, **PLATEAU, max_steps=8), [1.0, 2.0, 0.5, 0.6])
+    built = losses(net_trainer(tmp_path, **PLATEAU, max_steps=8), [1.0, 2.0, 0.5, 0.6])
     assert rates(built) == [0.08, 0.08, 0.08, 0.08, 0.04, 0.04, 0.04, 0.04]
     assert built.optimizer.param_groups[0]["lr"] == 0.02, "after the last"
 
 
 def test_does_not_move_before_the_first_step(tmp_path):
-    built = losses(trainer(tmp_path, **PLATEAU, eval_on_start=True), [0.1, 2.0, 1.5, 1.0])
+    built = losses(net_trainer(tmp_path, **PLATEAU, eval_on_start=True), [0.1, 2.0, 1.5, 1.0])
     assert rates(built) == [0.08] * 6
 
 
 def test_follows_the_metric_of_the_best_model(tmp_path):
-    built = trainer(
+    built = net_trainer(
         tmp_path, **{**PLATEAU, "metric_for_best_model": "score", "greater_is_better": False},
         compute_metrics=scripted([0.5, 0.9, 0.1]),
     )  # fmt: skip
@@ -46,28 +49,30 @@ def test_follows_the_metric_of_the_best_model(tmp_path):
 
 
 def test_an_explicit_one_says_which_metric(tmp_path):
-    built = trainer(tmp_path, MetricSchedule("score"), **PLATEAU, compute_metrics=scripted([0.5, 0.9, 0.1]))
+    built = net_trainer(tmp_path, MetricSchedule("score"), **PLATEAU, compute_metrics=scripted([0.5, 0.9, 0.1]))
     assert rates(built) == [0.08, 0.08, 0.08, 0.08, 0.04, 0.04]
 
 
 def test_another_dataset_does_not_move_it(tmp_path):
-    built = trainer(tmp_path, Evaluate(every(1), dataset=rows(4), name="other"), **{**PLATEAU, "eval_steps": 6})
+    built = net_trainer(
+        tmp_path, Evaluate(every(1), dataset=net_samples(4), name="other"), **{**PLATEAU, "eval_steps": 6}
+    )
     assert rates(built) == [0.08] * 6
 
 
 def test_a_metric_that_is_not_there_is_named_with_the_nearest(tmp_path):
-    built = trainer(tmp_path, MetricSchedule("scroe"), **PLATEAU, compute_metrics=scripted([0.5]))
+    built = net_trainer(tmp_path, MetricSchedule("scroe"), **PLATEAU, compute_metrics=scripted([0.5]))
     with pytest.raises(ArgumentError, match=r"MetricSchedule reads the metric 'eval_scroe'.*did you mean 'eval_score'"):
         built.train()
 
 
 def test_leaves_other_schedules_alone(tmp_path):
-    built = trainer(tmp_path, MetricSchedule(), Evaluate(every(1)), logging_steps=1, learning_rate=0.06)
+    built = net_trainer(tmp_path, MetricSchedule(), Evaluate(every(1)), logging_steps=1, learning_rate=0.06)
     assert rates(built) == pytest.approx([0.06, 0.05, 0.04, 0.03, 0.02, 0.01])
 
 
 def test_evaluating_after_training_does_not_move_it(tmp_path):
-    built = losses(trainer(tmp_path, **PLATEAU), [1.0, 0.9, 0.8, 5.0, 6.0])
+    built = losses(net_trainer(tmp_path, **PLATEAU), [1.0, 0.9, 0.8, 5.0, 6.0])
     built.train()
     built.evaluate()
     built.evaluate()
@@ -75,5 +80,5 @@ def test_evaluating_after_training_does_not_move_it(tmp_path):
 
 
 def test_arguments_spell_it(tmp_path):
-    assert "MetricSchedule" not in trainer(tmp_path).callbacks
-    assert trainer(tmp_path, **PLATEAU).callbacks["MetricSchedule"] == MetricSchedule("loss")
+    assert "MetricSchedule" not in net_trainer(tmp_path).callbacks
+    assert net_trainer(tmp_path, **PLATEAU).callbacks["MetricSchedule"] == MetricSchedule("loss")

@@ -7,8 +7,11 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from callback_toys import Net, rows, same, trainer, weights
 
+from support.data import net_samples
+from support.models import Net
+from support.outcomes import same_weights, weights
+from support.trainers import net_trainer
 from trainbus import Evaluate, MixedPrecision, every
 from trainbus.callbacks.precision.mixed_precision import to_float32
 from trainbus.events import ArgumentError
@@ -18,7 +21,7 @@ def test_computes_in_bfloat16_and_returns_float32(tmp_path):
     model = Net()
     inside, outside = set(), set()
     model.head.register_forward_hook(lambda module, inputs, output: inside.add(output.dtype))
-    built = trainer(tmp_path, MixedPrecision("bf16"), Evaluate(every(3)), model=model)
+    built = net_trainer(tmp_path, MixedPrecision("bf16"), Evaluate(every(3)), model=model)
     built.on("on_loss", lambda outputs, loss: outside.update({outputs["logits"].dtype, loss.dtype}))
     built.train()
     assert inside == {torch.bfloat16}
@@ -27,12 +30,12 @@ def test_computes_in_bfloat16_and_returns_float32(tmp_path):
     inside.clear()
     built.evaluate()
     assert inside == {torch.bfloat16}, "evaluating computes as training does"
-    assert built.predict(rows(4)).predictions.dtype.name == "float32"
+    assert built.predict(net_samples(4)).predictions.dtype.name == "float32"
 
 
 def test_a_step_is_that_of_torch_autocast(tmp_path):
     """One step of gradient descent, against the same by hand."""
-    built = trainer(
+    built = net_trainer(
         tmp_path, MixedPrecision("bf16"), optim="sgd", max_steps=1, lr_scheduler_type="constant", max_grad_norm=0
     )
     batches = []
@@ -46,12 +49,12 @@ def test_a_step_is_that_of_torch_autocast(tmp_path):
         loss = by_hand(**batch)["loss"]
     loss.backward()
     torch.optim.SGD(by_hand.parameters(), lr=0.05).step()
-    assert same(weights(built.model), weights(by_hand))
+    assert same_weights(weights(built.model), weights(by_hand))
 
 
 def test_the_forward_is_put_back(tmp_path):
     model = Net()
-    built = trainer(tmp_path, MixedPrecision("bf16"), model=model)
+    built = net_trainer(tmp_path, MixedPrecision("bf16"), model=model)
     signatures = []
     built.on("on_step_begin", lambda model: signatures.append(str(inspect.signature(model.forward))), once=1)
     built.train()
@@ -64,12 +67,12 @@ def test_a_forward_that_somebody_had_replaced_is_put_back(tmp_path):
     own = model.forward
     model.forward = lambda x, labels=None: own(x, labels)
     replaced = model.forward
-    trainer(tmp_path, MixedPrecision("bf16"), model=model).train()
+    net_trainer(tmp_path, MixedPrecision("bf16"), model=model).train()
     assert vars(model)["forward"] is replaced
 
 
 def test_fp16_on_a_cpu_is_refused_with_the_remedy(tmp_path):
-    built = trainer(tmp_path, MixedPrecision("fp16"))
+    built = net_trainer(tmp_path, MixedPrecision("fp16"))
     with pytest.raises(ArgumentError, match=r"fp16 needs a CUDA device.*on cpu.*Use bf16"):
         built.train()
     assert "forward" not in vars(built.model)
@@ -85,7 +88,7 @@ def test_an_unknown_dtype_is_refused():
     [({}, None), ({"bf16": True}, MixedPrecision("bf16")), ({"fp16": True}, MixedPrecision("fp16"))],
 )
 def test_arguments_spell_it(tmp_path, arguments, expected):
-    assert trainer(tmp_path, **arguments).callbacks.get("MixedPrecision") == expected
+    assert net_trainer(tmp_path, **arguments).callbacks.get("MixedPrecision") == expected
 
 
 class Outputs(NamedTuple):

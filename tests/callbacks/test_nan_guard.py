@@ -7,9 +7,11 @@ import math
 
 import pytest
 import torch
-from callback_toys import Poison, logged, same, saved_steps, stop_at, trainer, weights
 from safetensors.torch import load_file
 
+from support.callbacks import Poison, stop_at
+from support.outcomes import logged, same_weights, saved_steps, weights
+from support.trainers import net_trainer
 from trainbus import Callback, Checkpoint, Log, NaNGuard, at_end, every
 from trainbus.events import ArgumentError, NonFiniteError, record
 
@@ -30,11 +32,11 @@ def watched(built):
 
 
 def test_raises_before_the_weights_are_touched(tmp_path):
-    built = trainer(tmp_path, NaNGuard(), Poison(3))
+    built = net_trainer(tmp_path, NaNGuard(), Poison(3))
     seen, _ = watched(built)
     with pytest.raises(NonFiniteError) as caught:
         built.train()
-    assert same(weights(built.model), seen[2])
+    assert same_weights(weights(built.model), seen[2])
     message = str(caught.value)
     assert "the gradient norm is nan and the loss nan in step 3" in message
     assert "NaNGuard('skip')" in message
@@ -42,12 +44,14 @@ def test_raises_before_the_weights_are_touched(tmp_path):
 
 def test_skips_the_update_to_the_last_bit(tmp_path):
     guard = NaNGuard("skip")
-    built = trainer(tmp_path, guard, Poison(3), Log(every(1)))
+    built = net_trainer(tmp_path, guard, Poison(3), Log(every(1)))
     seen, states = watched(built)
     built.train()
-    assert same(seen[3], seen[2]), "the weights"
-    assert all(same(after, before) for after, before in zip(states[3], states[2])), "what the optimizer remembers"
-    assert not same(seen[4], seen[3]), "and it goes on"
+    assert same_weights(seen[3], seen[2]), "the weights"
+    assert all(same_weights(after, before) for after, before in zip(states[3], states[2])), (
+        "what the optimizer remembers"
+    )
+    assert not same_weights(seen[4], seen[3]), "and it goes on"
     assert all(torch.isfinite(value).all() for value in weights(built.model).values())
     assert (guard.skipped, built.state.steps_skipped, built.state.global_step) == (1, 1, 6)
     rates = logged(built, "learning_rate")
@@ -55,7 +59,7 @@ def test_skips_the_update_to_the_last_bit(tmp_path):
 
 
 def test_the_loss_is_logged_as_it_is_and_nobody_advises_what_is_there(tmp_path, caplog):
-    built = trainer(tmp_path, NaNGuard("skip"), Poison(3), Log(every(1)))
+    built = net_trainer(tmp_path, NaNGuard("skip"), Poison(3), Log(every(1)))
     with caplog.at_level(logging.WARNING, logger="trainbus"):
         built.train()
     assert "The training loss is nan at step 3." in caplog.text
@@ -66,7 +70,7 @@ def test_the_loss_is_logged_as_it_is_and_nobody_advises_what_is_there(tmp_path, 
 
 
 def test_says_what_it_skipped_and_why(tmp_path, caplog):
-    built = trainer(tmp_path, NaNGuard("skip"), Poison(3))
+    built = net_trainer(tmp_path, NaNGuard("skip"), Poison(3))
     with caplog.at_level(logging.WARNING, logger="trainbus"):
         built.train()
     assert "NaNGuard: the gradient norm is nan and the loss nan in step 3. The update is skipped." in caplog.text
@@ -75,7 +79,7 @@ def test_says_what_it_skipped_and_why(tmp_path, caplog):
 
 
 def test_stops_in_good_order(tmp_path):
-    built = trainer(tmp_path, NaNGuard("stop"), Poison(3), Checkpoint(at_end()))
+    built = net_trainer(tmp_path, NaNGuard("stop"), Poison(3), Checkpoint(at_end()))
     seen, _ = watched(built)
     with record(built.bus) as trace:
         built.train()
@@ -83,20 +87,20 @@ def test_stops_in_good_order(tmp_path):
     assert "on_train_end" in trace.events
     assert "NaNGuard: the gradient norm is nan" in built.control.why("training_stop")
     assert saved_steps(tmp_path) == [3]
-    assert same(load_file(tmp_path / "checkpoint-3" / "model.safetensors"), seen[2])
+    assert same_weights(load_file(tmp_path / "checkpoint-3" / "model.safetensors"), seen[2])
 
 
 def test_a_limit_of_updates_in_a_row(tmp_path):
-    built = trainer(tmp_path, NaNGuard("skip", limit=2), Poison(2, 3, 4))
+    built = net_trainer(tmp_path, NaNGuard("skip", limit=2), Poison(2, 3, 4))
     seen, _ = watched(built)
     with pytest.raises(NonFiniteError, match="in step 4"):
         built.train()
     assert built.state.steps_skipped == 2
-    assert same(weights(built.model), seen[1])
+    assert same_weights(weights(built.model), seen[1])
 
 
 def test_the_limit_counts_anew_after_a_good_step(tmp_path):
-    built = trainer(tmp_path, NaNGuard("skip", limit=2), Poison(1, 2, 4, 5))
+    built = net_trainer(tmp_path, NaNGuard("skip", limit=2), Poison(1, 2, 4, 5))
     built.train()
     assert (built.state.global_step, built.state.steps_skipped) == (6, 4)
 
@@ -111,16 +115,16 @@ class BrokenGradient(Callback):
 
 @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
 def test_sees_a_single_infinity(tmp_path, max_grad_norm):
-    built = trainer(tmp_path, NaNGuard("skip"), BrokenGradient(), max_grad_norm=max_grad_norm)
+    built = net_trainer(tmp_path, NaNGuard("skip"), BrokenGradient(), max_grad_norm=max_grad_norm)
     seen, _ = watched(built)
     built.train()
     assert built.state.steps_skipped == 1
-    assert same(seen[3], seen[2])
+    assert same_weights(seen[3], seen[2])
 
 
 def test_sees_one_bad_batch_of_several(tmp_path):
     guard, poison = NaNGuard("skip"), Poison(2)
-    built = trainer(tmp_path, guard, gradient_accumulation_steps=2)
+    built = net_trainer(tmp_path, guard, gradient_accumulation_steps=2)
     seen, _ = watched(built)
     batches = []
 
@@ -133,19 +137,19 @@ def test_sees_one_bad_batch_of_several(tmp_path):
     built.train()
     assert batches.count(2) == 2, "one of the two was good"
     assert guard.skipped == 1
-    assert same(seen[2], seen[1])
+    assert same_weights(seen[2], seen[1])
 
 
 def test_without_it_the_weights_are_lost(tmp_path):
     """What the guard is for; should this ever change, the tests above prove nothing."""
-    built = trainer(tmp_path, Poison(3))
+    built = net_trainer(tmp_path, Poison(3))
     built.train()
     assert any(torch.isnan(value).any() for value in weights(built.model).values())
 
 
 def test_remembers_what_it_skipped_over_a_resume(tmp_path):
     def build(guard):
-        return trainer(tmp_path, guard, Poison(2, 5), Checkpoint(every(3)))
+        return net_trainer(tmp_path, guard, Poison(2, 5), Checkpoint(every(3)))
 
     broken = build(NaNGuard("skip"))
     broken.on("on_step_end", stop_at(3))
@@ -158,7 +162,7 @@ def test_remembers_what_it_skipped_over_a_resume(tmp_path):
 
 def test_the_limit_counts_on_over_a_resume(tmp_path):
     def build():
-        return trainer(tmp_path, NaNGuard("skip", limit=2), Poison(2, 3, 4), Checkpoint(every(3)))
+        return net_trainer(tmp_path, NaNGuard("skip", limit=2), Poison(2, 3, 4), Checkpoint(every(3)))
 
     broken = build()
     broken.on("on_step_end", stop_at(3))
@@ -169,7 +173,7 @@ def test_the_limit_counts_on_over_a_resume(tmp_path):
 
 def test_a_new_run_counts_anew(tmp_path):
     guard = NaNGuard("skip", limit=2)
-    built = trainer(tmp_path, guard, Poison(5, 6))
+    built = net_trainer(tmp_path, guard, Poison(5, 6))
     built.train()
     built.train()
     assert (guard.skipped, built.state.steps_skipped) == (2, 2)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-from callback_toys import Net, Words, same, trainer, weights
-from callback_toys import sentences as words
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))  # where the toys are, whichever tests are run
-
-from engine_toys import both, history, sentences
-
+from support.data import sentences, token_samples
+from support.models import Net, Words
+from support.outcomes import history, same_weights, weights
+from support.trainers import both, net_trainer
 from trainbus import Evaluate, NEFTune, every
 from trainbus.callbacks.model.neftune import noisy
 from trainbus.events import ArgumentError, ModelError
@@ -26,7 +21,7 @@ def test_trains_as_transformers_does_to_the_bit(tmp_path):
         **{"logging_steps": 2, "eval_strategy": "steps", "eval_steps": 3, "neftune_noise_alpha": 8.0},
     }
     (theirs, _), (ours, _) = both(tmp_path, args, train_dataset=sentences(16), eval_dataset=sentences(6, seed=1))
-    assert same(weights(ours.model), weights(theirs.model))
+    assert same_weights(weights(ours.model), weights(theirs.model))
     logs = [[entry["loss"] for entry in history(run) if "loss" in entry] for run in (ours, theirs)]
     assert logs[0] == logs[1]
     evals = [[entry["eval_loss"] for entry in history(run) if "eval_loss" in entry] for run in (ours, theirs)]
@@ -45,20 +40,29 @@ def test_the_noise_is_as_large_as_the_formula_says():
 def test_changes_the_training_and_not_the_evaluation(tmp_path):
     def run(alpha):
         callbacks = () if alpha is None else (NEFTune(alpha),)
-        built = trainer(tmp_path, *callbacks, model=Words(), train_dataset=words(), eval_dataset=words(8))
+        built = net_trainer(
+            tmp_path, *callbacks, model=Words(), train_dataset=token_samples(), eval_dataset=token_samples(8)
+        )
         before = built.evaluate()["eval_loss"]
         built.train()
         return before, weights(built.model)
 
     plain, none, noise = run(None), run(0.0), run(50.0)
     assert plain[0] == none[0] == noise[0]
-    assert not same(plain[1], noise[1])
+    assert not same_weights(plain[1], noise[1])
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_model_is_given_back(tmp_path, fails):
     model = Words()
-    built = trainer(tmp_path, NEFTune(), Evaluate(every(2)), model=model, train_dataset=words(), eval_dataset=words(8))
+    built = net_trainer(
+        tmp_path,
+        NEFTune(),
+        Evaluate(every(2)),
+        model=model,
+        train_dataset=token_samples(),
+        eval_dataset=token_samples(8),
+    )
     hooked = []
 
     def note(model):
@@ -91,7 +95,7 @@ class Telling(Two):
 
 def hooked(tmp_path, model, callback):
     """Return the names of the modules that are hooked in a step."""
-    built = trainer(tmp_path, callback, model=model, train_dataset=words(), max_steps=1)
+    built = net_trainer(tmp_path, callback, model=model, train_dataset=token_samples(), max_steps=1)
     names = []
     built.on("on_step_begin", lambda model: names.extend(n for n, m in model.named_modules() if m._forward_hooks))
     built.train()
@@ -114,7 +118,7 @@ def test_finds_the_embedding(tmp_path):
 )
 def test_a_model_without_a_known_embedding_is_refused(tmp_path, model, callback, said):
     with pytest.raises(ModelError, match=said):
-        trainer(tmp_path, callback, model=model(), train_dataset=words()).train()
+        net_trainer(tmp_path, callback, model=model(), train_dataset=token_samples()).train()
 
 
 @pytest.mark.parametrize("alpha", [-1.0, float("nan"), float("inf")])
@@ -122,9 +126,9 @@ def test_a_strength_that_is_none_is_refused(tmp_path, alpha):
     with pytest.raises(ArgumentError, match=r"NEFTune\(alpha="):
         NEFTune(alpha)
     with pytest.raises(ArgumentError, match="`neftune_noise_alpha` is"):
-        trainer(tmp_path, neftune_noise_alpha=alpha)
+        net_trainer(tmp_path, neftune_noise_alpha=alpha)
 
 
 def test_arguments_spell_it(tmp_path):
-    assert trainer(tmp_path, neftune_noise_alpha=7.0).callbacks["NEFTune"] == NEFTune(7.0)
-    assert "NEFTune" not in trainer(tmp_path).callbacks
+    assert net_trainer(tmp_path, neftune_noise_alpha=7.0).callbacks["NEFTune"] == NEFTune(7.0)
+    assert "NEFTune" not in net_trainer(tmp_path).callbacks

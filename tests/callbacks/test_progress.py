@@ -8,8 +8,10 @@ import sys
 
 import pytest
 import tqdm as tqdm_package
-from callback_toys import Boom, rows, stop_at, trainer
 
+from support.callbacks import Boom, stop_at
+from support.data import net_samples
+from support.trainers import net_trainer
 from trainbus import Checkpoint, Evaluate, Log, Progress, Stage, TrainerState, every
 from trainbus.callbacks.monitor import progress
 from trainbus.callbacks.monitor.progress import in_one_line
@@ -21,7 +23,7 @@ def _bars_whatever_the_environment_says(monkeypatch):
 
 
 def test_prints_lines_where_there_is_no_terminal(tmp_path, capsys):
-    trainer(tmp_path, Progress(), Log(every(3))).train()
+    net_trainer(tmp_path, Progress(), Log(every(3))).train()
     out, err = capsys.readouterr()
     assert re.search(r"^step 3/6  epoch 0\.75  loss [\d.]+  grad_norm [\d.]+  learning_rate 0\.03333$", out, re.M)
     assert re.search(r"^step 6/6  epoch 1\.5  train_runtime ", out, re.M)
@@ -29,7 +31,7 @@ def test_prints_lines_where_there_is_no_terminal(tmp_path, capsys):
 
 
 def test_draws_bars_if_told_to(tmp_path, capsys):
-    trainer(tmp_path, Progress(bar=True), Log(every(3)), Evaluate(every(3))).train()
+    net_trainer(tmp_path, Progress(bar=True), Log(every(3)), Evaluate(every(3))).train()
     out, err = capsys.readouterr()
     assert "6/6" in err
     assert err.count("1/1") >= 2, "a bar for each evaluation, of one batch"
@@ -40,19 +42,19 @@ def test_draws_bars_on_a_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert Progress().draws
     assert not Progress(bar=False).draws
-    trainer(tmp_path, Progress()).train()
+    net_trainer(tmp_path, Progress()).train()
     assert "6/6" in capsys.readouterr().err
 
 
 def test_draws_a_bar_over_a_prediction(tmp_path, capsys):
-    built = trainer(tmp_path, Progress(bar=True))
-    built.predict(rows(24))
+    built = net_trainer(tmp_path, Progress(bar=True))
+    built.predict(net_samples(24))
     assert "3/3" in capsys.readouterr().err
 
 
 def test_a_prediction_in_the_middle_of_a_run_has_a_bar_of_its_own(tmp_path, capsys):
-    built = trainer(tmp_path, Progress(bar=True), Evaluate(every(4)))
-    built.on("on_step_end", lambda: built.predict(rows(24)), once=2)
+    built = net_trainer(tmp_path, Progress(bar=True), Evaluate(every(4)))
+    built.on("on_step_end", lambda: built.predict(net_samples(24)), once=2)
     built.train()
     err = capsys.readouterr().err
     assert "3/3" in err
@@ -61,18 +63,18 @@ def test_a_prediction_in_the_middle_of_a_run_has_a_bar_of_its_own(tmp_path, caps
 
 
 def test_says_why_the_run_stopped(tmp_path, capsys):
-    built = trainer(tmp_path, Progress())
+    built = net_trainer(tmp_path, Progress())
     built.on("on_step_end", stop_at(3))
     built.train()
     assert "Training stopped at step 3 by interrupt: interrupted by the test.\n" in capsys.readouterr().out
-    built = trainer(tmp_path, Progress())
+    built = net_trainer(tmp_path, Progress())
     built.train()
     assert "Training stopped at step 6 by StopAtMaxSteps: all 6 steps are done.\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("bar", [True, False])
 def test_is_quiet_on_other_processes(tmp_path, capsys, bar):
-    built = trainer(tmp_path, Progress(bar=bar), Log(every(1)), Evaluate(every(2)))
+    built = net_trainer(tmp_path, Progress(bar=bar), Log(every(1)), Evaluate(every(2)))
 
     def be_another(state):
         state.is_world_process_zero = False
@@ -83,11 +85,11 @@ def test_is_quiet_on_other_processes(tmp_path, capsys, bar):
 
 
 def test_a_resumed_run_begins_where_it_was(tmp_path, capsys):
-    broken = trainer(tmp_path, Checkpoint(every(4)))
+    broken = net_trainer(tmp_path, Checkpoint(every(4)))
     broken.on("on_step_end", stop_at(4))
     broken.train()
     capsys.readouterr()
-    trainer(tmp_path, Progress(bar=True), Checkpoint(every(4))).train(resume_from_checkpoint=True)
+    net_trainer(tmp_path, Progress(bar=True), Checkpoint(every(4))).train(resume_from_checkpoint=True)
     err = capsys.readouterr().err
     assert "4/6" in err
     assert "6/6" in err
@@ -96,7 +98,7 @@ def test_a_resumed_run_begins_where_it_was(tmp_path, capsys):
 
 def test_no_bar_stays_open_after_a_failure(tmp_path):
     callback = Progress(bar=True)
-    built = trainer(tmp_path, callback, Evaluate(every(2)))
+    built = net_trainer(tmp_path, callback, Evaluate(every(2)))
 
     def fail():
         raise Boom
@@ -110,7 +112,7 @@ def test_no_bar_stays_open_after_a_failure(tmp_path):
 
 @pytest.mark.parametrize(("disable", "expected"), [(True, False), (False, True), (None, None)])
 def test_arguments_spell_it(tmp_path, disable, expected):
-    args = trainer(tmp_path, Progress(), disable_tqdm=None).args
+    args = net_trainer(tmp_path, Progress(), disable_tqdm=None).args
     args.disable_tqdm = disable
     assert Progress.from_arguments(args) == Progress(bar=expected)
 

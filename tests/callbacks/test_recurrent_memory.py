@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from callback_toys import Boom, Net, Remembering, rows, same, stop_at, trainer, weights
 from torch import nn
 
+from support.callbacks import Boom, stop_at
+from support.data import net_samples
+from support.models import Net, Remembering
+from support.outcomes import same_weights, weights
+from support.trainers import net_trainer
 from trainbus import CarryPast, Checkpoint, Evaluate, RecurrentMemory, every
 from trainbus.events import ArgumentError, ModelError
 
@@ -31,7 +35,7 @@ def remembered(model):
 
 def test_each_batch_is_given_what_the_one_before_made(tmp_path):
     model = Noting()
-    built = trainer(tmp_path, RecurrentMemory(), model=model)
+    built = net_trainer(tmp_path, RecurrentMemory(), model=model)
     made = []
     built.on("on_loss", lambda outputs: made.append(outputs[1].detach().clone()))
     built.train()
@@ -44,7 +48,7 @@ def test_each_batch_is_given_what_the_one_before_made(tmp_path):
 
 def test_an_evaluation_begins_with_nothing_and_leaves_nothing(tmp_path):
     model = Noting()
-    built = trainer(
+    built = net_trainer(
         tmp_path, RecurrentMemory(), Evaluate(every(2)), model=model, per_device_eval_batch_size=4, max_steps=3
     )
     built.train()
@@ -52,30 +56,30 @@ def test_an_evaluation_begins_with_nothing_and_leaves_nothing(tmp_path):
     assert remembered(model) == [False, True, False, True, False]
     model.given.clear()
     built.evaluate()
-    built.predict(rows(8))
+    built.predict(net_samples(8))
     assert remembered(model) == [False, True, False, True]
 
 
 @pytest.mark.parametrize("labels", [True, False])
 def test_finds_its_output_with_and_without_labels(tmp_path, labels):
     model = Noting()
-    data = rows(8) if labels else [{"x": row["x"]} for row in rows(8)]
-    trainer(tmp_path, RecurrentMemory(), model=model, per_device_eval_batch_size=4).predict(data)
+    data = net_samples(8) if labels else [{"x": row["x"]} for row in net_samples(8)]
+    net_trainer(tmp_path, RecurrentMemory(), model=model, per_device_eval_batch_size=4).predict(data)
     assert remembered(model) == [False, True]
     assert model.given[1].shape == (4, 6)
 
 
 def test_batches_may_be_tuples(tmp_path):
     model = Noting()
-    data = [(row["x"], row["labels"]) for row in rows()]
-    trainer(tmp_path, RecurrentMemory(), model=model, train_dataset=data, max_steps=2).train()
+    data = [(row["x"], row["labels"]) for row in net_samples()]
+    net_trainer(tmp_path, RecurrentMemory(), model=model, train_dataset=data, max_steps=2).train()
     assert [memory is None or memory.shape == (4, 6) for memory in model.given] == [True, True]
     assert remembered(model) == [False, True]
 
 
 def test_resumes_in_the_middle_of_an_epoch(tmp_path):
     def build(folder):
-        return trainer(tmp_path / folder, RecurrentMemory(), Checkpoint(every(3)), model=Remembering())
+        return net_trainer(tmp_path / folder, RecurrentMemory(), Checkpoint(every(3)), model=Remembering())
 
     unbroken = build("unbroken")
     unbroken.train()
@@ -84,24 +88,26 @@ def test_resumes_in_the_middle_of_an_epoch(tmp_path):
     broken.train()
     resumed = build("broken")
     resumed.train(resume_from_checkpoint=True)
-    assert same(weights(resumed.model), weights(unbroken.model))
-    without = trainer(tmp_path / "without", model=Remembering())
+    assert same_weights(weights(resumed.model), weights(unbroken.model))
+    without = net_trainer(tmp_path / "without", model=Remembering())
     without.train()
-    assert not same(weights(without.model), weights(unbroken.model))
+    assert not same_weights(weights(without.model), weights(unbroken.model))
 
 
 def test_a_memory_of_batches_of_another_size_is_empty(tmp_path):
-    broken = trainer(tmp_path, RecurrentMemory(), Checkpoint(every(2)), model=Remembering())
+    broken = net_trainer(tmp_path, RecurrentMemory(), Checkpoint(every(2)), model=Remembering())
     broken.on("on_step_end", stop_at(2))
     broken.train()
     model = Noting()
-    trainer(tmp_path, RecurrentMemory(), model=model, per_device_train_batch_size=3).train(resume_from_checkpoint=True)
+    net_trainer(tmp_path, RecurrentMemory(), model=model, per_device_train_batch_size=3).train(
+        resume_from_checkpoint=True
+    )
     assert remembered(model)[:2] == [False, True]
 
 
 def test_a_second_run_remembers_nothing_of_a_failed_one(tmp_path):
     model = Noting()
-    built = trainer(tmp_path, RecurrentMemory(), model=model)
+    built = net_trainer(tmp_path, RecurrentMemory(), model=model)
 
     def fail():
         raise Boom
@@ -118,7 +124,7 @@ def test_a_second_run_remembers_nothing_of_a_failed_one(tmp_path):
 
 def test_goes_together_with_mixed_precision(tmp_path):
     model = Noting()
-    trainer(tmp_path, RecurrentMemory(), model=model, max_steps=2, bf16=True).train()
+    net_trainer(tmp_path, RecurrentMemory(), model=model, max_steps=2, bf16=True).train()
     assert remembered(model) == [False, True]
     assert model.given[1].dtype == torch.float32
 
@@ -150,7 +156,7 @@ class Short(nn.Module):
 )
 def test_a_model_that_does_not_fit_is_refused(tmp_path, model, callback, said):
     with pytest.raises(ModelError, match=said):
-        trainer(tmp_path, callback, model=model()).train()
+        net_trainer(tmp_path, callback, model=model()).train()
 
 
 @pytest.mark.parametrize("index", [0, -2])
@@ -158,12 +164,12 @@ def test_an_output_that_cannot_be_is_refused(tmp_path, index):
     with pytest.raises(ArgumentError, match=rf"RecurrentMemory\(index={index}\)"):
         RecurrentMemory(index)
     with pytest.raises(ArgumentError, match=f"`past_index` is {index}"):
-        trainer(tmp_path, past_index=index)
+        net_trainer(tmp_path, past_index=index)
 
 
 def test_arguments_spell_it(tmp_path):
-    assert trainer(tmp_path, past_index=2).callbacks["CarryPast"] == RecurrentMemory(2)
-    assert "CarryPast" not in trainer(tmp_path, past_index=-1).callbacks
+    assert net_trainer(tmp_path, past_index=2).callbacks["CarryPast"] == RecurrentMemory(2)
+    assert "CarryPast" not in net_trainer(tmp_path, past_index=-1).callbacks
 
 
 class MyMemory(RecurrentMemory):
@@ -173,5 +179,5 @@ class MyMemory(RecurrentMemory):
 def test_checkpoints_name_it_by_its_former_name(tmp_path):
     """Checkpoints hold the state under the id `CarryPast`, so those of earlier versions load."""
     assert CarryPast is RecurrentMemory
-    built = trainer(tmp_path, RecurrentMemory(), RecurrentMemory(2), MyMemory())
+    built = net_trainer(tmp_path, RecurrentMemory(), RecurrentMemory(2), MyMemory())
     assert {"CarryPast", "CarryPast-2", "MyMemory"} <= set(built.callbacks)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import transformers
-from callback_toys import Boom, Net, rows, same, trainer, weights
 from safetensors.torch import load_file
 
+from support.callbacks import Boom
+from support.data import net_samples, sentences
+from support.models import Net
+from support.outcomes import history, same_weights, weights
+from support.trainers import both, net_trainer
 from trainbus import EMA, Checkpoint, Evaluate, KeepBest, ScheduleFree, every, never
 from trainbus.callbacks.optimizer.schedule_free import has_two_modes
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
-
-from engine_toys import both, history, sentences
 
 schedulefree = pytest.importorskip("schedulefree")
 
@@ -51,9 +48,9 @@ def test_equals_transformers_with_evaluations_and_saves(name, tmp_path):
     assert history(ours) == history(theirs)
     assert sum("eval_loss" in entry for entry in ours.state.log_history) == 4
     theirs.optimizer.eval()  # which transformers leaves to its user
-    assert same(weights(ours.model), weights(theirs.model))
+    assert same_weights(weights(ours.model), weights(theirs.model))
     saved = [load_file(tmp_path / library / "checkpoint-4" / "model.safetensors") for library in LIBRARIES]
-    assert same(*saved)
+    assert same_weights(*saved)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -64,11 +61,11 @@ def test_a_save_without_an_evaluation_has_the_weights_to_evaluate(name, tmp_path
         tmp_path, name, lambda library: [switching] if library.__name__ == "transformers" else [], **saving
     )
     for step in (3, 6):
-        assert same(
+        assert same_weights(
             load_file(tmp_path / "trainbus" / f"checkpoint-{step}" / "model.safetensors"), switching.saved[step]
         )
     theirs.optimizer.eval()
-    assert same(weights(ours.model), weights(theirs.model))
+    assert same_weights(weights(ours.model), weights(theirs.model))
 
 
 def options(name):
@@ -77,11 +74,11 @@ def options(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_resumes_exactly(name, tmp_path):
-    unbroken = trainer(tmp_path, Checkpoint(every(3)), Evaluate(every(2)), **options(name))
+    unbroken = net_trainer(tmp_path, Checkpoint(every(3)), Evaluate(every(2)), **options(name))
     unbroken.train()
-    resumed = trainer(tmp_path, Checkpoint(every(3)), Evaluate(every(2)), **options(name))
+    resumed = net_trainer(tmp_path, Checkpoint(every(3)), Evaluate(every(2)), **options(name))
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    assert same(weights(resumed.model), weights(unbroken.model))
+    assert same_weights(weights(resumed.model), weights(unbroken.model))
 
 
 def mode(optimizer):
@@ -96,7 +93,7 @@ def adamw(model):
 def test_an_optimizer_that_is_given_is_switched_too(how, tmp_path):
     model = Net()
     given = (adamw(model), None) if how == "optimizers" else (schedulefree.AdamWScheduleFree, {"lr": 0.05})
-    built = trainer(tmp_path, Evaluate(every(2)), Checkpoint(every(3)), model=model, **{how: given})
+    built = net_trainer(tmp_path, Evaluate(every(2)), Checkpoint(every(3)), model=model, **{how: given})
     assert list(built.callbacks).count("ScheduleFree") == 1
     heard = []
     for event in ("on_batch", "on_gradients", "on_prediction_step", "on_save", "on_train_end"):
@@ -114,19 +111,19 @@ def test_an_optimizer_that_is_given_is_switched_too(how, tmp_path):
 def test_there_is_one_at_most_and_none_for_other_optimizers(tmp_path):
     model = Net()
     given = (adamw(model), None)
-    names = list(trainer(tmp_path, model=model, optimizers=given, optim="schedule_free_adamw").callbacks)
+    names = list(net_trainer(tmp_path, model=model, optimizers=given, optim="schedule_free_adamw").callbacks)
     assert [name for name in names if name.startswith("ScheduleFree")] == ["ScheduleFree"]
     listed = ScheduleFree()
-    assert trainer(tmp_path, listed, model=model, optimizers=given).callbacks["ScheduleFree"] is listed
+    assert net_trainer(tmp_path, listed, model=model, optimizers=given).callbacks["ScheduleFree"] is listed
     plain = (torch.optim.SGD(model.parameters(), 0.1), None)
-    assert "ScheduleFree" not in trainer(tmp_path, model=model, optimizers=plain).callbacks
+    assert "ScheduleFree" not in net_trainer(tmp_path, model=model, optimizers=plain).callbacks
     assert not has_two_modes(plain[0])
-    trainer(tmp_path, ScheduleFree(), model=model, optimizers=plain).train()
+    net_trainer(tmp_path, ScheduleFree(), model=model, optimizers=plain).train()
 
 
 def test_an_evaluation_after_a_training_that_failed(tmp_path):
     model = Net()
-    built = trainer(tmp_path, model=model, optimizers=(adamw(model), None))
+    built = net_trainer(tmp_path, model=model, optimizers=(adamw(model), None))
 
     def fail(state):
         if state.global_step == 3:
@@ -136,13 +133,13 @@ def test_an_evaluation_after_a_training_that_failed(tmp_path):
     with pytest.raises(Boom):
         built.train()
     assert mode(built.optimizer) == {True}
-    built.predict(rows(8))
+    built.predict(net_samples(8))
     assert mode(built.optimizer) == {False}
 
 
 def test_the_best_weights_stay_as_they_were_saved(tmp_path):
     scores = iter([0.1, 0.9, 0.3])
-    built = trainer(
+    built = net_trainer(
         tmp_path,
         KeepBest("score"),
         Evaluate(every(2)),
@@ -151,17 +148,17 @@ def test_the_best_weights_stay_as_they_were_saved(tmp_path):
         **options("schedule_free_sgd"),
     )
     built.train()
-    assert same(weights(built.model), load_file(tmp_path / "checkpoint-4" / "model.safetensors"))
+    assert same_weights(weights(built.model), load_file(tmp_path / "checkpoint-4" / "model.safetensors"))
 
 
 def test_an_average_beside_it_leaves_the_training_as_it_is(tmp_path):
     ends = []
     for callbacks in ([], [EMA(0.9)]):
-        built = trainer(
+        built = net_trainer(
             tmp_path, Evaluate(every(2)), Checkpoint(every(3)), *callbacks, **options("schedule_free_adamw")
         )
         seen = {}
         built.on("on_optimizer_step", lambda state, model, seen=seen: seen.update({state.global_step: weights(model)}))
         built.train()
         ends.append(seen)
-    assert all(same(ends[0][step], ends[1][step]) for step in range(6))
+    assert all(same_weights(ends[0][step], ends[1][step]) for step in range(6))

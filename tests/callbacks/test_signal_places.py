@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from callback_toys import Net, rows, same, trainer, weights
 
+from support.data import net_samples
+from support.models import Net
+from support.outcomes import same_weights, weights
+from support.trainers import net_trainer
 from trainbus import Callback, Stage, default_data_collator, order
 
 STEPS = 8
@@ -87,7 +90,9 @@ def run_of(folder: Path, somewhere: Somewhere, **options: Any) -> Any:
 
     every = {"eval_strategy": "steps", "eval_steps": 5, "logging_steps": 5, "save_steps": 5}
     args = {"max_steps": STEPS, "gradient_accumulation_steps": 3, "per_device_eval_batch_size": 2, **every, **options}
-    built = trainer(folder, somewhere, model=model, train_dataset=rows(22), eval_dataset=rows(8, seed=1), **args)
+    built = net_trainer(
+        folder, somewhere, model=model, train_dataset=net_samples(22), eval_dataset=net_samples(8, seed=1), **args
+    )
     built.data_collator = collate
     return built
 
@@ -138,5 +143,5 @@ def test_wherever_it_comes_the_run_goes_on_to_the_last_bit(
     assert not list(tmp_path.glob(".tmp-*"))
     again = run_of(tmp_path, Somewhere())
     again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{last}"))
-    assert same(weights(again.model), weights(unbroken.model))
+    assert same_weights(weights(again.model), weights(unbroken.model))
     assert numbers(again) == numbers(unbroken)

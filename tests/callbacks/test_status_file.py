@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from callback_toys import Boom, stop_at, trainer
 
+from support.callbacks import Boom, stop_at
+from support.trainers import net_trainer
 from trainbus import Checkpoint, StatusFile, TrainingArguments, at
 from trainbus.callbacks.monitor.status_file import exit_code
 from trainbus.events.errors import CheckpointError, RankFailure
@@ -22,7 +23,7 @@ def status_in(folder: Path) -> dict[str, Any]:
 
 
 def run_of(folder: Path, *callbacks: Any) -> Any:
-    return trainer(folder, StatusFile(), Checkpoint(at(2, 4)), *callbacks)
+    return net_trainer(folder, StatusFile(), Checkpoint(at(2, 4)), *callbacks)
 
 
 def test_a_run_that_goes_on_says_so_and_what_it_can_be_resumed_from(tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ def test_a_signal_after_the_last_step_is_named_beside_what_ended_the_run(event: 
 
 
 def test_a_last_epoch_that_is_left_is_stopped_and_says_by_whom(tmp_path: Path) -> None:
-    built = trainer(tmp_path, StatusFile(), num_train_epochs=1, max_steps=-1)
+    built = net_trainer(tmp_path, StatusFile(), num_train_epochs=1, max_steps=-1)
     built.on("on_step_end", lambda control: control.request("epoch_stop", "enough"), once=2, id="Enough")
     built.train()
     status = status_in(tmp_path)

@@ -18,10 +18,12 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from support.processes import environment
 from trainbus import ControlFile, StopAtTime, StopOnSignal, Trainer, TrainingArguments
 from trainbus.events.errors import ArgumentError
 from trainbus.events.stages import Stage
 
+HERE = Path(__file__).parent
 SIGNALS = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 138}
 
 
@@ -216,8 +218,7 @@ def test_without_the_callback_a_signal_does_what_it_always_did(tmp_path: Path) -
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_the_program_ends_with_the_code_of_the_signal(name: str, tmp_path: Path) -> None:
     program = f"""
-        import os, signal, sys
-        sys.path[:0] = [{str(Path(__file__).parent)!r}]
+        import os, signal
         from pathlib import Path
         from test_stop_on_signal import send, trainer_of
         trainer = trainer_of(Path({str(tmp_path)!r}))
@@ -225,9 +226,11 @@ def test_the_program_ends_with_the_code_of_the_signal(name: str, tmp_path: Path)
         trainer.train()
         print("not reached")
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=100, check=False
+    words, variables = (
+        [sys.executable, "-c", textwrap.dedent(program)],
+        environment(PYTHONPATH=str(Path(__file__).parent)),
     )
+    done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == SIGNALS[name], done.stderr[-2000:]
     assert "not reached" not in done.stdout
     assert saved_steps(tmp_path) == [3]

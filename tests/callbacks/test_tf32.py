@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from callback_toys import Boom, trainer
 
+from support.callbacks import Boom
+from support.trainers import net_trainer
 from trainbus import TF32
 from trainbus.events import ArgumentError
 
@@ -26,7 +27,7 @@ def before(request):
 @pytest.mark.parametrize("before", [(False, True), (True, False), (True, True)], indirect=True)
 @pytest.mark.parametrize("fails", [False, True])
 def test_is_set_for_the_run_and_set_back(tmp_path, before, fails):
-    built, seen = trainer(tmp_path, tf32=False), []
+    built, seen = net_trainer(tmp_path, tf32=False), []
 
     def look():
         seen.append(allowed())
@@ -46,20 +47,20 @@ def test_is_set_for_the_run_and_set_back(tmp_path, before, fails):
 def test_a_cpu_cannot(tmp_path):
     before = allowed()
     with pytest.raises(ArgumentError, match=r"`tf32` needs a GPU of the Ampere generation or later, .* on cpu"):
-        trainer(tmp_path, tf32=True).train()
+        net_trainer(tmp_path, tf32=True).train()
     assert allowed() == before
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, None), (True, TF32()), (False, TF32(False))])
 def test_arguments_spell_it(tmp_path, given, expected):
-    assert trainer(tmp_path, tf32=given).callbacks.get("TF32") == expected
+    assert net_trainer(tmp_path, tf32=given).callbacks.get("TF32") == expected
 
 
 @pytest.mark.gpu
 def test_products_are_rounded_on_a_gpu(tmp_path):
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU")
-    built, errors = trainer(tmp_path, tf32=True, use_cpu=False), []
+    built, errors = net_trainer(tmp_path, tf32=True, use_cpu=False), []
     one = torch.randn(256, 256, device="cuda")
     exact = one.double() @ one.double()
     built.on("on_step_begin", lambda: errors.append((one @ one - exact).abs().max().item()), once=1)

@@ -6,25 +6,27 @@ import math
 
 import pytest
 import torch
-from callback_toys import Net, same, trainer, weights
 
+from support.models import Net
+from support.outcomes import same_weights, weights
+from support.trainers import net_trainer
 from trainbus import Evaluate, WatchNumbers, every
 from trainbus.events import ArgumentError, NonFiniteError
 
 
 def test_a_sound_run_is_as_without_it(tmp_path):
-    plain = trainer(tmp_path, Evaluate(every(3)))
+    plain = net_trainer(tmp_path, Evaluate(every(3)))
     plain.train()
-    watched = trainer(tmp_path, WatchNumbers(), Evaluate(every(3)))
+    watched = net_trainer(tmp_path, WatchNumbers(), Evaluate(every(3)))
     watched.train()
-    assert same(weights(plain.model), weights(watched.model))
+    assert same_weights(weights(plain.model), weights(watched.model))
     assert not any(module._forward_hooks for module in watched.model.modules())
 
 
 def test_names_the_layer_whose_output_breaks(tmp_path):
     model = Net()
     model.blocks[1].dropout.register_forward_hook(lambda module, inputs, output: output * math.inf)
-    built = trainer(tmp_path, WatchNumbers(), model=model)
+    built = net_trainer(tmp_path, WatchNumbers(), model=model)
     with pytest.raises(NonFiniteError, match=r"^blocks\.1\.dropout output is not finite after step 0\.") as caught:
         built.train()
     lines = str(caught.value).splitlines()
@@ -36,7 +38,7 @@ def test_names_the_layer_whose_output_breaks(tmp_path):
 
 
 def test_names_the_weight_that_is_broken(tmp_path):
-    built = trainer(tmp_path, WatchNumbers())
+    built = net_trainer(tmp_path, WatchNumbers())
 
     @torch.no_grad()
     def spoil(model):
@@ -55,7 +57,7 @@ class Between(Net):
 
 
 def test_shows_that_it_broke_before_the_layer(tmp_path):
-    built = trainer(tmp_path, WatchNumbers(), model=Between())
+    built = net_trainer(tmp_path, WatchNumbers(), model=Between())
     with pytest.raises(NonFiniteError, match=r"^blocks\.0\.linear output is not finite") as caught:
         built.train()
     assert "nan       nan  blocks.0.linear input" in str(caught.value)
@@ -70,7 +72,7 @@ class Sum(Net):
 
 def test_the_loss_is_an_output_of_the_model(tmp_path):
     with pytest.raises(NonFiniteError, match=r"^Sum output is not finite"):
-        trainer(tmp_path, WatchNumbers(), model=Sum()).train()
+        net_trainer(tmp_path, WatchNumbers(), model=Sum()).train()
 
 
 class Masked(Net):
@@ -86,7 +88,7 @@ class Masked(Net):
 
 def test_what_is_finite_may_come_from_what_is_not(tmp_path):
     """Masks are infinite, and are given to layers."""
-    built = trainer(tmp_path, WatchNumbers(), model=Masked())
+    built = net_trainer(tmp_path, WatchNumbers(), model=Masked())
     built.model.passing.forward = lambda x, mask=None: x
     assert built.train().global_step == 6
 
@@ -95,13 +97,13 @@ def test_shows_no_more_than_was_asked_for(tmp_path):
     model = Net()
     model.head.register_forward_hook(lambda module, inputs, output: output * math.nan)
     with pytest.raises(NonFiniteError) as caught:
-        trainer(tmp_path, WatchNumbers(shown=2), model=model).train()
+        net_trainer(tmp_path, WatchNumbers(shown=2), model=model).train()
     listed = [line for line in str(caught.value).splitlines()[1:] if line.endswith((" output", ".bias", ".weight"))]
     assert [line.split(maxsplit=2)[2] for line in listed] == ["head.bias", "head output"]
 
 
 def test_evaluations_are_watched_too(tmp_path):
-    built = trainer(tmp_path, WatchNumbers())
+    built = net_trainer(tmp_path, WatchNumbers())
     with torch.no_grad():
         built.model.head.bias.fill_(math.inf)
     with pytest.raises(NonFiniteError, match=r"head\.bias"):
@@ -112,10 +114,10 @@ def test_wrong_values_are_refused(tmp_path):
     with pytest.raises(ArgumentError, match=r"WatchNumbers\(shown=0\)"):
         WatchNumbers(0)
     with pytest.raises(ArgumentError, match=r"`debug` is 'underflow_overflo'; did you mean 'underflow_overflow'\?"):
-        trainer(tmp_path, debug="underflow_overflo")
+        net_trainer(tmp_path, debug="underflow_overflo")
 
 
 @pytest.mark.parametrize("given", ["underflow_overflow", ["underflow_overflow"]])
 def test_arguments_spell_it(tmp_path, given):
-    assert trainer(tmp_path, debug=given).callbacks["WatchNumbers"] == WatchNumbers()
-    assert "WatchNumbers" not in trainer(tmp_path, debug="").callbacks
+    assert net_trainer(tmp_path, debug=given).callbacks["WatchNumbers"] == WatchNumbers()
+    assert "WatchNumbers" not in net_trainer(tmp_path, debug="").callbacks

@@ -5,9 +5,11 @@ import sys
 from pathlib import Path
 
 import transformers
-from engine_toys import bert, same_weights, sentences, weights
 
 import trainbus
+from support.data import sentences
+from support.models import bert
+from support.outcomes import same_weights, weights
 
 
 def train(library, folder, resume=None):

@@ -4,9 +4,10 @@ import json
 import sys
 
 import torch
-from engine_toys import bert, same_weights, weights
-from length_toys import GROUPED, collate, texts
+from length_data import GROUPED, collate, texts
 
+from support.models import bert
+from support.outcomes import same_weights, weights
 from trainbus import Trainer, TrainingArguments
 
 ROWS = [{**row, "id": number} for number, row in enumerate(texts(30))]

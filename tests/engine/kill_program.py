@@ -23,9 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from checkpoint_toys import chosen, names_in, saving
-from engine_toys import same_weights, weights
-
+from support.checkpoints import chosen, names_in, saving
+from support.outcomes import same_weights, weights
 from trainbus.engine.checkpoint.format.files import parse_hidden
 from trainbus.engine.checkpoint.read.listing import survey
 from trainbus.engine.checkpoint.read.verify import problems

@@ -41,6 +41,8 @@ OPTIMIZERS["averaging_row"] = OptimizerSpec(
 
 
 def main(folder: Path) -> None:
+    import compatibility
+
     from trainbus import ArgumentParser, TrainingArguments
     from trainbus.callbacks import ScheduleFree
     from trainbus.callbacks.parallel.sharded_optimizer import options_to_share
@@ -48,9 +50,6 @@ def main(folder: Path) -> None:
     from trainbus.engine.optim.build import build_optimizer, parameter_groups
     from trainbus.engine.optim.registry import is_shape_dependent
     from trainbus.events.errors import ArgumentError
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
-    import compatibility
 
     tables: list[str] = []
     compatibility.page(lambda head, rows: tables.append(str([*rows])) or "", "")

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from engine_toys import CountedRows
-from resume_points import SizedStream, Stream
 
+from support.data import CountedRows, SizedStream, Stream
 from trainbus.engine.arguments import TrainingArguments
 from trainbus.engine.checkpoint.read.world_size import position_in_samples
 from trainbus.engine.data.build import build_loader, length_of

@@ -9,31 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from engine_toys import Regression, history, points, same_weights, trainer, weights
-from torch.utils.data import IterableDataset
 
+from support.data import SizedStream, Stream, points
+from support.models import Regression
+from support.outcomes import equal, history, same_weights, weights
+from support.trainers import regression_trainer
 from trainbus import default_data_collator
 
 ROWS = 22
 """In batches of 4, the last of an epoch has 2."""
-
-
-class Stream(IterableDataset):
-    """Rows that can only be read from their beginning; each worker has its share."""
-
-    def __init__(self, rows: list[Any]) -> None:
-        self.rows = rows
-
-    def __iter__(self) -> Iterator[Any]:
-        worker = torch.utils.data.get_worker_info()
-        return iter(self.rows if worker is None else self.rows[worker.id :: worker.num_workers])
-
-
-class SizedStream(Stream):
-    """One that knows how many rows it has."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 class RandomStart(Stream):
@@ -121,7 +105,7 @@ def run_of(
         **args,
     }
     model = Regression(dropout=0.3, seed=seed)
-    return trainer(folder, model, args=args, train_dataset=DATA[data](), data_collator=COLLATORS[collator])
+    return regression_trainer(folder, model, args=args, train_dataset=DATA[data](), data_collator=COLLATORS[collator])
 
 
 def mismatches(folder: Path, steps: list[int] | None = None, **setting: Any) -> list[str]:
@@ -141,12 +125,3 @@ def mismatches(folder: Path, steps: list[int] | None = None, **setting: Any) -> 
         }
         wrong += [f"step {step}: {what}" for what, same in compared.items() if not same]
     return wrong
-
-
-def equal(left: Any, right: Any) -> bool:
-    """Say whether nested values are equal, tensors in every bit."""
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
-    if isinstance(left, (list, tuple)):
-        return len(left) == len(right) and all(map(equal, left, right))
-    return torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right

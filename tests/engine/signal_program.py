@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from engine_toys import Regression, history, points, same_weights, trainer, weights
 from kill_program import forked
-from resume_points import equal
 
+from support.data import points
+from support.models import Regression
+from support.outcomes import equal, history, same_weights, weights
+from support.trainers import regression_trainer
 from trainbus import Callback, default_data_collator
 from trainbus.callbacks.stopping.stop_on_signal import Stopped
 from trainbus.engine.checkpoint.format.files import parse_hidden
@@ -96,7 +98,9 @@ def run_of(folder: Path, steps: int, pipe: int, workers: int, seed: int) -> Any:
     saving = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
     args = {"max_steps": steps, "gradient_accumulation_steps": 2, "learning_rate": 0.01, "disable_tqdm": True}
     args |= {"dataloader_num_workers": workers, **every, **saving}
-    return trainer(folder, model, args=args, eval_dataset=points(24, 1), data_collator=collate, callbacks=[slow])
+    return regression_trainer(
+        folder, model, args=args, eval_dataset=points(24, 1), data_collator=collate, callbacks=[slow]
+    )
 
 
 def session(folder: Path, steps: int, pipe: int, workers: int) -> None:

@@ -14,13 +14,16 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_toys import names_in, saving
-from engine_toys import Regression, bert, points, same_weights, sentences, trainer, weights
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 
 import trainbus
+from support.checkpoints import names_in, saving
+from support.data import points, sentences
+from support.models import Regression, bert
+from support.outcomes import same_weights, weights
+from support.trainers import regression_trainer
 from trainbus import Stage, order
 from trainbus.engine.checkpoint.read.listing import survey
 from trainbus.engine.checkpoint.read.saved import SavedCheckpoint
@@ -171,7 +174,7 @@ def test_the_thread_writes_what_would_have_been_written_in_step(kind: str, tmp_p
     for later in (True, False):
         folders[later] = tmp_path / str(later)
         args = {"max_steps": 5, "save_steps": 2, "async_save": later, "save_strategy": "steps", "data_seed": 3}
-        run = trainer(folders[later], make(), args=args, train_dataset=data())
+        run = regression_trainer(folders[later], make(), args=args, train_dataset=data())
         disk.slow = {2} if later else set()
         run.on("on_step_end", disk.opened.set, once=4)
         run.train()
@@ -208,7 +211,7 @@ def test_a_run_goes_on_from_what_was_written_late_as_if_nothing_had_been(tmp_pat
 
 @pytest.mark.parametrize("later", [True, False])
 def test_tied_weights_are_written_once(later: bool, tmp_path: Path):
-    run = trainer(tmp_path, Tied(), args={"max_steps": 1, "save_strategy": "steps", "async_save": later})
+    run = regression_trainer(tmp_path, Tied(), args={"max_steps": 1, "save_strategy": "steps", "async_save": later})
     run.train()
     with safe_open(tmp_path / "checkpoint-1" / "model.safetensors", framework="pt") as file:
         names = set(file.keys())
@@ -274,7 +277,7 @@ class WritesItself(Regression):
 
 def test_a_model_that_can_only_write_itself_is_written_in_step(tmp_path: Path, disk: Disk):
     args = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1, "save_only_model": True}
-    trainer(tmp_path, WritesItself(), args=args).train()
+    regression_trainer(tmp_path, WritesItself(), args=args).train()
     assert set(disk.threads) == {"MainThread"}
     first, second = (torch.load(tmp_path / f"checkpoint-{step}" / "own.bin", weights_only=True) for step in (1, 2))
     assert not same_weights(first, second)
@@ -364,7 +367,7 @@ def test_a_best_model_whose_write_failed_late_is_not_loaded(tmp_path: Path, disk
     disk.slow, disk.broken = {2}, {2: BROKEN}
     keeping = [trainbus.KeepBest("loss"), trainbus.Checkpoint(trainbus.never(), on_save_error="warn")]
     args = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps"}
-    run = trainer(tmp_path, args=args, eval_dataset=points(4), callbacks=keeping)
+    run = regression_trainer(tmp_path, args=args, eval_dataset=points(4), callbacks=keeping)
     run.on("on_evaluate_dataset", lambda metrics: metrics.update(eval_loss=losses.pop(0)), id="measured")
     run.on("on_step_end", disk.opened.set, once=4)
     run.train()
@@ -379,7 +382,7 @@ def test_two_best_models_of_which_the_first_fails_late_leave_the_second(tmp_path
     disk.slow, disk.broken = {2}, {2: BROKEN}
     keeping = [trainbus.KeepBest("loss"), trainbus.Checkpoint(trainbus.never(), on_save_error="warn")]
     args = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps"}
-    run = trainer(tmp_path, args=args, eval_dataset=points(4), callbacks=keeping)
+    run = regression_trainer(tmp_path, args=args, eval_dataset=points(4), callbacks=keeping)
     run.on("on_evaluate_dataset", lambda metrics: metrics.update(eval_loss=losses.pop(0)), id="measured")
     run.on("on_save_due", lambda state: state.global_step == 3 and disk.opened.set(), stage=Stage.PREPARE, id="opens")
     run.train()

@@ -10,11 +10,14 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from engine_toys import Regression, points, same_weights, trainer, weights
 from torch import nn
 from torch.utils.data import IterableDataset
 
 import trainbus
+from support.data import points
+from support.models import Regression
+from support.outcomes import same_weights, weights
+from support.trainers import regression_trainer
 from trainbus.engine.checkpoint.read.listing import survey
 from trainbus.engine.checkpoint.read.verify import problems
 from trainbus.engine.checkpoint.write import snapshot
@@ -68,12 +71,12 @@ class Named(Callback):
 
 
 def train(**options: Any) -> Callable[[Path], None]:
-    return lambda folder: trainer(folder, **options).train()
+    return lambda folder: regression_trainer(folder, **options).train()
 
 
 def make(**options: Any) -> Callable[[Path], None]:
     def build(folder: Path) -> None:
-        trainer(folder, **options)
+        regression_trainer(folder, **options)
 
     return build
 
@@ -92,22 +95,22 @@ WRONG: dict[str, tuple[Callable[[Path], None], type[TrainbusError], list[str]]] 
         ["no length", "Set `max_steps`"],
     ),
     "an empty eval dataset": (
-        lambda folder: trainer(folder, eval_dataset=[]).evaluate(),
+        lambda folder: regression_trainer(folder, eval_dataset=[]).evaluate(),
         DataError,
         ["The eval dataset has no samples", "Pass another"],
     ),
     "an empty eval dataset among several": (
-        lambda folder: trainer(folder, eval_dataset={"easy": points(2), "hard": []}).evaluate(),
+        lambda folder: regression_trainer(folder, eval_dataset={"easy": points(2), "hard": []}).evaluate(),
         DataError,
         ["The eval dataset 'hard' has no samples"],
     ),
     "nothing to evaluate on": (
-        lambda folder: trainer(folder).evaluate(),
+        lambda folder: regression_trainer(folder).evaluate(),
         DataError,
         ["There is no eval dataset", "`eval_dataset`"],
     ),
     "an eval dataset of another name": (
-        lambda folder: trainer(folder, eval_dataset={"easy": points(2), "hard": points(2)}).evaluate("hart"),
+        lambda folder: regression_trainer(folder, eval_dataset={"easy": points(2), "hard": points(2)}).evaluate("hart"),
         ArgumentError,
         ["'hart'", "did you mean 'hard'", "easy"],
     ),
@@ -257,7 +260,7 @@ def test_an_error_of_the_model_itself_is_not_taken_for_a_batch_that_does_not_fit
             return len(5)  # type: ignore[arg-type]
 
     with pytest.raises(TypeError, match="object of type 'int' has no len"):
-        trainer(tmp_path, Broken()).train()
+        regression_trainer(tmp_path, Broken()).train()
 
 
 # A callback that raises, in each event of a training with everything in it.
@@ -303,7 +306,7 @@ EVERYTHING = {
 
 
 def whole_run(folder: Path, *callbacks: Any) -> Any:
-    return trainer(folder, args=EVERYTHING, eval_dataset=points(6, 1), callbacks=list(callbacks))
+    return regression_trainer(folder, args=EVERYTHING, eval_dataset=points(6, 1), callbacks=list(callbacks))
 
 
 ENDINGS = ("on_exception", "on_close")
@@ -411,7 +414,7 @@ def test_an_interrupt_inside_the_model_is_no_different(whole: Whole, tmp_path: P
             return super().forward(x, labels)
 
     witness = Witness("witness")
-    run = trainer(tmp_path, Interrupted(), args=EVERYTHING, eval_dataset=points(6, 1), callbacks=[witness])
+    run = regression_trainer(tmp_path, Interrupted(), args=EVERYTHING, eval_dataset=points(6, 1), callbacks=[witness])
     with pytest.raises(KeyboardInterrupt):
         run.train()
     assert witness.heard == dict.fromkeys(ENDINGS, 1)
@@ -474,7 +477,7 @@ def test_a_callback_whose_place_is_impossible_is_not_attached(tmp_path: Path) ->
 
         def on_step_end(self) -> None: ...
 
-    built = trainer(tmp_path)
+    built = regression_trainer(tmp_path)
     before = list(built.callbacks)
     with pytest.raises(SubscriptionError, match="Nobody"):
         built.add_callback(Lost())

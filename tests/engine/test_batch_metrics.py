@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engine_toys import Fresh, Regression, both, hushed, points, sentences, timeless, trainer
 
+from support.data import points, sentences
+from support.models import Regression
+from support.outcomes import timeless
+from support.trainers import Fresh, both, hushed, regression_trainer
 from trainbus.engine.evaluation.loop import with_last
 from trainbus.events import ArgumentError
 
@@ -82,7 +85,7 @@ def test_batch_metrics_match_metrics_of_all_predictions(tmp_path, accumulation):
             **{"per_device_eval_batch_size": 3, "batch_eval_metrics": by_batch},
             **{"include_for_metrics": ["loss", "inputs"], "eval_accumulation_steps": accumulation},
         }
-        built = trainer(tmp_path, model, eval_dataset=points(10), compute_metrics=compute, args=args)
+        built = regression_trainer(tmp_path, model, eval_dataset=points(10), compute_metrics=compute, args=args)
         ends.append(timeless(built.evaluate()))
     assert ends[0].keys() == ends[1].keys()
     assert all(ends[0][name] == pytest.approx(ends[1][name], rel=1e-5) for name in ends[0])
@@ -90,7 +93,7 @@ def test_batch_metrics_match_metrics_of_all_predictions(tmp_path, accumulation):
 
 
 def test_predictions_of_batches_are_not_kept(tmp_path):
-    built = trainer(
+    built = regression_trainer(
         tmp_path,
         eval_dataset=points(10),
         compute_metrics=lambda prediction, compute_result: {},
@@ -110,7 +113,7 @@ def test_stream_marks_its_last_batch(tmp_path):
         flags.append((len(prediction.label_ids), compute_result))
         return {}
 
-    built = trainer(
+    built = regression_trainer(
         tmp_path,
         eval_dataset=iter_once(points(10)),
         compute_metrics=note,
@@ -137,9 +140,9 @@ def test_compute_metrics_without_compute_result_raises(tmp_path):
     with pytest.raises(
         ArgumentError, match=r"`batch_eval_metrics` calls `compute_metrics\(prediction, compute_result="
     ):
-        trainer(tmp_path, compute_metrics=lambda prediction: {}, args={"batch_eval_metrics": True})
+        regression_trainer(tmp_path, compute_metrics=lambda prediction: {}, args={"batch_eval_metrics": True})
     with hushed():
-        trainer(tmp_path, compute_metrics=lambda prediction, **more: {}, args={"batch_eval_metrics": True})
+        regression_trainer(tmp_path, compute_metrics=lambda prediction, **more: {}, args={"batch_eval_metrics": True})
 
 
 @pytest.mark.parametrize("count", range(4))

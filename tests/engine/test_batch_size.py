@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engine_toys import Regression, both, history, points, same_weights, trainer, weights
 from torch import nn
 
 import trainbus
+from support.data import points
+from support.models import Regression
+from support.outcomes import history, same_weights, weights
+from support.trainers import both, regression_trainer
 from trainbus.engine.search.batch_size import is_out_of_memory
 from trainbus.events import ArgumentError
 
@@ -48,7 +51,7 @@ def test_the_run_is_that_of_its_size_to_the_bit(tmp_path, after, made):
     def build(folder, make, **args):
         given = {"model_init": make} if made == "model_init" else {"model": make()}
         args = {"logging_strategy": "steps", "logging_steps": 1, **args}
-        return trainer(tmp_path / folder, **given, train_dataset=points(40), args=args)
+        return regression_trainer(tmp_path / folder, **given, train_dataset=points(40), args=args)
 
     found = build(
         "found",
@@ -66,7 +69,9 @@ def test_the_run_is_that_of_its_size_to_the_bit(tmp_path, after, made):
 
 
 def test_says_what_it_does(tmp_path, caplog):
-    built = trainer(tmp_path, Hungry(5), args={"per_device_train_batch_size": 7, "auto_find_batch_size": True})
+    built = regression_trainer(
+        tmp_path, Hungry(5), args={"per_device_train_batch_size": 7, "auto_find_batch_size": True}
+    )
     built.train()
     said = [record.message for record in caplog.records if "memory" in record.message]
     assert said == [
@@ -76,7 +81,9 @@ def test_says_what_it_does(tmp_path, caplog):
 
 
 def test_a_second_training_begins_with_the_size_of_the_arguments(tmp_path):
-    built = trainer(tmp_path, Hungry(5), args={"per_device_train_batch_size": 7, "auto_find_batch_size": True})
+    built = regression_trainer(
+        tmp_path, Hungry(5), args={"per_device_train_batch_size": 7, "auto_find_batch_size": True}
+    )
     built.train()
     built.model.holds = 100
     built.train()
@@ -86,7 +93,7 @@ def test_a_second_training_begins_with_the_size_of_the_arguments(tmp_path):
 def test_a_resumed_run_begins_with_the_size_that_was_found(tmp_path):
     def build(folder, model, size=7, **args):
         args = {"save_strategy": "steps", "save_steps": 3, "max_steps": 6, **args}
-        return trainer(
+        return regression_trainer(
             tmp_path / folder, model, train_dataset=points(40), args={"per_device_train_batch_size": size, **args}
         )
 
@@ -100,21 +107,23 @@ def test_a_resumed_run_begins_with_the_size_that_was_found(tmp_path):
 
 
 def test_not_a_single_row(tmp_path):
-    built = trainer(tmp_path, Hungry(0), args={"per_device_train_batch_size": 3, "auto_find_batch_size": True})
+    built = regression_trainer(
+        tmp_path, Hungry(0), args={"per_device_train_batch_size": 3, "auto_find_batch_size": True}
+    )
     with pytest.raises(ArgumentError, match="A training batch of one sample does not fit in memory"):
         built.train()
     assert built.model.sizes == [3, 2, 1]
 
 
 def test_other_errors_are_raised_as_they_are(tmp_path):
-    built = trainer(tmp_path, Hungry(2, message="shapes differ"), args={"auto_find_batch_size": True})
+    built = regression_trainer(tmp_path, Hungry(2, message="shapes differ"), args={"auto_find_batch_size": True})
     with pytest.raises(RuntimeError, match="shapes differ"):
         built.train()
     assert built.model.sizes == [4]
 
 
 def test_without_it_the_error_is_raised(tmp_path):
-    built = trainer(tmp_path, Hungry(2))
+    built = regression_trainer(tmp_path, Hungry(2))
     with pytest.raises(RuntimeError, match="CUDA out of memory"):
         built.train()
 
@@ -128,7 +137,7 @@ class FullInEvaluation(Regression):
 
 def test_memory_for_an_evaluation_is_another_matter(tmp_path):
     args = {"auto_find_batch_size": True, "eval_strategy": "epoch", "per_device_eval_batch_size": 6}
-    built = trainer(tmp_path, FullInEvaluation(), eval_dataset=points(8), args=args)
+    built = regression_trainer(tmp_path, FullInEvaluation(), eval_dataset=points(8), args=args)
     with pytest.raises(ArgumentError, match=r"An evaluation batch of 6 samples.*`per_device_eval_batch_size`"):
         built.train()
     assert built.state.train_batch_size == 4
@@ -145,7 +154,7 @@ class Lost(Hungry):
 
 
 def test_states_that_are_no_tensors_are_kept(tmp_path):
-    built = trainer(tmp_path, Lost(3), args={"auto_find_batch_size": True, "max_steps": 1})
+    built = regression_trainer(tmp_path, Lost(3), args={"auto_find_batch_size": True, "max_steps": 1})
     built.on("on_save_begin", lambda control: control.veto("save", "no tensor"))
     built.train()
     assert built.state.train_batch_size == 3
@@ -160,7 +169,7 @@ def test_optimizers_for_one_attempt_are_refused(tmp_path, which):
     with pytest.raises(
         ArgumentError, match=r"`auto_find_batch_size` builds several optimizers.*Pass `optimizer_cls_and_kwargs`"
     ):
-        trainer(tmp_path, model, optimizers=given, args={"auto_find_batch_size": True})
+        regression_trainer(tmp_path, model, optimizers=given, args={"auto_find_batch_size": True})
 
 
 @pytest.mark.parametrize(

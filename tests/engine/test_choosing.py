@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_toys import commit, flip, rewrite
 
+from support.checkpoints import commit, flip, rewrite
 from trainbus.engine.checkpoint.format.hashing import digest_of
 from trainbus.engine.checkpoint.read import choosing
 from trainbus.engine.checkpoint.read.choosing import Inspector, choose

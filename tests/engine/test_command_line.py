@@ -10,9 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from checkpoint_toys import GONE, commit, flip, names_in, rewrite, saving
-from engine_toys import bert, points, same_weights, sentences, trainer, weights
 
+from support.checkpoints import GONE, commit, flip, names_in, rewrite, saving
+from support.data import points, sentences
+from support.models import bert
+from support.outcomes import same_weights, weights
+from support.trainers import regression_trainer
 from trainbus import KeepBest
 from trainbus.engine.checkpoint.format.files import Hidden
 from trainbus.engine.checkpoint.format.hashing import digest_of
@@ -49,7 +52,7 @@ def row(lines: list[str], step: int) -> list[str]:
 
 def test_lists_what_each_is(tmp_path, said):
     losses = [2.0, 1.0, 3.0]
-    run = trainer(
+    run = regression_trainer(
         *(tmp_path,),
         args={"max_steps": 3, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1},
         callbacks=[KeepBest("loss")],
@@ -196,7 +199,7 @@ def test_where_no_good_one_says_whose_it_is_nothing_is_deleted(tmp_path, said):
 
 def test_exports_a_model_that_others_load(tmp_path, said):
     transformers = pytest.importorskip("transformers")
-    run = trainer(
+    run = regression_trainer(
         *(tmp_path / "run", bert()),
         train_dataset=sentences(8),
         args={"max_steps": 1, "save_strategy": "steps", "save_steps": 1},

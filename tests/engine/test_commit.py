@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_toys import GONE, commit, names_in, saving, stage
 from kill_program import forked
 from safetensors.torch import load_file
 
+from support.checkpoints import GONE, commit, names_in, saving, stage
 from trainbus.engine.checkpoint.format.files import VERSION, Checkpoint, Hidden, hidden_name, parse_hidden, this_host
 from trainbus.engine.checkpoint.format.tensor_file import write_tensors
 from trainbus.engine.checkpoint.read.verify import problems

@@ -13,10 +13,13 @@ import pytest
 import torch
 import transformers
 from accelerate.data_loader import BatchSamplerShard, SeedableRandomSampler
-from engine_toys import CountedRows, Regression, points, same_weights, trainer, weights
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, TensorDataset
 from transformers.trainer_pt_utils import nested_concat
 
+from support.data import CountedRows, points
+from support.models import Regression
+from support.outcomes import same_weights, weights
+from support.trainers import regression_trainer
 from trainbus.engine.arguments import TrainingArguments
 from trainbus.engine.data.batches import join, rows_of
 from trainbus.engine.data.build import build_loader, is_iterable, length_of
@@ -294,7 +297,7 @@ def _generate() -> Iterator[dict[str, Any]]:
 
 
 def trained_on(folder: Any, data: Any, **args: Any) -> dict[str, torch.Tensor]:
-    run = trainer(folder, train_dataset=data, args={"max_steps": 8, "dataloader_num_workers": 0, **args})
+    run = regression_trainer(folder, train_dataset=data, args={"max_steps": 8, "dataloader_num_workers": 0, **args})
     run.train()
     assert run.state.global_step == 8
     return weights(run.model)
@@ -311,20 +314,22 @@ def test_every_type_of_stream_trains_the_same_weights(name: str, tmp_path: Any):
 
 
 def test_stream_is_read_from_its_start_in_each_epoch(tmp_path: Any):
-    run = trainer(tmp_path, train_dataset=_Stream(ROWS), args={"max_steps": 8})
+    run = regression_trainer(tmp_path, train_dataset=_Stream(ROWS), args={"max_steps": 8})
     run.train()
     assert run.state.samples_seen == 20 + 12  # five batches of four, and three more of the second time
     assert run.state.epoch == 1 + 3 / 8  # an epoch of a stream is as long as the run, until it turns out shorter
 
 
 def test_stream_that_ends_inside_a_step_completes_the_step(tmp_path: Any):
-    run = trainer(tmp_path, train_dataset=_Stream(ROWS), args={"max_steps": 4, "gradient_accumulation_steps": 3})
+    run = regression_trainer(
+        tmp_path, train_dataset=_Stream(ROWS), args={"max_steps": 4, "gradient_accumulation_steps": 3}
+    )
     run.train()
     assert run.state.samples_seen == 12 + 8 + 12 + 8
 
 
 def test_predictions_have_the_order_of_the_stream(tmp_path: Any):
-    run = trainer(tmp_path, args={"per_device_eval_batch_size": 3})
+    run = regression_trainer(tmp_path, args={"per_device_eval_batch_size": 3})
     predicted = run.predict(_Stream(ROWS))
     np.testing.assert_array_equal(predicted.label_ids, [row["labels"] for row in ROWS])
     np.testing.assert_array_equal(predicted.predictions, run.predict(ROWS).predictions)
@@ -476,7 +481,7 @@ def test_values_that_cannot_be_stacked_raise_with_the_column():
 
 
 def test_dataset_without_an_accepted_column_raises(tmp_path: Any):
-    run = trainer(tmp_path, Regression(), train_dataset=datasets.Dataset.from_dict(TEXT))
+    run = regression_trainer(tmp_path, Regression(), train_dataset=datasets.Dataset.from_dict(TEXT))
     with pytest.raises(DataError, match=r"none of the dataset's columns \(text, id\): its forward takes x, labels"):
         run.train()
 

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_toys import chosen, names_in, saving
-from engine_toys import Regression, points, same_weights, trainer, weights
 from safetensors import SafetensorError
 from torch import nn
 
+from support.checkpoints import chosen, names_in, saving
+from support.data import points
+from support.models import Regression
+from support.outcomes import same_weights, weights
+from support.trainers import regression_trainer
 from trainbus import Checkpoint, KeepBest, Trainer, TrainingArguments
 from trainbus.engine.checkpoint.read.listing import list_checkpoints
 from trainbus.engine.checkpoint.read.verify import problems
@@ -158,7 +161,7 @@ def test_what_a_checkpoint_needs_is_about_what_it_takes(tmp_path: Path):
             return {"loss": (self.body(x).squeeze(-1) - labels).square().mean()}
 
     needed: list[int] = []
-    run = trainer(tmp_path, Wide(), args={"max_steps": 1, "save_strategy": "steps", "save_steps": 1})
+    run = regression_trainer(tmp_path, Wide(), args={"max_steps": 1, "save_strategy": "steps", "save_steps": 1})
     run.on("on_save", lambda run: needed.append(space.bytes_needed(run)))
     run.train()
     taken = sum(path.stat().st_size for path in (tmp_path / "checkpoint-1").iterdir())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from engine_toys import CountedRows, points
 from resume_points import COLLATORS, DATA, Stateful, mismatches, run_of
 
+from support.data import CountedRows, points
 from trainbus import default_data_collator
 from trainbus.engine.data.batches import as_plain, is_storable
 

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_toys import names_in
-from engine_toys import Regression, points, same_weights, trainer, weights
 from safetensors.torch import load_file
 
+from support.checkpoints import names_in
+from support.data import points
+from support.models import Regression
+from support.outcomes import same_weights, weights
+from support.trainers import regression_trainer
 from trainbus.engine.checkpoint.read.listing import survey
 from trainbus.engine.checkpoint.read.verify import problems
 
@@ -68,7 +71,7 @@ PLACES = ["forward", "backward", "the optimizer, before it", "the optimizer, hal
 def run_of(folder: Path, seed: int = 0, **args: Any) -> Any:
     every = {"max_steps": 6, "gradient_accumulation_steps": 2, "save_strategy": "steps", "save_steps": 1}
     args = {"logging_strategy": "steps", "logging_steps": 1, "lr_scheduler_type": "constant", **every, **args}
-    return trainer(folder, Regression(dropout=0.3, seed=seed), args=args, train_dataset=points(60))
+    return regression_trainer(folder, Regression(dropout=0.3, seed=seed), args=args, train_dataset=points(60))
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,11 @@ import time
 
 import pytest
 import torch
-from engine_toys import Regression, points, trainer
 from torch.optim.lr_scheduler import LambdaLR
 
+from support.data import points
+from support.models import Regression
+from support.trainers import regression_trainer
 from trainbus import StopAtTime, Trainer, TrainingArguments
 from trainbus.engine.distributed.consensus import Consensus, agree_single_process, agreement
 from trainbus.engine.distributed.consistency import first_handler_difference, format_ranks
@@ -114,7 +116,7 @@ def test_error_line_shortens_the_traceback_of_a_worker():
 
 
 def test_single_process_has_no_monitor_and_no_agreement(tmp_path, monkeypatch):
-    run = trainer(tmp_path, args={"debug": "rank_divergence"}).run
+    run = regression_trainer(tmp_path, args={"debug": "rank_divergence"}).run
     monkeypatch.setattr(type(run.ranks), "gather_objects", lambda *_: pytest.fail("there is no other rank"))
     monitor, error = failure_monitor(run), RuntimeError("gloo/transport: Connection closed by peer")
     assert type(monitor) is FailureMonitor
@@ -179,13 +181,13 @@ def location(run, act):
 )
 def test_error_of_a_handler_is_located_at_the_handler(tmp_path, event, text):
     args = {"max_steps": 3, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
-    run = trainer(tmp_path, args=args, eval_dataset=points(8))
+    run = regression_trainer(tmp_path, args=args, eval_dataset=points(8))
     run.on(event, boom, id="Boom")
     assert location(run, run.train) == text
 
 
 def test_error_of_a_handler_that_no_exception_class_catches_is_located_too(tmp_path):
-    run = trainer(tmp_path)
+    run = regression_trainer(tmp_path)
 
     def leave():
         raise SystemExit(3)
@@ -215,7 +217,7 @@ FAILURES = {
 @pytest.mark.parametrize("text", FAILURES)
 def test_error_is_located_at_the_activity(tmp_path, monkeypatch, text):
     args = {"max_steps": 3, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
-    run = trainer(tmp_path, args=args, eval_dataset=points(8))
+    run = regression_trainer(tmp_path, args=args, eval_dataset=points(8))
     if text.startswith("comparing"):
         monkeypatch.setattr(type(run.run.ranks), "single_process", False)
         monkeypatch.setattr(type(run.run.ranks), "gather_objects", lambda self, value: [value])
@@ -225,14 +227,14 @@ def test_error_is_located_at_the_activity(tmp_path, monkeypatch, text):
 
 
 def test_error_of_the_agreement_is_located_there(tmp_path, monkeypatch):
-    run = trainer(tmp_path, callbacks=[StopAtTime(3600)])
+    run = regression_trainer(tmp_path, callbacks=[StopAtTime(3600)])
     monkeypatch.setattr("trainbus.engine.api.training.agreement", lambda run: Consensus(run))
     monkeypatch.setattr(type(run.run.ranks), "sum_numbers", boom)
     assert location(run, run.train) == "agreeing on requests after step 0"
 
 
 def test_errors_of_evaluate_and_predict_are_located_outside_of_training(tmp_path):
-    run = trainer(tmp_path, eval_dataset=points(8))
+    run = regression_trainer(tmp_path, eval_dataset=points(8))
     run.model.forward = boom
     assert location(run, run.evaluate) == "an evaluation after step 0"
     assert location(run, lambda: run.predict(points(8))) == "a prediction after step 0"
@@ -250,7 +252,7 @@ def test_activity_of_an_evaluation_that_a_subclass_overrides(tmp_path):
 
 
 def test_activity_is_restored_after_an_error_that_is_caught(tmp_path):
-    run = trainer(tmp_path, eval_dataset=points(8))
+    run = regression_trainer(tmp_path, eval_dataset=points(8))
     seen = []
 
     def evaluates():
@@ -268,7 +270,7 @@ def test_activity_is_restored_after_an_error_that_is_caught(tmp_path):
 
 
 def test_location_of_an_error_that_explains_another_is_that_of_the_cause(tmp_path):
-    run = trainer(tmp_path)
+    run = regression_trainer(tmp_path)
     run.model.forward = boom
     with pytest.raises(ZeroDivisionError) as raised:
         run.train()

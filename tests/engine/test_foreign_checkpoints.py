@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from engine_toys import bert, hushed, same_weights, sentences, weights
-from launching import run_on_two
 from safetensors.torch import load_file
 
 import trainbus
+from support.data import sentences
+from support.models import bert
+from support.outcomes import same_weights, weights
+from support.processes import run_on_two
+from support.trainers import hushed
 from trainbus.engine.checkpoint.read.hf_checkpoint import is_hf_checkpoint
 from trainbus.engine.checkpoint.read.optimizer_state import restore_optimizer
 from trainbus.engine.checkpoint.read.saved import SavedCheckpoint

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_toys import points, trainer
 
+from support.data import points
+from support.trainers import regression_trainer
 from trainbus import Checkpoint, EarlyStopping, Evaluate, Keep, KeepBest, Log, at_end, every
 from trainbus.events import Callback, Trace, record
 
@@ -28,7 +29,7 @@ def traced(run: Any, do: Callable[[Any], Any]) -> Trace:
 def a_plain_run(folder: Path) -> Trace:
     """Two epochs of five batches, in windows of two; logged every second step, and at the end."""
     args = {"gradient_accumulation_steps": 2, "logging_strategy": "steps", "logging_steps": 4}
-    return traced(trainer(folder, args=args), lambda run: run.train())
+    return traced(regression_trainer(folder, args=args), lambda run: run.train())
 
 
 class StopAtFour(Callback):
@@ -52,7 +53,7 @@ class StopAtFour(Callback):
 def a_run_that_is_steered(folder: Path) -> Trace:
     """What requests and vetoes do, and an evaluation and a prediction after it, by themselves."""
     args = {"logging_strategy": "steps", "logging_steps": 2, "save_strategy": "steps", "save_steps": 2}
-    run = trainer(folder, args=args, eval_dataset=points(5, 1), callbacks=[StopAtFour()])
+    run = regression_trainer(folder, args=args, eval_dataset=points(5, 1), callbacks=[StopAtFour()])
     return traced(run, lambda run: (run.train(), run.evaluate(), run.predict(points(5, 2))))
 
 
@@ -61,7 +62,7 @@ def a_composed_run_resumed(folder: Path) -> Trace:
     args = {"logging_strategy": "steps", "logging_steps": 500, "save_steps": 500, "save_strategy": "steps"}
 
     def make() -> Any:
-        return trainer(
+        return regression_trainer(
             folder,
             args={**args, "num_train_epochs": 4, "learning_rate": 1e-9, "optim": "sgd"},
             eval_dataset={"easy": points(3, 1), "hard": points(6, 2)},

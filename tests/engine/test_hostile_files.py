@@ -23,8 +23,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from engine_toys import Regression, hushed, points, trainer
 
+from support.data import points
+from support.models import Regression
+from support.trainers import hushed, regression_trainer
 from trainbus.engine.checkpoint.read.pickled import load_pickled_weights, load_plain
 from trainbus.engine.checkpoint.read.saved import SavedCheckpoint
 from trainbus.engine.checkpoint.read.verify import problems
@@ -129,7 +131,7 @@ def checkpoint(theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def resume(checkpoint: Path) -> Any:
-    run = trainer(checkpoint.parent / "ours", args={"max_steps": 3})
+    run = regression_trainer(checkpoint.parent / "ours", args={"max_steps": 3})
     run.train(resume_from_checkpoint=str(checkpoint))
     return run
 
@@ -253,7 +255,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkpoint of ours."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    trainer(tmp_path, args={"max_steps": 2, "save_strategy": "steps", "save_steps": 2}).train()
+    regression_trainer(tmp_path, args={"max_steps": 2, "save_strategy": "steps", "save_steps": 2}).train()
     return tmp_path / "checkpoint-2"
 
 

@@ -7,12 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.processes import environment
+
 PROGRAM = Path(__file__).with_name("kill_program.py")
 
 
 def killed(*words: object) -> str:
     """Run the program that kills, and return the last line it prints."""
-    done = subprocess.run([sys.executable, str(PROGRAM), *map(str, words)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), *map(str, words)], env=environment(), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()[-1]
 

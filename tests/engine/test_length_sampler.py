@@ -13,12 +13,15 @@ import pytest
 import torch
 import transformers
 from accelerate.data_loader import BatchSamplerShard
-from engine_toys import CountedRows, bert, both, history, same_weights, timeless, trainer, weights
-from launching import run_on_two
-from length_toys import GROUPED, collate, sizes, texts
+from length_data import GROUPED, collate, sizes, texts
 from torch import nn
 from torch.utils.data import BatchSampler, IterableDataset
 
+from support.data import CountedRows
+from support.models import bert
+from support.outcomes import history, same_weights, timeless, weights
+from support.processes import run_on_two
+from support.trainers import both, regression_trainer
 from trainbus import Checkpoint, every
 from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.engine.data.length_sampler import LengthGroupedSampler, grouped_by_length, lengths_of
@@ -203,7 +206,7 @@ def test_run_matches_transformers(tmp_path: Path, args: dict[str, Any]):
 
 def test_length_column_is_read_before_unused_columns_are_removed(tmp_path: Path):
     rows = [{**row, "size": 20 - len(row["input_ids"])} for row in texts(24)]
-    run = trainer(
+    run = regression_trainer(
         tmp_path,
         bert(),
         args={**GROUPED, "length_column_name": "size"},
@@ -223,7 +226,9 @@ def test_predictions_losses_and_inputs_have_dataset_order(tmp_path: Path):
 
     rows = texts(21)
     args = {**GROUPED, "per_device_eval_batch_size": 1, "include_for_metrics": ["inputs", "loss"]}
-    run = trainer(tmp_path, bert(), args=args, data_collator=collate, compute_metrics=note, eval_dataset=rows)
+    run = regression_trainer(
+        tmp_path, bert(), args=args, data_collator=collate, compute_metrics=note, eval_dataset=rows
+    )
     run.evaluate()
     grouped = dict(seen)
     assert run.run.eval_dataloader.grouping.order != list(range(21))
@@ -245,7 +250,7 @@ def test_stopped_run_resumes_within_its_epoch(tmp_path: Path):
             "logging_steps": 1,
             "save_strategy": "steps",
         }
-        return trainer(
+        return regression_trainer(
             *(tmp_path / folder, bert()),
             args=args,
             train_dataset=rows,
@@ -285,7 +290,9 @@ class Stream(IterableDataset):
 
 
 def test_stream_keeps_its_order_and_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    run = trainer(tmp_path, bert(), args={**GROUPED, "max_steps": 2}, train_dataset=Stream(), data_collator=collate)
+    run = regression_trainer(
+        tmp_path, bert(), args={**GROUPED, "max_steps": 2}, train_dataset=Stream(), data_collator=collate
+    )
     with caplog.at_level(logging.WARNING):
         batch = next(iter(run.get_train_dataloader()))
     assert "cannot order the samples of a stream" in caplog.text
@@ -294,7 +301,7 @@ def test_stream_keeps_its_order_and_warns(tmp_path: Path, caplog: pytest.LogCapt
 
 def test_unknown_sampling_strategy_raises(tmp_path: Path):
     with pytest.raises(ArgumentError, match=r"did you mean 'group_by_length'.*'random', 'sequential'"):
-        trainer(tmp_path, nn.Linear(1, 1), args={"train_sampling_strategy": "group_by_lengths"})
+        regression_trainer(tmp_path, nn.Linear(1, 1), args={"train_sampling_strategy": "group_by_lengths"})
 
 
 @pytest.mark.world_size(2)

@@ -6,8 +6,12 @@ import time
 
 import pytest
 import torch
-from engine_toys import Regression, both, points, same_weights, trainer, weights
 from torch.utils.data import Dataset
+
+from support.data import points
+from support.models import Regression
+from support.outcomes import same_weights, weights
+from support.trainers import both, regression_trainer
 
 
 class SlowFirst(Dataset):
@@ -26,7 +30,7 @@ class SlowFirst(Dataset):
 
 
 def rows_in_order(tmp_path, in_order):
-    built = trainer(
+    built = regression_trainer(
         tmp_path,
         train_dataset=SlowFirst(12),
         args={
@@ -47,7 +51,7 @@ def test_batches_come_in_order_or_as_they_are_ready(tmp_path):
 @pytest.mark.parametrize("context", [None, "fork", "forkserver"])
 def test_workers_use_the_multiprocessing_context(tmp_path, context):
     args = {"dataloader_multiprocessing_context": context, "dataloader_num_workers": 1}
-    loader = trainer(tmp_path, args=args).get_train_dataloader()
+    loader = regression_trainer(tmp_path, args=args).get_train_dataloader()
     method = None if loader.multiprocessing_context is None else loader.multiprocessing_context.get_start_method()
     assert method == context
 
@@ -55,7 +59,7 @@ def test_workers_use_the_multiprocessing_context(tmp_path, context):
 def test_spawned_workers_load_the_same_samples(tmp_path):
     def train(folder, **args):
         args = {"max_steps": 3, "save_strategy": "no", **args}
-        built = trainer(tmp_path / folder, train_dataset=points(20), args=args)
+        built = regression_trainer(tmp_path / folder, train_dataset=points(20), args=args)
         built.train()
         return weights(built.model)
 
@@ -64,7 +68,7 @@ def test_spawned_workers_load_the_same_samples(tmp_path):
 
 
 def test_multiprocessing_context_is_ignored_without_workers(tmp_path):
-    built = trainer(tmp_path, args={"dataloader_multiprocessing_context": "spawn"})
+    built = regression_trainer(tmp_path, args={"dataloader_multiprocessing_context": "spawn"})
     assert built.get_train_dataloader().multiprocessing_context is None
 
 

@@ -9,13 +9,16 @@ import types
 
 import pytest
 import torch
-from engine_toys import bert, both, history, hushed, same_weights, sentences, weights
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from transformers.trainer_utils import check_target_module_exists
 
 import trainbus
+from support.data import sentences
+from support.models import bert
+from support.outcomes import history, same_weights, weights
+from support.trainers import both, hushed
 from trainbus.engine.optim.build import build_optimizer, parameter_groups
 from trainbus.engine.optim.galore_apollo import is_target, projected_groups
 from trainbus.events import ArgumentError

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 import pytest
-from engine_toys import trainer
+
+from support.trainers import regression_trainer
 
 LIBRARY = logging.getLogger("trainbus")
 
@@ -26,7 +27,7 @@ def untouched():
 
 def test_a_level_is_set_and_messages_reach_the_terminal(tmp_path, capsys, untouched):
     untouched()
-    trainer(tmp_path, args={"log_level": "info"})
+    regression_trainer(tmp_path, args={"log_level": "info"})
     assert LIBRARY.level == logging.INFO
     logging.getLogger("trainbus.engine.anything").info("a word on the way")
     logging.getLogger("trainbus.engine.anything").debug("a whisper")
@@ -36,7 +37,7 @@ def test_a_level_is_set_and_messages_reach_the_terminal(tmp_path, capsys, untouc
 def test_a_second_trainer_adds_no_second_voice(tmp_path, capsys, untouched):
     untouched()
     for level in ("info", "error"):
-        trainer(tmp_path, args={"log_level": level})
+        regression_trainer(tmp_path, args={"log_level": level})
     assert LIBRARY.level == logging.ERROR
     assert len(LIBRARY.handlers) == 1
 
@@ -45,19 +46,19 @@ def test_a_program_that_logs_keeps_its_handlers(tmp_path, untouched):
     untouched()
     own = logging.NullHandler()
     LIBRARY.addHandler(own)
-    trainer(tmp_path, args={"log_level": "info"})
+    regression_trainer(tmp_path, args={"log_level": "info"})
     assert LIBRARY.handlers == [own]
 
 
 def test_passive_touches_nothing(tmp_path, untouched):
     untouched()
     LIBRARY.setLevel(logging.CRITICAL)
-    trainer(tmp_path)
+    regression_trainer(tmp_path)
     assert (LIBRARY.level, LIBRARY.handlers) == (logging.CRITICAL, [])
 
 
 def test_other_processes_have_a_level_of_their_own(tmp_path, monkeypatch, untouched):
     untouched()
     monkeypatch.setenv("LOCAL_RANK", "1")  # as if a launcher had started it, of which there is but one
-    trainer(tmp_path, args={"log_level": "debug", "log_level_replica": "error"})
+    regression_trainer(tmp_path, args={"log_level": "debug", "log_level_replica": "error"})
     assert LIBRARY.level == logging.ERROR

@@ -3,9 +3,10 @@
 import re
 
 import pytest
-from engine_toys import both, sentences
 from torch import nn
 
+from support.data import sentences
+from support.trainers import both
 from trainbus import TrainerState, TrainingArguments
 from trainbus.engine.api.model_card import (
     Facts,

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from engine_toys import both, history, last_window, points, same_weights, sentences, timeless, trainer, weights
 from torch import nn
 
+from support.data import points, sentences
+from support.outcomes import history, last_window, same_weights, timeless, weights
+from support.trainers import both, regression_trainer
 from trainbus.events.catalog import CATALOG
 
 SIXTEEN = (
@@ -179,7 +181,7 @@ def test_a_callback_of_theirs_sees_the_same_run_in_both_trainers(
 def record_ours(folder: Path, do: Callable[[Any], Any] = lambda run: run.train(), **args: Any) -> list[dict[str, Any]]:
     """Return what a recorder saw in our trainer, with a model that is quick."""
     recorder = Recorder()
-    do(trainer(folder, args=args, callbacks=[recorder], eval_dataset=points(5, 1)))
+    do(regression_trainer(folder, args=args, callbacks=[recorder], eval_dataset=points(5, 1)))
     return recorder.seen
 
 
@@ -199,7 +201,7 @@ def test_the_catalogue_has_their_sixteen_and_marks_them():
 
 def test_an_event_that_the_engine_never_announces_reaches_their_callbacks_too(tmp_path: Path):
     recorder = Recorder()
-    run = trainer(tmp_path, callbacks=[recorder])
+    run = regression_trainer(tmp_path, callbacks=[recorder])
     run.bus.announce("on_push_begin")
     assert [entry["event"] for entry in recorder.seen] == ["on_init_end", "on_push_begin"]
     assert recorder.seen[-1]["absent"] == []
@@ -280,7 +282,7 @@ ANSWERS: dict[str, Callable[[Any], Any]] = {
 def test_what_a_handler_returns_changes_nothing(answer: Callable[[Any], Any], tmp_path: Path):
     def train(name: str, **options: Any) -> Any:
         args = {"logging_strategy": "steps", "logging_steps": 2, "eval_strategy": "epoch", "save_strategy": "epoch"}
-        run = trainer(tmp_path / name, args=args, eval_dataset=points(5, 1), **options)
+        run = regression_trainer(tmp_path / name, args=args, eval_dataset=points(5, 1), **options)
         run.train()
         return run
 
@@ -296,7 +298,7 @@ def test_a_control_of_theirs_that_is_returned_is_a_request(tmp_path: Path):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
             return transformers.TrainerControl(should_training_stop=state.global_step == 3)
 
-    run = trainer(tmp_path, callbacks=[NewControl()])
+    run = regression_trainer(tmp_path, callbacks=[NewControl()])
     run.train()
     assert run.state.global_step == 3
     assert run.control.why("training_stop") == "stopped at step 3 by NewControl: returned by the handler"
@@ -307,7 +309,7 @@ def test_a_callback_of_theirs_may_replace_gradients_before_the_update(tmp_path: 
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
             torch._foreach_zero_([weight.grad for weight in model.parameters() if weight.grad is not None])
 
-    run = trainer(tmp_path, callbacks=[NoGradient()])
+    run = regression_trainer(tmp_path, callbacks=[NoGradient()])
     before = weights(run.model)
     run.train()
     assert run.state.global_step == 10

@@ -10,17 +10,20 @@ from typing import Any
 
 import pytest
 
+from support.processes import environment
 from trainbus.engine.arguments import OptimizerNames
 from trainbus.engine.optim.registry import OPTIMIZERS, has_train_eval_modes, is_shape_dependent, name_of
 
 PROGRAM = Path(__file__).parent / "one_row_program.py"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
 def one_row(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("rows")
     pytest.importorskip("transformers")  # the compatibility page measures against it
-    done = subprocess.run([sys.executable, str(PROGRAM), str(folder)], capture_output=True, text=True, timeout=300)
+    words = [sys.executable, str(PROGRAM), str(folder)]
+    done = subprocess.run(words, env=environment(PYTHONPATH=str(DOCS)), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from engine_toys import CountedRows, Regression, points, trainer
 from torch.utils.data import Sampler
+
+from support.data import CountedRows, points
+from support.models import Regression
+from support.trainers import regression_trainer
 
 ROWS = 22
 
@@ -25,7 +28,7 @@ def run(folder: Path, size: int, accumulate: int = 1, **args: Any) -> tuple[Any,
         "save_steps": 1,
         **args,
     }
-    return trainer(folder, Regression(), args=args, train_dataset=rows), rows
+    return regression_trainer(folder, Regression(), args=args, train_dataset=rows), rows
 
 
 def trained_on(trained: Any) -> list[int]:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from engine_toys import Regression, points, trainer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from position_worlds import MAX_STEPS, Session, run_of, wrong
-from resume_points import SizedStream, Stream
 
+from support.data import SizedStream, Stream, points
+from support.models import Regression
+from support.trainers import regression_trainer
 from trainbus import default_data_collator
 from trainbus.engine.data.plan import plan_run
 from trainbus.engine.data.position import Position, Sizes, restore_position, save_position
@@ -180,7 +181,7 @@ def trained(folder: Path, kind: str, chosen: Session, stop: int | None, go_on: b
     """Train, until a step or the end, and save there; return the trainer and the rows of each epoch."""
     rows = [{**row, "row": number} for number, row in enumerate(points(ROWS))]
     lengths = {"train_sampling_strategy": "group_by_length", "length_column_name": "row"} if kind == "grouped" else {}
-    run = trainer(
+    run = regression_trainer(
         *(folder, Numbered()),
         args={
             "per_device_train_batch_size": chosen.size,

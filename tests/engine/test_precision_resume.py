@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from engine_toys import Regression, history, same_weights, trainer, weights
-from resume_points import equal
 
+from support.models import Regression
+from support.outcomes import equal, history, same_weights, weights
+from support.trainers import regression_trainer
 from trainbus import Callback
 from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.events import CheckpointError
@@ -54,7 +55,7 @@ def run_of(folder: Path, way: str, seed: int = 0, **changes: Any) -> Any:
     callbacks = [] if overflows is None else [Scaling(*overflows)]
     every = {"max_steps": STEPS, "save_strategy": "no", "logging_strategy": "steps", "logging_steps": 2}
     args = {"use_cpu": True, **every, **args, **changes}
-    return trainer(folder, Regression(dropout=0.3, seed=seed), args=args, callbacks=callbacks)
+    return regression_trainer(folder, Regression(dropout=0.3, seed=seed), args=args, callbacks=callbacks)
 
 
 def as_text(values: Any) -> str:
@@ -106,8 +107,8 @@ def test_a_step_that_overflowed_counts_and_moves_neither_weights_nor_schedule(tm
 
 
 def test_a_checkpoint_without_the_state_of_the_scaler_is_refused(tmp_path: Path):
-    plain = trainer(tmp_path, args={"max_steps": 2, "save_strategy": "steps", "save_steps": 1})
+    plain = regression_trainer(tmp_path, args={"max_steps": 2, "save_strategy": "steps", "save_steps": 1})
     plain.train()
-    scaled = trainer(tmp_path, args={"max_steps": 4}, callbacks=[Scaling()])
+    scaled = regression_trainer(tmp_path, args={"max_steps": 4}, callbacks=[Scaling()])
     with pytest.raises(CheckpointError, match=r"has no scaler\.safetensors, so the run cannot resume exactly"):
         scaled.train(resume_from_checkpoint=True)

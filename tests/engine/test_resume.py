@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from engine_toys import CountedRows, Regression, bert, history, points, same_weights, sentences, trainer, weights
 from safetensors import safe_open
 
+from support.data import CountedRows, points, sentences
+from support.models import Regression, bert
+from support.outcomes import history, same_weights, weights
+from support.trainers import regression_trainer
 from trainbus import EMA, Checkpoint, EarlyStopping, at, at_end, every
 from trainbus.engine.checkpoint.format import files
 from trainbus.engine.checkpoint.format.codec import load_values
@@ -27,7 +30,7 @@ EVERY_STEP = {"save_strategy": "steps", "save_steps": 1, "logging_strategy": "st
 def make(folder: Path, *, seed: int = 0, **options: Any) -> Any:
     """A trainer of a model with dropout, which logs and saves every step."""
     args = {**EVERY_STEP, "num_train_epochs": 3, "learning_rate": 0.02, **options.pop("args", {})}
-    return trainer(folder, Regression(dropout=0.3, seed=seed), args=args, **options)
+    return regression_trainer(folder, Regression(dropout=0.3, seed=seed), args=args, **options)
 
 
 def resumed(folder: Path, checkpoint: Path, **options: Any) -> Any:
@@ -226,14 +229,14 @@ def test_weights_of_another_model_are_refused_with_their_names(tmp_path: Path):
 
     make(tmp_path, args={"max_steps": 1}).train()
     with pytest.raises(CheckpointError, match=r"do not fit Wider: the checkpoint lacks extra\.bias, extra\.weight"):
-        trainer(tmp_path, Wider()).train(resume_from_checkpoint=True)
+        regression_trainer(tmp_path, Wider()).train(resume_from_checkpoint=True)
 
 
 # What is in a checkpoint.
 
 
 def test_every_file_of_a_checkpoint_is_safetensors_or_json(tmp_path: Path):
-    run = trainer(
+    run = regression_trainer(
         *(tmp_path, bert()),
         train_dataset=sentences(8),
         args={"max_steps": 2, "save_strategy": "steps", "save_steps": 2},

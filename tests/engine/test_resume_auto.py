@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from checkpoint_toys import GONE, chosen, commit, flip, names_in, saving, stage
-from engine_toys import same_weights, weights
 
+from support.checkpoints import GONE, chosen, commit, flip, names_in, saving, stage
+from support.outcomes import same_weights, weights
 from trainbus.events.errors import CheckpointError
 
 

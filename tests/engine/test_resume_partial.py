@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_toys import flip, rewrite, saving
-from engine_toys import same_weights, weights
 from safetensors.torch import load_file
 
+from support.checkpoints import flip, rewrite, saving
+from support.outcomes import same_weights, weights
 from trainbus import Callback
 from trainbus.engine.api import training as training_module
 from trainbus.engine.checkpoint.format.files import CALLBACKS, OPTIMIZER, SCALER, SCHEDULER

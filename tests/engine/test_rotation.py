@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_toys import chosen, commit, names_in, rewrite, saving
-from engine_toys import points, same_weights, trainer, weights
 from kill_program import forked
 from safetensors.torch import load_file
 
+from support.checkpoints import chosen, commit, names_in, rewrite, saving
+from support.data import points
+from support.outcomes import same_weights, weights
+from support.trainers import regression_trainer
 from trainbus import Checkpoint, Keep, KeepBest, never
 from trainbus.engine.checkpoint.format.manifest import read_manifest
 from trainbus.engine.checkpoint.read.listing import list_checkpoints, survey
@@ -31,7 +33,7 @@ def measured(folder: Path, losses: list[float], **args: Any) -> Any:
     every_step = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
     best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "save_total_limit": 1}
     args = {"max_steps": len(losses), **every_step, **best, **args}
-    run, left = trainer(folder, args=args, eval_dataset=points(4)), [*losses]
+    run, left = regression_trainer(folder, args=args, eval_dataset=points(4)), [*losses]
     run.on("on_evaluate_dataset", lambda metrics: metrics.update(eval_loss=left.pop(0)), id="measured")
     return run
 
@@ -71,7 +73,7 @@ def test_two_runs_at_once_in_one_folder_leave_each_other_alone(tmp_path: Path):
 
     def run(first: int) -> None:
         args = {"max_steps": 16, "disable_tqdm": True, "save_strategy": "steps"}
-        built = trainer(tmp_path, args=args, callbacks=[Checkpoint(never(), Keep(total=2))])
+        built = regression_trainer(tmp_path, args=args, callbacks=[Checkpoint(never(), Keep(total=2))])
 
         def ask(state: Any, control: Any) -> None:
             if state.global_step % 2 == first:  # so that the steps of the two come in between each other

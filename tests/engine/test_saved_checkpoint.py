@@ -15,9 +15,12 @@ import pytest
 import safetensors
 import torch
 import transformers
-from checkpoint_toys import commit, flip, saving
-from engine_toys import Regression, hushed, points, same_weights, weights
 
+from support.checkpoints import commit, flip, saving
+from support.data import points
+from support.models import Regression
+from support.outcomes import same_weights, weights
+from support.trainers import hushed
 from trainbus.engine.checkpoint.format.files import CALLBACKS, OPTIMIZER, SCHEDULER
 from trainbus.engine.checkpoint.format.sharded import as_tensor
 from trainbus.engine.checkpoint.read.choosing import choose

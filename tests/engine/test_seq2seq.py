@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from engine_toys import Fresh, Regression, hushed, points, same_weights, timeless, weights
 
 import trainbus
+from support.data import points
+from support.models import Regression
+from support.outcomes import same_weights, timeless, weights
+from support.trainers import Fresh, hushed
 from trainbus import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainingArguments
 from trainbus.events.errors import ArgumentError, ModelError
 

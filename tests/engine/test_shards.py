@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_toys import chosen, flip, names_in
-from engine_toys import bert, hushed, points, same_weights, sentences, trainer, weights
 from safetensors.torch import load_file
 from torch import nn
 
+from support.checkpoints import chosen, flip, names_in
+from support.data import points, sentences
+from support.models import bert
+from support.outcomes import same_weights, weights
+from support.trainers import hushed, regression_trainer
 from trainbus import TrainingArguments
 from trainbus.engine.checkpoint.read.saved import SavedCheckpoint
 from trainbus.engine.checkpoint.read.verify import problems, weight_files
@@ -41,12 +44,12 @@ class Deep(nn.Module):
 
 def plain(folder: Path, seed: int = 0, **args: Any) -> Any:
     args = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "max_shard_size": "1KB", **args}
-    return trainer(folder, Deep(seed), args=args)
+    return regression_trainer(folder, Deep(seed), args=args)
 
 
 def of_transformers(folder: Path, seed: int = 0, **args: Any) -> Any:
     args = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "max_shard_size": "4KB", **args}
-    return trainer(folder, bert(), args=args, train_dataset=sentences(20))
+    return regression_trainer(folder, bert(), args=args, train_dataset=sentences(20))
 
 
 BOTH = pytest.mark.parametrize("make", [plain, of_transformers], ids=["plain", "of transformers"])
@@ -199,6 +202,8 @@ def test_what_is_no_size_is_refused_before_anything_is_trained(size: Any, tmp_pa
 
 
 def test_one_file_is_written_where_it_is_large_enough(tmp_path: Path):
-    trainer(tmp_path, Deep(), args={"max_steps": 1, "save_strategy": "steps"}, train_dataset=points(4)).train()
+    regression_trainer(
+        tmp_path, Deep(), args={"max_steps": 1, "save_strategy": "steps"}, train_dataset=points(4)
+    ).train()
     assert weight_files(SavedCheckpoint.open(tmp_path / "checkpoint-1")) == ["model.safetensors"]
     assert INDEX not in names_in(tmp_path / "checkpoint-1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launching import run
+from support.processes import run
 
 CEILING = 350
 """Python calls of a step with the default callbacks and torch 2.13. A plain loop makes 327."""

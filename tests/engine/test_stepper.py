@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from engine_toys import Regression, history, points, same_weights, trainer, weights
 from torch import nn
 
+from support.data import points
+from support.models import Regression
+from support.outcomes import history, same_weights, weights
+from support.trainers import regression_trainer
 from trainbus.engine.seams import Seams, clip_gradients
 from trainbus.events import Callback, Stage, SubscriptionError
 from trainbus.events.stages import order
@@ -51,7 +54,7 @@ def sgd(model: nn.Module, rate: float = 0.1) -> tuple[Any, Any]:
 @pytest.mark.parametrize("accumulate", [2, 4, 8])
 def test_accumulated_batches_make_the_step_of_one_large_batch(accumulate: int, tmp_path: Path):
     def train(size: int, batches: int) -> dict[str, torch.Tensor]:
-        run = trainer(
+        run = regression_trainer(
             tmp_path,
             train_dataset=points(16),
             args={
@@ -73,7 +76,7 @@ def test_short_window_is_averaged_over_its_own_batches(tmp_path: Path):
     model = Regression()
     by_hand = Regression()
     data = points(12)
-    run = trainer(
+    run = regression_trainer(
         *(tmp_path, model),
         train_dataset=data,
         args={
@@ -117,7 +120,7 @@ def test_handlers_may_replace_the_batch_and_the_loss(tmp_path: Path):
     for also in ([], [Each("on_loss", doubled)]):
         model = Regression()
         nn.init.zeros_(model.linear.bias)
-        run = trainer(
+        run = regression_trainer(
             *(tmp_path, model),
             args={"max_steps": 1, "logging_strategy": "steps", "logging_steps": 1},
             callbacks=[Each("on_batch", zeros), *also],
@@ -149,7 +152,7 @@ def test_skipped_update_leaves_weights_optimizer_and_schedule_unchanged(event: s
         seen.append((weights(run.model), run.optimizer.param_groups[0]["lr"], int(steps)))
 
     heard: list[int] = []
-    run = trainer(
+    run = regression_trainer(
         tmp_path,
         args={"max_steps": 4},
         callbacks=[
@@ -172,7 +175,7 @@ def test_skipped_update_leaves_weights_optimizer_and_schedule_unchanged(event: s
 
 def test_the_gradients_of_a_skipped_update_are_dropped(tmp_path: Path):
     alive: list[bool] = []
-    run = trainer(
+    run = regression_trainer(
         tmp_path,
         args={"max_steps": 2},
         callbacks=[
@@ -188,7 +191,7 @@ def test_vetoed_skip_has_no_effect(tmp_path: Path):
     def forbid(run: Any) -> None:
         run.control.veto("skip_update", "no")
 
-    run = trainer(
+    run = regression_trainer(
         *(tmp_path,),
         args={"max_steps": 2},
         callbacks=[Each("on_gradients", skip_in(1)), Each("on_pre_optimizer_step", forbid)],
@@ -198,7 +201,7 @@ def test_vetoed_skip_has_no_effect(tmp_path: Path):
 
 
 def test_a_skip_holds_for_one_step(tmp_path: Path):
-    run = trainer(tmp_path, args={"max_steps": 6}, callbacks=[Each("on_loss", skip_in(2, 3, 5))])
+    run = regression_trainer(tmp_path, args={"max_steps": 6}, callbacks=[Each("on_loss", skip_in(2, 3, 5))])
     run.train()
     assert run.state.steps_skipped == 3
 
@@ -216,7 +219,7 @@ def overflow_in(step: int) -> Callable[[Any], None]:
 
 def test_a_scaler_scales_the_loss_and_unscales_the_gradients(tmp_path: Path):
     def train(**options: Any) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
-        run = trainer(tmp_path, args={"logging_strategy": "steps", "logging_steps": 1}, **options)
+        run = regression_trainer(tmp_path, args={"logging_strategy": "steps", "logging_steps": 1}, **options)
         run.train()
         return weights(run.model), history(run)
 
@@ -225,7 +228,7 @@ def test_a_scaler_scales_the_loss_and_unscales_the_gradients(tmp_path: Path):
     plain, scaling = train(), train(callbacks=[Filling(scaler=scaler)])
     assert same_weights(plain[0], scaling[0])  # a power of two scales without rounding
     assert plain[1] == scaling[1]
-    run = trainer(
+    run = regression_trainer(
         *(tmp_path,),
         args={"max_steps": 1, "gradient_accumulation_steps": 2},
         callbacks=[
@@ -246,7 +249,7 @@ def test_an_overflow_skips_the_update_and_the_schedule_waits(tmp_path: Path):
         seen.append((weights(run.model), run.optimizer.param_groups[0]["lr"], scaler.get_scale()))
 
     heard: list[int] = []
-    run = trainer(
+    run = regression_trainer(
         tmp_path,
         args={"max_steps": 3},
         callbacks=[
@@ -277,7 +280,7 @@ def test_gradients_are_clipped_to_the_norm_and_the_norm_before_is_logged(tmp_pat
         def measure(run: Any) -> None:
             norms.append(nn.utils.get_total_norm([w.grad for w in run.model.parameters()]).item())
 
-        run = trainer(
+        run = regression_trainer(
             tmp_path,
             args={"max_steps": 3, "max_grad_norm": limit, "logging_strategy": "steps", "logging_steps": 1},
             callbacks=[Each("on_gradients", measure), Each("on_pre_optimizer_step", measure)],
@@ -319,7 +322,7 @@ def test_the_clip_seam_replaces_the_clipping(tmp_path: Path):
             parameter.grad = torch.zeros_like(parameter)
         return torch.tensor(7.0)
 
-    run = trainer(
+    run = regression_trainer(
         tmp_path,
         args={"max_steps": 2, "max_grad_norm": 0.5, "logging_strategy": "steps", "logging_steps": 1},
         callbacks=[Filling(clip=clip)],
@@ -366,7 +369,7 @@ def test_other_seams_are_called_at_their_place(tmp_path: Path):
         "zero_grad": named("zero_grad", lambda parameters: [p.grad.zero_() for p in parameters if p.grad is not None]),
         "synchronise": synchronise,
     }
-    run = trainer(
+    run = regression_trainer(
         *(tmp_path,),
         args={"max_steps": 1, "gradient_accumulation_steps": 2},
         callbacks=[Filling(**fillings)],
@@ -383,7 +386,7 @@ def test_other_seams_are_called_at_their_place(tmp_path: Path):
 
 
 def test_seam_filled_twice_raises_with_both_names(tmp_path: Path):
-    run = trainer(tmp_path, callbacks=[Filling("Mine", scaler=None), Filling("Yours", scaler=None)])
+    run = regression_trainer(tmp_path, callbacks=[Filling("Mine", scaler=None), Filling("Yours", scaler=None)])
     with pytest.raises(SubscriptionError, match="Yours and Mine both fill the seam scaler"):
         run.train()
 
@@ -401,7 +404,7 @@ def test_seams_record_who_filled_them():
 
 
 def test_seams_last_for_one_session(tmp_path: Path):
-    run = trainer(tmp_path, args={"max_steps": 1}, callbacks=[Filling(scaler=torch.amp.GradScaler("cpu"))])
+    run = regression_trainer(tmp_path, args={"max_steps": 1}, callbacks=[Filling(scaler=torch.amp.GradScaler("cpu"))])
     run.train()
     run.train()  # the second time they are filled anew, and not refused as filled twice
 
@@ -434,19 +437,19 @@ def test_outputs_are_kept_only_if_a_handler_names_them(tmp_path: Path):
 
     for callback, kept in ((Asking(), True), (NotAsking(), False)):
         seen: list[bool] = []
-        trainer(tmp_path, Large(), args={"max_steps": 2}, callbacks=[callback]).train()
+        regression_trainer(tmp_path, Large(), args={"max_steps": 2}, callbacks=[callback]).train()
         assert seen == [kept, kept]
 
 
 def test_outputs_are_available_in_on_loss(tmp_path: Path):
     seen: list[bool] = []
     looking = Each("on_loss", lambda run: seen.append(run.outputs["logits"].grad_fn is not None))
-    trainer(tmp_path, args={"max_steps": 2}, callbacks=[looking]).train()
+    regression_trainer(tmp_path, args={"max_steps": 2}, callbacks=[looking]).train()
     assert seen == [True, True]
 
 
 def test_step_values_are_released_at_the_end_of_the_run(tmp_path: Path):
-    run = trainer(tmp_path, args={"max_steps": 2}, callbacks=[Each("on_step_end", lambda run: None)])
+    run = regression_trainer(tmp_path, args={"max_steps": 2}, callbacks=[Each("on_step_end", lambda run: None)])
     run.train()
     assert (run.run.batch, run.run.outputs, run.run.mode) == (None, None, "")
 
@@ -466,7 +469,7 @@ def nan_in(*steps: int) -> Callable[[Any], None]:
 def test_non_finite_loss_is_logged_unless_it_is_filtered(tmp_path: Path):
     def train(filtered: bool) -> list[float]:
         args = {"max_steps": 4, "logging_strategy": "steps", "logging_steps": 2, "logging_nan_inf_filter": filtered}
-        run = trainer(tmp_path, args=args, callbacks=[Each("on_batch", nan_in(2))])
+        run = regression_trainer(tmp_path, args=args, callbacks=[Each("on_batch", nan_in(2))])
         run.train()
         return [entry["loss"] for entry in history(run) if "loss" in entry]
 

@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from engine_toys import Regression, bert, history, hushed, points, same_weights, sentences, timeless, trainer, weights
 from torch.utils.data import RandomSampler, SequentialSampler, WeightedRandomSampler
 from transformers.trainer_pt_utils import metrics_format
 
 import trainbus
+from support.data import points, sentences
+from support.models import Regression, bert
+from support.outcomes import history, same_weights, timeless, weights
+from support.trainers import hushed, regression_trainer
 from trainbus.engine.api.removed_names import MISSING, NEVER_CALLED
 from trainbus.events import Callback
 from trainbus.events.errors import ArgumentError
@@ -256,7 +259,7 @@ def test_every_attribute_of_transformers_is_here_or_says_where_to_look(tmp_path)
         theirs = transformers.Trainer(
             Regression(), transformers.TrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
         )
-    ours = trainer(tmp_path)
+    ours = regression_trainer(tmp_path)
     absent = {name for name in vars(theirs) if not hasattr(ours, name)}
     assert absent <= set(MISSING)
     for name in absent:
@@ -350,13 +353,13 @@ def test_autocast_is_the_half_precision_of_the_callback(tmp_path):
 
 
 def test_backward_outside_of_training_says_where_it_belongs(tmp_path):
-    run = trainer(tmp_path)
+    run = regression_trainer(tmp_path)
     with pytest.raises(ArgumentError, match="Override `training_step`"):
         run.accelerator.backward(torch.zeros(1, requires_grad=True))
 
 
 def test_accelerator_prints_and_waits(tmp_path, capsys):
-    run = trainer(tmp_path)
+    run = regression_trainer(tmp_path)
     run.accelerator.wait_for_everyone()
     run.accelerator.print("one", "two")
     assert capsys.readouterr().out == "one two\n"
@@ -364,7 +367,7 @@ def test_accelerator_prints_and_waits(tmp_path, capsys):
 
 
 def test_what_is_set_of_the_objective_outlives_the_model(tmp_path):
-    run = trainer(tmp_path, model_init=Regression)
+    run = regression_trainer(tmp_path, model_init=Regression)
     run.label_names, run.model_accepts_loss_kwargs = ["y"], True
     run.train_dataset = [{"x": row["x"], "labels": row["labels"], "y": row["labels"]} for row in points(8)]
     run._use_model(run.call_model_init())
@@ -379,7 +382,7 @@ def test_callback_handler_is_the_list_of_callbacks_and_announces(tmp_path):
         def on_log(self, logs):
             heard.append(logs)
 
-    run = trainer(tmp_path)
+    run = regression_trainer(tmp_path)
     hearing = Hearing()
     run.callback_handler.add_callback(hearing)
     assert hearing in run.callback_handler.callbacks
@@ -398,8 +401,8 @@ def test_callback_handler_is_the_list_of_callbacks_and_announces(tmp_path):
 def test_unused_columns_are_removed_as_transformers_removes_them(tmp_path):
     datasets = pytest.importorskip("datasets")
     rows = datasets.Dataset.from_dict({"x": [[0.0] * 3] * 2, "labels": [0.0, 1.0], "text": ["a", "b"]})
-    assert trainer(tmp_path)._remove_unused_columns(rows, "training").column_names == ["x", "labels"]
-    kept = trainer(tmp_path, args={"remove_unused_columns": False})._remove_unused_columns(rows)
+    assert regression_trainer(tmp_path)._remove_unused_columns(rows, "training").column_names == ["x", "labels"]
+    kept = regression_trainer(tmp_path, args={"remove_unused_columns": False})._remove_unused_columns(rows)
     assert kept.column_names == ["x", "labels", "text"]
 
 

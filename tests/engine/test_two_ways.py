@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_toys import Regression, history, points, same_weights, weights
 
+from support.data import points
+from support.models import Regression
+from support.outcomes import history, same_weights, weights
 from trainbus import (
     Checkpoint,
     Evaluate,

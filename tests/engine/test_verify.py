@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_toys import GONE, chosen, commit, flip, names_in, rewrite, saving
-from engine_toys import Regression, points, same_weights, weights
 
+from support.checkpoints import GONE, chosen, commit, flip, names_in, rewrite, saving
+from support.data import points
+from support.models import Regression
+from support.outcomes import same_weights, weights
 from trainbus.engine.checkpoint.format.files import VERSION, Hidden
 from trainbus.engine.checkpoint.format.hashing import digest_of
 from trainbus.engine.checkpoint.read.listing import list_checkpoints, survey

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fakes import FakeRun
 
+from support.fakes import FakeRun
 from trainbus.events import EventBus, TrainerControl
 
 

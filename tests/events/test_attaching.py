@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
-from fakes import hearing
 
+from support.fakes import hearing
 from trainbus.events import Callback, Event, Stage, SubscriptionError
 
 

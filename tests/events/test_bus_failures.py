@@ -7,8 +7,8 @@ import sys
 from functools import partial
 
 import pytest
-from fakes import FakeRun, hearing, raising
 
+from support.fakes import FakeRun, hearing, raising
 from trainbus.events import EVENTS, Callback, EventBus, SubscriptionError
 from trainbus.events.catalog import ALL_HANDLERS_RUN, LAST_IN_FIRST_OUT
 

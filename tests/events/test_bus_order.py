@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
@@ -11,8 +10,9 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from fakes import FakeRun, hearing
 
+from support.fakes import FakeRun, hearing
+from support.processes import environment
 from trainbus.events import Callback, Stage, SubscriptionError, order
 
 
@@ -209,7 +209,7 @@ def test_order_is_the_same_under_every_hash_seed():
     printed = [
         subprocess.run(
             [sys.executable, str(PROGRAM)],
-            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            env=environment(PYTHONHASHSEED=str(seed)),
             check=True,
             capture_output=True,
             text=True,

@@ -7,8 +7,8 @@ import weakref
 from functools import partial
 
 import pytest
-from fakes import FakeRun, hearing
 
+from support.fakes import FakeRun, hearing
 from trainbus.events import CATALOG, Callback, Clock, Event, Stage, SubscriptionError
 
 # Who is held.

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import transformers
-from fakes import hearing
 from transformers import IntervalStrategy
 from transformers.trainer_callback import ExportableState
 
+from support.fakes import hearing
 from trainbus.events import COMMON_NAMES, EVENTS, FLAGS, Stage, SubscriptionError
 
 SHARED = [event.name for event in EVENTS if event.origin == "transformers"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 
 import pytest
-from fakes import hearing
 
+from support.fakes import hearing
 from trainbus.events import CATALOG, COMMON_NAMES, EVENTS, Callback, SubscriptionError
 
 POSITIONAL = ("args", "state", "control")

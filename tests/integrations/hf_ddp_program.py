@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 import transformers
 from datasets import Dataset
-from engine_toys import Fresh, bert, history, sentences, timeless, weights
 from parity_models import Normalised, TwoHeaded, llama, plain
 from parity_toys import (
     BatchwiseAccuracy,
@@ -24,6 +23,10 @@ from parity_toys import (
 )
 
 import trainbus
+from support.data import sentences
+from support.models import bert
+from support.outcomes import history, timeless, weights
+from support.trainers import Fresh
 
 TRAIN_ROWS, EVAL_ROWS = 41, 33
 """In batches of 4 on two processes: the last of an epoch is filled up from its beginning."""

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import optuna
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
-
-from engine_toys import Regression, points, trainer
-
+from support.data import points
+from support.models import Regression
+from support.trainers import regression_trainer
 from trainbus import TrainbusError
 
 
@@ -27,7 +26,7 @@ def model_init(trial):
 
 folder = Path(sys.argv[1])
 args = {"eval_strategy": "epoch", "use_cpu": True, "disable_tqdm": True}
-built = trainer(folder / "out", model_init=model_init, eval_dataset=points(8, seed=1), args=args)
+built = regression_trainer(folder / "out", model_init=model_init, eval_dataset=points(8, seed=1), args=args)
 seen = {"begun": [], "ended": []}
 built.on("on_train_begin", lambda args: seen["begun"].append(args.run_name))
 built.on("on_train_end", lambda args: seen["ended"].append(args.run_name))
@@ -39,7 +38,7 @@ best = built.hyperparameter_search(
     pruner=PruneFirst(),
 )
 seen["best"] = best[:3]
-plain = trainer(folder / "out", model_init=Regression, eval_dataset=points(8, seed=1), args=args)
+plain = regression_trainer(folder / "out", model_init=Regression, eval_dataset=points(8, seed=1), args=args)
 try:
     plain.hyperparameter_search(lambda trial: {"learning_rat": 1.0}, n_trials=1, backend="optuna")
 except TrainbusError as error:

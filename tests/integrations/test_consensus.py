@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import run_on_two
+
+from support.processes import run_on_two
 
 PROGRAM = Path(__file__).with_name("consensus_program.py")
 

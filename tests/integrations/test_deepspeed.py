@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from launching import run, run_on_two
 from safetensors.torch import load_file
 
+from support.processes import run, run_on_two
 from trainbus import Trainer, TrainingArguments
 from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.events import ArgumentError, SubscriptionError

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from launching import run_on_two
 from safetensors.torch import load_file
 from sharding_toys import Net, data, farthest, language_model, same
 
+from support.processes import run_on_two
 from trainbus import TrainingArguments
 from trainbus.callbacks.compose import compose
 from trainbus.engine.checkpoint.format.codec import load_values

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from launching import run_on_two
 
+from support.processes import run_on_two
 from trainbus.engine.distributed.ranks import Ranks
 
 PROGRAM = Path(__file__).with_name("gather_program.py")

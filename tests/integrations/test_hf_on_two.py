@@ -1,11 +1,11 @@
 """Trainings on two processes, equal to those of transformers' trainer in every bit."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
-from launching import run_on_two
+
+from support.processes import run_on_two
 
 HERE = Path(__file__).parent
 PARTS = ("weights", "steps", "loss", "logs", "evaluated", "predictions", "labels", "metrics")
@@ -25,8 +25,7 @@ DIFFERENT = {
 def found(tmp_path_factory):
     """In what each case came out otherwise, in words, on each process; empty where it did not."""
     folder = tmp_path_factory.mktemp("both")
-    places = [str(HERE.parent / name) for name in ("engine", "parity")]
-    run_on_two(HERE / "hf_ddp_program.py", folder, timeout=280, PYTHONPATH=os.pathsep.join(places))
+    run_on_two(HERE / "hf_ddp_program.py", folder, timeout=280, PYTHONPATH=str(HERE.parent / "parity"))
     return [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from launching import run_on_two
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from support.processes import run_on_two
 from trainbus import Trainer, TrainingArguments
 from trainbus.events import ArgumentError, record
 
@@ -176,8 +176,8 @@ OURS_ALONE = {"callbacks.safetensors", "manifest.json"}
 def test_the_same_is_pushed_as_by_transformers(tmp_path, served, monkeypatch, strategy):
     pytest.importorskip("transformers")
     monkeypatch.setattr("transformers.utils.hub._hf_api", None)
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "engine"))
-    from engine_toys import both, sentences
+    from support.data import sentences
+    from support.trainers import both
 
     def do(trainer):
         trainer.train()

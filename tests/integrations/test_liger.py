@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 import types
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from support.data import points, sentences
+from support.models import Regression, bert
+from support.outcomes import same_weights, weights
+from support.trainers import both
 from trainbus import Trainer, TrainingArguments
 from trainbus.events import ArgumentError, MissingExtra, ModelError
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
-
-from engine_toys import Regression, bert, both, points, same_weights, sentences, weights
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import TORCHRUN, run
+
+from support.processes import TORCHRUN, run
 
 HERE = Path(__file__).parent
 PATIENCE = 8

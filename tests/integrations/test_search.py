@@ -10,13 +10,13 @@ from types import ModuleType, SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
-from launching import run_on_two
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))  # where the toys are, whichever tests are run
-
-from engine_toys import Regression, bert, both, points, same_weights, sentences, trainer, weights
 
 import trainbus
+from support.data import points, sentences
+from support.models import Regression, bert
+from support.outcomes import same_weights, weights
+from support.processes import run_on_two
+from support.trainers import both, regression_trainer
 from trainbus import Callback, Checkpoint, EarlyStopping, Evaluate, Log, Trainer, TrainingArguments, every
 from trainbus import integrations as module
 from trainbus.engine.search.hyperparameters import BestRun, default_compute_objective, takes_trial, with_values
@@ -42,7 +42,7 @@ def searcher(folder, **options):
     """A trainer for a search that takes 5 steps per epoch, 2 epochs, and evaluates after each."""
     options.setdefault("model_init", Regression)
     args = {"eval_strategy": "epoch", "use_cpu": True, "disable_tqdm": True, **options.pop("args", {})}
-    return trainer(folder, eval_dataset=points(8, seed=1), args=args, **options)
+    return regression_trainer(folder, eval_dataset=points(8, seed=1), args=args, **options)
 
 
 def search(built, space=rates, n_trials=2, seed=0, **options):
@@ -455,7 +455,7 @@ def test_names_that_are_no_arguments_are_left_to_a_model_init_that_takes_the_tri
 
 def test_what_cannot_be_searched_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="Pass `model_init`"):
-        search(trainer(tmp_path))
+        search(regression_trainer(tmp_path))
     built = searcher(tmp_path)
     with pytest.raises(ArgumentError, match="did you mean 'optuna'"):
         built.hyperparameter_search(backend="optun")

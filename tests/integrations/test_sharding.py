@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from launching import run_on_two
 from safetensors import safe_open
 from safetensors.torch import load_file
 from sharding_toys import IN_OTHER_WORDS, WAYS, Net, Words, build, data, farthest, language_model, same
 
+from support.processes import run_on_two
 from trainbus import FSDP, ShardedOptimizer, TrainingArguments
 from trainbus.callbacks.compose import compose
 from trainbus.engine.checkpoint.format.codec import load_values

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from launching import TORCHRUN, run
 from safetensors.torch import load_file
 from sharding_toys import IN_OTHER_WORDS, WAYS, data, farthest
+
+from support.processes import TORCHRUN, run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.world_size(2), pytest.mark.timeout(600)]
 

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from data_toys import CHAINS, Stream, build, chained, end_of, rows_of
+
+from support.processes import environment
 
 PROGRAM = Path(__file__).with_name("shares_program.py")
 
@@ -36,9 +37,9 @@ def found(tmp_path_factory):
     chains = chained(folder / "numbers", 1, 0, 0)
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "CUDA_VISIBLE_DEVICES": ""}
+    variables = environment(OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore", CUDA_VISIBLE_DEVICES="")
     done = subprocess.run(
-        [*launch, str(PROGRAM), str(folder)], env=environment, capture_output=True, text=True, timeout=280
+        [*launch, str(PROGRAM), str(folder)], env=variables, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stderr[-4000:]
     both = [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)]

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from launching import TORCHRUN, run
+
+from support.processes import TORCHRUN, run
 
 PROGRAM = Path(__file__).with_name("ddp_program.py")
 

@@ -1,15 +1,11 @@
-"""Fixtures of the parity suite: the helpers of the engine's tests, and a frozen garbage collector."""
+"""Fixtures of the parity suite: a frozen garbage collector."""
 
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "engine"))  # for `engine_toys`, whichever tests are selected
 
 
 @pytest.fixture(scope="module", autouse=True)

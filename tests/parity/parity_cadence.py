@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine_toys import sentences
 from parity_case import EVAL_ROWS, TRAIN_ROWS, Case
 from parity_losses import BART, GPT2
 from parity_models import Poisoned, plain
 from parity_toys import accuracy, distance, poisoned
+
+from support.data import sentences
 
 QUICK = {"model": plain()}
 MEASURED = {**QUICK, "compute_metrics": accuracy}

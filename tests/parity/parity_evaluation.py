@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine_toys import Fresh, bert, sentences
 from parity_case import EVAL_ROWS, RESUMED_AT, Case
 from parity_losses import BART, GPT2
 from parity_models import Plain, of_bert, plain
@@ -21,6 +20,10 @@ from parity_toys import (
     texts,
     without,
 )
+
+from support.data import sentences
+from support.models import bert
+from support.trainers import Fresh
 
 SHORT = {"max_steps": 3, "eval_strategy": "epoch"}
 ALL = {"compute_metrics": everything}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from engine_toys import Fresh, bert
 from parity_case import EVAL_ROWS, TRAIN_ROWS, Case
 from parity_models import Anything, Normalised, TwoHeaded, bart, gpt2, llama, of_bert, plain, t5
 from parity_toys import (
@@ -22,6 +21,9 @@ from parity_toys import (
     twice_labelled,
     without,
 )
+
+from support.models import bert
+from support.trainers import Fresh
 
 TEXTS = {"train_dataset": texts(TRAIN_ROWS), "eval_dataset": texts(EVAL_ROWS, 1), "data_collator": padded}
 GPT2, LLAMA, BART = ({**TEXTS, "model": model} for model in (gpt2, llama, bart))

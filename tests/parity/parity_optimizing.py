@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from engine_toys import Fresh
 from parity_case import Case
 from parity_models import Frozen, plain
 from parity_toys import Given, accuracy
+
+from support.trainers import Fresh
 
 QUICK = {"model": plain()}
 

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from engine_toys import both, history, sentences, timeless, weights
 from parity_case import BASE, EVAL_ROWS, TRAIN_ROWS, Case
+
+from support.data import sentences
+from support.outcomes import history, timeless, weights
+from support.trainers import both
 
 
 @dataclass(frozen=True)

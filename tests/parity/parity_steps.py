@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from engine_toys import Fresh, sentences
 from parity_case import EVAL_ROWS, TRAIN_ROWS, Case
 from parity_models import Plain, of_bert, plain
 from parity_toys import (
@@ -19,6 +18,9 @@ from parity_toys import (
     texts,
     tokenizer,
 )
+
+from support.data import sentences
+from support.trainers import Fresh
 
 STREAMED = {"train_dataset": Stream(sentences(TRAIN_ROWS)), "eval_dataset": Stream(sentences(EVAL_ROWS, 1))}
 TABLES = {

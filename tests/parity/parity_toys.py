@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from engine_toys import bert, sentences
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset
+
+from support.data import sentences
+from support.models import bert
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

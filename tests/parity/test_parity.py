@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,12 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from engine_toys import same_weights
 from parity_cases import CASES, SUBJECTS
 from parity_differences import DIFFERENCES
 from parity_outcome import Outcome, as_text, run_both
 
 import trainbus
+from support.outcomes import same_weights
+from support.processes import environment
 
 DIFFERING = [name for name, case in CASES.items() if case.differs]
 
@@ -129,11 +129,8 @@ def test_the_table_is_read_without_transformers():
     program = (
         "import sys; import parity_cases, parity_differences; print({'transformers', 'datasets'} & {*sys.modules})"
     )
-    here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parent / "engine"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
-    )
+    variables = environment(PYTHONPATH=str(Path(__file__).parent))
+    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True)
     assert done.stdout.strip() == "set()", done.stderr
 
 

@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from engine_toys import both, history, last_window, points, same_weights, sentences, timeless, trainer
 from parity_case import BASE, EVAL_ROWS, RESUMED_AT, TRAIN_ROWS, Case
 from parity_evaluation import resumed
 from parity_losses import GPT2
 from parity_models import of_bert, plain
 from parity_outcome import as_text, run_both
 from parity_toys import accuracy, masked
+
+from support.data import points, sentences
+from support.outcomes import history, last_window, same_weights, timeless
+from support.trainers import both, regression_trainer
 
 ROWS = {"train_dataset": sentences(TRAIN_ROWS), "eval_dataset": sentences(EVAL_ROWS, 1)}
 
@@ -64,7 +67,7 @@ def test_persistent_workers_evaluate_the_given_dataset(tmp_path: Path):
 
 def test_a_trainer_with_persistent_workers_is_collected_immediately(tmp_path: Path):
     args = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, "max_steps": 2}
-    run = trainer(tmp_path, args=args, eval_dataset=points(4))
+    run = regression_trainer(tmp_path, args=args, eval_dataset=points(4))
     run.train()
     run.evaluate()
     workers = multiprocessing.active_children()

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import environment
+
 PROGRAM = """
 import logging, sys
-sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from checkpoint_toys import names_in, saving
-from engine_toys import same_weights, trainer, weights, points
+from support.checkpoints import names_in
+from support.data import points
+from support.outcomes import same_weights, weights
+from support.trainers import regression_trainer
 from torch import nn
 from trainbus.engine.checkpoint import space
 from trainbus.engine.checkpoint.choosing import choose
@@ -21,9 +24,9 @@ from trainbus.engine.checkpoint.listing import survey
 from trainbus.engine.checkpoint.verify import problems
 from trainbus.events import CheckpointError
 
-disk, policy = Path(sys.argv[2]), sys.argv[3]
+disk, policy, kind = Path(sys.argv[1]), *sys.argv[2:]
 space._REST = 0
-if sys.argv[4] == "unforeseen":
+if kind == "unforeseen":
     space.check_space = lambda needed, folder: None  # the disk fills up after the check
     import trainbus.engine.checkpoint.write.save as save
     save.check_space = space.check_space
@@ -39,7 +42,7 @@ def run(folder, **args):
     import torch
     torch.manual_seed(0)
     args = {"max_steps": 5, "save_strategy": "steps", "save_steps": 1, "optim": "sgd", "disable_tqdm": True, **args}
-    return trainer(folder, Wide(), args=args, train_dataset=points(40))
+    return regression_trainer(folder, Wide(), args=args, train_dataset=points(40))
 
 uninterrupted = run(disk / "uninterrupted", save_strategy="no")
 uninterrupted.train()
@@ -70,9 +73,8 @@ def test_a_full_disk_leaves_only_valid_checkpoints(kind: str, policy: str, tmp_p
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)], capture_output=True).returncode:
         pytest.skip("only root can mount a disk")
     try:
-        toys = Path(__file__).parent.parent / "engine"
-        words = [sys.executable, "-c", PROGRAM, str(toys), str(disk), policy, kind]
-        done = subprocess.run(words, capture_output=True, text=True)
+        words = [sys.executable, "-c", PROGRAM, str(disk), policy, kind]
+        done = subprocess.run(words, env=environment(), capture_output=True, text=True)
     finally:
         subprocess.run(["umount", str(disk)], check=True)
     assert done.returncode == 0, done.stdout + done.stderr

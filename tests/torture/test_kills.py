@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import environment
+
 PROGRAM = Path(__file__).parent.parent / "engine" / "kill_program.py"
 
 
@@ -22,6 +24,8 @@ PROGRAM = Path(__file__).parent.parent / "engine" / "kill_program.py"
     ids=["at random moments", "at each call"],
 )
 def test_a_run_killed_many_times_equals_an_uninterrupted_run(how: tuple[str, ...], said: str, tmp_path: Path):
-    done = subprocess.run([sys.executable, str(PROGRAM), str(tmp_path), *how], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(tmp_path), *how], env=environment(), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert said in done.stdout

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import TORCHRUN, run
+
+from support.processes import TORCHRUN, run
 
 INTEGRATIONS = Path(__file__).parent.parent / "integrations"
 AT_ONCE = 3

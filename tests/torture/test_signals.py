@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import environment
+
 PROGRAM = Path(__file__).parent.parent / "engine" / "signal_program.py"
 
 
@@ -18,6 +20,6 @@ PROGRAM = Path(__file__).parent.parent / "engine" / "signal_program.py"
 )
 def test_a_run_stopped_many_times_equals_an_uninterrupted_run(name: str, times: int, workers: int, tmp_path: Path):
     words = [str(word) for word in (tmp_path, name, times, 3, workers)]
-    done = subprocess.run([sys.executable, str(PROGRAM), *words], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, str(PROGRAM), *words], env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"stopped {times} times by {name}" in done.stdout

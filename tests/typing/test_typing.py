@@ -215,7 +215,7 @@ def test_an_editor_completes_every_handler_with_typed_parameters(
     head = on_log.replace("$0", "").partition(" -> ")[0]
     namespace: dict[str, Any] = {}
     exec(f"from __future__ import annotations\nclass Plugin:\n    def {head}: self.seen = logs, state", namespace)
-    from fakes import FakeRun
+    from support.fakes import FakeRun
 
     run, plugin = FakeRun(), type("Plugin", (namespace["Plugin"], Callback), {})()
     run.bus.attach(plugin)

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from engine_toys import Regression, trainer
-
+from support.models import Regression
+from support.trainers import regression_trainer
 from trainbus.engine.checkpoint.format.files import VERSION, Hidden, hidden_name
 from trainbus.engine.checkpoint.read.choosing import choose
 from trainbus.engine.checkpoint.write.commit import Staging
@@ -20,7 +20,7 @@ def saving(folder: Path, steps: int, *callbacks: Any, seed: int = 0, **args: Any
     """A trainer of a model with dropout that saves every step."""
     defaults = {"max_steps": steps, "lr_scheduler_type": "constant", "save_strategy": "steps", "save_steps": 1}
     model = Regression(dropout=0.3, seed=seed)
-    return trainer(folder, model, args={**defaults, **args}, callbacks=list(callbacks))
+    return regression_trainer(folder, model, args={**defaults, **args}, callbacks=list(callbacks))
 
 
 def stage(output_dir: Path, step: int, run_id: str = "run", *, pid: int | None = None, **texts: str) -> Staging:

@@ -1,0 +1,107 @@
+"""Models that several tests train. Their parameters and the order of initialization are fixed by golden files."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+torch.set_num_threads(1)  # the models are small, and the machine may be busy
+
+
+class Regression(nn.Module):
+    """Linear regression with optional dropout. Returns a dict with the loss and the logits."""
+
+    def __init__(self, dropout: float = 0.0, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        predicted = self.linear(self.dropout(x)).squeeze(-1)
+        if labels is None:
+            return {"logits": predicted}
+        return {"loss": nn.functional.mse_loss(predicted, labels), "logits": predicted}
+
+
+class Block(nn.Module):
+    """A layer with dropout. The weights of a resumed run differ if its RNG state is not restored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dropout(torch.tanh(self.linear(x)))
+
+
+class Net(nn.Module):
+    """Two blocks and a head. Returns a dict with the loss and the logits."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.blocks = nn.Sequential(Block(), Block())
+        self.head = nn.Linear(6, 1)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        logits = self.head(self.blocks(x)).squeeze(-1)
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": nn.functional.mse_loss(logits, labels), "logits": logits}
+
+
+class Words(nn.Module):
+    """An embedding, a block and a head, for `token_samples`."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.tokens = nn.Embedding(20, 6)
+        self.block = Block()
+        self.head = nn.Linear(6, 1)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        logits = self.head(self.block(self.tokens(input_ids)).mean(1)).squeeze(-1)
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": nn.functional.mse_loss(logits, labels), "logits": logits}
+
+
+class Remembering(nn.Module):
+    """A recurrent model: it adds the hidden states of the last batch, `mems`, to the next batch."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.block = Block()
+        self.head = nn.Linear(6, 1)
+
+    def forward(
+        self, x: torch.Tensor, labels: torch.Tensor | None = None, mems: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        hidden = self.block(x if mems is None else x + mems.mean(0))
+        logits = self.head(hidden).squeeze(-1)
+        if labels is None:
+            return {"mems": hidden, "logits": logits}
+        return {"loss": nn.functional.mse_loss(logits, labels), "mems": hidden, "logits": logits}
+
+
+def bert(dropout: float = 0.1) -> nn.Module:
+    """Return a BERT with two classes and 3,000 weights."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    return BertForSequenceClassification(
+        BertConfig(
+            vocab_size=50,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=16,
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
+        )
+    )
