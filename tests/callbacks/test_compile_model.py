@@ -95,8 +95,8 @@ def test_goes_together_with_mixed_precision(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"backend": "inducter"}, r"Compile\(backend='inducter'\); did you mean 'inductor'\?"),
-        ({"mode": "max-autotun"}, r"Compile\(mode='max-autotun'\); did you mean 'max-autotune'\?"),
+        ({"backend": "inducter"}, r"Compile\(backend='inducter'\): the backend is unknown; did you mean 'inductor'\?"),
+        ({"mode": "max-autotun"}, r"Compile\(mode='max-autotun'\): the mode is unknown; did you mean 'max-autotune'\?"),
     ],
 )
 def test_unknown_names_are_refused(wrong, said):

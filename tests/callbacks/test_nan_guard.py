@@ -180,5 +180,6 @@ def test_a_new_run_counts_anew(tmp_path):
 
 
 def test_an_unknown_action_is_refused():
-    with pytest.raises(ArgumentError, match=r"action='skp'\); did you mean 'skip'\? Known: raise, skip, stop"):
+    message = r"NaNGuard\('skp'\): the action is unknown; did you mean 'skip'\? Known: raise, skip, stop"
+    with pytest.raises(ArgumentError, match=message):
         NaNGuard("skp")  # type: ignore[arg-type]

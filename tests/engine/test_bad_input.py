@@ -207,12 +207,12 @@ WRONG: dict[str, tuple[Callable[[Path], None], type[TrainbusError], list[str]]] 
     "both a model and a model_init": (
         make(model=Regression(), model_init=Regression),
         ArgumentError,
-        ["either `model` or `model_init`"],
+        ["exactly one of `model` and `model_init`"],
     ),
     "neither a model nor a model_init": (
         lambda folder: trainbus.Trainer(args=trainbus.TrainingArguments(str(folder))) and None,
         ArgumentError,
-        ["either `model` or `model_init`"],
+        ["exactly one of `model` and `model_init`"],
     ),
     "a model_init with the optimizers of some model": (
         make(model_init=Regression, optimizers=(torch.optim.SGD(Regression().parameters(), lr=0.1), None)),

@@ -254,7 +254,7 @@ def test_each_worker_draws_from_its_own_generator():
         ({"random_replace_prob": float("nan")}, "random_replace_prob"),
         ({"mask_replace_prob": 0.8, "random_replace_prob": 0.3}, "more than 1 together"),
         ({"mlm": False, "whole_word_mask": True}, "whole_word_mask"),
-        ({"return_tensors": "np"}, "'pt' only"),
+        ({"return_tensors": "np"}, "Set it to 'pt'"),
     ],
 )
 def test_invalid_probabilities_raise(options: dict[str, Any], message: str):

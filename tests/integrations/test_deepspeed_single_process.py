@@ -89,7 +89,9 @@ def test_an_optimizer_in_both_places_is_refused(tmp_path):
 
 def test_freezing_weights_during_training_is_refused_with_zero(tmp_path):
     refused = trainer(tmp_path, stage(1), [Freeze("weight")])
-    with pytest.raises(ArgumentError, match=r"weight and 0 other weights were frozen after .* stage 1 they would"):
+    with pytest.raises(
+        ArgumentError, match=r"weight and 0 other weights were frozen after .* Stage 1 ignores this change"
+    ):
         refused.train()
     refused.bus.announce("on_end")
     model = torch.nn.Linear(2, 2)

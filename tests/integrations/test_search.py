@@ -223,7 +223,7 @@ def test_who_takes_a_trial(model_init, expected):
 
 
 def test_a_model_init_that_needs_more_or_returns_nothing_is_refused(tmp_path):
-    with pytest.raises(ArgumentError, match="requires first, second"):
+    with pytest.raises(ArgumentError, match="requires the parameters first, second"):
         searcher(tmp_path, model_init=lambda first, second: Regression())
     with pytest.raises(TrainbusError, match="returned None"):
         searcher(tmp_path, model_init=lambda: None)
