@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .flow.report_to_trial import ReportToTrial as ReportToTrial
     from .hf import DefaultFlowCallback as DefaultFlowCallback
     from .hf import EarlyStoppingCallback as EarlyStoppingCallback
+    from .hf import ExportableState as ExportableState
     from .hf import PrinterCallback as PrinterCallback
     from .hf import ProgressCallback as ProgressCallback
     from .hf import TrainerCallback as TrainerCallback
@@ -62,6 +63,7 @@ __getattr__, __all__ = lazy_exports(
         "hf": (
             "DefaultFlowCallback",
             "EarlyStoppingCallback",
+            "ExportableState",
             "PrinterCallback",
             "ProgressCallback",
             "TrainerCallback",

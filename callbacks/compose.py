@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import fields
 from typing import Any
 
 from ..engine.arguments import TrainingArguments
+from ..events.bus import EventBus
 from ..events.callback import Callback
+from ..events.capabilities import Capability
 from ..events.composition import refuse_conflicts
 from ..events.errors import ArgumentError
 from ..events.triggers import never
@@ -14,6 +18,8 @@ from .base.cadence import Cadence
 from .defaults import DEFAULTS
 from .hf import DefaultFlowCallback
 from .stopping.stop_at_max_steps import StopAtMaxSteps
+
+logger = logging.getLogger(__name__)
 
 
 def compose(args: TrainingArguments, listed: Iterable[Any], found: Iterable[Any] = ()) -> list[Any]:
@@ -44,6 +50,83 @@ def compose(args: TrainingArguments, listed: Iterable[Any], found: Iterable[Any]
                 callback.trigger = never()
     refuse_conflicts(kept + explicit)
     return kept + explicit
+
+
+def changed_arguments(args: TrainingArguments, before: TrainingArguments) -> set[str]:
+    """Return the names of the arguments whose values differ from former ones."""
+    missing = object()
+    return {each.name for each in fields(args) if getattr(args, each.name) != getattr(before, each.name, missing)}
+
+
+def recompose(bus: EventBus, before: TrainingArguments, args: TrainingArguments, changed: Collection[str]) -> None:
+    """Change the attached callbacks as if the arguments had their present values when the trainer was built.
+
+    A callback that equals the one of the former arguments is changed in place, attached or detached. One that the
+    program listed, changed or removed stays as it is.
+
+    Args:
+        bus: the bus of the trainer.
+        before: the arguments with their former values.
+        args: the arguments.
+        changed: the names of the arguments that changed.
+
+    Raises:
+        ArgumentError: for an argument that decides how the model is placed, or if two callbacks exclude each other.
+    """
+    attached = list(bus.subscribers.values())
+    flow = any(isinstance(callback, DefaultFlowCallback) for callback in attached)
+    for cls in DEFAULTS:
+        was, now = (_built(cls, arguments, flow) for arguments in (before, args))
+        if was == now:
+            continue
+        if any(each is not None and each.has(Capability.PLACES_MODEL) for each in (was, now)):
+            raise ArgumentError(
+                f"{', '.join(sorted(changed))} changed after the Trainer was built, and {cls.__name__} places the "
+                "model. Set the arguments before you build the Trainer."
+            )
+        found = next((each for each in attached if type(each) is cls and each == was), None)
+        if found is not None and now is not None:
+            vars(found).update(vars(now))
+        elif found is not None:
+            bus.detach(found)
+        elif was is None and now is not None and not any(_replaces(other, now) for other in attached):
+            _attach_in_order(bus, now)
+    refuse_conflicts(bus.subscribers.values())
+    bus.resolve()
+    _warn_of_listed(bus, args, changed)
+
+
+def _built(cls: type[Callback], args: TrainingArguments, flow: bool) -> Callback | None:
+    callback = cls.from_arguments(args)
+    if flow and isinstance(callback, StopAtMaxSteps):
+        return None
+    if flow and isinstance(callback, Cadence):
+        callback.trigger = never()
+    return callback
+
+
+def _attach_in_order(bus: EventBus, callback: Callback) -> None:
+    """Attach a callback that the arguments build where `compose` would: before those that it lists later."""
+    ids = list(bus.subscribers)
+    later = DEFAULTS[DEFAULTS.index(type(callback)) + 1 :]
+    following = [index for index, each in enumerate(bus.subscribers.values()) if type(each) in later]
+    earlier = [index for index, each in enumerate(bus.subscribers.values()) if type(each) in DEFAULTS]
+    place = following[0] if following else (earlier[-1] + 1 if earlier else 0)
+    handle = bus.attach(callback)
+    bus.reorder([*ids[:place], handle.owner_id, *ids[place:]])
+
+
+def _warn_of_listed(bus: EventBus, args: TrainingArguments, changed: Collection[str]) -> None:
+    """Warn of callbacks that the program listed or changed, and that decide in place of a changed argument."""
+    for owner_id, callback in bus.subscribers.items():
+        if not isinstance(callback, Callback) or callback.variant:
+            continue
+        spelled = [name for name in callback.arguments if name in changed]
+        if spelled and type(callback).from_arguments(args) not in (callback, None):
+            values = ", ".join(f"{name}={_plain(getattr(args, name))!r}" for name in spelled)
+            logger.warning(
+                "%s has no effect, because %s = %r decides. Change this callback.", values, owner_id, callback
+            )
 
 
 def _replaces(listed: Any, built: Any) -> bool:

@@ -10,6 +10,7 @@ from .flow.keep_best import KeepBest
 from .flow.log import Log
 from .model.align_tokens import AlignTokens
 from .model.compile_model import Compile
+from .model.export_model import ExportModel
 from .model.gradient_checkpointing import GradientCheckpointing
 from .model.neftune import NEFTune
 from .model.recurrent_memory import RecurrentMemory
@@ -63,6 +64,7 @@ DEFAULTS: tuple[type[Callback], ...] = (
     Evaluate,
     KeepBest,
     Checkpoint,
+    ExportModel,
     StatusFile,
     Progress,
 )

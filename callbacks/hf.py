@@ -5,21 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..engine.api.console import say
 from ..engine.arguments import TrainingArguments
 from ..engine.run import Run
 from ..events.bus import EventBus
 from ..events.callback import Callback
+from ..events.capabilities import Capability
 from ..events.control import TrainerControl
 from ..events.errors import ArgumentError
 from ..events.stages import Stage
 from ..events.state import TrainerState
 from ..events.triggers import Moment, never
 from .base.cadence import Cadence
+from .base.metric_names import check_measured, full_name, require_evaluations, value_of
 from .flow.checkpoint import Checkpoint
 from .flow.evaluate import Evaluate
 from .flow.log import Log
 from .monitor.progress import Progress
-from .stopping.early_stopping import EarlyStopping
+from .stopping.early_stopping import StopRule
 from .stopping.stop_at_max_steps import StopAtMaxSteps
 
 TrainerCallback = Callback
@@ -35,6 +38,18 @@ class DefaultFlowCallback(Callback):
     saves and stops early only if another callback requests it.
     """
 
+    _saves = _evaluates = False
+
+    def on_setup(self, args: TrainingArguments) -> None:
+        """Note whether the arguments request evaluations, and checkpoints: a signal saves a run that saves."""
+        self._evaluates = Evaluate.from_arguments(args).trigger != never()
+        self._saves = Checkpoint.from_arguments(args).trigger != never()
+
+    def has(self, capability: Capability) -> bool:
+        if capability is Capability.PLANS_EVALUATIONS:
+            return self._evaluates
+        return self._saves if capability is Capability.WRITES_CHECKPOINTS else super().has(capability)
+
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
         """Request what is due at the end of a step, and stop after the last step."""
         self._request(args, control, _moment("step", state))
@@ -44,7 +59,9 @@ class DefaultFlowCallback(Callback):
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
         """Request what is due at the end of an epoch."""
-        self._request(args, control, _moment("epoch", state))
+        run = kwargs.get("run")
+        cut = run is not None and run.moment("epoch").cut  # the resumed run reaches the end of this epoch
+        self._request(args, control, _moment("epoch", state, cut))
         return control
 
     def _request(self, args: TrainingArguments, control: TrainerControl, now: Moment) -> None:
@@ -71,9 +88,28 @@ class DefaultFlowCallback(Callback):
         return found
 
 
-def _moment(place: Any, state: TrainerState) -> Moment:
+def _moment(place: Any, state: TrainerState, cut: bool = False) -> Moment:
     last = state.global_step >= state.max_steps
-    return Moment(place, state.global_step, state.epoch, state.max_steps, last=last and place == "step")
+    return Moment(place, state.global_step, state.epoch, state.max_steps, last=last and place == "step", cut=cut)
+
+
+class ExportableState:
+    """A callback with a state, under transformers' interface: `state` returns it, and a resume restores it.
+
+    `state` returns `{"args": ..., "attributes": ...}`: the arguments of the constructor, and further attributes.
+    """
+
+    def state(self) -> dict[str, Any]:
+        """Return the arguments of the constructor under `args`, and other values under `attributes`."""
+        raise NotImplementedError("Return {'args': {...}, 'attributes': {...}} from `state`.")
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Any:
+        """Return an instance with a state that `state` returned."""
+        instance = cls(**state["args"])
+        for name, value in state["attributes"].items():
+            setattr(instance, name, value)
+        return instance
 
 
 @dataclass
@@ -81,7 +117,7 @@ class EarlyStoppingCallback(Callback):
     """Stops when the metric of the arguments stops improving, under transformers' name and arguments.
 
     It reads `metric_for_best_model` and `greater_is_better`. `EarlyStopping("eval_loss", patience=3)` is the same
-    without those arguments.
+    without those arguments. A subclass may override `check_metric_value`.
 
     Raises:
         ArgumentError: if the arguments set no `metric_for_best_model`.
@@ -89,41 +125,78 @@ class EarlyStoppingCallback(Callback):
 
     early_stopping_patience: int = 1
     """The number of evaluations without improvement after which training stops."""
-    early_stopping_threshold: float = 0.0
+    early_stopping_threshold: float | None = 0.0
     """The least difference from the best value that counts as an improvement."""
-    _stopping: EarlyStopping | None = field(default=None, init=False, repr=False, compare=False)
+    early_stopping_patience_counter: int = field(default=0, init=False, repr=False, compare=False)
+    """The number of evaluations since the last improvement."""
+    _best: float | None = field(default=None, init=False, repr=False, compare=False)
+    _reason: str = field(default="", init=False, repr=False, compare=False)
 
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
-            self._stopping = None
+            self.early_stopping_patience_counter, self._best = 0, None
 
-    def on_train_begin(self, args: TrainingArguments) -> None:
+    def on_train_begin(self, run: Run, args: TrainingArguments) -> None:
         if args.metric_for_best_model is None:
             raise ArgumentError(
                 "EarlyStoppingCallback needs `metric_for_best_model` in the arguments. Set it, such as to 'eval_loss'."
             )
-        waited = self._stopping.state_dict() if self._stopping is not None else None
-        self._stopping = EarlyStopping(
-            args.metric_for_best_model,
-            self.early_stopping_patience,
-            self.early_stopping_threshold,
-            "max" if args.greater_is_better else "min",
-        )
-        if waited is not None:
-            self._stopping.load_state_dict(waited)
+        if self.early_stopping_patience < 1:
+            raise ArgumentError(
+                f"EarlyStoppingCallback({self.early_stopping_patience}): set a patience of 1 or more evaluations."
+            )
+        require_evaluations(run, "EarlyStoppingCallback")
+        check_measured(full_name(str(args.metric_for_best_model)), run, "EarlyStoppingCallback")
 
     def on_evaluate_end(self, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
         # As in transformers, an evaluation before the first step does not set the best value.
-        if self._stopping is not None and run.state.global_step > 0:
-            self._stopping.on_evaluate_end(run, control, metrics)
+        if run.mode != "train" or run.state.global_step == 0:
+            return
+        name = full_name(str(run.args.metric_for_best_model))
+        value = value_of(name, metrics, run, "EarlyStoppingCallback")
+        if value is None:
+            return
+        self._reason = ""
+        self.check_metric_value(run.args, run.state, control, value)
+        waited = self.early_stopping_patience_counter
+        if self._reason or waited >= self.early_stopping_patience:
+            reason = f"{name} has not improved for {waited} {'evaluation' if waited == 1 else 'evaluations'}"
+            control.request("training_stop", self._reason or reason)
+
+    def check_metric_value(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metric_value: float
+    ) -> None:
+        """Update `early_stopping_patience_counter` after an evaluation. Override it to change the rule.
+
+        Args:
+            args: the training arguments.
+            state: the progress of the run.
+            control: the flags.
+            metric_value: the value of `metric_for_best_model`.
+        """
+        rule = StopRule(
+            full_name(str(args.metric_for_best_model)),
+            bool(args.greater_is_better),
+            self.early_stopping_patience,
+            self.early_stopping_threshold or 0.0,
+            best=self._best,
+            waited=self.early_stopping_patience_counter,
+        )
+        self._reason = rule.update(metric_value)
+        self._best, self.early_stopping_patience_counter = rule.best, rule.waited
+
+    def state(self) -> dict[str, Any]:
+        """Return settings and counter in the form of transformers' exportable states."""
+        names = ("early_stopping_patience", "early_stopping_threshold")
+        counter = {"early_stopping_patience_counter": self.early_stopping_patience_counter}
+        return {"args": {name: getattr(self, name) for name in names}, "attributes": counter}
 
     def state_dict(self) -> dict[str, Any]:
-        return self._stopping.state_dict() if self._stopping is not None else {}
+        return {"best": self._best, "waited": self.early_stopping_patience_counter}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:
-            self._stopping = EarlyStopping(patience=self.early_stopping_patience)
-            self._stopping.load_state_dict(state)
+            self._best, self.early_stopping_patience_counter = state["best"], state["waited"]
 
 
 class PrinterCallback(Callback):
@@ -134,4 +207,4 @@ class PrinterCallback(Callback):
     def on_log(self, state: TrainerState, logs: dict[str, Any]) -> None:
         """Print on the first rank of each machine."""
         if state.is_local_process_zero:
-            print({key: value for key, value in logs.items() if key != "total_flos"})
+            say(str({key: value for key, value in logs.items() if key != "total_flos"}))

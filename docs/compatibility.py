@@ -7,10 +7,13 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from library_surface import rows
 from readers import readers_of
 
 import trainbus
-from trainbus.engine.api.removed_names import NEVER_CALLED
+from trainbus.engine.api.accelerator import INSTEAD, Accelerator
+from trainbus.engine.api.moments import CALLED
+from trainbus.engine.api.removed_names import MISSING, NEVER_CALLED
 from trainbus.engine.arguments import ALIASES, TrainingArguments
 from trainbus.engine.arguments.script import ScriptArguments
 from trainbus.engine.arguments.unsupported import unsupported_arguments, unsupported_values
@@ -21,7 +24,7 @@ from trainbus.events import EVENTS
 Table = Callable[[tuple[str, ...], Iterable[tuple[str, ...]]], str]
 
 DIFFERS = {
-    "accelerator_config": "trainbus does not use accelerate. It accepts keys that have no effect or that it supports.",
+    "accelerator_config": "trainbus does not use accelerate. Keys about batches need a single process.",
     "auto_find_batch_size": "Each attempt starts from the weights and the seed of the first.",
     "bf16_full_eval": "The float32 weights return after the evaluation.",
     "debug": "Raises an error that names the layer. Does not print frames. `tpu_metrics_debug` is refused.",
@@ -30,6 +33,7 @@ DIFFERS = {
     "fsdp_config": "Keys work with and without `fsdp_`. Unknown keys are refused.",
     "fp16_full_eval": "The float32 weights return after the evaluation.",
     "fp16_opt_level": "From PaddleNLP. `O3` of apex is [refused](#values-that-are-refused).",
+    "logging_first_step": "PaddleNLP also evaluates that step. `eval_on_start` or `Evaluate(at(1))` does so here.",
     "logging_nan_inf_filter": "Off by default, so that a loss that is not finite is visible.",
     "logging_steps": "The last window of a run is logged too.",
     "minimum_eval_times": "From PaddleNLP. The interval is not rounded to tens. `eval_strategy='epoch'` is an error.",
@@ -41,6 +45,7 @@ DIFFERS = {
     "sharding_degree": "From PaddleNLP.",
     "train_sampling_strategy": "`batch_rebalance` is [refused](#values-that-are-refused).",
     "sharded_ddp": "From transformers 4. `simple` uses fairscale. Other words use FSDP2, or FSDP of `fairscale`.",
+    "scale_loss": "From PaddleNLP, where it is 32768 by default. None is 65536, as in transformers.",
     "torch_empty_cache_steps": "Empties the cache at the end of a step, not inside it.",
     "warmup_ratio": "From transformers 4. In transformers 5 it is `warmup_steps` below 1.",
 }
@@ -86,11 +91,26 @@ def page(table: Table, notice: str) -> list[str]:
         "## Schedules",
         "`lr_scheduler_type=` takes " + ", ".join(f"`{name}`" for name in SCHEDULES) + ".",
         "## Methods",
-        "If *Available* is *no*, the method does not exist here. An override of a method in the last column is never "
-        "called: do what the column says.",
-        table(
-            ("Method of transformers' Trainer", "Available", "In place of an override"), _methods(transformers.Trainer)
-        ),
+        "An override is called at the moment that the table says. The public methods without a moment are called as in "
+        "transformers. If an override is never called, a warning says so: do what the column says. If *Available* is "
+        "*no*, the method does not exist.",
+        table(("Method of transformers' Trainer", "Available", "Override"), _methods(transformers.Trainer)),
+        "## Attributes of the Trainer",
+        "These attributes of transformers' Trainer do not exist, or exist for another purpose. All others do.",
+        table(("Attribute", "What to use instead"), _missing()),
+        "## Attributes of the arguments, the state and the control",
+        "All public attributes and methods of transformers' `TrainingArguments`, `TrainerState` and `TrainerControl` "
+        "exist, except these.",
+        table(("Name", "What to do instead"), _absent()),
+        "## The accelerator",
+        "`trainer.accelerator` has the attributes and methods that training code uses: "
+        + ", ".join(f"`{name}`" for name in sorted(_public(Accelerator)))
+        + ". It reads `accelerator_config`. Its other names raise an error that says what to use:",
+        table(("Name of accelerate's `Accelerator`", "What to use instead"), _instead()),
+        "## Names that libraries use",
+        "TRL 1.16, sentence-transformers 6.2 and SetFit 1.2 touch these public names of transformers and accelerate. "
+        "[Libraries](migration.md#libraries-of-transformers) shows how to use trainbus with them.",
+        table(("Name", "Here", "Remark"), rows()),
         "## Events",
         table(("Event", "From", "Meaning"), ((f"`{event.name}`", event.origin, event.doc) for event in EVENTS)),
         "A subclass of `transformers.TrainerCallback` runs unchanged. A handler for any other event logs a warning.",
@@ -164,4 +184,37 @@ def _methods(theirs: type) -> Iterator[tuple[str, str, str]]:
         if name.startswith("__") or not (inspect.isfunction(method) or isinstance(method, staticmethod)):
             continue
         available = "yes" if hasattr(trainbus.Trainer, name) else "no"
-        yield f"`{name}`", available, _sentence(NEVER_CALLED[name]) if name in NEVER_CALLED else ""
+        never = f"Never called. {_sentence(NEVER_CALLED[name])}" if name in NEVER_CALLED else ""
+        yield f"`{name}`", available, CALLED.get(name, never)
+
+
+def _public(cls: type) -> set[str]:
+    return {name for name in dir(cls) if not name.startswith("_")} - {"run", "stepper", "seed"}
+
+
+def _missing() -> Iterator[tuple[str, str]]:
+    for name, remedy in sorted(MISSING.items()):
+        if name not in NEVER_CALLED:
+            yield f"`{name}`", _sentence(remedy)
+
+
+ABSENT = {
+    "TrainingArguments.default_optim": "It is `adamw_torch_fused`.",
+    "TrainingArguments.is_torch_greater_or_equal_than_2_8": "Compare `torch.__version__`.",
+    "TrainerState.init_training_references": "The Trainer fills in the state.",
+    "TrainerControl.from_state": "Pass the flags: `TrainerControl(should_save=True)`.",
+}
+"""Public name of transformers that does not exist here -> what to do instead."""
+
+
+def _absent() -> Iterator[tuple[str, str]]:
+    for name, remedy in ABSENT.items():
+        yield f"`{name}`", remedy
+
+
+def _instead() -> Iterator[tuple[str, str]]:
+    remedies: dict[str, list[str]] = {}
+    for name, remedy in INSTEAD.items():
+        remedies.setdefault(remedy, []).append(name)
+    for remedy, names in remedies.items():
+        yield _code(sorted(names)), _sentence(remedy)

@@ -317,9 +317,10 @@ def _callbacks() -> list[str]:
     return [
         NOTICE,
         "# Callbacks",
-        "Import a callback with `from trainbus import <name>`, and pass it in `Trainer(callbacks=[...])`. The order of "
-        "the list does not matter. The Trainer builds the *default* callbacks from the training arguments. A callback "
-        "of the same class in the list replaces the default one.",
+        "Import a callback with `from trainbus import <name>`, and pass it in `Trainer(callbacks=[...])`. Stages "
+        "decide the order of handlers. The order of the list counts only within a stage. The Trainer "
+        "builds the *default* callbacks from the training arguments. A callback of the same class in the list replaces "
+        "the default one.",
         "To write your own, see [writing callbacks](writing_callbacks.md).",
         "Every callback also has these class attributes or fields:",
         _table(("Attribute", "Meaning"), ((f"`{name}`", common[name]) for name in _OF_ALL)),
@@ -367,7 +368,8 @@ def _callback(cls: type[Callback], extra: str) -> str:
         parts.append(" ".join(facts))
     if fields := _fields(cls):
         parts.append(fields)
-    parts.append(f"Handles {', '.join(_handled(cls))}.")
+    if handled := [*_handled(cls)]:
+        parts.append(f"Handles {', '.join(handled)}.")
     return "\n\n".join(parts)
 
 
@@ -461,11 +463,13 @@ def parity_page() -> str:
     parts = [
         NOTICE,
         "# Parity with transformers' Trainer",
-        "You want to know what equality with transformers means here, and whether the tests cover your set-up. They "
-        f"run each of these {count} trainings with `transformers.Trainer` 5.23 and with `trainbus.Trainer`, on CPU. "
-        "They compare, bit for bit:",
+        "You want to know what equality with transformers means here, and whether the tests cover your set-up. The "
+        f"tests run each of these {count} trainings with `transformers.Trainer` 5.23 and with `trainbus.Trainer`, on "
+        "CPU. They compare, bit for bit:",
         "- the weights and the training loss,\n- every entry of the log,\n- the best model and the names of the "
         "checkpoints,\n- the results of `evaluate()` and `predict()` afterwards.",
+        "The tests also draw 300 programs from a grammar of models, data, arguments, callbacks and resume points, and "
+        "compare the same results, and the order of callbacks. `make torture` draws 3,000 more.",
         "## Summary",
         _table(("Subject", "Cases", "With a difference"), _subjects(SUBJECTS)),
         "## How to read the tables",

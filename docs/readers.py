@@ -10,6 +10,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("engine", "callbacks", "integrations")
 ARGUMENTS = ROOT / "engine" / "arguments"
 
+_CHECKS = ("problems", "__post_init__", "_normalize_and_check", "fallbacks")
+"""The methods that check the arguments."""
+
 
 def readers_of(fields: set[str]) -> dict[str, list[str]]:
     """Return argument -> the classes that read it, or the modules if the code is outside of a class.
@@ -34,7 +37,7 @@ def _fields_behind_properties(fields: set[str]) -> dict[str, set[str]]:
     looked_at: dict[str, set[str]] = {}
     for path in ARGUMENTS.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and node.name not in ("problems", "__post_init__", "fallbacks"):
+            if isinstance(node, ast.FunctionDef) and node.name not in _CHECKS:
                 names = {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
                 looked_at.setdefault(node.name, set()).update(names)
     behind = {}

@@ -157,13 +157,18 @@ class Loop:
         return self.control.pending and (self.control.should_training_stop or self.control.should_epoch_stop)
 
     def _close_epoch(self) -> None:
-        position = self.position
+        state, control, position, length = self.state, self.control, self.position, self._length()
+        stops = control.should_training_stop
+        short = 0 < position.batches < length
+        position.cut = stops and position.batches not in (0, length)  # a resumed run continues inside of this epoch
         if position.batches == 0:
-            self.control.request("training_stop", f"epoch {position.epoch + 1} of the data has no batch")
+            control.request_by_run("training_stop", f"epoch {position.epoch + 1} of the data has no batch")
+        elif short and position.epoch + 1 >= self.epochs and not (stops or control.should_epoch_stop):
+            seen = f"the last epoch has {position.batches} of {length} expected batches"
+            control.request_by_run("training_stop", f"the data ends before step {state.max_steps}: {seen}")
         self.announce("on_epoch_end")
-        self.agree(self.control)
-        # A resumed run continues inside an epoch that was stopped before its end.
-        if not self.control.should_training_stop or position.batches in (0, self._length()):
+        self.agree(control)
+        if not position.cut:
             position.next_epoch()
 
     def _length(self) -> int:

@@ -9,11 +9,11 @@ The fields live in four records, by how long their values are valid: `Run` itsel
 from __future__ import annotations
 
 import atexit
+import logging
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
@@ -24,83 +24,25 @@ from ..events.activity import Activity
 from ..events.bus import EventBus
 from ..events.capabilities import Capability
 from ..events.catalog import Clock
-from ..events.composition import provides
+from ..events.composition import providers, provides
 from ..events.control import TrainerControl
 from ..events.state import TrainerState
 from ..events.triggers import Moment, Place
+from .api.records import SessionRecord, StepRecord
 from .api.services import Services
 from .arguments import TrainingArguments
 from .checkpoint.callback_states import CallbackStates
+from .checkpoint.rng_state import random_states, restore_random_states
 from .data.plan import RunPlan
 from .data.position import Position, Sizes
+from .data.workers.persistent import PersistentLoaders
 from .distributed.ranks import Ranks
-from .evaluation.outputs import train_summary
+from .evaluation.evaluation_record import EvaluationRecord
+from .evaluation.outputs import recordable, train_summary
 from .loss.loss_window import Losses
 from .seams import Seams
 
-
-@dataclass
-class StepRecord:
-    """One optimizer step. The stepper writes it."""
-
-    batch: Any = None
-    """The current batch, or the last one of the finished step. A handler of `on_batch` may replace it."""
-    loss: Any = None
-    """The loss of the batch, a scalar tensor. Live in `on_loss`, where a handler may replace it; detached after."""
-    outputs: Any = None
-    """The outputs of the model for the batch. Kept after `on_loss` only if a handler names them."""
-    grad_norm: Any = None
-    """The norm of the gradients before clipping, a scalar tensor."""
-    learning_rate: float | None = None
-    """The learning rate of the step's update."""
-
-
-@dataclass
-class EvaluationRecord:
-    """One evaluation or prediction. The Trainer's evaluation methods write it."""
-
-    prefix: str = "eval"
-    """The prefix of the metric names."""
-    complete: bool = True
-    """Whether the evaluation covers all of the trainer's own eval datasets."""
-    metrics: dict[str, Any] = field(default_factory=dict)
-    """The metrics. Handlers that run before REPORT may add to them."""
-    step: int = -1
-    """The global step of the metrics; -1 before there are any."""
-    dataset_name: str = ""
-    """The name of the current dataset; empty for a single, unnamed one."""
-    dataloader: Any = None
-    """The loader of the evaluation batches."""
-
-
-@dataclass
-class SessionRecord:
-    """One call of `train()`, `evaluate()` or `predict()`. The session and the Trainer's training methods write it."""
-
-    mode: str = ""
-    """`train`, `evaluate` or `predict`; empty outside of a session."""
-    seams: Seams = field(default_factory=Seams)
-    """The replaceable parts of a step. Callbacks fill them during `on_setup`."""
-    exception: BaseException | None = None
-    """The error that ends the session."""
-    train_batch_size: int = 0
-    """Samples per training batch of this rank."""
-    data_seed: int | None = None
-    """The seed of the training data's order."""
-    train_dataloader: Any = None
-    """The loader of the training batches."""
-    plan: RunPlan | None = None
-    """The length of the run; None outside of training."""
-    position: Position | None = None
-    """The position in the training data; None outside of training."""
-    randomness: dict[str, Any] = field(default_factory=dict)
-    """The RNG states that a resumed run restores before its first batch; empty in a run from the start."""
-    first_step: int = 0
-    """The global step at which the training session began."""
-    began: tuple[float, float] = field(default_factory=lambda: (time.time(), time.monotonic()))
-    """When the training session began, on the wall clock and on the monotonic clock, in seconds."""
-    summary: dict[str, Any] = field(default_factory=dict)
-    """The summary of the training session, once it was made."""
+logger = logging.getLogger(__name__)
 
 
 def _of(path: str) -> Any:
@@ -143,6 +85,8 @@ class Run:
     """What this process is doing, for error reports."""
     callback_states: CallbackStates
     """The callback states for checkpoints."""
+    eval_loaders: PersistentLoaders
+    """The evaluation loaders with persistent workers."""
     losses: Losses
     """The training losses since the last log."""
     run_id: str
@@ -151,13 +95,18 @@ class Run:
     """The values of the current log. Handlers that run before REPORT may add to them."""
     requested_by: frozenset[str]
     """The authors of the request that is being served."""
+    prediction: Any = None
+    """Predictions and labels of an evaluation batch. Handlers of `on_prediction_step` receive them; None elsewhere."""
     checkpoint: Any
     """The checkpoint that is being written or was restored."""
     run: Run
     """The record itself, for handlers that name `run`."""
     step: StepRecord
+    """The current step, or the last one."""
     evaluation: EvaluationRecord
+    """The innermost open evaluation, or the last one."""
     session: SessionRecord
+    """The current session, or the last one."""
 
     batch: Any = _of("step.batch")
     loss: Any = _of("step.loss")
@@ -168,6 +117,7 @@ class Run:
     metrics_step: int = _of("evaluation.step")
     metric_prefix: str = _of("evaluation.prefix")
     evaluates_all: bool = _of("evaluation.complete")
+    evaluation_decides: bool = _of("evaluation.decides")
     dataset_name: str = _of("evaluation.dataset_name")
     eval_dataloader: Any = _of("evaluation.dataloader")
     mode: str = _of("session.mode")
@@ -215,7 +165,10 @@ class Run:
         self.optimizer = self.lr_scheduler = self.checkpoint = None
         self.run_id, self.logs, self.requested_by = "", {}, frozenset()
         self.step, self.evaluation, self.session = StepRecord(), EvaluationRecord(), SessionRecord()
+        self.eval_loaders = PersistentLoaders()
         self.losses = Losses(0, args.device, ranks.gather)
+        self._open_evaluations: list[EvaluationRecord] = []  # from the outermost to the innermost
+        self._measured: tuple[int, dict[str, Any]] = (-1, {})
         self.run = self
         if not ranks.single_process:
             atexit.register(_release_at_exit, weakref.ref(self))
@@ -233,6 +186,14 @@ class Run:
     def replace_model(self, model: nn.Module) -> None:
         """Use another model, unwrapped."""
         self.model = self.model_wrapped = model
+
+    def replace_state(self, state: TrainerState) -> None:
+        """Use another trainer state. A training begins with a new one of its own."""
+        self.state = state
+
+    def use_arguments(self, args: TrainingArguments) -> None:
+        """Use other arguments. A program may replace them between trainings."""
+        self.args = args
 
     def use_batch_size(self, samples: int) -> None:
         """Train with this number of samples per batch of this rank."""
@@ -254,6 +215,20 @@ class Run:
         """Restore these RNG states before the next batch is taken."""
         self.session.randomness = rng_states
 
+    def rng_states(self) -> dict[str, Any]:
+        """Return all RNG states. `own` has those of the generators that datasets, collator and sampler hold."""
+        return {**random_states(), "own": self.services.data_generators().read()}
+
+    def restore_rng(self, states: Mapping[str, Any]) -> None:
+        """Restore what `rng_states` returned."""
+        restore_random_states(dict(states))
+        if missing := self.services.data_generators().restore(states.get("own", {})):
+            logger.warning(
+                "The checkpoint has the states of random generators that dataset, collator and sampler do not have "
+                "now: %s. Draws of other generators start fresh.",
+                ", ".join(missing),
+            )
+
     def drop_batch(self) -> None:
         """Free the batch and the outputs of the last step."""
         self.step.batch = self.step.outputs = None
@@ -271,23 +246,40 @@ class Run:
         self.ranks.leave()
 
     @contextmanager
-    def evaluating(self, prefix: str, *, complete: bool) -> Iterator[EvaluationRecord]:
+    def evaluating(
+        self, prefix: str, *, complete: bool, prefixes: Iterable[str] = (), foreign: bool = False
+    ) -> Iterator[EvaluationRecord]:
         """Give an evaluation its own record. An evaluation that runs inside another one restores the outer record.
 
         Args:
             prefix: the prefix of the metric names.
             complete: whether it covers all of the trainer's own eval datasets.
+            prefixes: the starts of the metric names, one per dataset.
+            foreign: whether it measures other data under the names of the run's own metrics.
         """
-        outer, self.evaluation = self.evaluation, EvaluationRecord(prefix, complete)
-        nested, self._evaluating = self._evaluating, True
+        own = frozenset(prefixes)
+        around = self._open_evaluations[-1].prefixes if self._open_evaluations else frozenset()
+        # Inside of another evaluation, equal names would be two values of one metric: the outer one counts.
+        decides = not foreign and not own & around
+        record = self.evaluation = EvaluationRecord(prefix, complete, decides, own | around)
+        self._open_evaluations.append(record)
         try:
-            yield self.evaluation
+            yield record
+            self._note_metrics(record)
         finally:
-            self._evaluating = nested
-            if nested:
-                self.evaluation = outer
+            self._open_evaluations.pop()
+            if self._open_evaluations:
+                self.evaluation = self._open_evaluations[-1]
 
-    _evaluating = False
+    def _note_metrics(self, record: EvaluationRecord) -> None:
+        if record.decides and record.step >= 0:
+            step, before = self._measured
+            self._measured = record.step, {**(before if step == record.step else {}), **record.metrics}
+
+    def metrics_at(self, step: int) -> dict[str, Any]:
+        """Return the metrics of all evaluations of a step that callbacks decide from."""
+        measured, metrics = self._measured
+        return recordable(metrics)[0] if measured == step else {}
 
     # Methods for handlers.
 
@@ -328,6 +320,13 @@ class Run:
         """Evaluate now and return the metrics. `Trainer.evaluate` lists the options."""
         return self.services.evaluate(**options)
 
+    def full_gradients(self) -> dict[str, torch.Tensor]:
+        """Return the full gradients of the step by name, also of sharded ones. Call it on every rank.
+
+        Handlers of `on_gradients` to `on_optimizer_step` call it. Parameters without a gradient are left out.
+        """
+        return self.seams.full_gradients(self.model)
+
     # Time and progress.
 
     def begin(self) -> None:
@@ -336,6 +335,7 @@ class Run:
         session.summary = {}
         session.first_step = self.state.global_step
         session.began = (time.time(), time.monotonic())
+        self._measured = (-1, {})
         self.losses = Losses(self.state.global_step, self.args.device, self.ranks.gather)
 
     def summary(self) -> dict[str, Any]:
@@ -359,8 +359,16 @@ class Run:
         """Return the progress that triggers compare with, at the end of a step or of an epoch."""
         state = self.state
         step, max_steps = state.global_step, state.max_steps
-        last = step >= max_steps or self.control.should_training_stop
-        return Moment(place, step, state.epoch, max_steps, self.seconds(), last)
+        last = step >= max_steps or (self.control.should_training_stop and not self._interrupted())
+        # The planned end of a run is the end of its last epoch, as in transformers.
+        cut = self.position is not None and self.position.cut and step < max_steps
+        return Moment(place, step, state.epoch, max_steps, self.seconds(), last, cut)
+
+    def _interrupted(self) -> bool:
+        """Return whether the stop is an interruption only: a later session continues the run."""
+        attached = self.bus.subscribers
+        stops = [attached.get(author) for author in self.control.reasons("training_stop")]
+        return len(stops) > 0 and len(providers(stops, Capability.INTERRUPTS)) == len(stops)
 
     def seconds(self) -> float:
         """Return the training time in seconds, including earlier sessions of a resumed run."""

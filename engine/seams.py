@@ -92,6 +92,11 @@ def load_model(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list[s
     return missing, unexpected
 
 
+def full_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the gradients of a model's parameters by name, detached."""
+    return {name: weight.grad.detach() for name, weight in model.named_parameters() if weight.grad is not None}
+
+
 class Seams:
     """How a run computes, clips and applies gradients, and how it builds and saves model and optimizer."""
 
@@ -105,6 +110,9 @@ class Seams:
     """Build the learning-rate schedule. Receives the default factory; the default calls it."""
     synchronise: Callable[[nn.Module, bool], AbstractContextManager[Any]]
     """Return the context around forward and backward of a batch. Receives the model, and if the batch is the last."""
+    train_batch: Callable[[Any], Any]
+    """Wrap forward and backward of a batch, to skip it for example. Receives the function that makes them, a
+    `TrainingStep` of `engine/stepper.py`, and returns the function to call. Default: the function itself."""
     backward: Callable[..., None]
     """Backpropagate a loss. Takes the options of `torch.Tensor.backward`, which is the default."""
     clip: Clip
@@ -123,6 +131,8 @@ class Seams:
     """Load a full optimizer state. Called on every rank. Default: `load_state_dict()`."""
     model_state: Callable[[nn.Module], dict[str, torch.Tensor] | None]
     """Return the full weights, or None to save the model's own. Called on every rank. Default: None."""
+    full_gradients: Callable[[nn.Module], dict[str, torch.Tensor]]
+    """Return the full gradients by name. Called on every rank, after `on_gradients` began. Default: `.grad`."""
     load_model: LoadModel
     """Load full weights and return missing and unexpected names. Called on every rank. Default: `load_model`."""
 
@@ -133,6 +143,7 @@ class Seams:
         self.wrap_model = _wrap_model
         self.make_schedule = _call
         self.synchronise = _synchronise
+        self.train_batch = lambda training_step: training_step
         self.backward = _backward
         self.clip = clip_gradients
         self.step = _step
@@ -143,6 +154,7 @@ class Seams:
         self.load_optimizer = _load_optimizer
         self.model_state = _model_state
         self.load_model = load_model
+        self.full_gradients = full_gradients
 
     def fill(self, by: str, **fillings: Any) -> None:
         """Fill seams by name.

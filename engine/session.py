@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..events.composition import refuse_conflicts
 from ..events.control import FLAGS
 from .distributed.failures import failure_monitor
+from .loss.index_errors import indices_explained
 from .run import Run
 from .seams import Seams
 
@@ -34,10 +34,10 @@ def session(run: Run, mode: str) -> Iterator[None]:
     monitor = failure_monitor(run)
     try:
         monitor.begin()
-        refuse_conflicts(run.bus.subscribers.values())  # also of callbacks that were added after construction
         if mode != "train":
             run.announce("on_setup")
-        yield
+        with indices_explained(run):
+            yield
     except BaseException as error:
         run.activity.fail(error)
         record.exception = explained = monitor.explain(error)
@@ -70,5 +70,5 @@ def _announce_ending(run: Run, event: str) -> None:
     """Announce an event of a session that failed. A second error is logged and does not replace the first."""
     try:
         run.announce(event)
-    except Exception as error:
+    except BaseException as error:  # also Ctrl-C: whatever began is closed, and the original error is raised
         logger.error("%s failed while the run was ending with %r: %s", event, run.exception, error, exc_info=error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from ..events.activity import BACKWARD, FORWARD, IDLE, UPDATE
 from .distributed.consensus import Agree, agree_single_process
+from .loss.loss_module import average_gradients
 from .optim.schedules import needs_metric
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ class Stepper:
         max_grad_norm: float,
         filter_nonfinite: bool,
         agree: Agree = agree_single_process,
+        extra_parameters: Sequence[nn.Parameter] = (),
+        learning_rate: Callable[[], float] | None = None,
+        unclipped_parameters: Sequence[nn.Parameter] = (),
     ) -> None:
         """Create the stepper of a run. The model and the optimizer of the run already exist.
 
@@ -46,6 +50,9 @@ class Stepper:
             max_grad_norm: the norm to clip gradients to; 0 only measures it.
             filter_nonfinite: leave non-finite losses out of the logged average.
             agree: makes the ranks agree on whether the update is skipped. By default every rank decides the same.
+            extra_parameters: parameters that the optimizer updates beside the model's, such as a criterion's.
+            learning_rate: returns the learning rate of the update; by default the rate of the first parameter group.
+            unclipped_parameters: those among them that are neither clipped nor counted in the gradient norm.
         """
         self.run = run
         self.activity = run.activity
@@ -54,8 +61,12 @@ class Stepper:
         self.max_grad_norm = max_grad_norm
         self.filter_nonfinite = filter_nonfinite
         self.agree = agree
-        self.parameters = list(run.unwrapped_model.parameters())
-        self.keeps_outputs = run.bus.asked_for("outputs")
+        self.learning_rate = run.current_learning_rate if learning_rate is None else learning_rate
+        self.parameters = [*run.unwrapped_model.parameters(), *extra_parameters]
+        unclipped = {id(parameter) for parameter in unclipped_parameters}
+        self.clipped = [parameter for parameter in self.parameters if id(parameter) not in unclipped]
+        # Wrappers average the gradients of the model only.
+        self._to_average = [] if run.ranks.single_process else list(extra_parameters)
         # A schedule that reads a metric steps after an evaluation, when there is a metric.
         self.moves_schedule = run.lr_scheduler is not None and not needs_metric(run.lr_scheduler)
         self.accumulating = 1
@@ -67,22 +78,25 @@ class Stepper:
         """Make one step: forward and backward of each batch, then the update."""
         run, announce, synchronise = self.run, self.run.bus.announce, self.run.seams.synchronise
         record, activity = run.step, self.activity
+        named = run.bus.named  # in each step, because a handler may be attached during the run
         activity.name = FORWARD
         self.accumulating = window.batches
         items = self.count_items(window.items)
         model = run.model_wrapped
         for index, batch in enumerate(window.items):
-            record.batch = batch
+            record.batch, record.batch_index = batch, index
             announce("on_batch")
             self.completing = last = index == window.batches - 1
             with synchronise(model, last):
                 loss = self.training_step(model, record.batch, items)
             record.loss = loss
-            if not self.keeps_outputs:
+            if "outputs" not in named:
                 record.outputs = None
             self._sum(loss)
             if not last:
                 announce("on_substep_end")
+        if self._to_average:
+            average_gradients(self._to_average, run.ranks)
         activity.name = UPDATE
         self._update(run, run.optimizer)
         activity.name = IDLE
@@ -109,7 +123,7 @@ class Stepper:
         if seams.scaler is not None:
             seams.scaler.unscale_(optimizer)
         announce("on_gradients")
-        run.step.grad_norm = seams.clip(optimizer, self.parameters, self.max_grad_norm)
+        run.step.grad_norm = seams.clip(optimizer, self.clipped, self.max_grad_norm)
         announce("on_pre_optimizer_step")
         self.agree(control)
         applied = not control.take("skip_update") and self._apply(optimizer)
@@ -117,7 +131,7 @@ class Stepper:
             announce("on_optimizer_step")
         else:
             run.state.steps_skipped += 1
-        run.step.learning_rate = run.current_learning_rate()
+        run.step.learning_rate = self.learning_rate()
         if applied and self.moves_schedule:
             run.lr_scheduler.step()
         seams.zero_grad(self.parameters)

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..callbacks.compose import compose
+from ..callbacks.compose import changed_arguments, compose, recompose
 from ..callbacks.optimizer.schedule_free import ScheduleFree
 from ..events.capabilities import Capability
 from ..events.composition import provides
 from ..events.control import TrainerControl
 from ..events.state import TrainerState
 from ..integrations import found_callbacks, load, search_backend
+from .api.dataloaders import DATASETS
 from .api.hf_compat import HFCompatMethods
 from .api.inputs import TrainerInputs
 from .api.introspection import IntrospectionMethods
 from .api.logging_setup import print_messages
-from .api.overrides import adapt_overrides
+from .api.overrides import adapt_overrides, is_overridden
+from .api.positional import accepts_criterion_second
 from .api.publishing import PublishingMethods
 from .api.seeding import set_seed
 from .api.services import TrainerServices
+from .api.tracebacks import short_tracebacks
 from .api.training import TrainingMethods
 from .arguments import TrainingArguments
 from .data.collators.default import Collator
 from .distributed.failures import register_process
 from .distributed.ranks import Ranks
 from .evaluation.outputs import EvalPrediction
+from .loss.loss_module import LossModule
 from .run import Run
+from .search.hyperparameters import argument_overrides, with_values
 
 logger = logging.getLogger(__name__)
 
@@ -45,18 +52,24 @@ class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompat
         args: the training arguments; by default `TrainingArguments("tmp_trainer")`.
         data_collator: from a list of samples to a batch. By default it stacks tensors, or pads with
             `processing_class`.
-        train_dataset: a map-style or iterable dataset whose samples are dicts or tuples.
+        train_dataset: a map-style or iterable dataset whose samples are dicts or tuples. A `pandas.DataFrame`, and the
+            path of a `.csv`, `.tsv`, `.json`, `.jsonl` or `.parquet` file, become datasets of their rows.
         eval_dataset: the same for evaluation, or a dict of named datasets.
         processing_class: the tokenizer or processor of the model. It is saved with the model.
         model_init: returns a new model, in place of `model`. Each `train()` calls it. If it takes a parameter, that is
             the trial of a hyperparameter search, or None.
         compute_loss_func: `(outputs, labels, num_items_in_batch=...) -> loss`. It divides by the items itself.
-        compute_metrics: `(EvalPrediction) -> {name: number}`. An evaluation calls it once, with all predictions.
+        compute_metrics: `(EvalPrediction) -> {name: number}`. An evaluation calls it once, with all predictions. A
+            metric of the library `evaluate` also works: it receives the argmax of the logits, and the labels that are
+            not -100.
         callbacks: callbacks, or callback classes. `Stage` decides the order of handlers, not the list.
         optimizers: an optimizer and a schedule in place of those that `args` names. Either may be None.
         optimizer_cls_and_kwargs: an optimizer class and its options, in place of the name in `args`.
         preprocess_logits_for_metrics: `(logits, labels) -> what to keep` for each evaluation batch.
-        criterion: `(logits, labels) -> loss`, a mean over the batch, for models that return logits only.
+        criterion: `(logits, labels) -> loss`, a mean over the batch, for models that return logits only. It receives no
+            `num_items_in_batch`. If the criterion or `compute_loss_func` is a module, it is trained too: its
+            parameters are updated, clipped, saved and resumed. Parameters that only the optimizer of `optimizers`
+            holds are not clipped.
         tokenizer: the older name of `processing_class`.
 
     Raises:
@@ -71,6 +84,8 @@ class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompat
         super().__init_subclass__(**options)
         adapt_overrides(cls)
 
+    @short_tracebacks
+    @accepts_criterion_second
     def __init__(
         self,
         model: nn.Module | None = None,
@@ -122,10 +137,12 @@ class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompat
         trainer._build(inputs)
         return trainer
 
-    def _build(self, inputs: TrainerInputs) -> None:
-        self._inputs = inputs
+    def _build(self, inputs: TrainerInputs, overridden: bool = False) -> None:
         self._functions = {}
         self.args = args = inputs.training_arguments
+        loaders = [name for name, method in DATASETS.items() if not is_overridden(self, method)]
+        self._inputs = inputs = inputs.loaded(self._integration, loaders)
+        inputs.check_types()
         set_seed(args.seed, args.full_determinism)
         if args.own_log_level != "passive":
             print_messages(args.get_process_log_level())
@@ -135,6 +152,10 @@ class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompat
         )
         composed = compose(args, inputs.callbacks or [], [*found_callbacks(args), schedule_free])
         ranks = self._join(args)
+        overrides = {} if overridden else argument_overrides(args, composed, ranks)
+        if overrides:
+            self._build(replace(inputs, args=with_values(args, overrides)), overridden=True)
+            return
         inputs.check_model()
         self.model_init = inputs.model_init
         self.criterion, self.compute_loss_func = inputs.criterion, inputs.compute_loss_func
@@ -145,7 +166,7 @@ class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompat
         self.preprocess_logits_for_metrics = inputs.preprocess_logits_for_metrics
         self.optimizer_cls_and_kwargs = inputs.optimizer_cls_and_kwargs
         self._given_optimizers = inputs.optimizers
-        inputs.check(args)
+        inputs.check(args, loaders)
 
         state = TrainerState(
             is_local_process_zero=ranks.local_rank == 0,
@@ -158,11 +179,28 @@ class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompat
         self.run = Run(args, state, control, self._placed(model), ranks, services, inputs.processor)
         self.bus = self.run.bus
         self._use_model(self.run.model)
-        for callback in composed:
+        loss_module = LossModule.around(inputs.criterion or inputs.compute_loss_func)
+        for callback in (*([] if loss_module is None else [loss_module]), *composed):
             self.bus.attach(callback)
+            self._warn_of_twin(callback)
         self.bus.resolve()
+        self._at("create_accelerator_and_postprocess", lambda: None)
+        self._at("_validate_args", lambda: None)
         self.bus.announce("on_init_end")
         self._built_with = self.bus.subscribers
+        self._composed_from = copy.copy(args)
+
+    def _follow_arguments(self) -> None:
+        """Let arguments that the program changed after construction take effect."""
+        args = self.args
+        if args is not self.run.args:
+            self.run.use_arguments(args)
+        if not changed_arguments(args, self._composed_from):
+            return
+        args._normalize_and_check()
+        if changed := changed_arguments(args, self._composed_from):
+            recompose(self.bus, self._composed_from, args, changed)
+            self._composed_from = copy.copy(args)
 
     @staticmethod
     def _join(args: TrainingArguments) -> Ranks:

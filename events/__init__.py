@@ -9,6 +9,7 @@ from .errors import (
     ArgumentError,
     CheckpointError,
     DataError,
+    ImportOrderError,
     MissingExtra,
     ModelError,
     NonFiniteError,
@@ -18,7 +19,7 @@ from .errors import (
     TrainbusError,
     nearest,
 )
-from .event_methods import EventName
+from .event_names import EventName
 from .ledger import Entry, Ledger
 from .stages import Order, Stage, order
 from .state import TrainerState
@@ -46,6 +47,7 @@ __all__ = [
     "EventName",
     "Flag",
     "Handle",
+    "ImportOrderError",
     "Kind",
     "Ledger",
     "MissingExtra",

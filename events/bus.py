@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -13,14 +12,15 @@ import blinker
 
 from .activity import note_activity
 from .catalog import ALL_HANDLERS_RUN, CATALOG, LAST_IN_FIRST_OUT, Event
+from .closing import call_all
 from .control import Flag, TrainerControl
-from .errors import SubscriptionError, nearest
-from .event_methods import EventName
+from .errors import SubscriptionError, nearest, note
+from .event_names import EventName
 from .filters import filter_of, filtered, ids_in, number_in
 from .handlers import Call, Handler, compile_handler
 from .ordering import Slot, resolve
 from .stages import ORDER_MARK, Order, Stage
-from .subscribers import Subscriber, checked_policy, identity, inspect_subscriber, own_events
+from .subscribers import Ordered, Subscriber, checked_policy, identity, inspect_subscriber, is_same, own_events
 
 logger = logging.getLogger(__name__)
 
@@ -61,26 +61,10 @@ class Subscription:
         return self.call(sender, extras)
 
 
-class _Ordered(dict[Any, None]):
-    """A set in the order of insertion, for the `set_class` of blinker."""
-
-    def add(self, item: Any) -> None:
-        self[item] = None
-
-    def discard(self, item: Any) -> None:
-        self.pop(item, None)
-
-    def copy(self) -> _Ordered:
-        return _Ordered(self)
-
-    def __or__(self, other: Any) -> _Ordered:  # type: ignore[override]
-        return _Ordered(dict.fromkeys([*self, *other]))
-
-
 class Channel(blinker.Signal):
     """The signal of one event. It holds receivers strongly and in order."""
 
-    set_class = _Ordered  # type: ignore[assignment]
+    set_class = Ordered  # type: ignore[assignment]
 
     def __init__(self, event: Event) -> None:
         super().__init__(event.doc)
@@ -148,6 +132,8 @@ class EventBus:
         self._subscribers: dict[str, Subscriber] = {}
         self._subscriptions: dict[str, list[Subscription]] = {}
         self._ids: set[str] = set()  # also of detached callbacks, because `before=` and `after=` may still name them
+        self.named: frozenset[str] = frozenset()
+        """The parameters that any handler names. Values that no handler names need not be kept in memory."""
         self.watchers: list[Callable[[str, Any], None]] = []
         """Called as `watcher(event, run)` for each announced event, with or without handlers. For recording."""
 
@@ -167,8 +153,10 @@ class EventBus:
                 f"The event {event.name!r} exists with another meaning: {known.doc!r} Rename your event."
             )
 
-    def attach(self, subscriber: object) -> Handle:
+    def attach(self, subscriber: object, without: Collection[str] = ()) -> Handle:
         """Subscribe every `on_*` method of a callback to the event of its name.
+
+        The handlers of the events in `without` are not subscribed, and not checked.
 
         Raises:
             SubscriptionError: if a method matches no event or names an unknown parameter (with the nearest name), if
@@ -181,9 +169,8 @@ class EventBus:
             if other.callback is subscriber:
                 raise SubscriptionError(f"{other_id} is already attached. Attach a second instance instead.")
         owner_id = identity(subscriber, record.wanted_id, self._subscribers)
-        policy = checked_policy(record.on_error, owner_id)
-        subscriptions = []
-        for name, handler in record.handlers.items():
+        policy, subscriptions = checked_policy(record.on_error, owner_id), []
+        for name, handler in ((name, each) for name, each in record.handlers.items() if name not in without):
             event = self.signals[name].event
             call, named = compile_handler(handler, event, f"{owner_id}.{name}", lenient=record.foreign)
             mark: Order = getattr(handler, ORDER_MARK, Order())
@@ -240,6 +227,7 @@ class EventBus:
         self._subscriptions[owner_id] = subscriptions
         for subscription in subscriptions:
             self.signals[subscription.event.name].connect(subscription)
+        self._note_names()
 
         this = weakref.ref(record)
 
@@ -251,16 +239,37 @@ class EventBus:
 
     def detach(self, subscriber: object) -> None:
         """Unsubscribe a callback, given itself or its id. Does nothing if it is not attached."""
-        found = [owner_id for owner_id, record in self._subscribers.items() if _is_same(record.callback, subscriber)]
+        found = [owner_id for owner_id, record in self._subscribers.items() if is_same(record.callback, subscriber)]
         for owner_id in found or ([subscriber] if isinstance(subscriber, str) else []):
             self._subscribers.pop(owner_id, None)
             for subscription in self._subscriptions.pop(owner_id, ()):
                 self.signals[subscription.event.name].disconnect(subscription)
+        self._note_names()
+
+    def reorder(self, ids: Iterable[str]) -> None:
+        """Give all subscribers another order of attachment.
+
+        Args:
+            ids: the ids of all subscribers, in the new order.
+        """
+        self._subscribers = {owner_id: self._subscribers[owner_id] for owner_id in ids}
+        for owner_id in self._subscribers:
+            for subscription in self._subscriptions[owner_id]:
+                channel = self.signals[subscription.event.name]
+                channel.disconnect(subscription)
+                channel.connect(subscription)
+
+    def _note_names(self) -> None:
+        self.named = frozenset().union(*(each.names for found in self._subscriptions.values() for each in found))
 
     @property
     def subscribers(self) -> dict[str, Any]:
         """All attached callbacks and functions by id, in the order of attachment."""
         return {owner_id: record.callback for owner_id, record in self._subscribers.items()}
+
+    def attributes_of(self, owner_id: str) -> dict[str, Any]:
+        """Return the attributes that a callback had when it was attached."""
+        return self._subscribers[owner_id].attributes
 
     # Announcing.
 
@@ -272,8 +281,8 @@ class EventBus:
     """The former name of `has_handlers`."""
 
     def asked_for(self, parameter: str) -> bool:
-        """Return whether any handler names `parameter`. Values that no handler names need not be kept in memory."""
-        return any(parameter in each.names for found in self._subscriptions.values() for each in found)
+        """Return whether any handler names `parameter`."""
+        return parameter in self.named
 
     def order_of(self, event: EventName | str) -> tuple[Subscription, ...]:
         """Return the handlers of `event`, in the order in which they run.
@@ -304,7 +313,7 @@ class EventBus:
         The bus ignores what a handler returns. The exception is another control, which a handler written for
         transformers may return: its raised flags count as requests. The `on_error` of a handler decides what its
         exception does. By default the exception is raised, with a note that names the handler. At closing events all
-        other handlers run first.
+        other handlers run first, also after Ctrl-C.
         """
         channel = self.signals[event]
         ordered = channel.ordered
@@ -318,31 +327,24 @@ class EventBus:
                 watch(event, self.run)
         if not ordered:
             return
-        failure: BaseException | None = None
         before = speaking.author, speaking.event
         try:
+            if event in ALL_HANDLERS_RUN:
+                call_all(ordered, run, extras, control, event, self._forgives)
+                return
             for subscription in ordered:
                 speaking.author, speaking.event = subscription.owner_id, event
                 try:
                     answer = subscription.call(run, extras)
                 except BaseException as error:
                     note_activity(error, subscription.label)
-                    if not isinstance(error, Exception):
+                    if not isinstance(error, Exception) or not self._forgives(subscription, error):
                         raise
-                    if self._forgives(subscription, error):
-                        continue
-                    if event not in ALL_HANDLERS_RUN:
-                        raise
-                    if failure is not None:
-                        logger.error("%s failed too: %s: %s", subscription.label, type(error).__name__, error)
-                    failure = failure or error
                 else:
                     if answer is not None and answer is not control:
                         control.absorb(answer)
         finally:
             speaking.author, speaking.event = before
-        if failure is not None:
-            raise failure
 
     def _forgives(self, subscription: Subscription, error: Exception) -> bool:
         """Apply the `on_error` of a handler to its exception. Return whether the run continues."""
@@ -382,13 +384,3 @@ class EventBus:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.signals)
-
-
-def note(error: BaseException, text: str) -> None:
-    """Add a note to an exception, which Python shows under its message. Does nothing before Python 3.11."""
-    if hasattr(error, "add_note") and text not in getattr(error, "__notes__", ()):
-        error.add_note(text)
-
-
-def _is_same(one: object, other: object) -> bool:
-    return one is other or (inspect.ismethod(other) and one == other)  # each access to a method creates another object

@@ -43,6 +43,8 @@ class Callback(EventMethods):
     """The training arguments that configure it. `from_arguments` reads them."""
     instead_of: ClassVar[tuple[type, ...]] = ()
     """Other classes that it replaces: in the user's list, it removes those that the arguments build."""
+    state_version: ClassVar[int] = 1
+    """The version of what `state_dict` returns. A resume refuses the state of a later version."""
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     """Properties that other parts of the run must know. `has` returns the answer for one instance."""
     conflicts_with: ClassVar[tuple[Conflict, ...]] = ()
@@ -97,6 +99,13 @@ class Callback(EventMethods):
     def from_arguments(cls, args: Any) -> Callback | None:
         """Build the callback from the training arguments. Return None if they do not select it."""
         return None
+
+    def argument_overrides(self, args: Any) -> dict[str, Any]:
+        """Return training arguments to set in place of the user's, such as the values that a sweep chose.
+
+        The trainer calls it on rank 0, before it checks the arguments and builds anything. All ranks get the values.
+        """
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the callback state: plain values and tensors, nested in lists and dicts."""

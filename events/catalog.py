@@ -114,6 +114,12 @@ POSITIONAL = ("args", "state", "control")
 """The parameters that a handler in the style of transformers receives by position."""
 
 _BATCH = Param("batch", "Any", "The current batch on this rank. `on_batch` may replace it with `run.batch = ...`.")
+_EVAL_BATCH = Param("batch", "Any", "The batch of the evaluation or prediction, on its device.")
+_PREDICTION = Param(
+    "prediction",
+    "trainbus.engine.evaluation.outputs.EvalPrediction | None",
+    "Predictions and labels of the batch over all ranks, as tensors; None unless a callback reads predictions.",
+)
 _LOSS = Param(
     "loss", "torch.Tensor", "The loss of the batch, a scalar: attached to the graph in `on_loss`, detached after."
 )
@@ -184,7 +190,7 @@ EVENTS: tuple[Event, ...] = (
     _shared("on_log", "Values are logged. A handler before the reporters may add to them.", (_LOGS,)),
     Event("on_evaluate_due", "An evaluation is due: evaluate now.", (_REQUESTED_BY,), Kind.WORK),
     Event("on_evaluate_begin", "An evaluation of one or more datasets begins."),
-    _shared("on_prediction_step", "A batch of an evaluation or prediction is done."),
+    _shared("on_prediction_step", "A batch of an evaluation or prediction is done.", (_EVAL_BATCH, _PREDICTION)),
     Event(
         "on_evaluate_dataset",
         "One dataset is evaluated. A handler may still add metrics.",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from typing import Any, Literal
 
-from .errors import ArgumentError, nearest
+from .errors import ArgumentError, SubscriptionError, nearest
 from .ledger import Entry, Ledger
 
 logger = logging.getLogger(__name__)
@@ -23,11 +24,17 @@ FLAGS: dict[Flag, str] = {
 }
 """Every flag, and what the run does when it is raised."""
 
+HF_FLAGS: tuple[Flag, ...] = ("training_stop", "epoch_stop", "save", "evaluate", "log")
+"""The flags of transformers, in its order."""
+
 SERVED: tuple[Flag, ...] = ("log", "evaluate", "save")
 """The flags that request work, in the order in which the run does it."""
 
 OUTSIDE = "you"
 """The author of writes made outside of any handler."""
+
+RUN = "run"
+"""The author of the writes of the run itself."""
 
 
 class Speaker:
@@ -56,8 +63,13 @@ class TrainerControl:
     the end of the step. A request that is not yet served is never lost: it waits for the end of the next step.
     """
 
-    def __init__(self, rank: int = 0) -> None:
-        """Start with no flag raised. `rank` is the process that entries of the ledger name."""
+    def __init__(self, rank: int = 0, **flags: bool) -> None:
+        """Start with no flag raised, except those that are given.
+
+        Args:
+            rank: the process that entries of the ledger name.
+            **flags: flags to raise, as `should_save=True`.
+        """
         self.rank = rank
         self.ledger = Ledger()
         self._requests: dict[str, dict[str, str]] = {flag: {} for flag in FLAGS}
@@ -67,6 +79,9 @@ class TrainerControl:
         """Whether a flag was requested or vetoed since the last `settle`. In most steps it is False."""
         self.serving: set[str] = set()
         """The flags whose work is in progress: they read True although their requests are taken."""
+        for flag, raised in flags.items():
+            if raised:
+                self.request(_flag(flag), reason="given")
 
     # For callbacks.
 
@@ -87,6 +102,12 @@ class TrainerControl:
             self._requests[name][self.speaker] = reason
             self.pending = True
             self._note(name, "request", old, reason)
+
+    def request_by_run(self, flag: Flag, reason: str) -> None:
+        """Raise a flag in the name of the run, for a request that no handler makes."""
+        before, self.speaking.author = self.speaking.author, RUN
+        self.request(flag, reason)
+        self.speaking.author = before
 
     def veto(self, flag: Flag, reason: str = "") -> None:
         """Block a flag for this step, whoever requests it, before or after this call."""
@@ -184,7 +205,19 @@ class TrainerControl:
         self.pending = any(self._requests.values())
 
     def absorb(self, other: Any) -> None:
-        """Request the raised flags of another control, which a handler written for transformers may return."""
+        """Request the raised flags of another control, which a handler written for transformers may return.
+
+        Raises:
+            SubscriptionError: if a decorated handler returned a coroutine or a generator, which nothing runs.
+        """
+        if inspect.iscoroutine(other) or inspect.isgenerator(other) or inspect.isasyncgen(other):
+            kind = type(other).__name__.replace("_", " ")
+            if inspect.iscoroutine(other):
+                other.close()  # without a warning that nothing awaited it
+            raise SubscriptionError(
+                f"{self.speaker}.{self.speaking.event} returned a {kind}, so its body did not run. "
+                "Write a plain function."
+            )
         for flag in FLAGS:
             # A copy of this control repeats the flags whose work is in progress. They are no new requests.
             if flag not in self.serving and getattr(other, f"should_{flag}", False) is True:
@@ -209,6 +242,10 @@ class TrainerControl:
         self.ledger.write(
             Entry(self.speaking.step, self.speaking.event, author, flag, action, old, new, reason, self.rank)
         )
+
+    def state(self) -> dict[str, Any]:
+        """Return the flags in the form of transformers' exportable states."""
+        return {"args": {f"should_{flag}": self._reads(flag) for flag in HF_FLAGS}, "attributes": {}}
 
     def __repr__(self) -> str:
         raised = [f"should_{flag}" for flag in FLAGS if self._reads(flag)]

@@ -30,8 +30,8 @@ class NonFiniteError(TrainbusError, ArithmeticError):
     """A loss, gradient or metric is NaN or infinite, and the run is set to raise an error for it."""
 
 
-class CheckpointError(TrainbusError, OSError):
-    """A checkpoint cannot be written or read."""
+class CheckpointError(TrainbusError, OSError, ValueError):
+    """A checkpoint cannot be written or read. As in transformers, `except ValueError` catches that there is none."""
 
 
 class EvaluationStopped(TrainbusError):
@@ -46,6 +46,10 @@ class RankDivergence(TrainbusError):
     """The ranks are about to do different things. They would deadlock, or their weights would diverge."""
 
 
+class ImportOrderError(TrainbusError, ImportError):
+    """A module was imported too early. The message names the module, and what must come before it."""
+
+
 class MissingExtra(TrainbusError, ImportError):
     """A feature needs a package that is not installed. The message names the extra to install."""
 
@@ -56,7 +60,56 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close!r}?" if close else "."
 
 
+SYNONYMS = {
+    "batch_size": "per_device_train_batch_size",
+    "bs": "per_device_train_batch_size",
+    "epochs": "num_train_epochs",
+    "num_epochs": "num_train_epochs",
+    "max_epochs": "num_train_epochs",
+    "n_epochs": "num_train_epochs",
+    "lr": "learning_rate",
+    "patience": "early_stopping_patience",
+    "scheduler": "lr_scheduler_type",
+    "lr_scheduler": "lr_scheduler_type",
+    "optimizer": "optim",
+    "steps": "max_steps",
+    "warmup": "warmup_steps",
+    "clip": "max_grad_norm",
+    "grad_clip": "max_grad_norm",
+    "gradient_clip_val": "max_grad_norm",
+    "accumulate_grad_batches": "gradient_accumulation_steps",
+    "precision": "bf16",
+    "wd": "weight_decay",
+    "grad_accum": "gradient_accumulation_steps",
+    "grad_accum_steps": "gradient_accumulation_steps",
+    "accumulation_steps": "gradient_accumulation_steps",
+    "loss": "criterion",
+    "loss_fn": "criterion",
+    "loss_function": "criterion",
+    "dataset": "train_dataset",
+    "train_data": "train_dataset",
+    "validation_dataset": "eval_dataset",
+    "val_dataset": "eval_dataset",
+    "valid_dataset": "eval_dataset",
+    "test_dataset": "eval_dataset",
+    "metrics": "compute_metrics",
+    "workers": "dataloader_num_workers",
+    "num_workers": "dataloader_num_workers",
+}
+"""Names of other libraries -> the argument with that meaning. Only errors use them; a guess is never applied."""
+
+
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return the name in `known` that is most similar to `name`; empty if none is similar."""
+    """Return the name in `known` that means `name` in other libraries, or is most similar to it; empty if none is."""
+    known = [*known]
+    meant = SYNONYMS.get(str(name))
+    if meant is not None and meant in known:
+        return meant
     close = difflib.get_close_matches(str(name), [str(candidate) for candidate in known], n=1, cutoff=0.6)
     return close[0] if close else ""
+
+
+def note(error: BaseException, text: str) -> None:
+    """Add a note to an exception, which Python shows under its message. Does nothing before Python 3.11."""
+    if hasattr(error, "add_note") and text not in getattr(error, "__notes__", ()):
+        error.add_note(text)

@@ -1,50 +1,15 @@
 # Generated from events/catalog.py by `make docs`. Change the catalogue instead of this file.
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from ..engine.arguments import TrainingArguments
 from ..engine.checkpoint.format.files import Checkpoint
+from ..engine.evaluation.outputs import EvalPrediction
 from ..engine.run import Run
 from ..events.control import TrainerControl
 from ..events.state import TrainerState
-
-EventName = Literal[
-    "on_init_end",
-    "on_setup",
-    "on_load",
-    "on_train_begin",
-    "on_epoch_begin",
-    "on_step_begin",
-    "on_batch",
-    "on_loss",
-    "on_substep_end",
-    "on_gradients",
-    "on_pre_optimizer_step",
-    "on_optimizer_step",
-    "on_step_end",
-    "on_log_due",
-    "on_log",
-    "on_evaluate_due",
-    "on_evaluate_begin",
-    "on_prediction_step",
-    "on_evaluate_dataset",
-    "on_evaluate",
-    "on_evaluate_end",
-    "on_save_due",
-    "on_save_begin",
-    "on_snapshot",
-    "on_save",
-    "on_push_begin",
-    "on_epoch_end",
-    "on_train_end",
-    "on_predict",
-    "on_exception",
-    "on_close",
-    "on_end",
-]
-"""The name of an event of the catalogue."""
 
 MYPY: bool
 
@@ -425,6 +390,8 @@ class EventMethods:
         def on_prediction_step(
             self,
             *_: Any,
+            batch: Any,
+            prediction: EvalPrediction | None,
             args: TrainingArguments,
             state: TrainerState,
             control: TrainerControl,
@@ -1045,6 +1012,8 @@ class TypedEventMethods(EventMethods):
     def on_prediction_step(
         self,
         *,
+        batch: Any,
+        prediction: EvalPrediction | None,
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,

@@ -37,10 +37,11 @@ def compile_handler(
             for a wrong annotation instead of raising an error.
 
     Raises:
-        SubscriptionError: if the event has no such parameter, with the nearest name, or if an annotation contradicts
-            the type of the parameter. The handler keeps a parameter of its own that has a default and does not look
-            misspelt.
+        SubscriptionError: if the handler is async or a generator; if the event has no such parameter, with the nearest
+            name; or if an annotation contradicts the type of the parameter. The handler keeps a
+            parameter of its own that has a default and does not look misspelt.
     """
+    _refuse_suspended(handler, label)
     known = tuple(event.all_params)
     try:
         parameters = list(inspect.signature(handler).parameters.values())
@@ -67,6 +68,22 @@ def compile_handler(
     if takes_all or names != [parameter.name for parameter in positional]:
         return _call_by_name(handler, known if takes_all else tuple(names)), frozenset(names)
     return _call_in_order(handler, tuple(names)), frozenset(names)
+
+
+def _refuse_suspended(handler: Handler, label: str) -> None:
+    """Refuse a function whose call runs nothing of its body: a coroutine or a generator."""
+    kinds = {
+        "an async function": inspect.iscoroutinefunction,
+        "an async generator": inspect.isasyncgenfunction,
+        "a generator": inspect.isgeneratorfunction,
+    }
+    for function in (handler, getattr(handler, "__call__", None)):  # noqa: B004 # an object may have an async __call__
+        for kind, is_kind in kinds.items():
+            if function is not None and is_kind(function):
+                raise SubscriptionError(
+                    f"{label} is {kind}, so calling it does not run its body. Write a plain function: without `async` "
+                    "and without `yield`."
+                )
 
 
 def _check_annotations(handler: Handler, event: Event, label: str, lenient: bool) -> None:

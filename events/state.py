@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,19 +62,34 @@ class TrainerState:
     """Samples trained on, over all ranks."""
     steps_skipped: int = 0
     """Steps in `global_step` whose update was skipped."""
-    seconds: float = 0.0
-    """Seconds spent training, wall-clock time, earlier sessions of a resumed run included."""
+    seconds = 0.0
+    """Seconds spent training, wall-clock time, earlier sessions of a resumed run included. It is no field: the states
+    of an uninterrupted run and of a resumed one are equal."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes as plain values."""
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "seconds": self.seconds}
+
+    def compute_steps(self, args: Any, max_steps: int) -> None:
+        """Set the intervals of logs, evaluations and saves from the arguments, in steps.
+
+        Args:
+            args: `logging_steps`, `eval_steps` and `save_steps`. A value below 1 is a fraction of `max_steps`.
+            max_steps: the steps of the run.
+        """
+        for name in ("logging_steps", "eval_steps", "save_steps"):
+            value = getattr(args, name)
+            if value is not None:
+                setattr(self, name, math.ceil(max_steps * value) if value < 1 else value)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainerState:
         """Build a state from the values of `to_dict` or `to_file`. Unknown keys are ignored."""
         values = flattened(values)
         known = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{key: value for key, value in values.items() if key in known and value is not None})
+        state = cls(**{key: value for key, value in values.items() if key in known and value is not None})
+        state.seconds = values.get("seconds") or 0.0
+        return state
 
     def to_file(self, **further: Any) -> dict[str, Any]:
         """Return all attributes in the format of a file that transformers can read.
@@ -83,7 +99,8 @@ class TrainerState:
         Args:
             **further: other values to store under that key. `flattened` returns them.
         """
-        values = self.to_dict()
+        # A callback may set a number of numpy or torch, which JSON cannot hold.
+        values = {name: value.item() if hasattr(value, "item") else value for name, value in self.to_dict().items()}
         own = {name: values.pop(name) for name in _OWN}
         values["stateful_callbacks"] = {**values["stateful_callbacks"], _APART: {**own, **further}}
         return values

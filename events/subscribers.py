@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .callback import Callback
@@ -34,6 +35,8 @@ class Subscriber:
     wanted_id: str | None = None
     on_error: str = "raise"
     foreign: bool = False
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """The attributes when it was attached, before the run changes them."""
 
 
 def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
@@ -90,6 +93,7 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
         wanted,
         "raise" if foreign else getattr(callback, "on_error", "raise"),
         foreign,
+        dict(getattr(callback, "__dict__", {})),
     )
 
 
@@ -145,3 +149,24 @@ def _base_of(cls: type) -> type | None:
         return Callback
     foreign = [base for base in cls.__mro__ if base.__name__ == FOREIGN_BASE]
     return foreign[-1] if foreign else None
+
+
+def is_same(one: object, other: object) -> bool:
+    """Return whether two subscribers are the same object."""
+    return one is other or (inspect.ismethod(other) and one == other)  # each access to a method creates another object
+
+
+class Ordered(dict[Any, None]):
+    """A set in the order of insertion, for the `set_class` of blinker."""
+
+    def add(self, item: Any) -> None:
+        self[item] = None
+
+    def discard(self, item: Any) -> None:
+        self.pop(item, None)
+
+    def copy(self) -> Ordered:
+        return Ordered(self)
+
+    def __or__(self, other: Any) -> Ordered:  # type: ignore[override]
+        return Ordered(dict.fromkeys([*self, *other]))

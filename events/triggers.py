@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
+from .common_steps import has_common_step
 from .errors import ArgumentError, nearest
 
 Place = Literal["step", "epoch"]
+ANYWHERE: frozenset[Place] = frozenset({"step", "epoch"})
 
 
 class Moment(NamedTuple):
@@ -25,7 +27,9 @@ class Moment(NamedTuple):
     seconds: float = 0.0
     """Seconds spent training."""
     last: bool = False
-    """Whether the run ends here, because it is complete or a stop is requested."""
+    """Whether the run ends here, because it is complete or a stop is requested. An interruption is no end."""
+    cut: bool = False
+    """Whether a stop cuts the epoch short. A resumed run continues inside of it, and reaches its end there."""
 
 
 class Trigger:
@@ -42,6 +46,9 @@ class Trigger:
         """
         return step + 1
 
+    places: ClassVar[frozenset[Place]] = frozenset({"step"})
+    """The ends at which the trigger may be due: of steps, of epochs, or of both."""
+
     @property
     def clocked(self) -> bool:
         """Whether the trigger reads the clock, which differs between ranks."""
@@ -49,7 +56,7 @@ class Trigger:
 
     @property
     def unforeseen(self) -> bool:
-        """Whether the trigger may be due before the step of `wakes`, if the run stops early."""
+        """Whether an early stop of the run can make the trigger due before the step that `wakes` returns."""
         return False
 
     def __or__(self, other: Trigger) -> Trigger:
@@ -105,13 +112,16 @@ class EveryShare(Trigger):
 
 @dataclass(frozen=True)
 class EveryEpochs(Trigger):
-    """Due at the end of every n-th epoch, complete or cut short."""
+    """Due at the end of every n-th epoch. An epoch that a stop cuts short does not end: the resumed run ends it."""
 
     epochs: int
     after: float = 0
 
+    places = frozenset({"epoch"})
+
     def due(self, now: Moment, before: Moment | None = None) -> bool:
-        return now.place == "epoch" and math.ceil(now.epoch) % self.epochs == 0 and now.epoch >= self.after
+        ends = now.place == "epoch" and not now.cut
+        return ends and math.ceil(now.epoch) % self.epochs == 0 and now.epoch >= self.after
 
     def wakes(self, step: int, max_steps: int) -> float:
         return math.inf
@@ -184,6 +194,8 @@ class AtEnd(Trigger):
 
     early: bool = True
 
+    places = ANYWHERE
+
     def due(self, now: Moment, before: Moment | None = None) -> bool:
         ends = now.last and (self.early or now.step >= now.max_steps)
         return ends and (before is None or before.step != now.step)
@@ -203,6 +215,8 @@ class AtEnd(Trigger):
 class Never(Trigger):
     """Never due."""
 
+    places = ANYWHERE
+
     def due(self, now: Moment, before: Moment | None = None) -> bool:
         return False
 
@@ -219,6 +233,10 @@ class Either(Trigger):
 
     left: Trigger
     right: Trigger
+
+    @property
+    def places(self) -> frozenset[Place]:  # type: ignore[override]
+        return self.left.places | self.right.places
 
     def due(self, now: Moment, before: Moment | None = None) -> bool:
         return self.left.due(now, before) or self.right.due(now, before)
@@ -244,6 +262,15 @@ class Both(Trigger):
 
     left: Trigger
     right: Trigger
+
+    def __post_init__(self) -> None:
+        why = "one side is due after steps, the other after epochs" if not self.places else "no step fits both sides"
+        if not self.places or not has_common_step(self):
+            raise ArgumentError(f"{self!r} can never be due: {why}. Use | in place of &.")
+
+    @property
+    def places(self) -> frozenset[Place]:  # type: ignore[override]
+        return self.left.places & self.right.places
 
     def due(self, now: Moment, before: Moment | None = None) -> bool:
         return self.left.due(now, before) and self.right.due(now, before)
@@ -276,7 +303,7 @@ def every(interval: float | str, unit: str = "step", *, after: float = 0, times:
         interval: `50` is every 50 steps, `0.1` every tenth of the run, `"10min"` every ten minutes of training
             (units `s`, `min`, `h`).
         unit: `"step"`, `"epoch"`, or a unit of time.
-        after: never before this number of steps, of epochs, or of seconds, in the kind of `unit`.
+        after: the trigger is not due before this number of steps, epochs or seconds. `unit` says which.
         times: for steps, the minimum number of times in the run; the interval shortens if necessary. Default: no
             minimum.
 
@@ -295,6 +322,8 @@ def every(interval: float | str, unit: str = "step", *, after: float = 0, times:
         interval = int(interval) if interval.is_integer() else interval
     if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not 0 < interval < math.inf:
         raise ArgumentError(f"every({interval!r}): the interval is not above 0. Pass a larger one, or use never().")
+    if isinstance(after, bool) or not isinstance(after, (int, float)) or not 0 <= after < math.inf:
+        raise ArgumentError(f"every({interval!r}, after={after!r}): after is not a number from 0. Pass 0 or more.")
     name = unit.strip().lower()
     if isinstance(times, bool) or not isinstance(times, int) or times < 0:
         raise ArgumentError(
@@ -336,7 +365,7 @@ def at_end(*, early: bool = True) -> Trigger:
     """Return a trigger that is due when the run ends, once per step.
 
     Args:
-        early: whether it is also due when the run stops before its planned end.
+        early: whether it is also due when a callback ends the run early. Signals and time limits only pause the run.
     """
     return AtEnd(early)
 

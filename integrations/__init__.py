@@ -29,6 +29,8 @@ class Kind(Enum):
     """Runs a hyperparameter search. `hyperparameter_search(backend=...)` takes its option."""
     STRATEGY = "strategy"
     """Shards the training. `args.way_to_shard` returns its option."""
+    DATA = "data"
+    """Makes datasets of tables. The Trainer loads it when it is given one."""
     OTHER = "other"
     """Has its own argument, which builds it."""
 
@@ -40,9 +42,9 @@ class Integration:
     target: str
     """The class, as `module:Class`; the module is relative to this folder."""
     package: str
-    """The import name of the package."""
+    """The import name of the package; empty if it needs none."""
     extra: str
-    """The extra of `setup.cfg` that installs the package."""
+    """The extra of `setup.cfg` that installs the package; empty if it needs none."""
     requirement: str
     """The requirement of that extra, as `setup.cfg` spells it."""
     kind: Kind
@@ -63,8 +65,16 @@ INTEGRATIONS: dict[str, Integration] = {
     ),
     "trackio": Integration("trackio:Trackio", "trackio", "trackio", "trackio >= 0.20", Kind.TRACKER),
     "mlflow": Integration("mlflow:MLflow", "mlflow", "mlflow", "mlflow >= 3.0", Kind.TRACKER),
+    "jsonl": Integration(".callbacks.monitor.row_files:JsonLines", "", "", "", Kind.TRACKER),
+    "csv": Integration(".callbacks.monitor.row_files:Csv", "", "", "", Kind.TRACKER),
+    "comet_ml": Integration("comet:Comet", "comet_ml", "comet", "comet_ml >= 3.44", Kind.TRACKER),
+    "neptune": Integration("neptune:Neptune", "neptune", "neptune", "neptune >= 1.10", Kind.TRACKER),
+    "clearml": Integration("clearml:ClearML", "clearml", "clearml", "clearml >= 1.16", Kind.TRACKER),
+    "swanlab": Integration("swanlab:SwanLab", "swanlab", "swanlab", "swanlab >= 0.6", Kind.TRACKER),
+    "tables": Integration("tables:Tables", "datasets", "datasets", "datasets >= 3.0", Kind.DATA),
     "liger": Integration("liger:Liger", "liger_kernel", "liger", "liger-kernel >= 0.6", Kind.OTHER),
     "hub": Integration("hub:PushToHub", "huggingface_hub", "hub", "huggingface_hub >= 1.0", Kind.OTHER),
+    "remote": Integration("remote:RemoteStore", "fsspec", "remote", "fsspec >= 2023.6", Kind.OTHER),
     "deepspeed": Integration(
         "deepspeed.callback:DeepSpeed", "deepspeed", "deepspeed", "deepspeed >= 0.16", Kind.STRATEGY
     ),
@@ -95,7 +105,7 @@ TRACKERS = tuple(options(Kind.TRACKER))
 SEARCHES = options(Kind.SEARCH)
 """The names that `hyperparameter_search(backend=...)` takes, in the order in which they are tried -> registry names."""
 
-TABLE = {name: (row.target, row.package, row.extra) for name, row in INTEGRATIONS.items()}
+TABLE = {name: (row.target, row.package, row.extra) for name, row in INTEGRATIONS.items() if row.package}
 """The registry as tuples of target, package and extra: its former form."""
 
 GROUP = "trainbus.callbacks"
@@ -193,7 +203,8 @@ def _trackers(args: Any) -> Iterator[str]:
 
 
 def _is_installed(name: str) -> bool:
-    return find_spec(INTEGRATIONS[name].package) is not None
+    package = INTEGRATIONS[name].package
+    return bool(package) and find_spec(package) is not None
 
 
 def _enabled(plugins: Any) -> list[EntryPoint]:

@@ -133,7 +133,7 @@ class Repository:
 
         The token and `private` default to the settings. The name defaults to the name of the output folder.
         """
-        wanted = self.settings.repository or Path(run.args.output_dir).absolute().name
+        wanted = self.settings.repository or run.args.output_path.absolute().name
         check_name(wanted, "It is the name of `output_dir`. Set `hub_model_id`.")
         private = self.settings.private if private is None else private
         made = self._api.create_repo(wanted, token=token or self._token(run), private=private, exist_ok=True)
@@ -148,7 +148,7 @@ class Repository:
         """
         if self.name is None:
             self.create_repository(run, token, None)
-        folder = Path(run.args.output_dir)
+        folder = run.args.output_path
         options = {"token": token, "revision": revision, "ignore_patterns": [*NOT_PUSHED]}
         # A blocking push uses the thread of the API too, so that pushes happen in the order of the calls.
         push = self._api.run_as_future(self._upload, run, folder, commit_message, **options)
@@ -295,13 +295,16 @@ class PushToHub(Callback):
     def on_train_begin(self, run: Run) -> None:
         if run.state.is_world_process_zero:
             self._skipped = []
-            for leftover in Path(run.args.output_dir).glob(f"{STAGED}*"):
+            for leftover in run.args.output_path.glob(f"{STAGED}*"):
                 shutil.rmtree(leftover)
             self._disable_progress_bars()
             self._warned = False
             self._repository_exists(run)
 
     def on_save(self, run: Run, checkpoint: files.Checkpoint) -> None:
+        run.services.at("_push_from_checkpoint", lambda: self._push(run, checkpoint), str(checkpoint.path))
+
+    def _push(self, run: Run, checkpoint: files.Checkpoint) -> None:
         if self.strategy == HubStrategy.END or not run.state.is_world_process_zero:
             return
         path, message = checkpoint.path, _message(run)
@@ -314,7 +317,7 @@ class PushToHub(Callback):
         run.announce("on_push_begin")
         run.services.create_model_card()
         staged = stage(files_of_model(path), path, self._staging(run, f"{path.name}-model"))
-        shutil.copy2(Path(run.args.output_dir) / CARD, staged)
+        shutil.copy2(run.args.output_path / CARD, staged)
         self.publisher.push_staged(run, staged, message)
         self._push_checkpoint(run, path, message)
         if self.strategy == HubStrategy.CHECKPOINT:
@@ -378,7 +381,7 @@ class PushToHub(Callback):
         self.publisher.push_staged(run, staged, f"{message}, checkpoint", name)
 
     def _staging(self, run: Run, name: str) -> Path:
-        return Path(run.args.output_dir) / f"{STAGED}{name}"
+        return run.args.output_path / f"{STAGED}{name}"
 
     def _disable_progress_bars(self) -> None:
         """Disable the progress bars of the hub library. They would break the progress bar of the training."""

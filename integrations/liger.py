@@ -8,6 +8,7 @@ from typing import Any
 from liger_kernel.transformers import _apply_liger_kernel_to_instance as apply_kernels
 
 from ..engine.arguments import TrainingArguments
+from ..engine.loss.signature import user_model
 from ..engine.run import Run
 from ..events.callback import Callback
 from ..events.errors import ModelError
@@ -53,8 +54,7 @@ class Liger(Callback):
     def on_setup(self, run: Run) -> None:
         if run.mode != "train":
             return
-        model: Any = run.model
-        if hasattr(model, "get_base_model"):  # a peft adapter wraps the model that has the layers
-            model = model.get_base_model()
+        model: Any = user_model(run.model)  # a wrapper, such as a PEFT adapter, has no layers to replace
+        model = model.get_base_model() if hasattr(model, "get_base_model") else model
         architecture(model)
         apply_kernels(model=model, **self.kernels)

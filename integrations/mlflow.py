@@ -4,74 +4,127 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import mlflow
+from mlflow.entities import Metric, Param
+from mlflow.tracking import MlflowClient, fluent
 
-from ..callbacks.base.tracker import Tracker
+from ..callbacks.base.row_tracker import Opening, Outcome, RowTracker, TrackerSession
+from ..callbacks.base.service_tracker import numbers_of
+from ..callbacks.base.tracker_rows import AXIS
 from ..engine.arguments import TrainingArguments
 from ..engine.run import Run
 from ..events.control import TrainerControl
 
 AT_ONCE = 100
 """The largest number of settings that MLflow takes in one call."""
+LONGEST = 6000
+"""The largest length of a setting in characters."""
+
+
+class MLflowSession(TrackerSession):
+    """An open run of MLflow."""
+
+    def __init__(self, live: Any, owned: bool, resumed: bool) -> None:
+        self.client, self.run_id, self.live, self.owned = MlflowClient(), live.info.run_id, live, owned
+        if resumed:
+            history = self.client.get_metric_history(self.run_id, "epoch")
+            self.last_step = max((metric.step for metric in history), default=-1)
+
+    def describe(self, settings: Mapping[str, Any]) -> None:
+        """Write the settings of a new run."""
+        # MLflow does not allow changes of a setting, and a resumed run may have other settings.
+        params = [Param(name, str(value)[:LONGEST]) for name, value in settings.items()]
+        for first in range(0, len(params), AT_ONCE):
+            self.client.log_batch(self.run_id, params=params[first : first + AT_ONCE])
+
+    def write(self, row: dict[str, Any], step: int) -> None:
+        now = int(time.time() * 1000)
+        values = {_name(column): value for column, value in numbers_of(row) if column != AXIS}
+        self.client.log_batch(self.run_id, [Metric(name, float(value), now, step) for name, value in values.items()])
+
+    def summarize(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            if isinstance(value, (int, float)):
+                self.client.log_metric(self.run_id, name, float(value))
+            else:
+                self.client.set_tag(self.run_id, name, value)
+
+    def finish(self, outcome: Outcome) -> None:
+        if self.owned:
+            stopped = outcome.exit_code and not outcome.error
+            status = "KILLED" if stopped else "FAILED" if outcome.exit_code else "FINISHED"
+            self.client.set_terminated(self.run_id, status)
 
 
 @dataclass
-class MLflow(Tracker):
+class MLflow(RowTracker):
     """Reports to one MLflow run. A resumed training, and evaluations after it, report to the same run.
 
     `report_to="mlflow"` builds it, or list `MLflow(experiment="demo")`. MLflow's settings, such as
-    `MLFLOW_TRACKING_URI`, choose the server. If an MLflow run is active already, it reports to that run and leaves it
-    active.
+    `MLFLOW_TRACKING_URI`, choose the server. Metrics have the names of transformers, such as `loss` and `eval_loss`.
+    During training the run is MLflow's active run. A run that is active already is used and left active.
     """
+
+    service: ClassVar[str] = "MLflow"
 
     experiment: str | None = None
     """The experiment. It is created if it does not exist. Default: `MLFLOW_EXPERIMENT_NAME`, else MLflow's default."""
     name: str | None = None
     """The name of the run. Default: `args.run_name`, else a generated name."""
-    _started: bool = field(default=False, init=False, repr=False, compare=False)
+    _active: Any = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> MLflow:
         return cls(args.project, args.run_name)
 
-    def on_train_end(self, control: TrainerControl) -> None:
-        if self._reports:
-            mlflow.set_tag("stopped", control.why("training_stop"))
+    def new_id(self, run: Run) -> str:
+        return ""  # the service makes it
 
-    def on_close(self) -> None:
+    def connect(self, run: Run, opening: Opening) -> Callable[[], TrackerSession]:
+        active, settings, name = mlflow.active_run(), run.args.to_sanitized_dict(), self.name or run.args.run_name
+        experiment = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME")
+
+        def open_session() -> TrackerSession:
+            if active is not None:
+                session = MLflowSession(active, owned=False, resumed=opening.resumes > 0)
+            else:
+                if not opening.run_id and experiment:
+                    mlflow.set_experiment(experiment)
+                live = mlflow.start_run(run_id=opening.run_id or None, run_name=name)
+                fluent._active_run_stack.get().clear()  # the run is active in the thread of the training
+                session = MLflowSession(live, owned=True, resumed=opening.resumes > 0)
+            if session.run_id != opening.run_id:
+                session.describe(settings)
+            return session
+
+        return open_session
+
+    def on_train_begin(self, run: Run) -> None:
+        super().on_train_begin(run)
+        session = self._session
+        if isinstance(session, MLflowSession) and session.owned and mlflow.active_run() is None:
+            self._active = session.live
+            fluent._active_run_stack.get().append(session.live)
+
+    def on_train_end(self, run: Run, control: TrainerControl) -> None:
+        super().on_train_end(run, control)
         self.finish()
 
-    def open(self, run: Run) -> str:
-        active = mlflow.active_run()
-        if active is None:
-            if self.run_id is None and (experiment := self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME")):
-                mlflow.set_experiment(experiment)
-            active = mlflow.start_run(run_id=self.run_id, run_name=self.name or run.args.run_name)
-            self._started = True
-        opened: str = active.info.run_id
-        return opened
-
-    def describe(self, run: Run) -> None:
-        # MLflow does not allow changes of a setting, and a resumed run may have other settings.
-        settings = list(run.args.to_sanitized_dict().items())
-        for first in range(0, len(settings), AT_ONCE):
-            mlflow.log_params(dict(settings[first : first + AT_ONCE]))
-
-    def report(self, logs: Mapping[str, Any], step: int) -> None:
-        mlflow.log_metrics(
-            {_valid_name(key): value for key, value in logs.items() if isinstance(value, (int, float))}, step=step
-        )
-
-    def leave(self, failed: bool) -> None:
-        started, self._started = self._started, False
-        if started:
-            mlflow.end_run("FAILED" if failed else "FINISHED")
+    def _finish(self, outcome: Outcome) -> None:
+        super()._finish(outcome)
+        active, self._active = self._active, None
+        stack = fluent._active_run_stack.get()
+        if active is not None and active in stack:
+            stack.remove(active)
 
 
-def _valid_name(key: str) -> str:
-    """Return the name of a metric. Characters that MLflow does not allow become `_`."""
+def _name(column: str) -> str:
+    """Return the name of a metric as under transformers. Characters that MLflow does not allow become `_`."""
+    section, _, rest = column.partition("/")
+    key = rest if section == "train" else f"{section}_{rest}" if section in ("eval", "test") else column
     return re.sub(r"[^\w\-. :/]", "_", key, flags=re.ASCII)

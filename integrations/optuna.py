@@ -10,8 +10,7 @@ import optuna
 
 from ..callbacks.flow.report_to_trial import ReportToTrial
 from ..engine.search.hyperparameters import BestRun, Search, takes_trial
-from ..events.bus import note
-from ..events.errors import ArgumentError, TrainbusError, nearest
+from ..events.errors import ArgumentError, TrainbusError, nearest, note
 
 OPTIMIZE = ("timeout", "n_jobs", "catch", "callbacks", "gc_after_trial", "show_progress_bar")
 """Options that `Study.optimize` takes. `optuna.create_study` takes all others."""

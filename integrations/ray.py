@@ -10,8 +10,7 @@ import ray.tune
 
 from ..callbacks.flow.report_to_trial import ReportToTrial
 from ..engine.search.hyperparameters import BestRun, Search
-from ..events.bus import note
-from ..events.errors import TrainbusError
+from ..events.errors import TrainbusError, note
 
 
 @dataclass

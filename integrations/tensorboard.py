@@ -1,50 +1,175 @@
-"""TensorBoard: logged numbers, as event files."""
+"""TensorBoard: scalars, texts, images, histograms and hyperparameters, as event files."""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
 
+from ..callbacks.base.row_tracker import Opening, Outcome, RowTracker, TrackerSession
 from ..callbacks.base.tracker import in_sections
+from ..callbacks.base.tracker_rows import AXIS
 from ..engine.arguments import TrainingArguments
 from ..engine.run import Run
-from ..events.callback import Callback
-from ..events.stages import Stage
-from ..events.state import TrainerState
+
+LAYOUT = {"trainbus": {"loss": ["Multiline", ["train/loss", "eval/loss"]]}}
+"""The default layout of the page Custom Scalars: the losses of training and evaluation in one chart."""
+
+HYPERPARAMETERS = ("learning_rate", "per_device_train_batch_size", "num_train_epochs", "weight_decay", "optim", "seed")
+"""The arguments on the page HParams, by default."""
+
+
+class TensorBoardSession(TrackerSession):
+    """An open writer of event files."""
+
+    def __init__(self, writer: SummaryWriter, run_id: str) -> None:
+        self.writer, self.run_id, self._step = writer, run_id, 0
+        self._totals: dict[str, Any] = {}
+
+    def write(self, row: dict[str, Any], step: int) -> None:
+        for name, value in _leaves(row):
+            _add(self.writer, name, value, step)
+        self._step = step
+        self._write_totals()
+        self.writer.flush()  # a killed run keeps its rows
+
+    def summarize(self, values: Mapping[str, Any]) -> None:
+        self._totals.update(values)  # they come before the last row, and belong to its step
+
+    def _write_totals(self) -> None:
+        for name, value in self._totals.items():
+            _add(self.writer, in_sections(name), value, self._step)
+        self._totals.clear()
+
+    def finish(self, outcome: Outcome) -> None:
+        self._write_totals()
+        self.writer.close()
 
 
 @dataclass
-class TensorBoard(Callback):
-    """Writes logged numbers to event files, on rank 0.
+class TensorBoard(RowTracker):
+    """Writes logged values to event files, on rank 0. A resumed run hides the rows after its checkpoint.
 
-    `report_to="tensorboard"` builds it, or list `TensorBoard("runs/first")`. Read them with
-    `tensorboard --logdir <output_dir>/runs`.
+    `report_to="tensorboard"` builds it, and `logging_dir` alone does too. Or list `TensorBoard("runs/first")`. Read the
+    files with `tensorboard --logdir <output_dir>/runs`. A number becomes a scalar, text a text, an array or tensor of
+    two or three dimensions an image, and one of one dimension a histogram. Charts of losses, the arguments and the
+    hyperparameters are written at the start.
     """
 
-    stage = Stage.REPORT
+    service: ClassVar[str] = "TensorBoard"
+
     folder: str | None = None
-    """The folder of the event files. Default: `runs` in the output folder."""
-    on_error: str = "warn"
-    """What happens when writing fails. By default it warns and training continues."""
-    _writer: Any = field(default=None, init=False, repr=False, compare=False)
+    """The folder of the event files. Default: `TENSORBOARD_LOGGING_DIR`, else `runs` in the output folder. A later run
+    in the same folder has a folder `run-2`, `run-3` and so on in it."""
+    layout: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    """The charts of the page Custom Scalars, as `SummaryWriter.add_custom_scalars` takes them. Default: the losses."""
+    hparams: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    """The values on the page HParams. Default: the learning rate, batch size and other arguments."""
+    metrics: tuple[str, ...] = field(default=("train/loss", "eval/loss"), kw_only=True)
+    """The columns that the page HParams compares."""
+    _opened: tuple[str, Path] | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> TensorBoard:
         return cls(folder=args.logging_dir)
 
-    def on_log(self, run: Run, state: TrainerState, logs: dict[str, Any]) -> None:
-        if not state.is_world_process_zero:
-            return
-        if self._writer is None:
-            self._writer = SummaryWriter(self.folder or os.path.join(run.args.output_dir, "runs"))
-        for key, value in logs.items():
-            if isinstance(value, (int, float)):
-                self._writer.add_scalar(in_sections(key), value, state.global_step)
+    @property
+    def writer(self) -> SummaryWriter | None:
+        """The open writer, for anything that is no logged value, such as a graph. None if it is not open."""
+        return self._session.writer if isinstance(self._session, TensorBoardSession) else None
 
-    def on_close(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
+    def unfinished_run(self, run: Run) -> str | None:
+        return run.run_id
+
+    def saved_state(self) -> dict[str, Any]:
+        return {"folder": str(self._opened[1])} if self._opened is not None else {}
+
+    def connect(self, run: Run, opening: Opening) -> Callable[[], TrackerSession]:
+        base = self.folder or os.environ.get("TENSORBOARD_LOGGING_DIR") or run.args.output_path / "runs"
+        base = Path(base).expanduser() if "://" in str(base) else run.args.resolved(Path(base).expanduser())
+        reopened = self._opened is not None and self._opened[0] == opening.run_id
+        folder = self._opened[1] if reopened and self._opened else _folder(base, opening)
+        self._opened = (opening.run_id, folder)
+        described = "```json\n" + json.dumps(run.args.to_sanitized_dict(), indent=2, default=str) + "\n```"
+        values = dict(_default_hparams(run.args) if self.hparams is None else self.hparams)
+
+        def open_writer() -> TrackerSession:
+            writer = SummaryWriter(str(folder), purge_step=opening.step + 1 if opening.resumes else None)
+            session = TensorBoardSession(writer, opening.run_id)
+            if opening.resumes:
+                session.last_step = last_step(folder, opening.step)
+            elif not reopened:
+                writer.add_text("arguments", described)
+                writer.add_custom_scalars(dict(LAYOUT if self.layout is None else self.layout))
+                for summary in hparams(values, dict.fromkeys(self.metrics, 0.0)):  # type: ignore[no-untyped-call]
+                    writer._get_file_writer().add_summary(summary)  # type: ignore[no-untyped-call]
+            writer.flush()
+            return session
+
+        return open_writer
+
+
+def _folder(base: Path, opening: Opening) -> Path:
+    """Return the folder of a run: `base`, or a folder in it if another run has event files there."""
+    if opening.resumes and (known := opening.state.get("folder")) and Path(known).exists():
+        return Path(known)
+    last = base
+    for folder in (base, *(base / f"run-{number}" for number in range(2, 10_000))):
+        if not any(folder.glob("events.out.tfevents.*")):
+            return last if opening.resumes else folder
+        last = folder
+    return last
+
+
+def last_step(folder: Path, upto: int) -> int:
+    """Return the last step up to `upto` that the event files have; -1 if none."""
+    reader = logging.getLogger("tensorboard")  # it warns of the rows that a resumed run hides on purpose
+    before = reader.level
+    reader.setLevel(logging.ERROR)
+    try:
+        events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    finally:
+        reader.setLevel(before)
+    steps = [event.step for event in events.Scalars(AXIS)] if AXIS in events.Tags()["scalars"] else []
+    return max((step for step in steps if step <= upto), default=-1)
+
+
+def _default_hparams(args: TrainingArguments) -> dict[str, Any]:
+    values = args.to_sanitized_dict()
+    return {name: values[name] for name in HYPERPARAMETERS if values.get(name) is not None}
+
+
+def _leaves(row: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in row.items():
+        found += _leaves(value, f"{above}{name}/") if isinstance(value, Mapping) else [(f"{above}{name}", value)]
+    return found
+
+
+def _add(writer: SummaryWriter, name: str, value: Any, step: int) -> None:
+    """Write a value as what it is. Other values, such as None, have no place in event files."""
+    if hasattr(value, "convert"):  # an image of PIL
+        value = np.asarray(value.convert("RGB"))
+    if isinstance(value, str):
+        writer.add_text(name, value, step)
+    elif isinstance(value, (bool, int, float, np.number)):
+        writer.add_scalar(name, value, step)
+    elif isinstance(value, (np.ndarray, torch.Tensor)):
+        if value.ndim == 0 or value.shape == (1,):
+            writer.add_scalar(name, value.item(), step)
+        elif value.ndim == 1:
+            writer.add_histogram(name, value, step)
+        elif value.ndim == 2:
+            writer.add_image(name, value, step, dataformats="HW")
+        elif value.ndim == 3:
+            writer.add_image(name, value, step, dataformats="CHW" if value.shape[0] in (1, 3) else "HWC")

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import trackio
 
-from ..callbacks.base.tracker import Tracker, in_sections
+from ..callbacks.base.row_tracker import Opening, Outcome, RowTracker, TrackerSession
 from ..engine.arguments import TrainingArguments
+from ..engine.optim.sizes import count_elements
 from ..engine.run import Run
+from ..events.control import TrainerControl
+
+
+class TrackioSession(TrackerSession):
+    """An open run of Trackio."""
+
+    def __init__(self, live: Any, resumed: bool) -> None:
+        self.live, self.run_id = live, live.name
+        self.space = trackio.context_vars.current_space_id.get()
+        if resumed:
+            self.last_step = int(getattr(live, "_next_step", 0)) - 1
+
+    def write(self, row: dict[str, Any], step: int) -> None:
+        trackio.log(row, step=step)
+
+    def finish(self, outcome: Outcome) -> None:
+        trackio.finish()
 
 
 @dataclass
-class Trackio(Tracker):
+class Trackio(RowTracker):
     """Reports to one Trackio run. A resumed training, and evaluations after it, report to the same run.
 
     `report_to="trackio"` builds it, or list `Trackio(project="demo", space_id="me/demo")`.
     """
+
+    service: ClassVar[str] = "Trackio"
 
     project: str = "huggingface"
     """The project."""
@@ -42,10 +62,30 @@ class Trackio(Tracker):
             args.trackio_static_space_id,
         )
 
-    def on_train_end(self, run: Run) -> None:
-        if not self._reports:
-            return
-        space = trackio.context_vars.current_space_id.get()
+    def new_id(self, run: Run) -> str:
+        return ""  # the service makes it
+
+    def connect(self, run: Run, opening: Opening) -> Callable[[], TrackerSession]:
+        size = count_elements(run.model.parameters())
+        options: dict[str, Any] = {
+            "project": self.project,
+            "name": opening.run_id or self.name or run.args.run_name,
+            "space_id": self.space_id,
+            "bucket_id": self.bucket_id,
+            "private": run.args.hub_private_repo,
+            "resume": "allow",
+            "config": {**run.args.to_sanitized_dict(), "model/num_parameters": size},
+        }
+        return lambda: TrackioSession(trackio.init(**options), resumed=opening.resumes > 0)
+
+    def on_train_begin(self, run: Run) -> None:
+        super().on_train_begin(run)
+        if isinstance(self._session, TrackioSession):  # for code that calls `trackio.log`
+            trackio.context_vars.current_run.set(self._session.live)
+
+    def on_train_end(self, run: Run, control: TrainerControl) -> None:
+        super().on_train_end(run, control)
+        space = self._session.space if isinstance(self._session, TrackioSession) else None
         self.finish()
         if space is not None and self.static_space_id is not False:
             trackio.freeze(
@@ -55,26 +95,6 @@ class Trackio(Tracker):
                 private=run.args.hub_private_repo,
             )
 
-    def on_close(self) -> None:
-        self.finish()
-
-    def open(self, run: Run) -> str:
-        size = sum(parameter.numel() for parameter in run.model.parameters())
-        session = trackio.init(
-            project=self.project,
-            name=self.run_id or self.name or run.args.run_name,
-            space_id=self.space_id,
-            bucket_id=self.bucket_id,
-            private=run.args.hub_private_repo,
-            resume="allow",
-            config={**run.args.to_sanitized_dict(), "model/num_parameters": size},
-        )
-        known: str = session.name
-        return known
-
-    def report(self, logs: Mapping[str, Any], step: int) -> None:
-        values = {in_sections(key): value for key, value in logs.items()}
-        trackio.log({**values, "train/global_step": step}, step=step)
-
-    def leave(self, failed: bool) -> None:
-        trackio.finish()
+    def _finish(self, outcome: Outcome) -> None:
+        super()._finish(outcome)
+        trackio.context_vars.current_run.set(None)

@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from hypothesis import settings
+from support.environment import enter, leave, restored_process
+
+FOLDER = enter()  # before torch and others are imported
+
+import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 settings.register_profile("trainbus", deadline=None)  # a busy machine is no failure
 settings.load_profile("trainbus")
+
+
+def pytest_unconfigure() -> None:
+    leave(FOLDER)
+
+
+FROZEN = {"modules": 0}
+
+
+@pytest.fixture(autouse=True)
+def frozen_modules() -> None:
+    """Exclude imported modules from garbage collection.
+
+    transformers' Trainer, the memory metrics and others collect often, and most of what they would visit is modules.
+    """
+    if len(sys.modules) > FROZEN["modules"] + 200:
+        FROZEN["modules"] = len(sys.modules)
+        gc.collect()
+        gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def process() -> Iterator[None]:
+    """What a test, or a library that it uses, changes in the process does not reach the next test."""
+    with restored_process():
+        yield
 
 
 @pytest.fixture(scope="session")

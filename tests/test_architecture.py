@@ -1,4 +1,4 @@
-"""Who may import whom, and what a module of this project looks like."""
+"""Imports between folders, and limits of a module."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_folder_imports_only_the_packages_it_may(imports, folder):
     assert trespasses == set()
 
 
-def test_what_is_imported_without_an_extra_is_a_core_dependency():
+def test_imports_without_an_extra_are_core_dependencies():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     core = set(re.findall(r"^([a-z]+)", setup["options"]["install_requires"], re.MULTILINE))

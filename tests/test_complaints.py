@@ -95,7 +95,7 @@ def test_P02_the_end_unwinds_in_reverse_order(tmp_path):
     assert closed == ["third", "second", "first"]
 
 
-def test_P03_what_changes_the_model_comes_before_what_looks_at_it(tmp_path):
+def test_P03_callbacks_that_change_the_model_run_before_callbacks_that_read_it(tmp_path):
     """A model that adjusts itself after a step does so before or after the callbacks, and one cannot say which."""
     largest = []
 
@@ -244,7 +244,7 @@ def test_P15_one_point_per_optimizer_step(tmp_path):
     assert list(losses) == [1, 2, 3, 4, 5, 6]
 
 
-def test_P16_batch_outputs_and_loss_are_there_for_who_names_them(tmp_path):
+def test_P16_handlers_get_batch_outputs_and_loss_by_name(tmp_path):
     """A callback cannot see what the model was given, what it returned, and the loss."""
     live, after = [], []
 
@@ -265,7 +265,7 @@ def test_P16_batch_outputs_and_loss_are_there_for_who_names_them(tmp_path):
         assert same_outputs is outputs
 
 
-def test_P16_outputs_are_not_kept_alive_for_nobody(tmp_path):
+def test_P16_outputs_are_freed_if_no_handler_names_them(tmp_path):
     """And it costs nothing where nobody asks."""
     built = net_trainer(tmp_path)
     kept = []
@@ -274,7 +274,7 @@ def test_P16_outputs_are_not_kept_alive_for_nobody(tmp_path):
     assert kept == [None] * 6
 
 
-def test_P17_gradients_are_live_where_they_are_said_to_be(tmp_path):
+def test_P17_gradients_are_live_in_the_documented_events(tmp_path):
     """Gradients are cleared before a callback can look at them."""
     seen = {}
 
@@ -307,7 +307,7 @@ def _norm_noted(norms, event):
     return note
 
 
-def test_P18_optimizer_schedule_and_the_whole_record_for_who_names_them(tmp_path):
+def test_P18_handlers_get_optimizer_schedule_and_run_by_name(tmp_path):
     """A callback is given neither the optimizer nor a way to the rest of the run."""
     seen = []
 
@@ -362,7 +362,7 @@ def test_P19_a_value_that_a_callback_adds_reaches_everybody(tmp_path, reporter_f
 @pytest.mark.parametrize(
     "event", ["on_setup", "on_train_begin", "on_loss", "on_prediction_step", "on_save", "on_train_end"]
 )
-def test_P20_whatever_was_opened_is_closed_on_an_error(tmp_path, event):
+def test_P20_every_callback_closes_on_an_error(tmp_path, event):
     """When a run fails, files stay open and trackers never learn of it."""
     heard = []
 
@@ -470,7 +470,7 @@ def test_P33_an_update_is_skipped_cleanly(tmp_path):
 
 
 @pytest.mark.parametrize("stopped_by", ["nobody", "early stopping", "hand", "NaN"])
-def test_P34_the_best_weights_whatever_stopped_the_run(tmp_path, stopped_by):
+def test_P34_the_best_weights_load_after_any_stop(tmp_path, stopped_by):
     """The best weights come back only if it was early stopping that ended the run."""
     callbacks = {
         "early stopping": [EarlyStopping("score", patience=2)],
@@ -491,7 +491,7 @@ def test_P34_the_best_weights_whatever_stopped_the_run(tmp_path, stopped_by):
     assert not same_weights(at_two, last)
 
 
-def test_P41_what_was_asked_for_before_training_is_done(tmp_path):
+def test_P41_requests_before_training_are_served(tmp_path):
     """Beginning to train wipes away what was asked for before."""
     built = net_trainer(tmp_path, Log(never()), Evaluate(never()), Checkpoint(never()))
     built.control.should_log = built.control.should_evaluate = True

@@ -1,4 +1,4 @@
-"""The examples: each runs in its own process and prints and writes what its docstring says."""
+"""Each example runs in its own process, and its output matches its docstring."""
 
 from __future__ import annotations
 
@@ -75,3 +75,14 @@ def test_classify_beats_the_simpler_methods(tmp_path: Path) -> None:
     table = printed.partition("Accuracy on the test set\n")[2].partition("\n\n")[0]
     scores = {line[:28].strip(): float(line[28:].strip().rstrip("%")) for line in table.splitlines()}
     assert scores["this model"] == max(scores.values())
+
+
+def test_wandb_experiment_compares_four_runs_and_prints_what_to_upload(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    printed = run("wandb_experiment.py", tmp_path, "out")
+    assert printed.count("eval_loss 0.") >= 4
+    scripts = [line.removeprefix("sh ") for line in printed.splitlines() if line.startswith("sh ")]
+    assert len(scripts) == 4
+    for script in scripts:
+        [command] = [line for line in (tmp_path / script).read_text().splitlines() if line.startswith("wandb sync ")]
+        assert list(Path(command.removeprefix("wandb sync ")).glob("run-*.wandb"))

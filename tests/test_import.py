@@ -1,4 +1,4 @@
-"""What `import trainbus` loads, and what it gives."""
+"""Modules that `import trainbus` loads, and names that it gives."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_every_public_name_resolves():
     assert [line.partition("=")[0] for line in printed.splitlines()] == names
 
 
-def test_where_optional_packages_are_missing_only_integrations_are_and_say_how_to_install_them():
+def test_missing_packages_affect_only_integrations_and_give_the_install_command():
     program = """
 import json, trainbus
 missing = {}
@@ -128,6 +128,10 @@ def test_unknown_name_is_an_attribute_error_as_of_any_module():
         from trainbus import Trianer  # noqa: F401
 
 
+CALLBACKS = [row for row in INTEGRATIONS.values() if row.package and row.kind not in (Kind.SEARCH, Kind.DATA)]
+"""The rows whose classes are callbacks that need a package."""
+
+
 def test_every_integration_row_has_its_extra_in_the_setup(root):
     """One row per integration: its extra holds exactly its requirement, and other extras repeat it unchanged."""
     import configparser
@@ -135,8 +139,11 @@ def test_every_integration_row_has_its_extra_in_the_setup(root):
     setup = configparser.ConfigParser()
     setup.read(root / "setup.cfg")
     extras = {name: text.strip().splitlines() for name, text in setup["options.extras_require"].items()}
-    requirements = {row.package: row.requirement for row in INTEGRATIONS.values()}
+    requirements = {row.package: row.requirement for row in INTEGRATIONS.values() if row.package}
     for row in INTEGRATIONS.values():
+        if not row.package:  # it needs no other package, and so no extra
+            assert (row.extra, row.requirement) == ("", "")
+            continue
         assert extras[row.extra] == [row.requirement], row
     distributions = {requirement.split()[0].partition("[")[0]: requirement for requirement in requirements.values()}
     for name in ("all", "dev"):
@@ -147,14 +154,15 @@ def test_every_integration_row_has_its_extra_in_the_setup(root):
 def test_every_integration_package_is_known_to_the_type_checker(root):
     text = (root / "setup.cfg").read_text(encoding="utf-8")
     [ignored] = [line for line in text.splitlines() if line.startswith("[mypy-fairscale.*")]
-    assert {row.package for row in INTEGRATIONS.values()} - {"tensorboard"} <= set(
+    assert {row.package for row in INTEGRATIONS.values()} - {"tensorboard", ""} <= set(
         ignored[6:-1].replace(".*", "").split(",")
     )
 
 
 def test_every_integration_callback_is_a_public_name_and_a_row():
-    rows = {row.class_name: name for name, row in INTEGRATIONS.items() if row.kind is not Kind.SEARCH}
+    rows = {row.class_name: name for name, row in INTEGRATIONS.items() if row in CALLBACKS}
     assert rows == trainbus._EXTRAS
+    assert all(row.class_name in trainbus.__all__ for row in INTEGRATIONS.values() if not row.package)
 
 
 def test_every_integration_is_in_the_type_checkers_list_at_its_place(root):
@@ -162,11 +170,11 @@ def test_every_integration_is_in_the_type_checkers_list_at_its_place(root):
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
     places = {alias.name: node.module for node in imports for alias in node.names}
     for row in INTEGRATIONS.values():
-        if row.kind is not Kind.SEARCH:
+        if row in CALLBACKS:
             assert places[row.class_name] == f"trainbus.integrations.{row.target.partition(':')[0]}"
 
 
-@pytest.mark.parametrize("row", [row for row in INTEGRATIONS.values() if row.kind is not Kind.SEARCH], ids=str)
+@pytest.mark.parametrize("row", CALLBACKS, ids=str)
 def test_every_integration_callback_is_in_the_docs_with_its_extra(root, row):
     page = (root / "docs" / "callbacks.md").read_text(encoding="utf-8")
     section = page.partition(f"\n## {row.class_name}\n")[2].partition("\n## ")[0]
@@ -174,7 +182,8 @@ def test_every_integration_callback_is_in_the_docs_with_its_extra(root, row):
 
 
 def test_the_registry_gives_the_words_of_the_arguments():
-    assert TRACKERS == ("wandb", "tensorboard", "trackio", "mlflow")
+    services = ("comet_ml", "neptune", "clearml", "swanlab")
+    assert ("wandb", "tensorboard", "trackio", "mlflow", "jsonl", "csv", *services) == TRACKERS
     assert SEARCHES == {"optuna": "optuna_search", "ray": "ray_search", "wandb": "wandb_search"}
     assert options(Kind.STRATEGY) == {
         "deepspeed": "deepspeed",

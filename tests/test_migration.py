@@ -38,7 +38,9 @@ def weights(model: Any) -> list[torch.Tensor]:
 
 def test_each_trainer_has_a_program() -> None:
     assert HEADINGS[: len(NAMES)] == [*NAMES]
-    assert len(PROGRAMS) == len(NAMES)
+    of_trainers = PAGE.read_text(encoding="utf-8").partition(f"\n## {HEADINGS[len(NAMES)]}\n")[0]
+    assert [block.code for block in blocks(PAGE)][1 : len(NAMES) + 1] == PROGRAMS[: len(NAMES)]
+    assert of_trainers.count("```python") == 1 + len(NAMES)
 
 
 def test_trainbus_learns_and_saves_a_checkpoint_per_epoch(ours: dict[str, Any]) -> None:

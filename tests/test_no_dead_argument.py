@@ -1,4 +1,4 @@
-"""Every training argument is read by somebody: none is accepted and then ignored."""
+"""Every training argument has a reader in the code."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_finder_does_not_take_a_check_for_a_reader(readers: ModuleType) -> N
 
 
 @pytest.mark.parametrize("given", [{"fsdp": True, "fsdp_config": {"version": 2}}, {"sharding": "stage2"}])
-def test_a_single_process_splits_nothing(given: dict[str, Any]) -> None:
+def test_a_single_process_shards_no_state(given: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match="single process: start N of 2 or more ranks with `torchrun --standalone"):
         way_to_shard(TrainingArguments(**given))
 

@@ -57,7 +57,7 @@ def test_top_level_is_trainbus_only(contents, metadata):
     assert {PurePosixPath(name).parts[0] for name in contents} == {"trainbus"}
 
 
-def test_every_module_is_in_the_wheel_as_it_is_in_the_repository_and_nothing_else(root, project_files, contents):
+def test_the_wheel_holds_exactly_the_modules_of_the_repository(root, project_files, contents):
     sources = [path for path in project_files if path.parts[0] in FOLDERS and path.suffix in (".py", ".pyi")]
     expected = {place_of(path): (root / path).read_bytes() for path in sources}
     expected["trainbus/py.typed"] = b""

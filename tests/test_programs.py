@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import re
 import sys
 import types
 import warnings
@@ -295,7 +296,7 @@ def test_paddlenlp_trains_from_a_command_line(
     assert Path("out/tokenizer.json").is_file()
 
 
-def test_paddlenlp_trains_only_if_the_command_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paddlenlp_scripts_train_only_with_do_train(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", "--output_dir", "out"])
     space = run(programs.PADDLENLP, field=dataclasses.field)
     assert space["trainer"].train_dataset is None
@@ -415,7 +416,7 @@ def accepted(**given: Any) -> tuple[TrainingArguments, list[str]]:
 
 
 @pytest.mark.parametrize("name", PADDLENLP_DEFAULTS)
-def test_every_argument_of_paddlenlp_is_taken_and_its_new_name_said_once(name: str) -> None:
+def test_every_paddlenlp_argument_is_accepted_and_its_new_name_logged_once(name: str) -> None:
     args, heard = accepted(**{name: PADDLENLP_DEFAULTS[name]})
     assert heard == ([f"`{name}` is now `{RENAMED[name]}`."] if name in RENAMED else [])
     differing = {"optim": "adamw_torch_fused", "scale_loss": None, "report_to": "none"}
@@ -543,7 +544,7 @@ def old_style(cls: type[Trainer], **args: Any) -> Trainer:
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_a_loss_that_takes_model_and_inputs_alone(accumulate: int) -> None:
+def test_a_compute_loss_with_model_and_inputs_only(accumulate: int) -> None:
     old = run(programs.TRANSFORMERS_4_LOSS, my_custom_loss=half_squares)["MyTrainer"]
 
     class Modern(Trainer):
@@ -567,7 +568,7 @@ def test_a_loss_that_takes_model_and_inputs_alone(accumulate: int) -> None:
     assert ends[0][1:] == ends[1][1:]
 
 
-def test_an_old_loss_on_top_of_the_trainers_own_changes_nothing() -> None:
+def test_an_old_compute_loss_that_calls_super_changes_no_number() -> None:
     class Old(Trainer):
         def compute_loss(self, model: Any, inputs: Any) -> Any:
             return super().compute_loss(model, inputs)
@@ -578,7 +579,7 @@ def test_an_old_loss_on_top_of_the_trainers_own_changes_nothing() -> None:
     assert same_weights(weights(plain.model), weights(old.model))
 
 
-def test_an_old_loss_is_not_told_the_items_and_is_averaged_over_the_batches_of_a_step() -> None:
+def test_an_old_compute_loss_gets_no_item_count_and_is_averaged_over_batches() -> None:
     class Counting(Trainer):
         def compute_loss(
             self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -619,7 +620,7 @@ def test_an_old_loss_mixed_in_is_found_too() -> None:
     assert same_weights(weights(plain.model), weights(old.model))
 
 
-def test_an_old_loss_that_calls_no_model_is_told_how_to_return_predictions() -> None:
+def test_an_old_compute_loss_without_a_model_call_gets_an_error_about_predictions() -> None:
     class Own(Trainer):
         def compute_loss(self, model: Any, inputs: Any) -> Any:
             return model.linear.weight.sum()
@@ -740,7 +741,91 @@ def test_the_command_line_of_transformers_4_for_a_script_with_options_of_its_own
     assert rest == own
 
 
-def test_a_loss_in_paddlenlps_place_is_told_its_name() -> None:
+def test_a_criterion_in_the_place_of_paddlenlp_trains_as_by_name() -> None:
+    rows, collate, criterion = points(8), trainbus.default_data_collator, nn.MSELoss()
+    model = [nn.Linear(3, 1) for _ in range(4)]
+    for other in model[1:]:
+        other.load_state_dict(model[0].state_dict())
+    samples = [(row["x"], row["labels"][None]) for row in rows]
+    args = TrainingArguments("out", max_steps=3, learning_rate=0.1, save_strategy="no")
+    trainers = [
+        Trainer(model[0], args, train_dataset=samples, criterion=criterion),
+        Trainer(model[1], criterion, args, train_dataset=samples),
+        Trainer(model[2], criterion, args=args, train_dataset=samples),  # type: ignore[misc]
+        Trainer(model[3], criterion, args, collate, samples, None, None, None, [trainbus.NaNGuard()]),
+    ]
+    for trainer in trainers:
+        trainer.train()
+        assert same_weights(weights(trainer.model), weights(trainers[0].model))
+    assert "NaNGuard" in trainers[3].callbacks
+    assert Trainer(Regression(), None, args, train_dataset=rows).criterion is None  # type: ignore[arg-type]
+
+
+def test_positional_arguments_in_both_orders_are_refused() -> None:
     args = TrainingArguments("out")
-    with pytest.raises(trainbus.TrainbusError, match=r"`args` is a CrossEntropyLoss.*`criterion="):
-        Trainer(Regression(), nn.CrossEntropyLoss(), args, train_dataset=points(8))  # type: ignore[arg-type]
+    with pytest.raises(trainbus.TrainbusError, match=r"got 'criterion' by position and by name\. Pass it once"):
+        Trainer(Regression(), nn.MSELoss(), args, criterion=nn.MSELoss())  # type: ignore[arg-type]
+    with pytest.raises(trainbus.TrainbusError, match="takes 11: model, criterion, args, data_collator"):
+        Trainer(Regression(), nn.MSELoss(), args, *[None] * 9)  # type: ignore[arg-type]
+
+
+def test_a_subclass_passes_the_criterion_on_by_position() -> None:
+    class PaddleStyle(Trainer):
+        def __init__(self, model: Any, criterion: Any, args: Any, **options: Any) -> None:
+            super().__init__(model, criterion, args, **options)
+
+    loss = nn.MSELoss()
+    assert PaddleStyle(Regression(), loss, TrainingArguments("out"), train_dataset=points(4)).criterion is loss
+
+
+def test_the_import_paths_of_paddlenlp_and_mindnlp() -> None:
+    from trainbus.engine import Trainer as MindNLPTrainer
+    from trainbus.engine import TrainingArguments as MindNLPArguments
+    from trainbus.engine.utils import EvalPrediction
+    from trainbus.trainer import PdArgumentParser as Parser
+    from trainbus.trainer import Trainer as PaddleNLPTrainer
+    from trainbus.trainer import TrainingArguments as PaddleNLPArguments
+    from trainbus.trainer import get_last_checkpoint, set_seed
+
+    assert MindNLPTrainer is PaddleNLPTrainer is Trainer
+    assert MindNLPArguments is PaddleNLPArguments is TrainingArguments
+    assert (Parser, EvalPrediction) == (PdArgumentParser, trainbus.EvalPrediction)
+    assert (get_last_checkpoint, set_seed) == (trainbus.get_last_checkpoint, trainbus.set_seed)
+
+
+def test_the_linear_schedule_of_paddlenlp_is_the_default_schedule() -> None:
+    ends = []
+    for own in (False, True):
+        made = Regression()
+        optimizer = torch.optim.AdamW(made.parameters(), lr=0.1, weight_decay=0.0, fused=True)
+        optimizers = (optimizer, trainbus.LinearDecayWithWarmup(optimizer, 6, 0.5)) if own else (None, None)
+        args = TrainingArguments("out", max_steps=6, learning_rate=0.1, warmup_ratio=0.5, save_strategy="no")
+        trainer = Trainer(made, args, train_dataset=points(24), optimizers=optimizers)
+        trainer.train()
+        ends.append(weights(trainer.model))
+    assert same_weights(*ends)
+    with pytest.raises(trainbus.TrainbusError, match=r"In PyTorch the optimizer has the learning rate"):
+        trainbus.LinearDecayWithWarmup(5e-5, 6)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        (
+            "xpu",
+            "`device` is 'xpu'; it takes 'cpu', 'gpu', 'cuda'. Not supported: only CUDA GPUs and CPUs are supported",
+        ),
+        (
+            "gpu:0",
+            "`device` is 'gpu:0'.*start the program with its number, as in CUDA_VISIBLE_DEVICES=0, and use 'gpu'",
+        ),
+        ("cuda:13", "CUDA_VISIBLE_DEVICES=0"),
+    ],
+)
+def test_a_device_that_is_not_selected_by_name_names_the_remedy(
+    device: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = PdArgumentParser(TrainingArguments)
+    with pytest.raises(SystemExit):
+        parser.parse_args_into_dataclasses(["--output_dir", "out", "--device", device])
+    assert re.search(said, capsys.readouterr().err)

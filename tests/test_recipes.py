@@ -1,4 +1,4 @@
-"""The scripts of examples/by_feature: each runs as it is, and its output shows that the model learned."""
+"""Each script of examples/by_feature runs unchanged, and its output shows that the model learned."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def module(**texts: str) -> str:
     return source
 
 
-def test_plain_module_has_no_finding_whatever_its_identifiers(repository: Path, tool: ModuleType) -> None:
+def test_identifiers_of_a_plain_module_give_no_finding(repository: Path, tool: ModuleType) -> None:
     path = write(repository, "engine/plain.py", module())
     assert [*tool.findings(path)] == []
 
@@ -149,13 +149,19 @@ def test_phrase_is_not_joined_from_two_paragraphs_or_comments(repository: Path, 
     assert [*tool.findings(page), *tool.findings(comments)] == []
 
 
-def test_tests_and_the_files_that_list_the_words_are_not_checked(repository: Path, tool: ModuleType) -> None:
+def test_files_that_list_the_words_are_not_checked(repository: Path, tool: ModuleType) -> None:
     text = "It begins anew."
-    write(repository, "tests/test_it.py", module(docstring=text))
     write(repository, "docs/glossary.md", PAGE.format(text=text))
     write(repository, "tools/check_voice.py", module(docstring=text))
     checked = write(repository, "engine/it.py", module(docstring=text))
     assert tool.checked_files([]) == [checked]
+
+
+def test_names_of_tests_are_checked_and_their_texts_are_not(repository: Path, tool: ModuleType) -> None:
+    plain = "def test_a_run_resumes(anew: int) -> None:\n    assert 'anew'\n\n"
+    path = write(repository, "tests/test_it.py", f"{plain}async def test_what_is_kept() -> None: ...\n")
+    assert tool.checked_files([]) == [path]
+    assert [*tool.findings(path)] == ["tests/test_it.py:4: name of a test: test_what_is_kept"]
 
 
 def test_status_and_output_say_whether_there_are_findings(

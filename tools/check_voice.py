@@ -1,4 +1,4 @@
-"""Refuse words of the project's old voice in docs, docstrings, comments and messages.
+"""Refuse words of the project's old voice in docs, docstrings, comments, messages and names of tests.
 
     python tools/check_voice.py            # every tracked file
     python tools/check_voice.py engine/    # the files below a folder
@@ -29,6 +29,13 @@ WORDS = re.compile(
     rf"\b({'|'.join(PHRASES)})\b".replace(" ", r"[^\S\n]*(?:[^\S\n]|\n(?:\s*#)?)[^\S\n]*"), re.IGNORECASE
 )
 """Any of the phrases. A line break in a comment is followed by `#`."""
+
+NAMES = re.compile(
+    r"^[ \t]*(?:async )?def (test(?:_\w+)?_(?:anew|goes_on|gone_on|whoever|whatever|whichever|wherever|nobody|none_but"
+    r"|beside|is_told|are_told|asked_for|asks_for|what_is|what_was|who)(?:_\w+)?|test_(?:what|who)_\w+)\(",
+    re.MULTILINE,
+)
+"""The names of tests in the old voice."""
 
 EXEMPT = {Path("docs/glossary.md"), Path("tools/check_voice.py")}
 """Files that list the words."""
@@ -67,6 +74,10 @@ def texts_of_markdown(source: str) -> Iterator[tuple[int, str]]:
 def findings(path: Path) -> Iterator[str]:
     """Yield the findings in one file, with its path relative to the repository."""
     source = (ROOT / path).read_text(encoding="utf-8")
+    if path.parts[0] == "tests":
+        for match in NAMES.finditer(source):
+            yield f"{path}:{source.count(chr(10), 0, match.start(1)) + 1}: name of a test: {match.group(1)}"
+        return
     texts = texts_of_python(source) if path.suffix == ".py" else texts_of_markdown(source)
     for first, text in texts:
         for match in WORDS.finditer(text):
@@ -76,10 +87,12 @@ def findings(path: Path) -> Iterator[str]:
 
 
 def checked_files(places: list[str]) -> list[Path]:
-    """Return the files to check: Python below the code folders, Markdown anywhere; below `places` if given."""
+    """Return the files to check, below `places` if given: Markdown, and Python of the code folders and of `tests`."""
     listed = subprocess.run(["git", "ls-files", *places], cwd=ROOT, check=True, capture_output=True, text=True)
     paths = [Path(name) for name in listed.stdout.splitlines()]
-    kept = [path for path in paths if path.suffix == ".md" or (path.suffix == ".py" and path.parts[0] in CODE)]
+    kept = [
+        path for path in paths if path.suffix == ".md" or (path.suffix == ".py" and path.parts[0] in (*CODE, "tests"))
+    ]
     return [path for path in kept if path not in EXEMPT and (ROOT / path).is_file()]
 
 

@@ -1,4 +1,4 @@
-"""Generates `events/event_methods.py` and its stub from the catalogue of events. `make docs` writes both."""
+"""Generates the modules of event names and event methods, and a stub, from the catalogue. `make docs` writes them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,30 @@ NOTICE = "# Generated from events/catalog.py by `make docs`. Change the catalogu
 
 
 def files() -> dict[Path, str]:
-    """Return the whole text of both generated files, by path."""
+    """Return the whole text of the generated files, by path."""
     folder = ROOT / "events"
-    return {folder / "event_methods.py": module(), folder / "event_methods.pyi": stub()}
+    return {
+        folder / "event_names.py": names(),
+        folder / "event_methods.py": module(),
+        folder / "event_methods.pyi": stub(),
+    }
+
+
+def names() -> str:
+    """Return the module with the type of event names."""
+    literal = "".join(f'    "{event.name}",\n' for event in EVENTS)
+    return (
+        f'"""EventName: the type of the names of events."""\n\n{NOTICE}\n'
+        "from __future__ import annotations\n\nfrom typing import Literal\n\n"
+        f'EventName = Literal[\n{literal}]\n"""The name of an event of the catalogue."""\n'
+    )
 
 
 def module() -> str:
     """Return the module: what runs."""
     parts = [
         f'"""EventMethods: one empty handler per event, the base of every callback."""\n\n{NOTICE}',
-        "from __future__ import annotations\n\nfrom typing import Any, Literal\n",
-        _event_name(),
+        "from __future__ import annotations\n\nfrom typing import Any\n",
         '\nclass EventMethods:\n    """One empty handler per event. Type checkers read the stub beside it."""\n',
         *(
             f'    def {event.name}(self, *args: Any, **kwargs: Any) -> Any:\n        """{event.doc}"""\n'
@@ -50,9 +63,8 @@ def stub() -> str:
         f"from ..{path.removeprefix('trainbus.').rpartition('.')[0]} import {_name(path)}" for path in paths
     )
     parts = [
-        f"{NOTICE}\nfrom typing import Any, Literal\n\nimport torch\n",
+        f"{NOTICE}\nfrom typing import Any\n\nimport torch\n",
         "\n".join(imports) + "\n",
-        _event_name(),
         "MYPY: bool\n",
         "class EventMethods:\n    if MYPY:",
         *(f"        def {event.name}(self, *args: Any, **kwargs: Any) -> Any: ..." for event in EVENTS),
@@ -62,11 +74,6 @@ def stub() -> str:
         *(_handler(event, 4, "*") for event in EVENTS),
     ]
     return "\n".join(parts)
-
-
-def _event_name() -> str:
-    names = "".join(f'    "{event.name}",\n' for event in EVENTS)
-    return f'EventName = Literal[\n{names}]\n"""The name of an event of the catalogue."""\n'
 
 
 def _handler(event: Event, indent: int, star: str) -> str:

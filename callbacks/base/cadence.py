@@ -32,6 +32,11 @@ class Cadence(Callback):
     _next_check: float = field(default=0.0, init=False, repr=False, compare=False)
 
     @property
+    def last_due(self) -> Moment | None:
+        """The moment at which the flag was raised last; None before the first."""
+        return self._last
+
+    @property
     def local(self) -> bool:  # type: ignore[override]
         """Whether the trigger reads the clock, which differs between ranks."""
         return self.trigger.clocked

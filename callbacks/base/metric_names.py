@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.capabilities import Capability
+from ...events.composition import provides
 from ...events.errors import ArgumentError, nearest
 
 Mode = Literal["min", "max"]
@@ -37,6 +39,8 @@ def greater_is_better(metric: str, mode: str | None) -> bool:
 def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> float | None:
     """Return the value of a metric, or None if another evaluation of the run measures it.
 
+    An evaluation of other data under the same name does not count: see `EvaluationRecord.decides`.
+
     Args:
         metric: the full name of the metric.
         metrics: the metrics of one evaluation.
@@ -44,14 +48,83 @@ def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> 
         reader: the callback that reads the metric, for the error.
 
     Raises:
-        ArgumentError: if this evaluation must have the metric and has not. It lists the metrics that exist.
+        ArgumentError: if this evaluation must have the metric and has not, or if it is no number. It lists the metrics
+            that exist.
     """
-    if metric in metrics:
-        return float(metrics[metric])
-    variants = (callback.variant for callback in run.bus.subscribers.values() if isinstance(callback, Callback))
-    if not run.evaluates_all or any(variant and metric.startswith(f"eval_{variant}_") for variant in variants):
+    if not run.evaluation_decides:
         return None
+    if metric in metrics:
+        return _number(metric, metrics[metric], reader)
+    if not run.evaluates_all or _is_of_variant(metric, run):
+        return None
+    if metric in run.metrics_at(run.state.global_step):
+        return None  # an evaluation that a handler runs measures it
     raise ArgumentError(
         f"{reader} reads the metric {metric!r}, and the evaluation did not measure it{nearest(metric, metrics)} "
         f"It measured: {', '.join(metrics)}."
+    )
+
+
+def _is_of_variant(metric: str, run: Run) -> bool:
+    """Return whether an additional `Evaluate` measures the metric, by its name."""
+    variants = (callback.variant for callback in run.bus.subscribers.values() if isinstance(callback, Callback))
+    return any(variant and metric.startswith(f"eval_{variant}_") for variant in variants)
+
+
+def check_measured(metric: str, run: Run, reader: str) -> None:
+    """Check before the first step that an evaluation measures a metric, where a rehearsal with one batch can tell.
+
+    Raises:
+        ArgumentError: if no evaluation will measure the metric. It lists the metrics that exist.
+    """
+    subscribers = run.bus.subscribers.values()
+    if run.state.global_step > 0 or not provides(subscribers, Capability.PLANS_EVALUATIONS):
+        return
+    handlers = (handler.owner for event in _MEASURING for handler in run.bus.order_of(event))
+    if _is_of_variant(metric, run) or any(map(_is_outside, handlers)):
+        return  # a handler of the user may add metrics
+    names = run.services.rehearse_evaluation()
+    if names is not None and metric not in names:
+        raise ArgumentError(
+            f"{reader} reads the metric {metric!r}, and no evaluation will measure it{nearest(metric, names)} One "
+            f"batch was evaluated before the first step. It measured: {', '.join(names)}."
+        )
+
+
+def require_evaluations(run: Run, reader: str) -> None:
+    """Check that something plans evaluations. A callback or function of the user may request them.
+
+    Raises:
+        ArgumentError: if nothing does.
+    """
+    subscribers = run.bus.subscribers.values()
+    if not provides(subscribers, Capability.PLANS_EVALUATIONS) and not any(map(_is_outside, subscribers)):
+        raise ArgumentError(
+            f"{reader} decides from evaluations, and this run makes none. Set `eval_strategy` to 'steps' or 'epoch' "
+            "and pass an `eval_dataset`, or add `Evaluate(...)` to the callbacks."
+        )
+
+
+_MEASURING = ("on_evaluate_begin", "on_evaluate_dataset", "on_log", "on_evaluate", "on_evaluate_end")
+"""The events at which handlers may add metrics to an evaluation."""
+
+_LIBRARY = __name__.partition(".")[0]
+
+
+def _is_outside(subscriber: object) -> bool:
+    """Return whether a callback or function belongs to the user or to another library."""
+    owner = subscriber if hasattr(subscriber, "__qualname__") else type(subscriber)
+    return str(getattr(owner, "__module__", "")).partition(".")[0] != _LIBRARY
+
+
+def _number(metric: str, value: Any, reader: str) -> float:
+    """Return the value of a metric as a number. Text is no number, even if it reads like one."""
+    try:
+        if not isinstance(value, str):
+            return float(value)
+    except (TypeError, ValueError):
+        pass
+    raise ArgumentError(
+        f"{reader} reads the metric {metric!r}, and its value is {value!r}, a {type(value).__name__}. Return a number "
+        "from `compute_metrics`; nan if it is undefined."
     )

@@ -11,21 +11,24 @@ from typing import TypeVar
 from ...engine.arguments import TrainingArguments
 from ...engine.checkpoint.format import files
 from ...engine.checkpoint.read.listing import list_checkpoints
+from ...engine.checkpoint.read.saved import SavedCheckpoint
 from ...engine.checkpoint.write.background_writer import BackgroundWriter
 from ...engine.checkpoint.write.commit import remove
+from ...engine.checkpoint.write.disk_space import check_writable
 from ...engine.checkpoint.write.host_copies import HostCopies
 from ...engine.checkpoint.write.retention import Keep
 from ...engine.checkpoint.write.save import on_all_ranks, write_checkpoint
 from ...engine.checkpoint.write.snapshot import Snapshot, take_snapshot
 from ...engine.run import Run
 from ...events.capabilities import BestMetric, Capability
-from ...events.composition import providers
+from ...events.composition import providers, provides
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError, CheckpointError, nearest
 from ...events.stages import Stage, order
 from ...events.state import TrainerState
 from ...events.triggers import Trigger, at_end, every, never
 from ..base.cadence import Cadence
+from ..base.metric_names import value_of
 from .log import from_strategy
 
 logger = logging.getLogger(__name__)
@@ -65,7 +68,11 @@ class Checkpoint(Cadence):
     """Its name in the ledger and in checkpoints."""
     _copies: HostCopies = field(default_factory=HostCopies, init=False, repr=False, compare=False)
     _writer: BackgroundWriter = field(default_factory=BackgroundWriter, init=False, repr=False, compare=False)
+    _evaluated: bool = field(default=False, init=False, repr=False, compare=False)
+    _told_unmeasured: bool = field(default=False, init=False, repr=False, compare=False)
     _best_before: str | None = field(default=None, init=False, repr=False, compare=False)
+    _pinned: str | None = field(default=None, init=False, repr=False, compare=False)
+    """The checkpoint of the best model when checkpoints were last rotated."""
 
     def __post_init__(self) -> None:
         if self.on_save_error not in SAVE_ERRORS:
@@ -82,13 +89,22 @@ class Checkpoint(Cadence):
     def has(self, capability: Capability) -> bool:
         return self.trigger != never() if capability is Capability.WRITES_CHECKPOINTS else super().has(capability)
 
+    def on_setup(self, run: Run) -> None:
+        super().on_setup(run)
+        self._evaluated = self._told_unmeasured = False
+        if run.mode == "train" and provides(run.bus.subscribers.values(), Capability.WRITES_CHECKPOINTS):
+            # At the first save, the steps so far would be lost.
+            self._guarded(run, lambda: on_all(run, lambda: _check_output(run)))
+
+    def on_train_begin(self, state: TrainerState) -> None:
+        self._pinned = state.best_model_checkpoint
+
     @order(Stage.ACT)
     def on_save_due(self, run: Run, control: TrainerControl) -> None:
         self._guarded(run, self._writer.wait)
         step = run.state.global_step
-        path = Path(run.args.output_dir) / files.folder_name(step)
-        metrics = dict(run.metrics) if run.metrics_step == step else {}
-        run.set_checkpoint(files.CheckpointRecord(path, step, metrics))
+        path = run.args.output_path / files.folder_name(step)
+        run.set_checkpoint(files.CheckpointRecord(path, step, run.metrics_at(step)))
         self._best_before = run.state.best_model_checkpoint
         run.announce("on_save_begin")
         # A veto on one rank is enough: the other ranks would wait for its part.
@@ -97,13 +113,19 @@ class Checkpoint(Cadence):
             return
         # A handler of `on_save` expects the checkpoint on disk, so the run waits for it.
         later = self.async_save and run.ranks.single_process and not run.bus.hears("on_save")
-        if self._guarded(run, lambda: self._save(run, later)):
+        failed: list[bool] = []
+
+        def save() -> None:
+            failed.append(not self._guarded(run, lambda: self._save(run, later)))
+
+        run.services.at("_save_checkpoint", save, run.model_wrapped, None)
+        if not any(failed):  # an override may save in another way
             run.announce("on_save")
 
     def _save(self, run: Run, later: bool) -> None:
         states = on_all(run, run.callback_states.collect)
         snapshot = on_all(run, lambda: take_snapshot(run, run.checkpoint, states, self._copies if later else None))
-        best = run.state.best_model_checkpoint
+        self._pinned = best = run.state.best_model_checkpoint
         if snapshot.frozen:
             self._writer.submit(lambda: self._write(run, snapshot, best))
         else:
@@ -115,6 +137,22 @@ class Checkpoint(Cadence):
         if run.args.should_save:
             self._rotate(run, best)
 
+    @order(Stage.RELEASE)
+    def on_evaluate_end(self, run: Run, control: TrainerControl) -> None:
+        super().on_evaluate_end(run, control)
+        if run.mode == "train" and self.keep.best:
+            value_of(_best_metric(run).name, run.metrics, run, f"Checkpoint(keep=Keep(best={self.keep.best}))")
+            self._evaluated = True
+        if run.mode == "train" and run.state.best_model_checkpoint != self._pinned:
+            self._rotate_after_evaluation(run)
+
+    def _rotate_after_evaluation(self, run: Run) -> None:
+        """Rotate if an evaluation after the save of its step chose that checkpoint as the best one."""
+        self._guarded(run, self._writer.wait)
+        self._pinned = best = run.state.best_model_checkpoint
+        if run.args.should_save and best is not None and Path(best).is_dir():
+            self._rotate(run, best)
+
     def on_step_end(self, run: Run, state: TrainerState) -> None:
         if self._writer.done:
             self._guarded(run, self._writer.wait)
@@ -123,6 +161,8 @@ class Checkpoint(Cadence):
     @order(Stage.PREPARE)
     def on_train_end(self, run: Run) -> None:
         self._guarded(run, self._writer.close)  # before other handlers look for the checkpoint
+        if self.keep.best and run.args.should_save:
+            self._tell_unmeasured(run, _own_checkpoints(run))
 
     def on_close(self, run: Run) -> None:
         self._copies = HostCopies()  # free the host memory
@@ -144,20 +184,46 @@ class Checkpoint(Cadence):
 
     def _rotate(self, run: Run, best: str | None) -> None:
         metric = _best_metric(run)
-        # Checkpoints of another run in this folder are neither counted nor deleted.
-        found = [saved for saved in list_checkpoints(run.args.output_dir) if saved.run_id == run.run_id]
-        for checkpoint in self.keep.superfluous(
+        found = _own_checkpoints(run)
+        superfluous = self.keep.superfluous(
             found,
             pinned={checkpoint.step for checkpoint in found if best and checkpoint.path.name == Path(best).name},
             metric=metric.name,
             greater_is_better=metric.greater_is_better,
-        ):
+        )
+        if superfluous and self._evaluated:
+            self._tell_unmeasured(run, found)
+        for checkpoint in superfluous:
             try:
                 remove(checkpoint)
             except OSError as error:
                 logger.warning(
                     "The retention policy does not keep %s, and it cannot be deleted: %s", checkpoint.path, error
                 )
+
+    def _tell_unmeasured(self, run: Run, found: list[SavedCheckpoint]) -> None:
+        """Warn once if `Keep(best=...)` selects nothing, because no checkpoint has the metric."""
+        metric = _best_metric(run).name
+        if not self.keep.best or self._told_unmeasured or not found or any(metric in each.metrics for each in found):
+            return
+        self._told_unmeasured = True
+        logger.warning(
+            "Keep(best=%d) compares %s, and no checkpoint has it: no evaluation came at the step of a checkpoint. "
+            "It keeps no checkpoint. Evaluate at the steps that are saved, or add KeepBest, which saves where it "
+            "measures a new best.",
+            self.keep.best,
+            metric,
+        )
+
+
+def _own_checkpoints(run: Run) -> list[SavedCheckpoint]:
+    """Return the checkpoints of this run. Those of another run in the folder are neither counted nor deleted."""
+    return [saved for saved in list_checkpoints(run.args.output_path) if saved.run_id == run.run_id]
+
+
+def _check_output(run: Run) -> None:
+    if run.args.should_save:
+        check_writable(run.args.output_path, leave=not run.ranks.single_process)
 
 
 def on_all(run: Run, work: Callable[[], T]) -> T:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ...engine.arguments import TrainingArguments
 from ...engine.run import Run
@@ -29,7 +28,7 @@ class ControlFile(Callback):
     folder: str | None = None
     """The folder of the files. Default: the output folder."""
     seconds: float = 1.0
-    """The shortest time between two looks, in seconds."""
+    """The shortest time between two checks for the files, in seconds."""
     _next: float = field(default=0.0, init=False, repr=False, compare=False)
 
     @classmethod
@@ -40,7 +39,7 @@ class ControlFile(Callback):
         if time.monotonic() < self._next or not run.state.is_world_process_zero:
             return
         self._next = time.monotonic() + self.seconds
-        folder = Path(run.args.output_dir if self.folder is None else self.folder)
+        folder = run.args.output_path if self.folder is None else run.args.resolved(self.folder)
         for name, flag in FLAGS.items():
             file = folder / name
             if file.is_file():

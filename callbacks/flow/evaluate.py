@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...engine.arguments import TrainingArguments
-from ...engine.checkpoint.rng_state import random_states, restore_random_states
 from ...engine.run import Run
 from ...engine.search.batch_size import is_out_of_memory
+from ...events.capabilities import Capability
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError, EvaluationStopped
 from ...events.stages import Stage, order
-from ...events.triggers import Trigger, every
+from ...events.triggers import Trigger, every, never
 from ..base.cadence import Cadence
 from .log import from_strategy, serves
 
@@ -30,6 +30,7 @@ class Evaluate(Cadence):
     """
 
     flag = "evaluate"
+    capabilities = frozenset({Capability.EVALUATES})
     alternative = ", or give one of them a dataset and a name"
     arguments = ("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "minimum_eval_times")
 
@@ -54,18 +55,27 @@ class Evaluate(Cadence):
         """The name of its dataset. Empty for the main evaluation."""
         return self.dataset if isinstance(self.dataset, str) else self.name
 
+    def has(self, capability: Capability) -> bool:
+        plans = self.on_start or self.trigger != never()
+        return plans if capability is Capability.PLANS_EVALUATIONS else super().has(capability)
+
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Evaluate:
         times = args.minimum_eval_times or 0
         return cls(from_strategy(args.eval_strategy, args.eval_steps, args.eval_delay, times), args.eval_on_start)
 
+    def on_setup(self, run: Run) -> None:
+        super().on_setup(run)
+        if run.mode == "train":
+            self._interrupted = False  # a resumed run restores its own value later
+
     @order(Stage.RELEASE)
     def on_train_begin(self, run: Run) -> None:
         if self._interrupted and run.randomness:
             # The repeated evaluation draws random numbers before the next step does, as in an unbroken run.
-            restore_random_states(run.randomness)
+            run.restore_rng(run.randomness)
             self._evaluate(run)
-            run.continue_from(random_states())
+            run.continue_from(run.rng_states())
         elif self._interrupted or (self.on_start and run.state.global_step == 0):
             self._evaluate(run)
 
@@ -78,13 +88,17 @@ class Evaluate(Cadence):
         dataset = self.dataset
         if dataset is not None and not isinstance(dataset, str) and self.name:
             dataset = {self.name: dataset}
-        self._interrupted = False
-        before = random_states()
+        self._interrupted = True  # a checkpoint that is written after an error says so
+        before, workers = run.rng_states(), run.eval_loaders.state_dict()
         try:
-            run.evaluate(eval_dataset=dataset)
+            if dataset is None:
+                run.services.at("_evaluate", run.evaluate, None, None)
+            else:
+                run.evaluate(eval_dataset=dataset)
+            self._interrupted = False
         except EvaluationStopped:
-            self._interrupted = True
-            restore_random_states(before)  # the resumed run repeats the whole evaluation
+            run.restore_rng(before)  # the resumed run repeats the whole evaluation
+            run.eval_loaders.load_state_dict(workers)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

@@ -16,7 +16,7 @@ from ...events.capabilities import BestMetric, Capability, Conflict
 from ...events.control import TrainerControl
 from ...events.stages import Stage, order
 from ...events.state import TrainerState
-from ..base.metric_names import Mode, full_name, greater_is_better, value_of
+from ..base.metric_names import Mode, check_measured, full_name, greater_is_better, value_of
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ class KeepBest(Callback):
     greater: bool = field(init=False, repr=False)
     """Whether a greater value is better, from `mode` or the name."""
     _saved: files.Checkpoint | None = field(default=None, init=False, repr=False, compare=False)
+    _loaded: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.metric = full_name(self.metric)
@@ -90,27 +91,41 @@ class KeepBest(Callback):
         return (self.metric, self.greater, self.save, self.load_at_end, self.id)
 
     def on_setup(self, run: Run) -> None:
-        self._saved = None
+        self._saved, self._loaded = None, False
+
+    def on_load(self, checkpoint: files.Checkpoint) -> None:
+        self._saved, self._loaded = checkpoint, True
+
+    def on_train_begin(self, run: Run) -> None:
+        check_measured(self.metric, run, "KeepBest")
 
     def on_evaluate_end(self, run: Run, state: TrainerState, control: TrainerControl, metrics: dict[str, Any]) -> None:
         if run.mode != "train":
             return
-        value = value_of(self.metric, metrics, run, "KeepBest")
+        is_best = run.services.at("_determine_best_metric", lambda: self._note_best(run, metrics), metrics, None)
+        if is_best and self.save:
+            value = "" if state.best_metric is None else f": {state.best_metric:.6g}"
+            control.request("save", f"{self.metric} is best so far{value}")
+
+    def _note_best(self, run: Run, metrics: dict[str, Any]) -> bool:
+        """Note the metric in the state if it is the best so far, and return whether it is."""
+        state, value = run.state, value_of(self.metric, metrics, run, "KeepBest")
         # An evaluation before the first step measures no training, so it requests no checkpoint.
         if value is None or state.global_step == 0 or not improves(value, state.best_metric, self.greater):
-            return
+            return False
         state.best_metric, state.best_global_step = value, state.global_step
         if self._saved is not None and self._saved.step == state.global_step:
             state.best_model_checkpoint = str(self._saved.path)  # saved before this evaluation, at the same step
-        if self.save:
-            control.request("save", f"{self.metric} is best so far: {value:.6g}")
+            if self._loaded:  # an evaluation that a stop interrupted, repeated before the first step
+                return False
+        return True
 
     @order(Stage.RELEASE)
     def on_save_begin(self, state: TrainerState, control: TrainerControl, checkpoint: files.Checkpoint) -> None:
         # In RELEASE, because other callbacks may veto the checkpoint.
         if control.vetoed("save"):
             return
-        self._saved = checkpoint
+        self._saved, self._loaded = checkpoint, False
         if state.best_global_step == checkpoint.step:
             state.best_model_checkpoint = str(checkpoint.path)
 
@@ -121,10 +136,15 @@ class KeepBest(Callback):
         if state.best_model_checkpoint is None:
             logger.warning("No checkpoint of a best %s was written. The model keeps its last weights.", self.metric)
             return
-        best = Path(state.best_model_checkpoint)
+        run.services.at("_load_best_model", lambda: self._load(run, str(state.best_model_checkpoint)))
+
+    def _load(self, run: Run, checkpoint: str) -> None:
+        state, best = run.state, Path(checkpoint)
         if not best.is_dir():
-            best = Path(run.args.output_dir) / best.name  # the output folder was moved before the run resumed
-        SavedCheckpoint.open(best).load_weights(run.model, run.seams.load_model)
+            best = run.args.output_path / best.name  # the output folder was moved before the run resumed
+        saved = SavedCheckpoint.open(best)
+        saved.load_weights(run.model, run.seams.load_model)
+        run.callback_states.restore_weights(*saved.callbacks_and_owners())
         if best.name == files.folder_name(state.best_global_step or 0):
             logger.info("Loaded the best model from %s, %s = %s.", best, self.metric, state.best_metric)
         else:

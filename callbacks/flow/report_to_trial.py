@@ -13,7 +13,7 @@ from ...events.stages import Stage
 
 
 def _report_nothing(objective: Any, step: int, metrics: dict[str, Any]) -> None:
-    """Report nothing."""
+    """Ignore the objective: the default of `report`."""
 
 
 @dataclass
@@ -44,6 +44,6 @@ class ReportToTrial(Callback):
             state.is_hyper_param_search, state.trial_name, state.trial_params = True, self.name, self.params
 
     def on_evaluate_end(self, run: Run, metrics: dict[str, Any]) -> None:
-        if run.mode == "train" and run.evaluates_all:
+        if run.mode == "train" and run.evaluates_all and run.evaluation_decides:
             self.objective = self.compute_objective(dict(metrics))
             self.report(self.objective, run.state.global_step, metrics)

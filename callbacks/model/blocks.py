@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from ...engine.optim.sizes import count_elements
 from ...events.errors import ModelError, nearest
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -91,7 +92,7 @@ def _of_size(module: nn.Module, least: int) -> Iterator[tuple[nn.Module, int]]:
     for child in module.children():
         inside = [] if isinstance(child, WHOLE) else [*_of_size(child, least)]
         yield from inside
-        own = sum(weight.numel() for weight in child.parameters()) - sum(count for _, count in inside)
+        own = count_elements(child.parameters()) - sum(count for _, count in inside)
         if own >= least and not isinstance(child, CONTAINERS):
             yield child, own
 

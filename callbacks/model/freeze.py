@@ -29,7 +29,7 @@ def matching(model: nn.Module, patterns: Iterable[str]) -> dict[str, nn.Paramete
             modules = [name for name, _ in model.named_modules() if name]
             raise ModelError(
                 f"Freeze({pattern!r}): no parameter of {type(model).__name__} matches{nearest(pattern, modules)} "
-                "Correct the pattern."
+                "Correct the pattern. Freeze parameters of a loss module with `requires_grad_(False)`."
             )
         found |= hits
     return found
@@ -41,13 +41,14 @@ class Freeze(Callback):
 
     Frozen parameters get no gradient, so no update and no weight decay. They are in the optimizer from the start, so
     one schedule applies to all parameters. After the run each parameter has the `requires_grad` that it had before.
+    It names parameters of the model. Freeze those of a loss module with `requires_grad_(False)`.
 
         Freeze("encoder")                                    # the whole run
         Freeze("encoder", until=at(500))                     # train the head first, then all
         Freeze(("encoder.layer.0", "embeddings"), until=every(1, "epoch"))
 
     Raises:
-        ModelError: for a pattern that matches no parameter.
+        ModelError: for a pattern that matches no parameter, and if no parameter is left to train.
     """
 
     patterns: str | tuple[str, ...] = ()
@@ -76,6 +77,12 @@ class Freeze(Callback):
                 if weight.requires_grad:
                     weight.requires_grad_(False)
                     self._frozen.append(weight)
+            if not any(weight.requires_grad for group in run.optimizer.param_groups for weight in group["params"]):
+                self._unfreeze()
+                raise ModelError(
+                    f"Freeze({', '.join(map(repr, self.patterns))}) freezes every parameter of "
+                    f"{type(run.model).__name__}, so there is nothing to train. Leave some of them out."
+                )
 
     def on_step_end(self, run: Run) -> None:
         self._unfreeze_if_due(run, "step")

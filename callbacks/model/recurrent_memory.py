@@ -9,7 +9,7 @@ from typing import Any
 
 from ...engine.arguments import TrainingArguments
 from ...engine.data.batches import detach
-from ...engine.loss.signature import label_names_of
+from ...engine.loss.signature import ForwardSignature, label_names_of
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.errors import ArgumentError, ModelError, nearest
@@ -60,10 +60,9 @@ class RecurrentMemory(Callback):
 
     def on_setup(self, run: Run) -> None:
         forward = run.model.forward
-        labels, signature = label_names_of(run.model), inspect.signature(forward)
-        if self.name not in signature.parameters and not any(
-            parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()
-        ):
+        labels, inspected = label_names_of(run.model), ForwardSignature.of(run.model)
+        signature = inspect.Signature([*inspected.parameters.values()])
+        if self.name not in signature.parameters and not inspected.accepts_any_keyword:
             raise ModelError(
                 f"{type(run.model).__name__}.forward takes no {self.name!r}{nearest(self.name, signature.parameters)} "
                 "Name the parameter that receives the memory: RecurrentMemory(name=...)."
@@ -86,9 +85,9 @@ class RecurrentMemory(Callback):
         if not isinstance(values, (tuple, list)) or not 0 <= index < len(values):
             count = len(values) if isinstance(values, (tuple, list)) else 1
             raise ModelError(
-                f"RecurrentMemory(index={self.index}), or `past_index`, is the index of the output that holds the "
-                f"memory, and the model returned {count} (with labels, the loss is one of them). Set the index of an "
-                "output that exists."
+                f"RecurrentMemory(index={self.index}): the model returned {count} output{'s' * (count != 1)}, so this "
+                "output does not exist. With labels, the loss is one of them. Set `index` (`past_index`) to the output "
+                "that holds the memory."
             )
         return values[index]
 

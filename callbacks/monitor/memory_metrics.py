@@ -24,7 +24,7 @@ class MemoryMetrics(Callback):
 
     `skip_memory_metrics=False` builds it, or list `MemoryMetrics()`. The metrics are:
 
-    - `<stage>_mem_cpu_alloc_delta`: the growth of the process, as its resident set;
+    - `<stage>_mem_cpu_alloc_delta`: the growth of the process's resident set;
     - `<stage>_mem_cpu_peaked_delta`: the peak above the final value;
     - the same with `gpu`, if there is a GPU: the memory that PyTorch allocated;
     - `init_mem_...` and `before_init_mem_cpu`, in the first metrics of a trainer: the memory for building it, and the

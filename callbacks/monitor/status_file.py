@@ -17,6 +17,7 @@ from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.errors import RankFailure
 from ...events.stages import Stage, order
+from ..base.nonfinite import nonfinite_note
 from ..stopping.stop_on_signal import Stopped
 
 NAME = "run_status.json"
@@ -27,7 +28,7 @@ NAME = "run_status.json"
 class StatusFile(Callback):
     """Writes `run_status.json` to the output folder: the status of the run, the reason, and the checkpoint to resume.
 
-    Use it if a launcher hides the exit code: torchrun exits with code 1 whatever the exit codes of its processes. With
+    Use it if a launcher hides the exit code: torchrun exits with code 1 for every exit code of its processes. With
     several ranks, the arguments build it. In a single process, list `StatusFile()`. The status is one of:
 
     - `running`;
@@ -66,7 +67,8 @@ class StatusFile(Callback):
         state = run.state
         ended = state.global_step >= state.max_steps or state.epoch >= state.num_train_epochs
         why = run.control.why
-        self._end(run, "done" if ended else "stopped", why("training_stop") or why("epoch_stop"), 0)
+        reason = "; ".join(filter(None, (why("training_stop") or why("epoch_stop"), nonfinite_note(run))))
+        self._end(run, "done" if ended else "stopped", reason, 0)
 
     @order(Stage.PREPARE)
     def on_exception(self, run: Run, exception: BaseException) -> None:
@@ -86,7 +88,7 @@ class StatusFile(Callback):
     def _written_by_another_rank(self, run: Run) -> bool:
         """Return whether another rank of this session wrote its own error to the file."""
         try:
-            written = json.loads((Path(run.args.output_dir) / self.name).read_text(encoding="utf-8"))
+            written = json.loads((run.args.output_path / self.name).read_text(encoding="utf-8"))
             own_error = written["status"] == "failed" and not written["reason"].startswith(RankFailure.__name__)
             return bool(own_error and written["time"] >= self._since)
         except (OSError, ValueError, KeyError):
@@ -98,7 +100,7 @@ class StatusFile(Callback):
 
     def _write(self, run: Run, status: str, reason: str = "", code: int | None = None) -> None:
         if status == "failed" or run.state.is_world_process_zero:
-            folder = Path(run.args.output_dir)
+            folder = run.args.output_path
             folder.mkdir(parents=True, exist_ok=True)
             newest = newest_first(list_checkpoints(folder))
             values = {

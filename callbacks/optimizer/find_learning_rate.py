@@ -5,14 +5,20 @@ Smith, "Cyclical learning rates for training neural networks", arXiv:1506.01186,
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
+from ...engine.checkpoint.format.sharded import is_lazy
+from ...engine.checkpoint.write.model_files import copies_of
 from ...engine.loss.loss_window import LossWindow
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.capabilities import Capability
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError, NonFiniteError
 from ...events.stages import Stage, order
@@ -35,7 +41,7 @@ def steepest(rates: list[float], losses: list[float]) -> float:
     }
     if len(slopes) < 2:
         raise NonFiniteError(
-            f"The losses of {len(losses)} steps do not show a learning rate. Set a lower `start` or more `steps`."
+            f"The losses of {len(losses)} steps suggest no learning rate. Set a lower `start` or more `steps`."
         )
     return rates[min(slopes, key=lambda index: slopes[index])]
 
@@ -52,7 +58,7 @@ class FindLearningRate(Callback):
         trainer.remove_callback(finder)
         print(finder.suggestion)
 
-    It blocks evaluations and checkpoints, and restores the weights at the end.
+    It blocks evaluations and checkpoints, and restores the weights of the model and of the criterion at the end.
 
     Raises:
         ArgumentError: for fields outside of their ranges.
@@ -75,6 +81,7 @@ class FindLearningRate(Callback):
     """The smoothed training loss of each step so far."""
     _mean: float = field(default=0.0, init=False, repr=False, compare=False)
     _window: LossWindow | None = field(default=None, init=False, repr=False, compare=False)
+    _holders: list[tuple[Callback, dict[str, Any]]] = field(default_factory=list, init=False, repr=False, compare=False)
     _weights: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -95,7 +102,9 @@ class FindLearningRate(Callback):
     def on_train_begin(self, run: Run) -> None:
         self.rates, self.losses, self._mean = [], [], 0.0
         self._window = run.losses.open(run.state.global_step)
-        self._weights = {name: value.detach().clone() for name, value in run.model.state_dict().items()}
+        self._weights = copies_of(_with_shapes(run.model.state_dict()), lambda name, value: value.detach().clone())
+        # Such as a criterion with parameters of its own.
+        self._holders = [(each, copy.deepcopy(each.state_dict())) for each in _holders_of(run)]
 
     @order(Stage.PREPARE)
     def on_step_begin(self, run: Run) -> None:
@@ -127,5 +136,17 @@ class FindLearningRate(Callback):
 
     @order(Stage.RELEASE)
     def on_train_end(self, run: Run) -> None:
-        run.model.load_state_dict(self._weights)
-        self._weights = {}
+        run.model.load_state_dict(self._weights, strict=False)  # lazy weights had no values
+        for holder, state in self._holders:
+            holder.load_state_dict(state)
+        self._weights, self._holders = {}, []
+
+
+def _with_shapes(weights: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in weights.items() if not is_lazy(value)}
+
+
+def _holders_of(run: Run) -> list[Callback]:
+    """Return the callbacks that hold trained weights outside of the model."""
+    attached = run.bus.subscribers.values()
+    return [each for each in attached if isinstance(each, Callback) and each.has(Capability.HOLDS_WEIGHTS)]

@@ -10,7 +10,7 @@ from ...engine.optim.schedules import METRIC_SCHEDULES, needs_metric
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.stages import Stage
-from ..base.metric_names import full_name, value_of
+from ..base.metric_names import check_measured, full_name, value_of
 
 
 @dataclass
@@ -35,6 +35,10 @@ class MetricSchedule(Callback):
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> MetricSchedule | None:
         return cls(args.metric_for_best_model or "loss") if args.lr_scheduler_type in METRIC_SCHEDULES else None
+
+    def on_train_begin(self, run: Run, lr_scheduler: Any) -> None:
+        if needs_metric(lr_scheduler):
+            check_measured(self.metric, run, "MetricSchedule")
 
     def on_evaluate_end(self, run: Run, lr_scheduler: Any, metrics: dict[str, Any]) -> None:
         # An evaluation before the first step measures no training.

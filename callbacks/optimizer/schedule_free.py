@@ -36,7 +36,11 @@ class ScheduleFree(Callback):
 
     @classmethod
     def for_optimizers(cls, args: TrainingArguments, *optimizers: Any) -> ScheduleFree | None:
-        """Build it if one of the optimizers or classes has two modes and the arguments do not build it already."""
+        """Build the callback for optimizers, or classes of them, with train and eval modes.
+
+        Returns:
+            None if no optimizer has the two modes, or if the arguments build the callback already.
+        """
         needed = any(has_two_modes(optimizer) for optimizer in optimizers)
         return cls() if needed and cls.from_arguments(args) is None else None
 

@@ -22,11 +22,10 @@ from ...events.stages import Stage, order
 from ..model.blocks import blocks_of
 from ..model.forwards import replace_forward
 from ..precision.exact_fused_update import exact_fused_update
-from ..precision.half_evaluation import HalfEvaluation
 from ..precision.mixed_precision import DTYPES
 from .ddp import send_buffers
 from .sharded_model import ShardedModel
-from .split_weights import clip_shards, gathered_state, gathered_weights
+from .split_weights import clip_shards, gathered_gradients, gathered_state, gathered_weights
 from .wrapping import trainable
 
 logger = logging.getLogger(__name__)
@@ -56,8 +55,9 @@ class FSDP(ShardedModel):
     whole_optimizer: bool = False
     """Whether a checkpoint has the gathered optimizer state in one file, instead of one file per rank."""
     exact: bool | None = None
-    """Whether to reach the same bits as DDP. Gradients are then gathered again to measure their norm, and fused updates
-    round as on whole weights. None enables it on the CPU only, where runs are compared and speed matters less."""
+    """Whether to reach the weights of DDP bit for bit. Gradients are then gathered again to measure their norm, and
+    fused updates round as on whole weights. None enables it on the CPU only, where runs are compared and speed matters
+    less."""
     _trained: list[bool] | None = field(default=None, init=False, repr=False, compare=False)
     _was_empty: bool = field(default=False, init=False, repr=False, compare=False)
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -113,6 +113,7 @@ class FSDP(ShardedModel):
             prepare_model=partial(self._shard, run),
             synchronise=self._synchronise,
             clip=clip_shards(run.ranks, device, self._is_exact(run)),
+            full_gradients=gathered_gradients(device),
         )
         if self.whole_optimizer:
             run.seams.fill("FSDP", optimizer_state=gathered_state(device, saves))
@@ -122,11 +123,6 @@ class FSDP(ShardedModel):
         world = run.ranks.world_size
         if self.degree is not None and world % self.degree:
             raise ArgumentError(f"FSDP(degree={self.degree}) does not divide the world size {world}. Set a divisor.")
-        if any(isinstance(callback, HalfEvaluation) for callback in run.bus.subscribers.values()):
-            raise ArgumentError(
-                "`bf16_full_eval` and `fp16_full_eval` cast whole weights to half precision, and FSDP shards them: "
-                "remove them. `fsdp_config={'mixed_precision': 'bf16'}` trains and evaluates in half precision."
-            )
         if self.mixed_precision == "fp16" and not run.args.fp16:
             raise ArgumentError(
                 "FSDP(mixed_precision='fp16') needs loss scaling, or gradients underflow: set `fp16=True`, or "

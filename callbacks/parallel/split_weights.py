@@ -57,6 +57,17 @@ def local_part(tensor: Any) -> torch.Tensor:
     return local
 
 
+def gathered_gradients(device: torch.device) -> Callable[[nn.Module], dict[str, torch.Tensor]]:
+    """Return a function that gathers a model's gradients one by one, on a device. Call it on every rank."""
+
+    def gather(model: nn.Module) -> dict[str, torch.Tensor]:
+        return {
+            name: whole_on(weight.grad, device) for name, weight in model.named_parameters() if weight.grad is not None
+        }
+
+    return gather
+
+
 def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], dict[str, torch.Tensor]]:
     """Return a function that gathers a model's weights one by one. Tied weights stay one tensor.
 
@@ -69,6 +80,10 @@ def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], 
         seen: dict[Any, torch.Tensor | None] = {}
         found: dict[str, torch.Tensor] = {}
         for name, tensor in model.state_dict(keep_vars=True).items():
+            if not isinstance(tensor, torch.Tensor):  # the extra state of a module
+                if keep:
+                    found[name] = tensor
+                continue
             if tensor not in seen:
                 seen[tensor] = gathered(tensor, device, keep)
             if (whole := seen[tensor]) is not None:

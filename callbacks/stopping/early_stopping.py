@@ -10,7 +10,7 @@ from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError
-from ..base.metric_names import Mode, full_name, greater_is_better, value_of
+from ..base.metric_names import Mode, check_measured, full_name, greater_is_better, require_evaluations, value_of
 
 
 @dataclass
@@ -36,6 +36,8 @@ class StopRule:
     """A limit: a value worse than this stops at once."""
     finite: bool = True
     """Whether NaN or infinity stops at once."""
+    target: float | None = None
+    """A value that is good enough: a value at least this good stops at once."""
     best: float | None = None
     """The best value so far."""
     waited: int = 0
@@ -51,8 +53,12 @@ class StopRule:
             return f"{self.name} is {value}"
         if self.divergence is not None and self._better(self.divergence, value):
             return f"{self.name} = {value:.6g} is worse than the limit {self.divergence:.6g}"
-        if self._improves(value):
+        improves = self._improves(value)
+        if improves:
             self.best, self.waited = value, 0
+        if self.target is not None and (value == self.target or self._better(value, self.target)):
+            return f"{self.name} = {value:.6g} reaches the target {self.target:.6g}"
+        if improves:
             return ""
         self.waited += 1
         if self.waited >= self.patience:
@@ -78,8 +84,8 @@ class EarlyStopping(Callback):
     value, independent of `KeepBest`, and saves it in checkpoints. A metric that is NaN or infinite stops at once.
 
     Raises:
-        ArgumentError: for a patience below 1, a negative threshold, an unknown mode, or a metric that no evaluation
-            measures.
+        ArgumentError: for a patience below 1, a negative threshold, an unknown mode, a run without evaluations, or a
+            metric that no evaluation measures.
     """
 
     metric: str = "eval_loss"
@@ -96,6 +102,8 @@ class EarlyStopping(Callback):
     """A limit of the metric: a value worse than this stops at once. Default: no limit."""
     finite: bool = True
     """Whether NaN or infinity stops at once."""
+    target: float | None = None
+    """A value of the metric that is good enough: a value at least this good stops at once. Default: none."""
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     rule: StopRule = field(init=False, repr=False, compare=False)
@@ -118,11 +126,16 @@ class EarlyStopping(Callback):
             self.baseline,
             self.divergence,
             self.finite,
+            self.target,
         )
 
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
             self.rule = self._rule()  # a new run; a resumed run restores its own state later
+
+    def on_train_begin(self, run: Run) -> None:
+        require_evaluations(run, "EarlyStopping")
+        check_measured(self.metric, run, "EarlyStopping")
 
     def on_evaluate_end(self, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
         if run.mode != "train":

@@ -9,6 +9,7 @@ from ...engine.arguments import TrainingArguments
 from ...engine.arguments.duration import seconds_of
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.capabilities import Capability
 from ...events.control import TrainerControl
 from ...events.stages import Stage, order
 
@@ -25,6 +26,7 @@ class StopAtTime(Callback):
     """
 
     local = True
+    capabilities = frozenset({Capability.INTERRUPTS})
     arguments = ("max_time",)
 
     max_time: float | str = "1h"

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from ...engine.arguments import TrainingArguments
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.capabilities import Capability
 from ...events.control import TrainerControl
 from ...events.errors import EvaluationStopped
 from ...events.stages import Stage, order
@@ -37,7 +38,7 @@ class Interrupted(Stopped, KeyboardInterrupt):
 
 @dataclass
 class StopOnSignal(Callback):
-    """On SIGTERM, SIGINT (Ctrl-C) or SIGUSR1: finishes the step, saves, and exits with code 143, 130 or 138.
+    """On SIGTERM, SIGINT (Ctrl-C), SIGUSR1 or SIGHUP: finishes the step, saves, and exits with 143, 130, 138 or 129.
 
     Every trainer has one. It makes a run safe to preempt: the program can restart with `resume_from_checkpoint="auto"`.
 
@@ -50,15 +51,16 @@ class StopOnSignal(Callback):
       its code; with several signals, with the code of the largest number.
 
     Raises:
-        Stopped: at the end of training, after SIGTERM or SIGUSR1.
+        Stopped: at the end of training, after SIGTERM, SIGUSR1 or SIGHUP.
         Interrupted: at the end of training, after SIGINT.
     """
 
     local = True
+    capabilities = frozenset({Capability.INTERRUPTS})
     arguments = ("enable_jit_checkpoint",)
 
-    signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGUSR1")
-    """The names of the signals."""
+    signals: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")
+    """The names of the signals. A SIGHUP that the process ignores, as under `nohup`, stays ignored."""
     save: bool = False
     """Save a checkpoint even if the run saves none. The argument `enable_jit_checkpoint` sets it."""
     _received: int = field(default=0, init=False, repr=False, compare=False)
@@ -80,7 +82,8 @@ class StopOnSignal(Callback):
             if threading.current_thread() is threading.main_thread():  # Python allows handlers in this thread only
                 for name in self.signals:
                     number = getattr(signal, name, None)
-                    if number is not None:  # Windows has fewer signals
+                    # Windows has fewer signals, and `nohup` ignores SIGHUP so that the program survives its terminal.
+                    if number is not None and not (name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN):
                         self._previous[number] = signal.signal(number, self._store)
 
     @order(Stage.PREPARE)
@@ -140,12 +143,14 @@ class StopOnSignal(Callback):
     def _reason(self) -> str:
         return signal.Signals(self._received).name + self._detail
 
-    @order(Stage.RELEASE)
+    @order(Stage.PREPARE)  # closing events run in reverse order, so that signals are stored while the others close
     def on_close(self, run: Run) -> None:
         previous, self._previous = self._previous, {}
         for number, handler in previous.items():
             signal.signal(number, handler)
         if self._received and run.exception is None:  # the signal arrived after the last check of the run
+            if previous.get(self._received) == signal.SIG_DFL:  # it would end the process before the others close
+                self._stop(self._reason)
             late, self._received = self._received, 0
             signal.raise_signal(late)
 

@@ -9,32 +9,43 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from trainbus.callbacks.base.predictions import Predictions as Predictions
     from trainbus.callbacks.flow.checkpoint import Checkpoint as Checkpoint
     from trainbus.callbacks.flow.control_file import ControlFile as ControlFile
     from trainbus.callbacks.flow.evaluate import Evaluate as Evaluate
     from trainbus.callbacks.flow.keep_best import KeepBest as KeepBest
     from trainbus.callbacks.flow.log import Log as Log
     from trainbus.callbacks.flow.report_to_trial import ReportToTrial as ReportToTrial
+    from trainbus.callbacks.flow.save_on_exception import SaveOnException as SaveOnException
+    from trainbus.callbacks.flow.skip_batches import SkipBatches as SkipBatches
     from trainbus.callbacks.hf import DefaultFlowCallback as DefaultFlowCallback
     from trainbus.callbacks.hf import EarlyStoppingCallback as EarlyStoppingCallback
+    from trainbus.callbacks.hf import ExportableState as ExportableState
     from trainbus.callbacks.hf import PrinterCallback as PrinterCallback
     from trainbus.callbacks.hf import ProgressCallback as ProgressCallback
     from trainbus.callbacks.hf import TrainerCallback as TrainerCallback
     from trainbus.callbacks.model.align_tokens import AlignTokens as AlignTokens
     from trainbus.callbacks.model.compile_model import Compile as Compile
     from trainbus.callbacks.model.ema import EMA as EMA
+    from trainbus.callbacks.model.export_model import ExportModel as ExportModel
     from trainbus.callbacks.model.freeze import Freeze as Freeze
     from trainbus.callbacks.model.gradient_checkpointing import GradientCheckpointing as GradientCheckpointing
     from trainbus.callbacks.model.neftune import NEFTune as NEFTune
     from trainbus.callbacks.model.recurrent_memory import CarryPast as CarryPast
     from trainbus.callbacks.model.recurrent_memory import RecurrentMemory as RecurrentMemory
+    from trainbus.callbacks.model.swa import SWA as SWA
     from trainbus.callbacks.monitor.count_flops import CountFlops as CountFlops
     from trainbus.callbacks.monitor.count_tokens import CountTokens as CountTokens
     from trainbus.callbacks.monitor.empty_cache import EmptyCache as EmptyCache
     from trainbus.callbacks.monitor.memory_metrics import MemoryMetrics as MemoryMetrics
     from trainbus.callbacks.monitor.progress import Progress as Progress
+    from trainbus.callbacks.monitor.row_files import Csv as Csv
+    from trainbus.callbacks.monitor.row_files import JsonLines as JsonLines
     from trainbus.callbacks.monitor.status_file import StatusFile as StatusFile
+    from trainbus.callbacks.monitor.watch_modules import WatchModules as WatchModules
     from trainbus.callbacks.monitor.watch_numbers import WatchNumbers as WatchNumbers
+    from trainbus.callbacks.optimizer.clip_gradients import ClipAdaptively as ClipAdaptively
+    from trainbus.callbacks.optimizer.clip_gradients import ClipByValue as ClipByValue
     from trainbus.callbacks.optimizer.find_learning_rate import FindLearningRate as FindLearningRate
     from trainbus.callbacks.optimizer.metric_schedule import MetricSchedule as MetricSchedule
     from trainbus.callbacks.optimizer.schedule_free import ScheduleFree as ScheduleFree
@@ -48,11 +59,13 @@ if TYPE_CHECKING:
     from trainbus.callbacks.precision.tf32 import TF32 as TF32
     from trainbus.callbacks.stopping.early_stopping import EarlyStopping as EarlyStopping
     from trainbus.callbacks.stopping.nan_guard import NaNGuard as NaNGuard
+    from trainbus.callbacks.stopping.skip_spikes import SkipSpikes as SkipSpikes
     from trainbus.callbacks.stopping.stop_at_max_steps import StopAtMaxSteps as StopAtMaxSteps
     from trainbus.callbacks.stopping.stop_at_time import StopAtTime as StopAtTime
     from trainbus.callbacks.stopping.stop_on_signal import StopOnSignal as StopOnSignal
     from trainbus.engine.api.seeding import enable_full_determinism as enable_full_determinism
     from trainbus.engine.api.seeding import set_seed as set_seed
+    from trainbus.engine.api.transformers_names import as_transformers as as_transformers
     from trainbus.engine.arguments import HubStrategy as HubStrategy
     from trainbus.engine.arguments import IntervalStrategy as IntervalStrategy
     from trainbus.engine.arguments import OptimizerNames as OptimizerNames
@@ -76,12 +89,14 @@ if TYPE_CHECKING:
         DataCollatorForTokenClassification as DataCollatorForTokenClassification,
     )
     from trainbus.engine.data.collators.padding import DataCollatorWithPadding as DataCollatorWithPadding
+    from trainbus.engine.evaluation.metric_set import Metrics as Metrics
     from trainbus.engine.evaluation.outputs import EvalLoopOutput as EvalLoopOutput
     from trainbus.engine.evaluation.outputs import EvalPrediction as EvalPrediction
     from trainbus.engine.evaluation.outputs import PredictionOutput as PredictionOutput
     from trainbus.engine.evaluation.outputs import TrainOutput as TrainOutput
     from trainbus.engine.evaluation.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
     from trainbus.engine.optim.adafactor import Adafactor as Adafactor
+    from trainbus.engine.optim.schedule_functions import LinearDecayWithWarmup as LinearDecayWithWarmup
     from trainbus.engine.optim.schedule_functions import get_constant_schedule as get_constant_schedule
     from trainbus.engine.optim.schedule_functions import (
         get_constant_schedule_with_warmup as get_constant_schedule_with_warmup,
@@ -115,6 +130,7 @@ if TYPE_CHECKING:
     from trainbus.engine.search.hyperparameters import BestRun as BestRun
     from trainbus.engine.trainer import Trainer as Trainer
     from trainbus.events.callback import Callback as Callback
+    from trainbus.events.callback import TypedCallback as TypedCallback
     from trainbus.events.catalog import Event as Event
     from trainbus.events.control import TrainerControl as TrainerControl
     from trainbus.events.errors import TrainbusError as TrainbusError
@@ -127,40 +143,54 @@ if TYPE_CHECKING:
     from trainbus.events.triggers import every as every
     from trainbus.events.triggers import log_spaced as log_spaced
     from trainbus.events.triggers import never as never
+    from trainbus.integrations.clearml import ClearML as ClearML
+    from trainbus.integrations.comet import Comet as Comet
     from trainbus.integrations.deepspeed.callback import DeepSpeed as DeepSpeed
     from trainbus.integrations.fairscale.fsdp import FairscaleFSDP as FairscaleFSDP
     from trainbus.integrations.fairscale.sharded_ddp import ShardedDDP as ShardedDDP
     from trainbus.integrations.hub import PushToHub as PushToHub
     from trainbus.integrations.liger import Liger as Liger
     from trainbus.integrations.mlflow import MLflow as MLflow
+    from trainbus.integrations.neptune import Neptune as Neptune
+    from trainbus.integrations.remote import RemoteStore as RemoteStore
+    from trainbus.integrations.swanlab import SwanLab as SwanLab
     from trainbus.integrations.tensorboard import TensorBoard as TensorBoard
     from trainbus.integrations.trackio import Trackio as Trackio
     from trainbus.integrations.wandb.tracker import Wandb as Wandb
 
 _MODULES = {
+    "callbacks.base.predictions": ("Predictions",),
     "callbacks.flow.checkpoint": ("Checkpoint",),
     "callbacks.flow.control_file": ("ControlFile",),
     "callbacks.flow.evaluate": ("Evaluate",),
     "callbacks.flow.keep_best": ("KeepBest",),
     "callbacks.flow.log": ("Log",),
     "callbacks.flow.report_to_trial": ("ReportToTrial",),
+    "callbacks.flow.save_on_exception": ("SaveOnException",),
+    "callbacks.flow.skip_batches": ("SkipBatches",),
     "callbacks.hf": (
-        "DefaultFlowCallback", "EarlyStoppingCallback", "PrinterCallback", "ProgressCallback", "TrainerCallback",
+        "DefaultFlowCallback", "EarlyStoppingCallback", "ExportableState", "PrinterCallback", "ProgressCallback",
+        "TrainerCallback",
     ),
     "callbacks.model.align_tokens": ("AlignTokens",),
     "callbacks.model.compile_model": ("Compile",),
     "callbacks.model.ema": ("EMA",),
+    "callbacks.model.export_model": ("ExportModel",),
     "callbacks.model.freeze": ("Freeze",),
     "callbacks.model.gradient_checkpointing": ("GradientCheckpointing",),
     "callbacks.model.neftune": ("NEFTune",),
     "callbacks.model.recurrent_memory": ("CarryPast", "RecurrentMemory"),
+    "callbacks.model.swa": ("SWA",),
     "callbacks.monitor.count_flops": ("CountFlops",),
     "callbacks.monitor.count_tokens": ("CountTokens",),
     "callbacks.monitor.empty_cache": ("EmptyCache",),
     "callbacks.monitor.memory_metrics": ("MemoryMetrics",),
     "callbacks.monitor.progress": ("Progress",),
+    "callbacks.monitor.row_files": ("Csv", "JsonLines"),
     "callbacks.monitor.status_file": ("StatusFile",),
+    "callbacks.monitor.watch_modules": ("WatchModules",),
     "callbacks.monitor.watch_numbers": ("WatchNumbers",),
+    "callbacks.optimizer.clip_gradients": ("ClipAdaptively", "ClipByValue"),
     "callbacks.optimizer.find_learning_rate": ("FindLearningRate",),
     "callbacks.optimizer.metric_schedule": ("MetricSchedule",),
     "callbacks.optimizer.schedule_free": ("ScheduleFree",),
@@ -174,10 +204,12 @@ _MODULES = {
     "callbacks.precision.tf32": ("TF32",),
     "callbacks.stopping.early_stopping": ("EarlyStopping",),
     "callbacks.stopping.nan_guard": ("NaNGuard",),
+    "callbacks.stopping.skip_spikes": ("SkipSpikes",),
     "callbacks.stopping.stop_at_max_steps": ("StopAtMaxSteps",),
     "callbacks.stopping.stop_at_time": ("StopAtTime",),
     "callbacks.stopping.stop_on_signal": ("StopOnSignal",),
     "engine.api.seeding": ("enable_full_determinism", "set_seed"),
+    "engine.api.transformers_names": ("as_transformers",),
     "engine.arguments": (
         "HubStrategy", "IntervalStrategy", "OptimizerNames", "ParallelMode", "SaveStrategy", "SchedulerType",
         "TrainingArguments",
@@ -191,13 +223,15 @@ _MODULES = {
     "engine.data.collators.padding": (
         "DataCollatorForSeq2Seq", "DataCollatorForTokenClassification", "DataCollatorWithPadding",
     ),
+    "engine.evaluation.metric_set": ("Metrics",),
     "engine.evaluation.outputs": (
         "EvalLoopOutput", "EvalPrediction", "PredictionOutput", "TrainOutput",
     ),
     "engine.evaluation.seq2seq": ("Seq2SeqTrainer",),
     "engine.optim.adafactor": ("Adafactor",),
     "engine.optim.schedule_functions": (
-        "get_constant_schedule", "get_constant_schedule_with_warmup", "get_cosine_schedule_with_warmup",
+        "LinearDecayWithWarmup", "get_constant_schedule", "get_constant_schedule_with_warmup",
+        "get_cosine_schedule_with_warmup",
         "get_cosine_with_hard_restarts_schedule_with_warmup", "get_cosine_with_min_lr_schedule_with_warmup",
         "get_cosine_with_min_lr_schedule_with_warmup_lr_rate", "get_greedy_schedule", "get_inverse_sqrt_schedule",
         "get_linear_schedule_with_warmup", "get_polynomial_decay_schedule_with_warmup",
@@ -208,15 +242,16 @@ _MODULES = {
     "engine.search.hyperparameters": ("BestRun",),
     "engine.trainer": ("Trainer",),
     "events": (
-        "Callback", "Event", "Stage", "TrainbusError", "TrainerControl", "TrainerState", "Trigger", "at", "at_end",
-        "every", "log_spaced", "never", "order",
+        "Callback", "Event", "Stage", "TrainbusError", "TrainerControl", "TrainerState", "Trigger",
+        "TypedCallback", "at", "at_end", "every", "log_spaced", "never", "order",
     ),
 }  # fmt: skip
 """Module -> the public names that it defines. A module is imported when one of its names is used."""
 
 _EXTRAS = {
-    "DeepSpeed": "deepspeed", "FairscaleFSDP": "fairscale_fsdp", "Liger": "liger", "MLflow": "mlflow",
-    "PushToHub": "hub", "ShardedDDP": "sharded_ddp", "TensorBoard": "tensorboard", "Trackio": "trackio",
+    "ClearML": "clearml", "Comet": "comet_ml", "DeepSpeed": "deepspeed", "FairscaleFSDP": "fairscale_fsdp",
+    "Liger": "liger", "MLflow": "mlflow", "Neptune": "neptune", "PushToHub": "hub", "RemoteStore": "remote",
+    "ShardedDDP": "sharded_ddp", "SwanLab": "swanlab", "TensorBoard": "tensorboard", "Trackio": "trackio",
     "Wandb": "wandb",
 }  # fmt: skip
 """Class -> its name in `integrations.INTEGRATIONS`. `integrations.load` imports it, or names the missing extra."""

@@ -209,7 +209,6 @@ FORMER_NAMES: dict[str, dict[str, str]] = {
         "Labelled": "engine.data.workers.startup:WorkerBatch",
         "Labelling": "engine.data.workers.startup:WorkerCollator",
         "Passage": "engine.data.epoch_progress:EpochProgress", "WorkerStart": "engine.data.workers.startup:WorkerInit",
-        "as_plain": "engine.data.batches:as_plain", "is_storable": "engine.data.batches:is_storable",
     },
     "engine.data.position": {"noted": "save_position", "taken_up": "restore_position"},
     "engine.data.samplers": {"GivenSampler": "UserSampler"},
@@ -263,6 +262,16 @@ FORMER_NAMES: dict[str, dict[str, str]] = {
         "main_input": "engine.evaluation.prediction:main_input",
         "metrics_of_first": "engine.evaluation.metrics:metrics_of_first",
         "with_extra": "engine.evaluation.loop:with_padding_rows", "with_last": "engine.evaluation.loop:with_last",
+    },
+    "engine.trainer": {  # `trainbus.trainer` is this module. It has the names of `paddlenlp.trainer`.
+        "EarlyStoppingCallback": "callbacks.hf:EarlyStoppingCallback",
+        "IntervalStrategy": "engine.arguments:IntervalStrategy",
+        "PdArgumentParser": "engine.arguments.cli.parser:PdArgumentParser",
+        "PredictionOutput": "engine.evaluation.outputs:PredictionOutput",
+        "PrinterCallback": "callbacks.hf:PrinterCallback", "ProgressCallback": "callbacks.hf:ProgressCallback",
+        "TrainOutput": "engine.evaluation.outputs:TrainOutput", "TrainerCallback": "callbacks.hf:TrainerCallback",
+        "get_last_checkpoint": "engine.checkpoint.read.listing:get_last_checkpoint",
+        "speed_metrics": "engine.evaluation.outputs:speed_metrics",
     },
     "engine.loop": {"Feed": "BatchSource", "Stepper": "StepMaker", "Window": "StepBatches"},
     "engine.loss.objective": {"LabelSmoother": "engine.loss.label_smoothing:LabelSmoother"},
@@ -319,6 +328,13 @@ FORMER_NAMES: dict[str, dict[str, str]] = {
 """Present path -> former name -> where it is now: `NewName` in the same module, or `path.of.module:NewName`."""
 
 
+_IN_PRESENT_PACKAGES = {
+    f"{FORMER[parent]}.{child}": FORMER[f"{parent}.{child}"]
+    for parent, _, child in (path.rpartition(".") for path in FORMER) if parent in FORMER
+}  # fmt: skip
+"""`from former.package import former_module` asks for the module under the present package."""
+
+
 class _Alias(Loader):
     """Gives a former path the module object of its replacement, so classes keep one identity."""
 
@@ -352,12 +368,11 @@ class _WithFormerNames(Loader):
     def exec_module(self, module: ModuleType) -> None:
         self.own.exec_module(module)
         package, _, path = module.__name__.partition(".")
-        names = FORMER_NAMES[path]
         own = vars(module).get("__getattr__")
 
         def __getattr__(name: str) -> Any:
-            if name in names:
-                place, _, present = names[name].rpartition(":")
+            if name in FORMER_NAMES[path]:
+                place, _, present = FORMER_NAMES[path][name].rpartition(":")
                 home = importlib.import_module(f"{package}.{place}") if place else module
                 return getattr(home, present)
             if own is not None:
@@ -377,9 +392,9 @@ def spec_of(name: str, search: Any) -> ModuleSpec | None:
     package, _, path = name.partition(".")
     if path in FORMER:
         return ModuleSpec(name, _Alias(f"{package}.{FORMER[path]}"))
-    if path not in FORMER_NAMES:
-        return None
-    spec = PathFinder.find_spec(name, search)
-    if spec is not None:
+    spec = PathFinder.find_spec(name, search) if path in FORMER_NAMES or path in _IN_PRESENT_PACKAGES else None
+    if spec is None and path in _IN_PRESENT_PACKAGES:
+        return ModuleSpec(name, _Alias(f"{package}.{_IN_PRESENT_PACKAGES[path]}"))
+    if spec is not None and path in FORMER_NAMES:
         spec.loader = _WithFormerNames(spec.loader)
     return spec

@@ -2,20 +2,60 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from ...events.errors import ArgumentError
+from ..arguments.accelerator_config import AcceleratorConfig
 from ..data.batches import map_tensors
+from ..data.loader import Loader
+from ..data.prepared import PreparedLoader
 from ..run import Run
 from ..stepper import Stepper
 
+_CHECKPOINT = "`trainer.save_model` writes the model, and `control.request('save')` a checkpoint."
+_TRACKER = "call `trainer.log`, and list trackers in `report_to`."
+_PREPARE = "call `prepare`. The Trainer prepares what it uses."
+_STEP = "callbacks fill the seams of a step. See `docs/writing_callbacks.md`."
+_MAIN = "test `is_main_process` or `is_local_main_process`."
+_FLAG = "callbacks raise flags on `trainer.control`. All ranks see them."
+
+INSTEAD: dict[str, str] = {
+    **dict.fromkeys(("save", "save_model", "save_state", "load_state", "register_for_checkpointing"), _CHECKPOINT),
+    **dict.fromkeys(("register_save_state_pre_hook", "register_load_state_pre_hook", "save_iteration"), _CHECKPOINT),
+    **dict.fromkeys(("get_state_dict", "should_save_model", "skip_first_batches"), _CHECKPOINT),
+    **dict.fromkeys(("log", "init_trackers", "get_tracker", "end_training", "logging_dir", "project_dir"), _TRACKER),
+    **dict.fromkeys(("prepare_data_loader", "prepare_optimizer", "prepare_scheduler", "verify_device_map"), _PREPARE),
+    **dict.fromkeys(("clip_grad_value_", "unscale_gradients", "lomo_backward", "trigger_sync_in_backward"), _STEP),
+    **dict.fromkeys(("optimizer_step_was_skipped", "join_uneven_inputs", "profile"), _STEP),
+    **dict.fromkeys(("on_main_process", "on_local_main_process", "on_last_process", "on_process"), _MAIN),
+    **dict.fromkeys(("on_local_process",), _MAIN),
+    "dataloader_config": "set `accelerator_config` in the arguments.",
+    "split_between_processes": "take `rows[rank::world_size]`, with `process_index` and `num_processes`.",
+    **dict.fromkeys(("set_trigger", "check_trigger"), _FLAG),
+}
+"""Name of accelerate's class that this one does not have -> what to use instead. Others have a general answer."""
+
 
 @dataclass(frozen=True)
+class AcceleratorState:
+    """The plugins of accelerate. None is used: callbacks shard the model."""
+
+    deepspeed_plugin: None = None
+    """Always None. The callback `DeepSpeed` has the configuration."""
+    fsdp_plugin: None = None
+    """Always None. The callback `FSDP` has the options."""
+    parallelism_config: None = None
+    """Always None."""
+
+
+@dataclass
 class Accelerator:
     """Calls the run and the stepper. It has no state of its own."""
 
@@ -23,6 +63,10 @@ class Accelerator:
     """The run."""
     stepper: Stepper | None
     """The stepper; None before training."""
+    seed: int = 0
+    """The seed of the data order."""
+    _even_batches: bool | None = None
+    """What a program set."""
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """Backpropagate the loss of a batch. Announces `on_loss`; float16 scales the loss.
@@ -82,8 +126,82 @@ class Accelerator:
         return self.run.ranks.local_rank == 0
 
     def unwrap_model(self, model: nn.Module, **options: Any) -> nn.Module:
-        """Return the user's model for the wrapped model, and any other model unchanged. Options have no effect."""
-        return self.run.model if model is self.run.model_wrapped else model
+        """Return the user's model for the wrapped model, and the module inside of torch's wrappers for any other.
+
+        Options have no effect.
+        """
+        if model is self.run.model_wrapped:
+            return self.run.model
+        inner: Any = model
+        while hasattr(inner, "_orig_mod") or isinstance(inner, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            inner = getattr(inner, "_orig_mod", None) or inner.module
+        unwrapped: nn.Module = inner
+        return unwrapped
+
+    @property
+    def state(self) -> AcceleratorState:
+        """The plugins of accelerate, which are not used."""
+        return AcceleratorState()
+
+    @property
+    def parallelism_config(self) -> None:
+        """None: tensor, context and sequence parallelism are not supported."""
+        return None
+
+    @property
+    def even_batches(self) -> bool:
+        """Whether ranks with fewer batches get samples again. It may be set, without effect on several ranks."""
+        return self._config.even_batches if self._even_batches is None else self._even_batches
+
+    @even_batches.setter
+    def even_batches(self, even: bool) -> None:
+        self._even_batches = even
+
+    def prepare(self, *parts: Any, **options: Any) -> Any:
+        """Prepare a loader or a model. Optimizers and schedules are returned as they are.
+
+        A `DataLoader` that a program built itself gives each rank its share of the batches, and a new order in each
+        epoch. A model that is not the Trainer's is moved to the device.
+        """
+        prepared = tuple(self._prepared(part) for part in parts)
+        return prepared[0] if len(prepared) == 1 else prepared
+
+    def _prepared(self, part: Any) -> Any:
+        if isinstance(part, nn.Module):
+            return self.prepare_model(part)
+        if isinstance(part, DataLoader) and not isinstance(part, Loader):
+            return PreparedLoader(part, self.run.ranks, self.seed)
+        return part
+
+    def prepare_model(self, model: nn.Module, **options: Any) -> nn.Module:
+        """Return the wrapped model for the run's model, and any other model on the device. Options have no effect."""
+        return self.run.model_wrapped if model is self.run.model else model.to(self.device)
+
+    def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
+        """Return nested tensors summed over all ranks, or their mean with `reduction="mean"`."""
+        share = scale / self.num_processes if reduction == "mean" else scale
+        return map_tensors(lambda each: self.run.ranks.sum(each) * share, tensor)
+
+    def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
+        """Return nested tensors, padded to the size of the largest on any rank.
+
+        Args:
+            tensor: nested tensors.
+            dim: the dimension to pad. Tensors with fewer dimensions are returned unchanged.
+            pad_index: the value to pad with.
+            pad_first: pad at the start.
+        """
+
+        def padded(each: torch.Tensor) -> torch.Tensor:
+            if dim >= each.dim() or self.num_processes == 1:
+                return each
+            own, axis = each.shape[dim], dim % each.dim()
+            largest = max(int(size) for (size,) in self.run.ranks.gather_numbers(own))
+            shape = [*each.shape[:axis], largest - own, *each.shape[axis + 1 :]]
+            filling = each.new_full(shape, pad_index)
+            return torch.cat((filling, each) if pad_first else (each, filling), dim=axis)
+
+        return map_tensors(padded, tensor)
 
     def gather(self, tensor: Any) -> Any:
         """Return nested tensors of all ranks, concatenated along the first dimension. Shapes must be equal."""
@@ -95,6 +213,92 @@ class Accelerator:
         With several ranks, the result includes the samples that fill up the last batch, at the end.
         """
         return map_tensors(self.run.ranks.gather_padded, tensor) if self.num_processes > 1 else tensor
+
+    @property
+    def mixed_precision(self) -> str:
+        """The precision of forward and backward: `no`, `bf16` or `fp16`."""
+        return self.run.args.mixed_precision
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """The batches of a step."""
+        return self.run.args.gradient_accumulation_steps
+
+    @property
+    def split_batches(self) -> bool:
+        """The key `split_batches` of `accelerator_config`."""
+        return self._config.split_batches
+
+    @property
+    def dispatch_batches(self) -> bool | None:
+        """The key `dispatch_batches` of `accelerator_config`."""
+        return self._config.dispatch_batches
+
+    @property
+    def use_seedable_sampler(self) -> bool:
+        """The key `use_seedable_sampler` of `accelerator_config`."""
+        return self._config.use_seedable_sampler
+
+    @property
+    def non_blocking(self) -> bool:
+        """The key `non_blocking` of `accelerator_config`."""
+        return self._config.non_blocking
+
+    @property
+    def _config(self) -> AcceleratorConfig:
+        return AcceleratorConfig.read(self.run.args.accelerator_config)
+
+    @contextmanager
+    def accumulate(self, *models: nn.Module) -> Iterator[None]:
+        """Enter a context that averages gradients over the ranks in the last batch of a step only.
+
+        A training step runs inside of such a context, so this one does nothing.
+
+        Args:
+            *models: not used.
+        """
+        yield
+
+    @contextmanager
+    def no_sync(self, model: nn.Module) -> Iterator[None]:
+        """Enter a context in which backward does not average gradients over the ranks."""
+        wrapper: Any = model
+        with wrapper.no_sync() if hasattr(wrapper, "no_sync") else nullcontext():
+            yield
+
+    def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Clip gradients to a norm and return the norm before. The Trainer clips to `max_grad_norm` by itself."""
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+
+    def free_memory(self, *parts: Any) -> list[Any]:
+        """Return None for each part. The Trainer frees what it made when a session ends."""
+        return [None] * len(parts)
+
+    @property
+    def use_distributed(self) -> bool:
+        """Whether there are several ranks."""
+        return self.num_processes > 1
+
+    @property
+    def is_last_process(self) -> bool:
+        """Whether this is the last rank."""
+        return self.process_index == self.num_processes - 1
+
+    def main_process_first(self) -> AbstractContextManager[None]:
+        """Return a context that rank 0 enters first, then the other ranks."""
+        return self.run.ranks.main_first(local=False)
+
+    def local_main_process_first(self) -> AbstractContextManager[None]:
+        """Return a context that the first rank of each machine enters first, then its other ranks."""
+        return self.run.ranks.main_first(local=True)
+
+    if not TYPE_CHECKING:  # a type checker would otherwise accept every misspelt attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            instead = INSTEAD.get(name, "trainbus does not use accelerate. Use the methods of the trainer.")
+            raise AttributeError(f"`trainer.accelerator` has no {name!r}: {instead}")
 
     def wait_for_everyone(self) -> None:
         """Wait for all ranks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from torch import nn
@@ -26,6 +27,13 @@ class TrainerBase:
         """The progress of the run."""
         return self.run.state
 
+    @state.setter
+    def state(self, state: Any) -> None:
+        if self.run.mode:
+            raise ArgumentError(f"The state cannot be replaced during {self.run.mode}(). Set its attributes.")
+        ours = isinstance(state, TrainerState)
+        self.run.replace_state(state if ours else TrainerState.from_dict(dataclasses.asdict(state)))
+
     @property
     def control(self) -> TrainerControl:
         """The flags that callbacks raise."""
@@ -33,8 +41,14 @@ class TrainerBase:
 
     @control.setter
     def control(self, control: TrainerControl) -> None:
-        if control is not self.run.control:
+        if isinstance(control, TrainerControl):
+            if control is not self.run.control:
+                self.run.control.absorb(control)
+        else:
             raise ArgumentError("The control of a run cannot be replaced. Set its flags, or call request and veto.")
+
+    def _note_metrics(self, metrics: dict[str, Any]) -> None:
+        """Note metrics that an overridden `evaluate` logs or announces."""
 
     @property
     def model(self) -> nn.Module:
@@ -46,6 +60,14 @@ class TrainerBase:
         if self.run.mode:
             raise ArgumentError(f"The model cannot be replaced during {self.run.mode}(). Replace it before or after.")
         self._use_model(model.to(self.args.device))
+
+    def _follow_arguments(self) -> None:
+        """Let arguments that the program changed after construction take effect."""
+        raise NotImplementedError
+
+    def _order_seed(self) -> int:
+        """Return the seed of the data order."""
+        raise NotImplementedError
 
     def _use_model(self, model: nn.Module) -> None:
         """Make a model the model of the run."""

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ...events.bus import Channel, Handle
 from ...events.callback import Callback
-from ...events.composition import describe_capabilities
+from ...events.composition import describe_capabilities, refuse_conflicts
 from ...events.control import TrainerControl
-from ...events.errors import SubscriptionError
+from ...events.errors import ArgumentError, SubscriptionError, TrainbusError
+from ..checkpoint.callback_states import owner_of
 from .base import TrainerBase
+
+logger = logging.getLogger(__name__)
 
 _CARRIES = {"on_log": "logs", "on_evaluate": "metrics", "on_predict": "metrics"}
 """Event -> the value that transformers passes to its handlers after args, state and control."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class CallbackHandler:
     """Announces events for code written for transformers, as `callback_handler.on_log(...)`."""
 
@@ -42,15 +46,30 @@ class CallbackHandler:
         """Detach a callback, the first one of a class, or the one with an id."""
         self.trainer.remove_callback(callback)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse to replace a method: the bus calls the callbacks, so a replacement would never be called.
+
+        Raises:
+            ArgumentError: always, with the libraries that do so.
+        """
+        if name != "trainer":
+            raise ArgumentError(
+                f"`callback_handler.{name}` cannot be set: the event bus calls the callbacks. SetFit sets it, so train "
+                "SetFit models with the Trainer of transformers."
+            )
+        object.__setattr__(self, name, value)
+
     def __getattr__(self, event: str) -> Callable[..., TrainerControl]:
         if not event.startswith("on_") or event not in self.trainer.signals:
             raise AttributeError(f"The callback handler has no {event!r}. It has one method per event, named `on_...`.")
         return functools.partial(self._announce, event)
 
-    def _announce(self, event: str, args: Any, state: Any, control: Any, *carried: Any) -> TrainerControl:
+    def _announce(self, event: str, args: Any, state: Any, control: Any, *carried: Any, **named: Any) -> TrainerControl:
         run = self.trainer.run
-        for value in carried:
+        for value in (*carried, *(named[name] for name in (_CARRIES.get(event, ""),) if name in named)):
             setattr(run, _CARRIES[event], value)
+            if event == "on_evaluate":
+                self.trainer._note_metrics(value)
         run.announce(event)
         return run.control
 
@@ -74,6 +93,12 @@ class CallbackMethods(TrainerBase):
     def callbacks(self) -> dict[str, Any]:
         """All callbacks and subscribed functions by id, in order of attachment."""
         return self.bus.subscribers
+
+    @property
+    def wandb(self) -> Any:
+        """The open run of wandb, for `trainer.wandb.log(...)`. None if no run is open in this process."""
+        found = (callback for callback in self.callbacks.values() if getattr(callback, "service", None) == "wandb")
+        return getattr(next(found, None), "live", None)
 
     def on(self, event: str, function: Callable[..., Any] | None = None, **filters: Any) -> Any:
         """Subscribe a plain function to an event.
@@ -110,14 +135,32 @@ class CallbackMethods(TrainerBase):
 
         Raises:
             SubscriptionError: if it is not a callback, or if its order is impossible. It is not attached then.
+            ArgumentError: if it does not work with an attached callback. It is not attached then.
         """
-        handle = self.bus.attach(callback() if isinstance(callback, type) else callback)
+        # A callback of transformers may call its own `on_init_end`, with more than the event passes.
+        handle = self.bus.attach(callback() if isinstance(callback, type) else callback, without=("on_init_end",))
+        self._warn_of_twin(self.bus.subscribers[handle.owner_id])
         try:
             self.bus.resolve()
-        except SubscriptionError:
+            refuse_conflicts(self.bus.subscribers.values())
+        except TrainbusError:
             handle()
             raise
         return handle
+
+    def _warn_of_twin(self, callback: Any) -> None:
+        """Warn if another callback of the same class and settings is attached: each does the same work."""
+        same = [one for one, other in self.bus.subscribers.items() if type(other) is type(callback)]
+        settings = [owner_of(self.bus.subscribers[one], self.bus.attributes_of(one))["settings"] for one in same]
+        twin = settings[-1] in settings[:-1]
+        if not twin or (isinstance(callback, Callback) and callback.variant):
+            return
+        logger.warning(
+            "Two callbacks of the class %s are attached, with %s. Each of them does its work: remove one, "
+            "unless that is what you want.",
+            type(callback).__name__,
+            "equal settings" if settings[-1] else "settings that cannot be compared",
+        )
 
     def pop_callback(self, callback: Any) -> Any:
         """Detach a callback, or the first one of a class, and return it; None if there is none."""

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ...events.errors import DataError
-from ..data.build import build_loader, default_sampler, is_iterable, keep_columns, length_of
+from ..data.build import build_loader, default_sampler, dropped_columns, is_iterable, keep_columns, length_of
 from ..data.collators.default import Collator
+from ..data.sources import as_dataset, problem_of
 from .loss import LossMethods
 from .overrides import is_overridden
+
+logger = logging.getLogger(__name__)
+
+DATASETS = {"train_dataset": "get_train_dataloader", "eval_dataset": "get_eval_dataloader"}
+"""The datasets of a trainer, and the methods that make their loaders."""
 
 
 class DataLoaderMethods(LossMethods):
     """From datasets to loaders of batches."""
+
+    _integration: Callable[[str], Any]
+    """Returns an integration by name."""
 
     train_dataset: Any
     eval_dataset: Any
     data_collator: Collator
     _signature_columns: list[str] | None = None
     """The columns to keep, once they are known. Set it to keep others."""
-    _kept_loaders: Mapping[str, tuple[Any, Any]] = {}
-    """Loaders with persistent workers: dataset name, empty for a single one -> the dataset and its loader."""
+    _told_columns: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
+    """The uses of data, and their dropped columns, that were logged."""
 
     def get_train_dataloader(self) -> Any:
         """Return the loader of the training batches. Override it for a loader of your own.
@@ -33,7 +43,13 @@ class DataLoaderMethods(LossMethods):
         """
         if self.train_dataset is None:
             raise DataError("There is no training dataset. Pass `train_dataset` to the Trainer.")
-        return self._loader(self.train_dataset, batch_size=self._train_batch_size, training=True)
+        return self._get_dataloader(
+            dataset=self.train_dataset,
+            description="Training",
+            batch_size=self._train_batch_size,
+            sampler_fn=self._get_train_sampler,
+            is_training=True,
+        )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Return the loader of the evaluation batches. Override it for a loader of your own.
@@ -50,29 +66,69 @@ class DataLoaderMethods(LossMethods):
             dataset = self.eval_dataset[name]
         if dataset is None:
             raise DataError("There is no eval dataset. Pass `eval_dataset` to `evaluate` or to the Trainer.")
-        kept, loader = self._kept_loaders.get(name, (None, None))
-        if kept is dataset:
-            return loader
-        loader = self._loader(dataset, batch_size=self.args.eval_batch_size, training=False)
+        kept = self.run.eval_loaders.find(name, dataset)
+        if kept is not None:
+            return kept
+        loader = self._get_dataloader(
+            dataset=dataset,
+            description="Evaluation",
+            batch_size=self.args.eval_batch_size,
+            sampler_fn=self._get_eval_sampler,
+            dataloader_key=name or "eval",
+        )
         if self.args.dataloader_persistent_workers and (name or dataset is self.eval_dataset):
-            self._kept_loaders = {**self._kept_loaders, name: (dataset, loader)}
+            self.run.eval_loaders.keep(name, dataset, loader)
         return loader
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         """Return the loader of the prediction batches. Override it for a loader of your own."""
-        return self._loader(test_dataset, batch_size=self.args.eval_batch_size, training=False)
+        return self._get_dataloader(
+            dataset=test_dataset,
+            description="test",
+            batch_size=self.args.eval_batch_size,
+            sampler_fn=self._get_eval_sampler,
+        )
 
-    def _loader(self, dataset: Any, *, batch_size: int, training: bool) -> Any:
+    def _get_dataloader(
+        self,
+        dataset: Any,
+        description: str,
+        batch_size: int,
+        sampler_fn: Any = None,
+        is_training: bool = False,
+        dataloader_key: str | None = None,
+    ) -> Any:
+        """Return the loader of a dataset. The three public methods call it. Override it to change all loaders.
+
+        Args:
+            dataset: the dataset.
+            description: `Training`, `Evaluation` or `test`.
+            batch_size: samples per batch of this rank.
+            sampler_fn: returns the sampler of the dataset; None for the order of the dataset.
+            is_training: whether the loader is for training.
+            dataloader_key: not used.
+        """
+        dataset = as_dataset(dataset, self._integration)
+        if problem := problem_of("train_dataset" if is_training else "the dataset", dataset, self.data_collator):
+            raise DataError(problem)
+        collator: Collator = self.data_collator
+        named = hasattr(dataset, "column_names") and hasattr(dataset, "remove_columns")
+        if named and self.overrides("_remove_unused_columns"):
+            dataset = self._remove_unused_columns(dataset, description=description)
+        elif not named and self.overrides("_get_collator_with_removed_columns"):
+            collator = self._get_collator_with_removed_columns(collator, description=description)
+        accepted = self._accepted_columns()
+        self._tell_dropped(dataset, accepted, description)
         return build_loader(
             dataset,
             self.args,
-            self.data_collator,
+            collator,
             self.run.ranks,
             batch_size=batch_size,
-            training=training,
-            accepted=self._accepted_columns(),
+            training=is_training,
+            accepted=accepted,
             seed=self._order_seed(),
-            sampler=self._get_train_sampler if training else self._get_eval_sampler,
+            sampler=sampler_fn or (lambda rows: None),
         )
 
     # The order of the samples.
@@ -114,7 +170,8 @@ class DataLoaderMethods(LossMethods):
     def _set_signature_columns_if_needed(self) -> None:
         """Set `_signature_columns`, the columns to keep, if it is None. Override it to keep others."""
         if self._signature_columns is None:
-            self._signature_columns = list(self.objective.accepted_columns)
+            accepted = self.objective.accepted_columns
+            self._signature_columns = None if accepted is None else list(accepted)
 
     def _accepted_columns(self) -> list[str] | None:
         """Return the columns to keep; None for all columns."""
@@ -124,6 +181,20 @@ class DataLoaderMethods(LossMethods):
             self._set_signature_columns_if_needed()
         # The default is not stored: another model, or other label names, keep other columns.
         return self.objective.accepted_columns if self._signature_columns is None else self._signature_columns
+
+    def _tell_dropped(self, dataset: Any, accepted: list[str] | None, description: str) -> None:
+        """Log once which columns of a dataset the model does not receive."""
+        dropped = () if accepted is None else tuple(dropped_columns(dataset, accepted))
+        if not dropped or (description, dropped) in self._told_columns:
+            return
+        self._told_columns = self._told_columns | {(description, dropped)}
+        logger.info(
+            "%s drops the columns %s: the model's forward takes %s. Set `remove_unused_columns=False` to pass all "
+            "columns to the data collator.",
+            description.capitalize(),
+            ", ".join(map(repr, dropped)),
+            ", ".join(dict.fromkeys(accepted or ())),
+        )
 
     def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
         """Return a dataset of the library `datasets` without the columns that the model does not take.

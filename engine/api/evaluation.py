@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from ...events.activity import EVALUATION, PREDICTION
+from ...events.capabilities import Capability
+from ...events.composition import provides
 from ...events.errors import ArgumentError, DataError, nearest
 from ..arguments import IntervalStrategy
 from ..data.build import is_iterable
+from ..data.sources import as_dataset, is_table_file
 from ..distributed.consistency import compare_lengths
+from ..evaluation.evaluation_record import EvaluationRecord
 from ..evaluation.loop import evaluation_loop
+from ..evaluation.metric_set import Metrics
 from ..evaluation.metrics import metrics_of_first
 from ..evaluation.outputs import EvalLoopOutput, EvalPrediction, PredictionOutput, speed_metrics
 from ..evaluation.prediction import prediction_step
+from ..evaluation.rehearsal import REPLACEABLE, rehearse
 from ..session import session
 from .dataloaders import DataLoaderMethods
 from .logging import LoggingMethods
-from .overrides import is_overridden
+from .overrides import arguments_of_evaluation, is_overridden
+from .tracebacks import short_tracebacks
+
+logger = logging.getLogger(__name__)
 
 
 class EvaluationMethods(DataLoaderMethods, LoggingMethods):
@@ -27,17 +38,21 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
 
     compute_metrics: Callable[[EvalPrediction], dict[str, Any]] | None
     preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None
+    _told_no_loss = False
+    """Whether the warning about evaluations without a loss was logged."""
     _ignore_keys: list[str] | None = None
     """The `ignore_keys` of evaluations during training."""
 
+    @short_tracebacks
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """Evaluate, log the metrics and return them.
 
         Args:
-            eval_dataset: a dataset, a dict of named datasets, or the name of one of the trainer's; by default all of
-                the trainer's. The metrics of a named dataset are `<prefix>_<name>_<metric>`.
+            eval_dataset: a dataset, a data frame, the path of a file of rows, a dict of named datasets, or the name of
+                one of the trainer's; by default all of the trainer's. The metrics of a named dataset are
+                `<prefix>_<name>_<metric>`.
             ignore_keys: keys of the model's outputs that are not predictions.
             metric_key_prefix: the prefix of all metric names.
 
@@ -45,21 +60,27 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
             DataError: if there is no dataset, or if one is empty.
         """
         run = self.run
+        if not run.mode:
+            self._follow_arguments()
         if ignore_keys is None and run.mode == "train":
             ignore_keys = self._ignore_keys
         datasets = self._eval_datasets(eval_dataset)
-        complete = eval_dataset is None and metric_key_prefix == "eval"
+        own = eval_dataset is None or eval_dataset is self.eval_dataset
+        complete = own and metric_key_prefix == "eval"
+        prefixes = {_joined(metric_key_prefix, name) for name in datasets}
         everything: dict[str, float] = {}
-        with (
-            session(run, "evaluate"),
-            run.activity(EVALUATION),
-            run.evaluating(metric_key_prefix, complete=complete) as record,
-        ):
+        foreign = not own and self._is_foreign(prefixes)
+        scope = (
+            run.evaluating(metric_key_prefix, complete=complete, prefixes=prefixes, foreign=foreign)
+            if self._override is None
+            else nullcontext(self._override)  # the override is the evaluation, and this is a part of it
+        )
+        with session(run, "evaluate"), run.activity(EVALUATION), scope as record:
             self.bus.announce("on_evaluate_begin")
             for name, dataset in datasets.items():
-                prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
+                prefix = _joined(metric_key_prefix, name)
                 loss_only = self.compute_metrics is None
-                output = self._run_over(self.get_eval_dataloader(dataset), prefix, ignore_keys, loss_only)
+                output = self._run_over(self.get_eval_dataloader(dataset), "Evaluation", prefix, ignore_keys, loss_only)
                 if output.num_samples == 0:
                     raise DataError(
                         f"The eval dataset{f' {name!r}' if name else ''} has no samples. Pass another, or leave it out."
@@ -70,10 +91,68 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
                 self.log(record.metrics)
                 self.bus.announce("on_evaluate")
                 everything.update(record.metrics)
-            record.metrics = everything
-            self.bus.announce("on_evaluate_end")
+            if self._override is None:
+                record.metrics = everything
+                self.bus.announce("on_evaluate_end")
+            self._note_metrics(everything)
         return everything
 
+    # Overrides of `evaluate` and `predict`.
+
+    _override: EvaluationRecord | None = None
+    """The record of the evaluation that an overridden `evaluate` makes; None outside of one."""
+
+    def _through_evaluate(self, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Call a method that overrides `evaluate` as one evaluation, and let the callbacks decide from its result.
+
+        The metrics of that evaluation are those that the method returns, and those that it logs or announces.
+        """
+        if self._override is not None:  # an override that calls another one
+            return method(self, *args, **options)
+        run = self.run
+        dataset, prefix = arguments_of_evaluation(method, self, args, options)
+        names = dataset if isinstance(dataset, dict) else [dataset] if isinstance(dataset, str) else None
+        prefixes = {_joined(prefix, name) for name in (self._eval_datasets(None) if dataset is None else names or [""])}
+        own = dataset is None or dataset is self.eval_dataset
+        foreign = not own and self._is_foreign(prefixes)
+        with (
+            session(run, "evaluate"),
+            run.activity(EVALUATION),
+            run.evaluating(prefix, complete=own and prefix == "eval", prefixes=prefixes, foreign=foreign) as record,
+        ):
+            self._override = record
+            try:
+                result = method(self, *args, **options)
+            finally:
+                self._override = None
+            measured = {**record.heard, **(result if isinstance(result, dict) else {})}
+            if measured:
+                record.step = run.state.global_step
+                record.metrics = metrics_of_first(run.ranks, measured)
+                self.bus.announce("on_evaluate_end")
+        return result
+
+    def _through_predict(self, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Call a method that overrides `predict` in a session of its own."""
+        with session(self.run, "predict"), self.run.activity(PREDICTION):
+            return method(self, *args, **options)
+
+    def _evaluate_anew(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Evaluate for a callback: an evaluation of its own, also inside of an overridden `evaluate`."""
+        outer = self._override
+        self._override = outer if "_evaluate" in self._works else None  # an overridden `_evaluate` is this evaluation
+        try:
+            own = "evaluate" in vars(self)  # a function that was set on the trainer
+            return self._through_evaluate(_call_own, args, options) if own else self.evaluate(*args, **options)
+        finally:
+            self._override = outer
+
+    def _note_metrics(self, metrics: dict[str, Any]) -> None:
+        if self._override is not None:
+            prefix = f"{self._override.prefix}_"
+            self._override.heard.update({name: value for name, value in metrics.items() if name.startswith(prefix)})
+
+    @short_tracebacks
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
@@ -85,13 +164,16 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
             metric_key_prefix: the prefix of all metric names.
         """
         run = self.run
+        if not run.mode:
+            self._follow_arguments()
         with (
             session(run, "predict"),
             run.activity(PREDICTION),
             run.evaluating(metric_key_prefix, complete=False) as record,
         ):
             loss_only = self.args.prediction_loss_only
-            output = self._run_over(self.get_test_dataloader(test_dataset), metric_key_prefix, ignore_keys, loss_only)
+            loader = self.get_test_dataloader(test_dataset)
+            output = self._run_over(loader, "Prediction", metric_key_prefix, ignore_keys, loss_only)
             record.metrics = output.metrics
             self.bus.announce("on_predict")
         return PredictionOutput(output.predictions, output.label_ids, output.metrics)
@@ -115,6 +197,9 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
             ignore_keys: keys of the model's outputs that are not predictions.
             metric_key_prefix: the prefix of all metric names.
         """
+        streams = isinstance(self.compute_metrics, Metrics)
+        compute_metrics: Any = self.compute_metrics
+        by_batch = self.args.batch_eval_metrics or streams
         with self.run.activity(PREDICTION if description == "Prediction" else EVALUATION):
             return evaluation_loop(
                 self.run,
@@ -122,11 +207,13 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
                 self.prediction_step,
                 prefix=metric_key_prefix,
                 loss_only=prediction_loss_only or self.args.prediction_loss_only,
-                compute_metrics=self.compute_metrics,
-                by_batch=self.args.batch_eval_metrics,
-                keeps_batches=not self.args.batch_eval_metrics or description == "Prediction",
+                compute_metrics=compute_metrics.begin() if streams else compute_metrics,
+                by_batch=by_batch,
+                keeps_batches=not by_batch or description == "Prediction",
+                observed=provides(self.bus.subscribers.values(), Capability.READS_PREDICTIONS),
                 preprocess_logits=self.preprocess_logits_for_metrics,
                 ignore_keys=ignore_keys,
+                limit=self.args.limit_eval_batches if description == "Evaluation" else None,
             )
 
     def prediction_step(
@@ -140,7 +227,8 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
 
         def compute(model: Any, inputs: Any) -> Any:
             items = self.count_items([inputs])
-            return self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=items)
+            with self.compute_loss_context_manager():
+                return self.compute_loss(model, inputs, return_outputs=True, num_items_in_batch=items)
 
         return prediction_step(model, inputs, prediction_loss_only, ignore_keys, self.objective, compute)
 
@@ -149,16 +237,77 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
 
         Called for each batch. The default returns the batch unchanged: it is on its device already.
         """
-        return inputs
+        return self._prepare_input(inputs) if "_prepare_input" in self._overridden else inputs
 
-    def _run_over(self, loader: Any, prefix: str, ignore_keys: list[str] | None, loss_only: bool) -> EvalLoopOutput:
+    def rehearse_evaluation(self) -> tuple[str, ...] | None:
+        """Return the names of the metrics that an evaluation of the trainer's datasets measures; None if unknown.
+
+        It runs one batch, where that is cheap, without an effect on the run. See `engine/evaluation/rehearsal.py`.
+
+        Raises:
+            ArgumentError: for metrics that logs and checkpoints cannot hold.
+        """
+        given, run = self.eval_dataset, self.run
+        unknown = any(is_overridden(self, name) for name in REPLACEABLE)
+        if given is None or not run.ranks.single_process or unknown:
+            return None
+        datasets = given if isinstance(given, dict) else {"": given}
+        return rehearse(
+            run.model,
+            {_joined("eval", name): dataset for name, dataset in datasets.items()},
+            self.args,
+            self.objective,
+            self.data_collator,
+            self._accepted_columns(),
+            self.compute_metrics,
+            self.preprocess_logits_for_metrics,
+        )
+
+    def _is_foreign(self, prefixes: set[str]) -> bool:
+        """Return whether an evaluation of a caller's dataset uses the names of the trainer's own metrics.
+
+        Callbacks do not decide from it. The dataset of an `Evaluate` callback is the run's own, as is any dataset of a
+        trainer without an `eval_dataset`.
+        """
+        if self.eval_dataset is None:
+            return False
+        asks = self.bus.subscribers.get(self.run.control.speaker)
+        own = {_joined("eval", name) for name in self._eval_datasets(None)}
+        return not provides([asks], Capability.EVALUATES) and bool(prefixes & own)
+
+    def _run_over(
+        self, loader: Any, description: str, prefix: str, ignore_keys: list[str] | None, loss_only: bool
+    ) -> EvalLoopOutput:
+        if self.run.mode != "train":
+            self._follow_loss()
         compare_lengths(self.run, loader)
         began = time.time()
-        description = "Prediction" if self.run.mode == "predict" else "Evaluation"
         output = self.evaluation_loop(loader, description, loss_only, ignore_keys, prefix)
+        # A prediction without labels is usual. With metrics to compute, it is not.
+        if f"{prefix}_loss" not in output.metrics and (description == "Evaluation" or self.compute_metrics is not None):
+            self._tell_no_loss(output, description, prefix)
         steps = math.ceil(output.num_samples / (self.args.eval_batch_size * self.run.ranks.world_size))
         output.metrics.update(speed_metrics(prefix, began, output.num_samples, steps))
         return output
+
+    def _tell_no_loss(self, output: EvalLoopOutput, description: str, prefix: str) -> None:
+        """Warn once that an evaluation or a prediction found no labels, with what it looked for and the remedy."""
+        steps = ("evaluation_loop", "prediction_step")
+        if self._told_no_loss or not output.num_samples or any(is_overridden(self, name) for name in steps):
+            return
+        self._told_no_loss = True
+        without_metrics = self.compute_metrics is not None and output.label_ids is None
+        logger.warning(
+            "The %s has no %s_loss%s: the batches have no labels under the expected names (%s). The model's "
+            "forward takes: %s. Name the labels, as in TrainingArguments(label_names=['y']), and pass samples as "
+            "dicts.%s",
+            description.lower(),
+            prefix,
+            ", and compute_metrics is not called" if without_metrics else "",
+            ", ".join(self.label_names) or "a parameter with 'label' in its name",
+            ", ".join(self.objective.signature.parameters),
+            " Ignore this if the samples have no labels." if description == "Prediction" else "",
+        )
 
     def _known_eval_datasets(self) -> dict[str, Any]:
         """Return by name the map-style datasets that training evaluates on through the default loader."""
@@ -171,6 +320,8 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     def _eval_datasets(self, wanted: Any) -> dict[str, Any]:
         """Return the datasets of an evaluation by name; a single dataset has an empty name."""
         given = self.eval_dataset
+        if isinstance(wanted, str) and not (isinstance(given, dict) and wanted in given) and is_table_file(wanted):
+            wanted = as_dataset(wanted, self._integration)
         if isinstance(wanted, str):
             if not isinstance(given, dict) or wanted not in given:
                 names = list(given) if isinstance(given, dict) else []
@@ -180,3 +331,11 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
             # Names, not datasets: an overridden `get_eval_dataloader` receives what transformers passes to it.
             return {name: name for name in given} if isinstance(given, dict) else {"": given}
         return dict(wanted) if isinstance(wanted, dict) else {"": wanted}
+
+
+def _call_own(trainer: Any, *args: Any, **options: Any) -> Any:
+    return vars(trainer)["evaluate"](*args, **options)
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}_{name}" if name else prefix

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
-
-from torch import nn
 
 from ...events.capabilities import Capability
 from ...events.composition import provides
-from ..data.batches import to_device
 from .accelerator import Accelerator
 from .base import TrainerBase
 from .removed_names import MISSING
@@ -21,7 +17,12 @@ class HFCompatMethods(TrainerBase):
     @property
     def accelerator(self) -> Accelerator:
         """An object with accelerate's methods, such as `backward` and `gather`."""
-        return Accelerator(self.run, vars(self).get("_stepper"))
+        made = vars(self).get("_accelerator")
+        if made is None or made.run is not self.run:
+            made = self._accelerator = Accelerator(self.run, None)
+        trainer: Any = self  # another group of methods has the seed
+        made.stepper, made.seed = vars(self).get("_stepper"), trainer._order_seed()
+        return made
 
     @property
     def is_deepspeed_enabled(self) -> bool:
@@ -33,21 +34,11 @@ class HFCompatMethods(TrainerBase):
         """Whether torch's FSDP shards the model."""
         return provides(self.bus.subscribers.values(), Capability.FSDP)
 
-    def _prepare_input(self, data: Any) -> Any:
-        """Return nested tensors on the run's device."""
-        return to_device(data, self.args.device)
-
-    def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
-        """Return a context that does nothing: a callback puts the forward pass into half precision."""
-        return nullcontext()
-
-    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager[Any]:
-        """Return a context that does nothing, as transformers does. See `accelerator.autocast`."""
-        return nullcontext()
-
-    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
-        """Return the wrapped model for the run's model, and any other model unchanged."""
-        return self.run.model_wrapped if model is self.run.model else model
+    @property
+    def current_gradient_accumulation_steps(self) -> int:
+        """The batches of the current step. The last step of an epoch may have fewer than the arguments say."""
+        stepper = vars(self).get("_stepper")
+        return stepper.accumulating if self.run.mode == "train" and stepper else self.args.gradient_accumulation_steps
 
     if not TYPE_CHECKING:  # a type checker would otherwise accept every misspelt attribute
 

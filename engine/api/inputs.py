@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -15,7 +15,12 @@ from ..arguments import TrainingArguments
 from ..data.build import length_of
 from ..data.collators.default import Collator, default_data_collator
 from ..data.collators.padding import DataCollatorWithPadding
+from ..data.sources import as_dataset, problems_of
+from ..evaluation.metric_modules import as_metric_function
 from ..evaluation.outputs import EvalPrediction
+from ..loss.label_smoothing import smoothing_refusal
+from ..optim.closures import closure_refusal
+from .trial_run import trial_arguments
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -45,7 +50,8 @@ class TrainerInputs:
         Raises:
             ArgumentError: if `args` is something else.
         """
-        return TrainingArguments(output_dir="tmp_trainer") if self.args is None else _checked(self.args)
+        args = TrainingArguments(output_dir="tmp_trainer") if self.args is None else _checked(self.args)
+        return trial_arguments(args, self.eval_dataset is not None)
 
     @property
     def processor(self) -> Any:
@@ -58,6 +64,57 @@ class TrainerInputs:
         if self.data_collator:
             return self.data_collator
         return DataCollatorWithPadding(self.processor) if hasattr(self.processor, "pad") else default_data_collator
+
+    def loaded(self, load: Callable[[str], Any], loaders: Collection[str]) -> TrainerInputs:
+        """Return these inputs with tables and files of rows as datasets, and a metric of `evaluate` as a function.
+
+        Args:
+            load: returns an integration by name.
+            loaders: the datasets that go through the trainer's own loaders: `train_dataset`, `eval_dataset`.
+        """
+        sets = {name: as_dataset(getattr(self, name), load) for name in loaders}
+        return replace(self, compute_metrics=as_metric_function(self.compute_metrics), **sets)
+
+    def check_types(self) -> None:
+        """Refuse inputs of a wrong type, before any of them is used.
+
+        Raises:
+            ArgumentError: that lists every problem with its remedy.
+        """
+        _refuse([*self._function_problems(), *self._pair_problems()])
+
+    def _function_problems(self) -> Iterator[str]:
+        for name in _FUNCTIONS:
+            function: Any = getattr(self, name)
+            kind = type(function).__name__
+            if isinstance(function, type) and issubclass(function, nn.Module) and name != "model_init":
+                yield f"`{name}` is the class {function.__name__}. Pass an instance: `{name}={function.__name__}()`."
+            elif name == "model_init" and isinstance(function, nn.Module):
+                yield f"`model_init` is a {kind}, not a function that returns one. Pass it as `model`."
+            elif function is not None and not callable(function):
+                yield f"`{name}` is a {kind}, which is not callable. Pass a function: {_FUNCTIONS[name]}."
+            elif inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+                kind = "generator function" if inspect.isgeneratorfunction(function) else "coroutine function"
+                yield f"`{name}` is a {kind}, so a call returns no result. Return it: {_FUNCTIONS[name]}."
+        callbacks: Any = self.callbacks
+        if callbacks is not None and not isinstance(callbacks, Iterable):
+            yield f"`callbacks` is a {type(callbacks).__name__}. Pass a list: `callbacks=[...]`."
+
+    def _pair_problems(self) -> Iterator[str]:
+        for name in ("optimizers", "optimizer_cls_and_kwargs"):
+            pair: Any = getattr(self, name)
+            if pair is not None and not (isinstance(pair, (tuple, list)) and len(pair) == 2):
+                example = "(optimizer, None)" if name == "optimizers" else "(torch.optim.SGD, {'lr': 0.1})"
+                yield f"`{name}` is a {type(pair).__name__}, not a pair. Pass `{name}={example}`."
+            elif pair is None:
+                continue
+            elif name == "optimizers" and isinstance(pair[0], type):
+                yield (
+                    f"`optimizers` has the class {pair[0].__name__}. Pass an optimizer, or the class with its options "
+                    f"as `optimizer_cls_and_kwargs=({pair[0].__name__}, {{...}})`."
+                )
+            elif refusal := closure_refusal(pair[0]):
+                yield refusal
 
     def check_model(self) -> None:
         """Refuse a model that is not a module. Require exactly one of `model` and `model_init`.
@@ -74,17 +131,24 @@ class TrainerInputs:
         if (self.model is None) == (self.model_init is None):
             raise ArgumentError("The Trainer needs exactly one of `model` and `model_init`. Pass one of them.")
 
-    def check(self, args: TrainingArguments) -> None:
+    def check(self, args: TrainingArguments, loaders: Collection[str] = ()) -> None:
         """Refuse inputs that cannot work, all of them in one error.
+
+        Args:
+            args: the training arguments.
+            loaders: the datasets that go through the trainer's own loaders: `train_dataset`, `eval_dataset`.
 
         Raises:
             ArgumentError: that lists every problem with its remedy.
         """
-        problems = [*self._data_problems(args), *self._optimizer_problems(args), *self._metric_problems(args)]
-        if problems:
-            raise ArgumentError("The Trainer cannot be built:\n- " + "\n- ".join(problems))
+        checks = (self._data_problems(args, loaders), self._optimizer_problems(args), self._metric_problems(args))
+        _refuse([problem for check in checks for problem in check])
 
-    def _data_problems(self, args: TrainingArguments) -> Iterator[str]:
+    def _data_problems(self, args: TrainingArguments, loaders: Collection[str]) -> Iterator[str]:
+        yield from problems_of({name: getattr(self, name) for name in loaders}, self.collator)
+        for name in loaders if self.criterion is not None and self.collator is default_data_collator else ():
+            if isinstance(getattr(self, name), torch.Tensor):
+                yield f"`{name}` is a tensor without labels for `criterion`. Pass `TensorDataset(inputs, labels)`."
         if args.eval_strategy != "no":
             if self.eval_dataset is None:
                 yield f"`eval_strategy={str(args.eval_strategy)!r}` needs an `eval_dataset`. Pass one, or set 'no'."
@@ -101,6 +165,8 @@ class TrainerInputs:
             yield "`optimizers` belong to one model, but `model_init` makes new ones. Use `optimizer_cls_and_kwargs`."
         if self.optimizers[0] is not None and self.optimizer_cls_and_kwargs is not None:
             yield "`optimizers` and `optimizer_cls_and_kwargs` both set the optimizer. Pass one of them."
+        if self.optimizers[0] is not None and args.learning_rates:
+            yield "`optimizers` has its own parameter groups, so `learning_rates` has no effect. Leave one of them out."
         if optimizers and args.auto_find_batch_size:
             yield "`auto_find_batch_size` builds several optimizers. Pass `optimizer_cls_and_kwargs`, not `optimizers`."
 
@@ -110,13 +176,39 @@ class TrainerInputs:
                 "`batch_eval_metrics` calls `compute_metrics(prediction, compute_result=...)`, with True for the last "
                 "batch. Add the parameter `compute_result` to the function."
             )
+        wanted = args.metric_for_best_model or ""
+        smaller: list[str] = getattr(self.compute_metrics, "smaller_is_better", [])
+        if args.greater_is_better and any(f"_{wanted}".endswith(f"_{name}") for name in smaller):
+            yield (
+                f"`metric_for_best_model={wanted!r}` is better when it is smaller, and `greater_is_better` is True, "
+                "which is the default for this name. Set `greater_is_better=False`."
+            )
         if self.criterion is not None and self.compute_loss_func is not None:
             yield "`criterion` and `compute_loss_func` both compute the loss. Pass one of them."
+        given = "criterion" if self.criterion is not None else "compute_loss_func"
+        if args.label_smoothing_factor and getattr(self, given) is not None:
+            yield smoothing_refusal(args.label_smoothing_factor, given)
 
     def updated(self, trainer: Any) -> TrainerInputs:
         """Return these inputs with the values that the user has since set on the trainer, such as `data_collator`."""
         now = vars(trainer)
         return replace(self, **{field.name: now[field.name] for field in fields(self) if field.name in now})
+
+
+_FUNCTIONS: dict[str, str] = {
+    "data_collator": "samples -> batch",
+    "model_init": "trial -> model",
+    "compute_loss_func": "(outputs, labels, num_items_in_batch) -> loss",
+    "compute_metrics": "EvalPrediction -> {'name': number}, or Metrics('accuracy') for metrics by name",
+    "preprocess_logits_for_metrics": "(logits, labels) -> logits",
+    "criterion": "(logits, labels) -> loss",
+}
+"""The inputs that are functions, and what they do."""
+
+
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise ArgumentError("The Trainer cannot be built:\n- " + "\n- ".join(problems))
 
 
 def _checked(given: Any) -> TrainingArguments:

@@ -8,23 +8,25 @@ from typing import Any
 import torch
 
 from ..evaluation.prediction import main_input
-from .base import TrainerBase
+from ..optim.sizes import count_elements
+from .moments import MomentMethods
 
 
-class IntrospectionMethods(TrainerBase):
+class IntrospectionMethods(MomentMethods):
     """Counts."""
 
     _counted: tuple[Any, int] = (None, 0)
     """The model whose parameters were counted last, and their number. Counting is slow."""
 
     def get_num_trainable_parameters(self) -> int:
-        """Return the number of trainable weights."""
-        return sum(parameter.numel() for parameter in self.run.model.parameters() if parameter.requires_grad)
+        """Return the number of trainable weights. Lazy ones count 0 until the first batch."""
+        return count_elements(weight for weight in self.run.model.parameters() if weight.requires_grad)
 
     def get_total_train_batch_size(self, args: Any = None) -> int:
         """Return the samples of one optimizer step over all ranks."""
         batch = self.run.train_batch_size or self.args.train_batch_size
-        return batch * self.args.gradient_accumulation_steps * self.run.ranks.world_size
+        samples = batch * self.args.gradient_accumulation_steps * self.run.ranks.world_size
+        return samples // (self.get_tp_size() * self.get_cp_size() * self.get_sp_size())
 
     def floating_point_ops(self, inputs: dict[str, torch.Tensor]) -> int:
         """Return the floating-point operations of forward and backward for a batch; 0 if unknown.
@@ -35,7 +37,8 @@ class IntrospectionMethods(TrainerBase):
         """
         model: Any = self.run.model
         tokens = main_input(model, inputs) if hasattr(model, "num_parameters") else None
-        return 0 if tokens is None else 6 * math.prod(tokens.shape) * self._weights_of(model)
+        shape = getattr(tokens, "shape", None)  # a batch that a subclass has not prepared yet may hold no tensors
+        return 0 if shape is None else 6 * math.prod(shape) * self._weights_of(model)
 
     def _weights_of(self, model: Any) -> int:
         counted, weights = self._counted

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import datetime
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
+from ..evaluation.outputs import recordable
 from .base import TrainerBase
+from .console import say
+
+logger = logging.getLogger(__name__)
 
 
 class LoggingMethods(TrainerBase):
     """Logs values, and prints and writes metrics."""
+
+    _told_left_out: frozenset[Any] = frozenset()
+    """The logged values that `state.log_history` left out with a warning."""
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Add values to `state.log_history` and announce `on_log`.
@@ -23,12 +31,27 @@ class LoggingMethods(TrainerBase):
             start_time: not used.
         """
         run = self.run
+        self._note_metrics(logs)
         logs["epoch"] = run.state.epoch
-        entry = {**logs, "step": run.state.global_step}
+        entry = {**self._recordable(logs), "step": run.state.global_step}
         run.state.log_history.append(entry)
         run.logs = logs
         self.bus.announce("on_log")
-        entry.update({key: value for key, value in logs.items() if key not in entry})
+        if logs.keys() - entry.keys():
+            added = {key: value for key, value in logs.items() if key not in entry}
+            entry.update(self._recordable(added))
+
+    def _recordable(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """Return logged values as plain values. What a checkpoint cannot hold, such as an image, is left out."""
+        values, left_out = recordable(logs)
+        if new := left_out.keys() - self._told_left_out:
+            self._told_left_out |= frozenset(new)
+            named = ", ".join(f"{name!r} is {left_out[name]}" for name in sorted(new, key=str))
+            logger.warning(
+                "Trackers receive these logged values, but `state.log_history` and checkpoints cannot hold them: %s.",
+                named,
+            )
+        return values
 
     def log_metrics(self, split: str, metrics: dict[str, Any]) -> None:
         """Print metrics as an aligned table, on rank 0.
@@ -40,9 +63,9 @@ class LoggingMethods(TrainerBase):
         if self.is_world_process_zero():
             words = {key: str(value) for key, value in sorted(self.metrics_format(metrics).items())}
             keys, values = (max(map(len, column), default=0) for column in (words, words.values()))
-            print(f"***** {split} metrics *****")
+            say(f"***** {split} metrics *****")
             for key, value in words.items():
-                print(f"  {key:<{keys}} = {value:>{values}}")
+                say(f"  {key:<{keys}} = {value:>{values}}")
 
     @staticmethod
     def metrics_format(metrics: dict[str, Any]) -> dict[str, Any]:
@@ -59,7 +82,7 @@ class LoggingMethods(TrainerBase):
         """
         if not self.is_world_process_zero():
             return
-        folder = Path(self.args.output_dir)
+        folder = self.args.output_path
         folder.mkdir(parents=True, exist_ok=True)
         _write_json(folder / f"{split}_results.json", metrics)
         if combined:

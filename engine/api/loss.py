@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..loss.objective import Objective
-from .base import TrainerBase
+from ...events.errors import ArgumentError
+from ..loss.label_smoothing import LabelSmoother, smoother_for, smoothing_refusal
+from ..loss.loss_module import LossModule
+from ..loss.objective import Objective, logits_of
+from ..loss.reachable import names_in
+from .moments import MomentMethods
+from .overrides import is_overridden
+
+logger = logging.getLogger(__name__)
 
 
-class LossMethods(TrainerBase):
+@dataclass(frozen=True)
+class OutputSmoother:
+    """Computes a loss with label smoothing, called as transformers' class of this name."""
+
+    smoother: LabelSmoother
+    """Computes it from logits."""
+
+    def __call__(
+        self, model_output: Any, labels: Any, shift_labels: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Return the loss.
+
+        Args:
+            model_output: the outputs of the model, or a dict with `logits`.
+            labels: the labels; a dict with `labels` is accepted.
+            shift_labels: compare each position with the label of the next one.
+            num_items_in_batch: what the sum is divided by; None for the mean.
+        """
+        labels = labels["labels"] if isinstance(labels, Mapping) else labels
+        return self.smoother(logits_of(model_output), labels, shift=shift_labels, items=num_items_in_batch)
+
+
+class LossMethods(MomentMethods):
     """Methods that compute the loss of a batch and count the items that it is averaged over."""
 
     criterion: Callable[[Any, Any], torch.Tensor] | None
@@ -23,6 +56,12 @@ class LossMethods(TrainerBase):
     """Whether `compute_loss` takes `num_items_in_batch`. An override without that parameter cannot divide by it."""
     loss_is_scaled_for_ga: bool | None = None
     """Whether the loss is already divided by the batches of its step; None to decide by how it is computed."""
+    _collected: tuple[Any, Any] = (None, None)
+    """The batches of the step that an overridden `get_batch_samples` returned, and their items."""
+    _counting = False
+    """Whether an overridden method asks for the default count."""
+    _told_own_loss = False
+    """Whether label smoothing was compared with an overridden `compute_loss`."""
     _objective_settings: Mapping[str, Any] = {}
     """Attributes of the objective that a subclass set. Models that `model_init` makes later get them too."""
 
@@ -38,7 +77,7 @@ class LossMethods(TrainerBase):
             num_items_in_batch: the label items of the whole step, a scalar tensor; None for a mean over the batch.
         """
         loss, outputs = self.objective(model, inputs, num_items_in_batch)
-        if num_items_in_batch is not None and self._averages_items:
+        if num_items_in_batch is not None and self._averages_items and self.objective.divides_by_items:
             loss = loss * self.run.ranks.world_size  # DDP's average over ranks divides by it again
         self.run.step.outputs = outputs
         return (loss, outputs) if return_outputs else loss
@@ -51,8 +90,28 @@ class LossMethods(TrainerBase):
         Args:
             batches: all batches of the step on this rank.
         """
+        if self._overridden and not self._counting:
+            collected, items = self._collected
+            return items if batches is collected else self._get_num_items_in_batch(batches, self.args.device)
         items = self.objective.count_items(batches) if self.loss_takes_items else None
         return self.run.ranks.sum(items) if items is not None and self._averages_items else items
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
+        """Return the items that the loss of a step is averaged over; None for a mean over each batch."""
+        before, self._counting = self._counting, True
+        try:
+            return self.count_items(batch_samples)
+        finally:
+            self._counting = before
+
+    def _collect(self, batches: Iterator[Any], count: int) -> list[Any]:
+        """Return the batches of a step from an overridden `get_batch_samples`, and note their items."""
+        self._collected = self.get_batch_samples(batches, count, self.args.device)
+        return self._collected[0]
+
+    @property
+    def _has_loss_context(self) -> bool:
+        return not self._overridden.isdisjoint(("compute_loss_context_manager", "autocast_smart_context_manager"))
 
     @property
     def _averages_items(self) -> bool:
@@ -76,19 +135,79 @@ class LossMethods(TrainerBase):
     def model_accepts_loss_kwargs(self, accepts: bool) -> None:
         self._set_objective(takes_item_count=bool(accepts))
 
+    @property
+    def can_return_loss(self) -> bool:
+        """Whether the model returns a loss without labels. It may be set."""
+        return self.objective.returns_loss
+
+    @can_return_loss.setter
+    def can_return_loss(self, can: bool) -> None:
+        self._set_objective(returns_loss=bool(can))
+
+    @property
+    def label_smoother(self) -> OutputSmoother | None:
+        """The loss with label smoothing; None without `label_smoothing_factor`. It takes the model's outputs."""
+        smoother = self.objective.smoother
+        return None if smoother is None else OutputSmoother(smoother)
+
     def _set_objective(self, **settings: Any) -> None:
         """Set attributes of the objective, and of later objectives for models that `model_init` makes."""
         self._objective_settings = {**self._objective_settings, **settings}
         if "objective" in vars(self):
             self.objective.set(**settings)
 
+    def _follow_loss(self) -> None:
+        """Use a loss function or a label smoothing that was set after construction.
+
+        Raises:
+            ArgumentError: if label smoothing and a loss function are both set.
+        """
+        objective, args = self.objective, self.args
+        given = "criterion" if self.criterion is not None else "compute_loss_func"
+        if args.label_smoothing_factor and getattr(self, given) is not None:
+            raise ArgumentError(smoothing_refusal(args.label_smoothing_factor, given))
+        if (objective.smoother.epsilon if objective.smoother else 0.0) != args.label_smoothing_factor:
+            objective.smoother = smoother_for(self.run.model, args.label_smoothing_factor)
+            objective.use(self.criterion, self.compute_loss_func)
+        if self.criterion is not objective.criterion or self.compute_loss_func is not objective.compute_loss_func:
+            for owner_id, attached in self.bus.subscribers.items():
+                if isinstance(attached, LossModule):
+                    self.bus.detach(owner_id)
+            loss_module = LossModule.around(self.criterion or self.compute_loss_func)
+            if loss_module is not None:
+                self.bus.attach(loss_module)
+            objective.use(self.criterion, self.compute_loss_func)
+        self._tell_own_loss()
+
+    def _tell_own_loss(self) -> None:
+        """Warn once of label smoothing if an overridden `compute_loss` neither calls its parent nor smooths."""
+        if self._told_own_loss or not self.args.label_smoothing_factor or not is_overridden(self, "compute_loss"):
+            return
+        self._told_own_loss = True
+        code = getattr(inspect.unwrap(self.compute_loss), "__code__", None)
+        if code is not None and {"compute_loss", "label_smoother"}.isdisjoint(names_in(code)):
+            logger.warning(
+                "`label_smoothing_factor=%s` has no effect: `compute_loss` is overridden. Smooth there, with "
+                "`self.label_smoother(outputs, labels)`, or leave it out.",
+                self.args.label_smoothing_factor,
+            )
+
     def _build_objective(self, model: nn.Module) -> Objective:
         """Return the objective of a model."""
+        smoothing = self.args.label_smoothing_factor
+        if smoothing and getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification":
+            warnings.warn(
+                "Label smoothing is not compatible with multi-label classification, so `label_smoothing_factor` has no "
+                "effect on this model. Remove it.",
+                UserWarning,
+                stacklevel=2,
+            )
+            smoothing = 0.0
         objective = Objective(
             model,
             criterion=self.criterion,
             compute_loss_func=self.compute_loss_func,
-            label_smoothing=self.args.label_smoothing_factor,
+            label_smoothing=smoothing,
             label_names=self.args.label_names,
         )
         objective.set(**self._objective_settings)
@@ -98,5 +217,5 @@ class LossMethods(TrainerBase):
         """Return whether the loss of a batch is already divided by the batches of its step."""
         if self.loss_is_scaled_for_ga is not None:
             return self.loss_is_scaled_for_ga
-        counted = self.objective.takes_item_count and num_items_in_batch is not None
-        return counted or self.compute_loss_func is not None
+        # Without a count, a loss function can only return a mean over its batch.
+        return self.objective.divides_by_items and num_items_in_batch is not None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from ...events.errors import ArgumentError
 from ..arguments import TrainingArguments
+from ..loss.loss_module import module_of, trainable_of
+from ..loss.reachable import untrained_modules
 from ..optim.build import (
     build_given,
     build_optimizer,
@@ -16,15 +20,28 @@ from ..optim.build import (
     decay_parameter_names,
     parameter_groups,
 )
+from ..optim.closures import closure_refusal
+from ..optim.extra_parameters import ExtraParameters
+from ..optim.group_rates import with_own_rates
 from ..optim.schedules import get_scheduler
 from .base import TrainerBase
 from .overrides import is_overridden
+
+logger = logging.getLogger(__name__)
 
 
 class OptimizerMethods(TrainerBase):
     """Methods that build the optimizer and the schedule, and return facts about them."""
 
     optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None
+    criterion: Any
+    compute_loss_func: Any
+    _extra_parameters: Sequence[nn.Parameter] = ()
+    """Parameters that the optimizer updates beside the model's: those of a loss module, and others of the user."""
+    _unclipped_parameters: Sequence[nn.Parameter] = ()
+    """Those of them that the user put into the optimizer: as in transformers, their gradients are not clipped."""
+    _told_untrained = False
+    """Whether the warning about modules of a loss function that nothing trains was logged."""
     _given_optimizers: tuple[Any, Any]
     """The optimizer and the schedule of the user; None for each that the arguments define."""
 
@@ -60,6 +77,8 @@ class OptimizerMethods(TrainerBase):
         if self.run.optimizer is None:
             args, model = self.args, self.run.model
             groups = parameter_groups(model, args.weight_decay, self.get_decay_parameter_names(model))
+            if args.learning_rates:
+                groups = with_own_rates(groups, model, args.learning_rates)
             given = self.optimizer_cls_and_kwargs
             if given is None and is_overridden(self, "get_optimizer_cls_and_kwargs"):
                 given = self.get_optimizer_cls_and_kwargs(args, model)
@@ -172,17 +191,93 @@ class OptimizerMethods(TrainerBase):
         """Build the optimizer through the seam `make_optimizer`.
 
         Raises:
-            ArgumentError: if a callback replaced the optimizer that the user's schedule belongs to.
+            ArgumentError: if a callback replaced the optimizer that the user's schedule belongs to; if it builds an
+                optimizer of the model only and the loss module has parameters; if the optimizer needs a closure.
         """
         run = self.run
+        self._extra_parameters = self._unclipped_parameters = ()
         if is_overridden(self, "create_optimizer_and_scheduler"):
             self.create_optimizer_and_scheduler(num_training_steps)
-        run.optimizer = run.seams.make_optimizer(self.create_optimizer)
+        calls: list[None] = []
+
+        def create() -> Any:
+            calls.append(None)
+            return self._create_complete_optimizer()
+
+        run.optimizer = run.seams.make_optimizer(create)
+        module = module_of(self.criterion or self.compute_loss_func)
+        if not calls and module is not None and trainable_of(module, run.model):
+            raise ArgumentError(_updates_the_model_only(run.seams.filled_by("make_optimizer"), module))
+        if not run.seams.filled_by("step") and (refusal := closure_refusal(run.optimizer)):
+            raise ArgumentError(refusal)
+        self._keep_extra_parameters()
         if getattr(run.lr_scheduler, "optimizer", run.optimizer) is not run.optimizer:
             raise ArgumentError(
                 f"The schedule {type(run.lr_scheduler).__name__} belongs to an optimizer that "
                 f"{run.seams.filled_by('make_optimizer') or 'another'} replaced. Pass only the optimizer, and build "
                 "the schedule with `lr_scheduler_type` or in an override of `create_scheduler`."
+            )
+
+    def _keep_extra_parameters(self) -> None:
+        """Attach the callback that keeps the parameters that only the optimizer knows in checkpoints."""
+        for owner_id, attached in self.bus.subscribers.items():
+            if isinstance(attached, ExtraParameters):
+                self.bus.detach(owner_id)
+        if self._unclipped_parameters:
+            self.bus.attach(ExtraParameters(self._unclipped_parameters))
+
+    def _create_complete_optimizer(self) -> Any:
+        """Create the optimizer, and let it update the parameters of a loss module too.
+
+        Raises:
+            ArgumentError: if the user's schedule has no rate for them, or if the way to shard does not update them.
+        """
+        run, args = self.run, self.args
+        created = self.create_optimizer()
+        optimizer = run.optimizer if created is None else created
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            self._extra_parameters = self._unclipped_parameters = ()
+            return created
+        module = module_of(self.criterion or self.compute_loss_func)
+        held = {weight for group in optimizer.param_groups for weight in group["params"]}
+        missing = [weight for weight in trainable_of(module, run.model) if weight not in held]
+        if missing and module is not None:
+            kind, owner = type(module).__name__, run.seams.filled_by("make_optimizer")
+            if getattr(run.lr_scheduler, "optimizer", None) is optimizer:
+                raise ArgumentError(
+                    f"The loss module {kind} has parameters that the optimizer of `optimizers` does not hold, and the "
+                    "schedule of `optimizers` has no learning rate for them. Add them to the optimizer, or freeze them "
+                    "with `requires_grad_(False)`."
+                )
+            if owner in ("DeepSpeed", "ShardedDDP", "FairscaleFSDP"):
+                raise ArgumentError(_updates_the_model_only(owner, module))
+            for group in parameter_groups(module, args.weight_decay):
+                members = [weight for weight in group["params"] if any(weight is each for each in missing)]
+                if members:
+                    optimizer.add_param_group({**group, "params": members})
+            held.update(missing)
+        own = set(run.model.parameters())
+        self._tell_untrained(held | own)
+        self._extra_parameters = [
+            weight for group in optimizer.param_groups for weight in group["params"] if weight not in own
+        ]
+        own.update(() if module is None else module.parameters())
+        self._unclipped_parameters = [weight for weight in self._extra_parameters if weight not in own]
+        return created
+
+    def _tell_untrained(self, trained: set[Any]) -> None:
+        """Warn once of modules that the loss uses without being one, whose parameters nothing trains."""
+        found = untrained_modules(self.criterion or self.compute_loss_func, trained)
+        if is_overridden(self, "compute_loss"):  # a module in eval mode is a teacher or a reference
+            found += [each for each in untrained_modules(cast(Any, self).compute_loss, trained) if each.training]
+        if found and not self._told_untrained:
+            self._told_untrained = True
+            logger.warning(
+                "The loss function uses the module %s, and its parameters are neither trained nor saved, because it is "
+                "no part of the model. Pass a module that holds it as `criterion`: its parameters are then trained, "
+                "clipped and saved. Parameters that you put into the optimizer of `optimizers` are trained and saved, "
+                "but not clipped, as in transformers. If it is not trained, call `requires_grad_(False)` on it.",
+                ", ".join(type(each).__name__ for each in found),
             )
 
     def _make_schedule(self, num_training_steps: int) -> None:
@@ -193,3 +288,10 @@ class OptimizerMethods(TrainerBase):
             return self.run.lr_scheduler  # an override of `create_scheduler` may return nothing
 
         self.run.lr_scheduler = self.run.seams.make_schedule(create)
+
+
+def _updates_the_model_only(owner: str, module: nn.Module) -> str:
+    return (
+        f"{owner} updates the parameters of the model only, and the loss module {type(module).__name__} has "
+        "parameters of its own. Make it a part of the model, which then returns its loss, or use DDP or FSDP."
+    )

@@ -17,6 +17,12 @@ from .removed_names import NEVER_CALLED
 
 Method = Callable[..., Any]
 
+CALLED_BY_STEPS = (
+    *("_get_learning_rate", "_get_num_items_in_batch", "_prepare_input", "autocast_smart_context_manager"),
+    *("compute_loss_context_manager", "get_batch_samples"),
+)
+"""Methods that each step calls if a subclass overrides them. A step looks into a set, which costs no call."""
+
 _STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 _LIBRARY = __name__.partition(".")[0]
 
@@ -41,7 +47,7 @@ def adapt_overrides(cls: type) -> None:
     Sets `cls.loss_takes_items` if `cls` overrides `compute_loss`. Without the parameter `num_items_in_batch`, the
     method returns a mean over its batch, and the trainer divides by the number of batches per step.
     """
-    for name, adapt in _ADAPTERS.items():
+    for name, adapt in _ADAPTERS.items() if not _is_ours(cls) else ():
         method = _defined_by(cls, name)
         if method is not None:
             adapted = adapt(method, _names(method))
@@ -51,6 +57,8 @@ def adapt_overrides(cls: type) -> None:
         if _defined_by(cls, name) is not None:
             # The class statement is three calls up: this function, `__init_subclass__`, the statement.
             warnings.warn(f"{cls.__name__}.{name} is never called: {remedy}", UserWarning, stacklevel=3)
+    defined = {name for name in CALLED_BY_STEPS if _defined_by(cls, name) is not None}
+    cls._overridden = getattr(cls, "_overridden", frozenset()) | defined  # type: ignore[attr-defined]
     loss = _defined_by(cls, "compute_loss")
     if loss is not None:
         cls.loss_takes_items = _takes("num_items_in_batch", _names(loss))  # type: ignore[attr-defined]
@@ -137,6 +145,44 @@ def _train_sampler(method: Method, names: set[str]) -> Method:
     return _get_train_sampler
 
 
+def _evaluate(method: Method, names: set[str]) -> Method:
+    @functools.wraps(method)
+    def evaluate(self: Any, *args: Any, **options: Any) -> Any:
+        return self._through_evaluate(method, args, options)
+
+    return evaluate
+
+
+def _predict(method: Method, names: set[str]) -> Method:
+    @functools.wraps(method)
+    def predict(self: Any, *args: Any, **options: Any) -> Any:
+        return self._through_predict(method, args, options)
+
+    return predict
+
+
+def arguments_of_evaluation(
+    method: Method, trainer: object, args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[Any, str]:
+    """Return the dataset and the metric prefix of a call of a method that overrides `evaluate`.
+
+    Args:
+        method: the method, with the parameters of transformers or others.
+        trainer: its first argument.
+        args: its other arguments by position.
+        options: its other arguments by name.
+    """
+    bound = inspect.signature(method).bind(trainer, *args, **options)
+    bound.apply_defaults()
+    given: dict[str, Any] = dict(bound.arguments)
+    for parameter in inspect.signature(method).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            given |= given.pop(parameter.name)
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            given |= dict(zip(("eval_dataset", "ignore_keys", "metric_key_prefix"), given.pop(parameter.name)))
+    return given.get("eval_dataset"), given.get("metric_key_prefix", "eval")
+
+
 def _with_loss(loss: Any, outputs: Any) -> Any:
     """Return a model's outputs. A tuple of predictions gets the loss in front, as if the model had computed it."""
     computed = isinstance(outputs, tuple) and outputs and isinstance(outputs[0], torch.Tensor) and outputs[0].dim() == 0
@@ -159,5 +205,8 @@ _ADAPTERS: dict[str, Callable[[Method, set[str]], Method]] = {
     "training_step": _training_step,
     "prediction_step": _prediction_step,
     "_get_train_sampler": _train_sampler,
+    "_evaluate": _evaluate,
+    "evaluate": _evaluate,
+    "predict": _predict,
 }
 """Method -> the function that adapts an earlier signature."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,6 +35,15 @@ class Publisher(Protocol):
 
     def header(self, facts: Facts, results: dict[str, Any]) -> str:
         """Return the metadata block at the top of a card."""
+
+
+@dataclass(frozen=True)
+class PushInProgress:
+    """A push that is not complete yet."""
+
+    def is_done(self) -> bool:
+        """Return False: a complete push is no longer in progress."""
+        return False
 
 
 class PublishingMethods(SavingMethods):
@@ -88,7 +98,7 @@ class PublishingMethods(SavingMethods):
         if not self.is_world_process_zero():
             return
         publisher, model = self._publisher(), self.run.model
-        card = Path(self.args.output_dir) / CARD
+        card = self.args.output_path / CARD
         had_tags, had_library = publisher.existing_metadata(card)
         seen = dataset_of(self.eval_dataset if self.eval_dataset is not None else self.train_dataset)
         seen |= {"dataset_tags": _tuple(dataset_tags)} if dataset_tags is not None else {}
@@ -145,7 +155,7 @@ class PublishingMethods(SavingMethods):
             self.init_hf_repo(token=token, private=private)
         kwargs["tags"] = [*_tuple(kwargs.get("tags")), *_tuple(getattr(self.run.model, "model_tags", None))]
         self.create_model_card(**kwargs)
-        arguments = Path(self.args.output_dir) / files.ARGUMENTS
+        arguments = self.args.output_path / files.ARGUMENTS
         arguments.write_text(self.args.to_json_string(), encoding="utf-8")
         return self._publisher().push(self.run, commit_message, blocking=blocking, token=token, revision=revision)
 
@@ -163,6 +173,13 @@ class PublishingMethods(SavingMethods):
         except Exception as error:
             logger.warning("The model is saved, but the push failed: %s: %s", type(error).__name__, error)
 
+    @property
+    def push_in_progress(self) -> PushInProgress | None:
+        """The push in progress; None if there is none."""
+        attached = [each.publisher for each in providers(self.bus.subscribers.values(), Capability.PUBLISHES)]
+        busy = any(getattr(publisher, "busy", False) for publisher in [*attached, self._own_publisher])
+        return PushInProgress() if busy else None
+
     def _publisher(self) -> Publisher:
         """Return the publisher of the callback that pushes, or one of the trainer's own."""
         attached = (each.publisher for each in providers(self.bus.subscribers.values(), Capability.PUBLISHES))
@@ -175,7 +192,7 @@ class PublishingMethods(SavingMethods):
 
     def _repository_name(self) -> str:
         wanted = self.hub_model_id or self.args.hub_model_id
-        return wanted.rpartition("/")[2] if wanted else Path(self.args.output_dir).absolute().name
+        return wanted.rpartition("/")[2] if wanted else self.args.output_path.absolute().name
 
 
 def _tuple(value: str | list[str] | tuple[str, ...] | None) -> tuple[str, ...]:

@@ -8,17 +8,20 @@ from typing import Any
 
 import torch
 
-from ...events.errors import RankFailure
+from ...events.errors import ModelError, RankFailure
 from ..checkpoint.format import files
+from ..checkpoint.protocols import STATE_WRITERS
+from ..checkpoint.write.export import export_model
 from ..checkpoint.write.model_files import Weights, can_be_written_later, copies_of, write_model
-from .base import TrainerBase
-from .overrides import is_overridden
+from ..data.batches import to_device
+from .moments import MomentMethods
 
 
-class SavingMethods(TrainerBase):
+class SavingMethods(MomentMethods):
     """Writes the model and the state of the run."""
 
     data_collator: Any
+    objective: Any
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the model, its config and its tokenizer. They load without trainbus.
@@ -35,7 +38,7 @@ class SavingMethods(TrainerBase):
         weights = self._gathered_weights()
         if self.args.should_save:
             gathered = {} if weights is None else {"state_dict": weights}
-            self._save(str(self.args.output_dir if output_dir is None else output_dir), **gathered)
+            self._save(str(self.args.output_path if output_dir is None else output_dir), **gathered)
 
     def _gathered_weights(self) -> Weights | None:
         try:
@@ -55,18 +58,19 @@ class SavingMethods(TrainerBase):
             output_dir: the folder; by default `args.output_dir`.
             state_dict: the weights; by default the model's.
         """
-        self._write_model(Path(self.args.output_dir if output_dir is None else output_dir), state_dict)
+        self._write_model(self.args.output_path if output_dir is None else Path(output_dir), state_dict)
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Return a function that writes the present model to a folder later, on any thread; None if impossible.
 
-        It is impossible if `save_model` or `_save` is overridden, or if `save_pretrained` takes no `state_dict`,
-        because those write the live model. It is also impossible if a callback gathers the weights.
+        It is impossible if `save_model`, `_save`, `_save_checkpoint` or a method that it calls is overridden, or if
+        `save_pretrained` takes no `state_dict`, because those write the live model. It is also impossible if a callback
+        gathers the weights.
 
         Args:
             copy: returns a copy of a weight, given its name and the weight.
         """
-        overridden = is_overridden(self, "save_model") or is_overridden(self, "_save")
+        overridden = self.overrides("save_model", "_save", "_save_checkpoint", *STATE_WRITERS)
         if overridden or self.run.seams.filled_by("model_state") or not can_be_written_later(self.run.model):
             return None
         if not self.args.should_save:
@@ -74,19 +78,53 @@ class SavingMethods(TrainerBase):
         weights = copies_of(self.run.model.state_dict(), copy)
         return lambda folder: self._write_model(Path(folder), weights)
 
+    def export_model(self, output_dir: str | None = None, inputs: Any = None) -> Path | None:
+        """Write the model as a program for inference, `model.pt2`. `torch.export.load(path).module()` is the model.
+
+        Args:
+            output_dir: the folder; by default `export` in `args.output_dir`.
+            inputs: an example of the model's inputs; by default a batch without its labels.
+
+        Returns:
+            The path of the file; None on a rank that does not write.
+
+        Raises:
+            ModelError: if the model cannot be traced, or if its weights are sharded.
+            DataError: if there are neither `inputs` nor a dataset.
+        """
+        run = self.run
+        owner = run.seams.filled_by("model_state")
+        if owner:
+            raise ModelError(
+                f"The model cannot be exported while {owner} shards its weights. Save it, and export it in a program "
+                "with a single process."
+            )
+        if not self.args.should_save:
+            return None
+        if inputs is None:
+            batch = run.batch
+            if batch is None:
+                trainer: Any = self
+                evaluates = trainer.eval_dataset is not None and not isinstance(trainer.eval_dataset, dict)
+                loader = trainer.get_eval_dataloader() if evaluates else trainer.get_train_dataloader()
+                batch = to_device(next(iter(loader)), self.args.device)
+            inputs = self.objective.without_labels(batch)
+        folder = self.args.output_path / "export" if output_dir is None else Path(output_dir)
+        return export_model(run.model, inputs, folder)
+
     def _write_model(self, folder: Path, weights: Weights | None) -> None:
         write_model(self.run.model, weights, folder, self.args.max_shard_size)
         processor: Any = self.run.processing_class
         if processor is None:
             processor = getattr(self.data_collator, "tokenizer", None)
         if hasattr(processor, "save_pretrained"):
-            processor.save_pretrained(folder)
+            processor.save_pretrained(str(folder))  # some libraries join the path with `+`
 
     def save_state(self) -> None:
         """Write the state of the run, including the log history, to the output folder."""
         if self.is_world_process_zero():
-            Path(self.args.output_dir).mkdir(parents=True, exist_ok=True)
-            self.run.state.save_to_json(Path(self.args.output_dir) / files.STATE)
+            self.args.output_path.mkdir(parents=True, exist_ok=True)
+            self.run.state.save_to_json(self.args.output_path / files.STATE)
 
     def end(self) -> None:
         """Finish for good: close the trackers and leave the process group. The trainer cannot run afterwards."""

@@ -21,7 +21,7 @@ from ..search.hyperparameters import (
 from .callbacks import CallbackMethods
 from .inputs import TrainerInputs
 
-_PARTS_OF_A_RUN = frozenset({"run", "bus", "objective", "_stepper", "_built_with", "_inputs"})
+_PARTS_OF_A_RUN = frozenset({"run", "bus", "objective", "_stepper", "_built_with", "_composed_from", "_inputs"})
 """Attributes of a trainer that a trial builds again."""
 
 
@@ -85,7 +85,7 @@ class SearchMethods(CallbackMethods):
             inputs=replace(self._inputs.updated(self), model=self.run.model, model_init=None),
             attributes={name: value for name, value in vars(self).items() if name not in _PARTS_OF_A_RUN},
             model_init=self.model_init,
-            folder=self.args.output_dir,
+            folder=str(self.args.output_path),
             removed=[owner_id for owner_id in self._built_with if owner_id not in now],
             added=[each for owner_id, each in now.items() if owner_id not in functions and id(each) not in known],
             functions=functions,

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
+from ..checkpoint.own_generators import OwnGenerators
+
 
 class Services(Protocol):
     """The work that a run does on request. `TrainerServices` calls the trainer's methods, overridden ones included."""
@@ -18,14 +20,29 @@ class Services(Protocol):
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
         """Evaluate and return the metrics. `Trainer.evaluate` lists the options."""
 
+    def rehearse_evaluation(self) -> tuple[str, ...] | None:
+        """Return the names of the metrics that an evaluation measures; None if unknown."""
+
     def floating_point_ops(self, inputs: Any) -> int:
         """Return the floating-point operations of forward and backward for a batch; 0 if unknown."""
+
+    def compute_loss(self, model: Any, inputs: Any) -> Any:
+        """Return the loss of a batch. `Trainer.compute_loss` lists further options."""
 
     def save_model(self, output_dir: str) -> None:
         """Write the model, its config and its tokenizer."""
 
+    def export_model(self, output_dir: str | None = None) -> Any:
+        """Write the model as a program for inference."""
+
+    def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
+        """Do the work of a moment, through the method of that name that a subclass overrides, if it does."""
+
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Return a function that writes the present model later, on any thread; None if that is impossible."""
+
+    def data_generators(self) -> OwnGenerators:
+        """Return the random generators that datasets, collator and sampler hold."""
 
     def init_hf_repo(self) -> None:
         """Create the hub repository if it does not exist."""
@@ -44,7 +61,8 @@ class TrainerServices:
     Options are passed as they are given: an override may take fewer parameters.
     """
 
-    trainer: Services
+    trainer: Any
+    """The Trainer."""
 
     def log(self, logs: dict[str, Any]) -> None:
         """Add values to the log history and announce `on_log`."""
@@ -52,19 +70,59 @@ class TrainerServices:
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
         """Evaluate and return the metrics."""
-        return self.trainer.evaluate(*args, **options)
+        metrics: dict[str, float] = self.trainer._evaluate_anew(args, options)
+        return metrics
+
+    def rehearse_evaluation(self) -> tuple[str, ...] | None:
+        """Return the names of the metrics that an evaluation measures; None if unknown."""
+        names: tuple[str, ...] | None = self.trainer.rehearse_evaluation()
+        return names
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Return the floating-point operations of forward and backward for a batch; 0 if unknown."""
-        return self.trainer.floating_point_ops(inputs)
+        operations: int = self.trainer.floating_point_ops(inputs)
+        return operations
+
+    def compute_loss(self, model: Any, inputs: Any) -> Any:
+        """Return the loss of a batch."""
+        return self.trainer.compute_loss(model, inputs)
 
     def save_model(self, output_dir: str) -> None:
         """Write the model, its config and its tokenizer."""
         self.trainer.save_model(output_dir)
 
+    def export_model(self, output_dir: str | None = None) -> Any:
+        """Write the model as a program for inference."""
+        return self.trainer.export_model(output_dir)
+
+    def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
+        """Do the work of a moment, through the method of that name that a subclass overrides, if it does.
+
+        Args:
+            moment: the name of the method. `CALLED` lists all of them.
+            work: what the engine does at this moment. The trainer's own method of this name does it.
+            *arguments: the arguments of the method.
+        """
+        return self.trainer._at(moment, work, *arguments)
+
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Return a function that writes the present model later, on any thread; None if that is impossible."""
-        return self.trainer.freeze_model(copy)
+        frozen: Callable[[str], None] | None = self.trainer.freeze_model(copy)
+        return frozen
+
+    def data_generators(self) -> OwnGenerators:
+        """Return the random generators that datasets, collator and sampler hold."""
+        trainer = self.trainer
+        loader = trainer.run.train_dataloader
+        return OwnGenerators(
+            {
+                "dataset": getattr(loader, "dataset", None),
+                "collator": trainer.data_collator,
+                "loader_collator": getattr(loader, "collate_fn", None),
+                "sampler": getattr(getattr(loader, "batch_sampler", None), "sampler", None),
+                "eval_dataset": trainer.eval_dataset,
+            }
+        )
 
     def init_hf_repo(self) -> None:
         """Create the hub repository if it does not exist."""

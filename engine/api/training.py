@@ -9,24 +9,29 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...events.errors import ModelError
+from ...events.errors import ArgumentError, ModelError
 from ..checkpoint.read.choosing import checkpoint_to_resume
 from ..checkpoint.read.resumption import FreshStart, Resumption
 from ..checkpoint.read.saved import SavedCheckpoint
 from ..data.build import length_of
 from ..data.feed import Feed
 from ..data.plan import RunPlan, plan_run
+from ..data.samplers import BatchedSampler
+from ..data.stateful import adopt_state
 from ..distributed.consensus import agreement, agreement_on_updates
 from ..distributed.consistency import compare_training
+from ..evaluation.modes import begin_training, to_train
 from ..evaluation.outputs import TrainOutput
 from ..loop import Loop
 from ..search.batch_size import memory_explained, with_smaller_batches
 from ..session import session
 from ..stepper import Stepper
+from .banner import announce_training
 from .evaluation import EvaluationMethods
 from .optimizers import OptimizerMethods
 from .search import SearchMethods
 from .seeding import set_seed
+from .tracebacks import short_tracebacks
 
 
 class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
@@ -36,6 +41,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
     _places_model: bool
     """Whether the Trainer moves the model to its device. A callback that shards the model does so itself."""
 
+    @short_tracebacks
     def train(
         self,
         resume_from_checkpoint: str | bool | None = None,
@@ -57,8 +63,10 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
             CheckpointError: if there is nothing to resume from, or if the checkpoint is damaged.
             RankFailure: if another rank fails, ends, or does not answer within `ddp_timeout` seconds.
         """
+        self._follow_arguments()
         self._ignore_keys = ignore_keys_for_eval
         self.run.use_batch_size(self.args.train_batch_size)
+        self.run.session.resume_requested = bool(resume_from_checkpoint)
         choose = cache(lambda: self._choose_checkpoint(resume_from_checkpoint))  # once for all attempts
         if self.args.auto_find_batch_size and self.run.ranks.single_process:
             return with_smaller_batches(self.run, lambda: self._train(choose, trial))
@@ -75,13 +83,14 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
     def _train(self, choose: Callable[[], SavedCheckpoint | None], trial: Any) -> TrainOutput:
         run, args = self.run, self.args
         with session(run, "train"), memory_explained(run):
+            self._follow_loss()
             checkpoint = choose()
             if self.model_init is not None:
                 set_seed(args.seed, args.full_determinism)
                 self._use_model(self._placed(self.call_model_init(trial)))
             resumption = Resumption(run, checkpoint) if checkpoint is not None else FreshStart(run)
             run.data_seed = resumption.data_seed(args.data_seed)
-            run.train_dataloader = self.get_train_dataloader()
+            run.train_dataloader = adopt_state(self.get_train_dataloader())
             run.state, run.plan, run.position = resumption.begin(self._plan_run(run.train_dataloader))
             self._assemble(run.plan)
             compare_training(run, self._known_eval_datasets())
@@ -92,17 +101,22 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
                 run.ranks.world_size,
                 non_blocking=args.non_blocking,
                 activity=run.activity,
+                accumulation_in=args.accumulation_in,
+                collect=self._collect if "get_batch_samples" in self._overridden else None,
             )
             run.begin()
             resumption.restore(feed)
             agree = agreement(run)
             self._stepper = Stepper(
                 run,
-                self.training_step,
+                run.seams.train_batch(self.training_step),
                 self.count_items,
                 max_grad_norm=args.max_grad_norm or 0.0,
                 filter_nonfinite=args.logging_nan_inf_filter,
                 agree=agreement_on_updates(run, agree),
+                extra_parameters=self._extra_parameters,
+                learning_rate=self._get_learning_rate if "_get_learning_rate" in self._overridden else None,
+                unclipped_parameters=self._unclipped_parameters,
             )
             loop = Loop(
                 self.bus,
@@ -115,7 +129,9 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
                 position=run.position,
                 agree=agree,
             )
+            announce_training(self)
             loop.run()
+            self._at("_finish_current_push", lambda: None)
             summary = run.summary()
             return TrainOutput(run.state.global_step, summary["train_loss"], summary)
 
@@ -130,9 +146,14 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
             num_items_in_batch: the label items of the whole step, a scalar tensor; None for a mean over the batch.
         """
         if not model.training:
-            model.train()
+            to_train(model)
         inputs = self._prepare_inputs(inputs)
-        loss: torch.Tensor = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+        loss: torch.Tensor
+        if self._overridden and self._has_loss_context:
+            with self.compute_loss_context_manager():
+                loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+        else:
+            loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
         if loss.dim() > 0:
             loss = loss.mean()
         stepper = self._stepper
@@ -145,15 +166,24 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
     # Building.
 
     def _plan_run(self, loader: Any) -> RunPlan:
-        args = self.args
+        args, batches, examples = self.args, length_of(loader), length_of(getattr(loader, "dataset", None))
+        sampler = getattr(loader, "batch_sampler", None)
+        if args.limit_train_batches is not None and not isinstance(sampler, BatchedSampler):
+            raise ArgumentError(
+                f"`limit_train_batches={args.limit_train_batches}` does not limit a loader of your own, here a "
+                f"{type(loader).__name__}. Limit it in `get_train_dataloader`, or set `max_steps`."
+            )
+        if isinstance(sampler, BatchedSampler) and sampler.limit is not None and examples is not None:
+            examples = min(examples, sampler.limit * sampler.stride)
         return plan_run(
-            batches=length_of(loader),
-            examples=length_of(getattr(loader, "dataset", None)),
+            batches=batches,
+            examples=examples,
             max_steps=args.max_steps,
             num_train_epochs=args.num_train_epochs,
             batch_size=self.run.train_batch_size,
             accumulate=args.gradient_accumulation_steps,
             world_size=self.run.ranks.world_size,
+            accumulation_in=args.accumulation_in if args.gradient_accumulation_schedule else None,
         )
 
     def _use_model(self, model: nn.Module) -> None:
@@ -161,7 +191,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         run = self.run
         run.replace_model(model)
         config: Any = getattr(model, "config", None)
-        if hasattr(config, "use_cache"):
+        if hasattr(config, "use_cache") or hasattr(config, "save_pretrained"):
             config.use_cache = self.args.use_cache  # training pays for the key-value cache and never reads it
         self._use_given_optimizers()
         self.objective = self._build_objective(model)
@@ -173,10 +203,11 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         self.bus.announce("on_setup")
         run.model = run.seams.prepare_model(run.model)
         self._make_optimizer(plan.max_steps)
-        run.wrap(run.seams.wrap_model(run.model, run.optimizer))
-        run.model_wrapped.train()  # a wrapper is new, so its own mode may differ from its module's
+        run.seams.clip = self._through_overrides(run.seams.clip)
+        run.wrap(self._at("_wrap_model", lambda: run.seams.wrap_model(run.model, run.optimizer), run.model))
+        begin_training(run.model_wrapped)  # a wrapper is new, so its own mode may differ from its module's
         self._make_schedule(plan.max_steps)
-        run.seams.zero_grad(list(run.model.parameters()))
+        run.seams.zero_grad([*run.model.parameters(), *self._extra_parameters])
 
     def _placed(self, model: nn.Module) -> nn.Module:
         """Return a model on its device, unless a callback places it.
@@ -191,4 +222,6 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
                 f"{type(model).__name__} is on the meta device, so its weights have no values. Set `fsdp=True`, which "
                 "materialises one shard per rank, or create the model on another device."
             )
-        return model.to(self.args.device)
+        device = self.args.device
+        self._at("_move_model_to_device", lambda: model.to(device), model, device)
+        return model

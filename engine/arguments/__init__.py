@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from typing import Any
 
-from ._base import Group, IntervalStrategy, SaveStrategy, refusal
+from ._base import Group, IntervalStrategy, SaveStrategy, default_of, refusal
 from ._checks import choice_problems, normalize, type_problems, with_defaults
 from ._conflicts import conflicts
 from ._names import METRIC_SCHEDULES, OPTIMIZERS, SCHEDULES, OptimizerNames, SchedulerType
+from .accelerator_config import AcceleratorConfig
+from .alias_properties import AliasProperties, add_alias_properties
 from .aliases import ALIASES
 from .batches import BatchArguments
 from .best_model import BestModelArguments
@@ -25,7 +28,7 @@ from .output import OutputArguments
 from .parallel import ParallelArguments
 from .precision import PrecisionArguments
 from .process import ProcessArguments
-from .reporting import ReportingArguments
+from .reporting import DebugOption, ReportingArguments
 from .reproducibility import ReproducibilityArguments
 from .saving import SavingArguments
 from .schedule import ScheduleArguments
@@ -36,6 +39,8 @@ __all__ = [
     "ALIASES",
     "OPTIMIZERS",
     "SCHEDULES",
+    "AcceleratorConfig",
+    "DebugOption",
     "HubStrategy",
     "IntervalStrategy",
     "OptimizerNames",
@@ -46,10 +51,15 @@ __all__ = [
 ]
 
 
+STEPS = {"logging_steps": "logging_strategy", "eval_steps": "eval_strategy", "save_steps": "save_strategy"}
+"""Interval in steps -> the strategy that uses it."""
+
+
 # `@dataclass` collects fields from the last base to the first. The reference page therefore shows the groups in this
 # order from the bottom up.
 @dataclass(kw_only=True)
 class TrainingArguments(
+    AliasProperties,
     Serializable,
     HFMethods,
     HubArguments,
@@ -88,27 +98,79 @@ class TrainingArguments(
         The setters call this method too. It is not part of `__post_init__`, so that the `__post_init__` of a subclass
         runs only once.
         """
+        vars(self).pop("_checked", None)
+        self._remember_working_folder()
+        self._translate_alias_fields()
+        self._read_json_fields()
         for field in fields(TrainingArguments):
             setattr(self, field.name, normalize(field, getattr(self, field.name)))
         if problems := [*self.problems()]:
             raise refusal(problems)
         # This is the only place that fills in fields. Callbacks and scripts for transformers expect the values here.
         # `given` does not list them, because `fallbacks` does.
-        self.eval_steps = self.eval_steps or None
-        self.do_eval = self.do_eval or self.eval_strategy != IntervalStrategy.NO
+        self._rewrite()
         for name, value in self.fallbacks().items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
+        vars(self)["_checked"] = True
+
+    def _check_assigned(self, name: str, value: Any) -> None:
+        """Refuse a value that is invalid by itself. What conflicts with other fields may be assigned step by step.
+
+        Raises:
+            ArgumentError: As the constructor.
+        """
+        field = TrainingArguments.__dataclass_fields__.get(name)
+        if field is None or value is None:
+            return
+        trial = object.__new__(TrainingArguments)
+        vars(trial).update({each.name: default_of(each) for each in fields(TrainingArguments)})
+        vars(trial)[name] = value = normalize(field, value)
+        wrong = type_problems(trial, TrainingArguments)
+        if name in wrong:
+            raise refusal([wrong[name]])
+        checks = [choice_problems(trial, TrainingArguments)]
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            groups = [group for group in TrainingArguments.__bases__ if issubclass(group, Group)]
+            checks += [group.problems(trial) for group in groups]
+        own = [problem for check in checks for problem in check if problem.startswith(f"`{name}` is {value!r}")]
+        if own:
+            raise refusal(own[:1])
+
+    def _rewrite(self) -> None:
+        """Give fields that have several spellings the value that they read as in transformers."""
+        by_steps = self.eval_strategy == IntervalStrategy.STEPS
+        self.do_eval = self.do_eval or self.eval_strategy != IntervalStrategy.NO
+        self.eval_steps = (self.eval_steps or None) if by_steps else self.eval_steps
+        for name, strategy in STEPS.items():
+            value = getattr(self, name)
+            if getattr(self, strategy) == IntervalStrategy.STEPS and value is not None and value > 1:
+                setattr(self, name, int(value))
+        self.report_to = None if self.report_to is None else self.trackers
+        self.debug = [DebugOption(name) for name in self.observed]
+        self.include_num_input_tokens_seen = self.tokens_counted
+        self.torch_compile = self.torch_compile or bool(self.torch_compile_backend or self.torch_compile_mode)
+        self.dataloader_pin_memory = self.dataloader_pin_memory and not self.use_cpu
+        self.accelerator_config = config = AcceleratorConfig.read(self.accelerator_config)
+        self.gradient_accumulation_steps = (config.gradient_accumulation_kwargs or {}).get(
+            "num_steps", self.gradient_accumulation_steps
+        )
 
     def fallbacks(self) -> dict[str, Any]:
         """Return name -> value for unset fields whose value depends on other fields."""
-        keeps_best = self.load_best_model_at_end or self.save_strategy == SaveStrategy.BEST
-        watched = "loss" if keeps_best or self.lr_scheduler_type in METRIC_SCHEDULES else None
+        follows_metric = self.load_best_model_at_end or self.lr_scheduler_type in METRIC_SCHEDULES
+        watched = "loss" if follows_metric else None
         metric = self.metric_for_best_model or watched
         return {
             "do_eval": self.eval_strategy != IntervalStrategy.NO,
             "eval_steps": self.logging_steps if self.eval_strategy == IntervalStrategy.STEPS else None,
             "metric_for_best_model": watched,
+            "report_to": ["tensorboard"] if self.logging_dir and find_spec("tensorboard") else [],
+            "debug": [],
+            "dataloader_pin_memory": not self.use_cpu,
+            "torch_compile": bool(self.torch_compile_backend or self.torch_compile_mode),
+            "torch_compile_backend": "inductor" if self.torch_compile else None,
+            "accelerator_config": AcceleratorConfig(),
             "greater_is_better": None if metric is None else not metric.endswith("loss"),
         }
 
@@ -127,3 +189,6 @@ class TrainingArguments(
         """Return `to_dict()` for hyperparameter tables: values other than numbers, strings and bools become strings."""
         values = {**self.to_dict(), "train_batch_size": self.train_batch_size, "eval_batch_size": self.eval_batch_size}
         return {name: v if type(v) in (bool, int, float, str) else str(v) for name, v in values.items()}
+
+
+add_alias_properties(TrainingArguments)

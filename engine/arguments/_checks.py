@@ -16,7 +16,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ...events.errors import nearest
 from ._base import Group, default_of
-from .serialization import mask
+from .serialization import is_configuration, mask
 from .unsupported import reason_against
 
 G = TypeVar("G", bound=Group)
@@ -30,12 +30,14 @@ def normalize(field: Field[Any], value: Any) -> Any:
     An invalid value is returned unchanged. The checks report it later.
     """
     allowed = field.metadata
-    if value == mask(field.name):
+    if (value is None and allowed.get("none")) or (isinstance(value, str) and value == mask(field.name)):
         return default_of(field)
     if allowed.get("path"):
         if value is None:
             return default_of(field)
         return os.path.expanduser(os.fspath(value)) if isinstance(value, (str, os.PathLike)) else value
+    if (kind := allowed.get("object")) and is_configuration(value):
+        return kind.read(value)
     if allowed.get("json") and isinstance(value, os.PathLike):
         return os.fspath(value)
     if allowed.get("json") and isinstance(value, str):

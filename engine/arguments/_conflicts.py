@@ -17,6 +17,7 @@ class ComparedArguments(Protocol):
     logging_steps: float
     save_strategy: SaveStrategy | str
     load_best_model_at_end: bool
+    metric_for_best_model: str | None
     lr_scheduler_type: SchedulerType | str
     gradient_accumulation_steps: int
     bf16: bool
@@ -44,6 +45,8 @@ def conflicts(args: ComparedArguments) -> Iterator[str]:
             yield f"`save_strategy='best'` {remedy}"
         if args.lr_scheduler_type in METRIC_SCHEDULES:
             yield f"`lr_scheduler_type={str(args.lr_scheduler_type)!r}` {remedy}"
+    elif args.save_strategy == SaveStrategy.BEST and not (args.metric_for_best_model or args.load_best_model_at_end):
+        yield ("`save_strategy='best'` needs `metric_for_best_model`, which finds the best; set it, such as to 'loss'.")
     if args.eval_strategy == IntervalStrategy.STEPS and not args.eval_steps and not args.logging_steps:
         yield "`eval_strategy` is 'steps', and `eval_steps` and `logging_steps` are both 0; set `eval_steps`."
     if args.fp16_opt_level == "O2" and (args.bf16 or args.fp16) and args.way_to_shard:

@@ -83,3 +83,14 @@ SCHEDULES = tuple(schedules.SCHEDULES)
 
 METRIC_SCHEDULES = tuple(name for name in SCHEDULES if name in schedules.METRIC_SCHEDULES)
 """Names of the schedules that follow a metric, and therefore need evaluations."""
+
+TRACKER_PACKAGES = {
+    **{name: name for name in ("wandb", "tensorboard", "trackio", "mlflow")},
+    **{"jsonl": "", "csv": ""},
+    **{name: name for name in ("comet_ml", "neptune", "clearml", "swanlab")},
+}
+"""Name for `report_to` -> the package that it needs; empty if it needs none. The registry of the integrations has the
+same rows."""
+
+TRACKER_ALIASES = {"comet": "comet_ml"}
+"""Other names for `report_to`."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
+
+from ...events.errors import nearest
 
 
 def _same(value: Any) -> Any:
@@ -20,7 +22,7 @@ class Alias(NamedTuple):
     outdated: bool = True
     """Whether to warn. False for names that transformers prefers, so that its users get no warning for either name."""
     values: tuple[Any, ...] = ()
-    """Valid values of the alias. Empty if all values are valid."""
+    """Valid values of the alias. Empty if all values are valid. An alias without effect reads as the first."""
 
 
 def _when_true(value: Any) -> Callable[[Any], Any]:
@@ -51,7 +53,21 @@ ALIASES: dict[str, Alias] = {
     "save_safetensors": Alias("", values=(True,)),
     "torchdynamo": Alias("torch_compile_backend"),
     "train_batch_size": Alias("per_device_train_batch_size"),
-    "use_legacy_prediction_loop": Alias("", values=_SWITCH),
+    "use_legacy_prediction_loop": Alias("", values=(False, True)),
     "xpu_backend": Alias("ddp_backend"),
 }
 """Alias -> the argument that it stands for."""
+
+_STOPPING = "Use the callback `EarlyStopping(patience=...)`."
+_DEVICES = "The launcher decides, as in `torchrun --nproc-per-node=2`, or the variable `CUDA_VISIBLE_DEVICES`."
+
+ELSEWHERE = {
+    **dict.fromkeys(("patience", "early_stopping_patience", "early_stopping_threshold"), _STOPPING),
+    **dict.fromkeys(("gpus", "n_gpus", "num_gpus", "devices", "accelerator"), _DEVICES),
+}
+"""Names of settings that are no arguments -> where they are set."""
+
+
+def not_an_argument(name: str, known: Iterable[str]) -> str:
+    """Return the sentence about a name that is no argument, with the nearest one or the place of that setting."""
+    return f"`{name}` is not an argument{f'. {ELSEWHERE[name]}' if name in ELSEWHERE else nearest(name, known)}"

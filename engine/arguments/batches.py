@@ -20,15 +20,47 @@ class BatchArguments(Group):
         "Batches per optimizer step; their gradients are accumulated. Logs, evaluations and saves count optimizer "
         "steps.",
     )
+    gradient_accumulation_schedule: dict[int, int] | None = arg(
+        None,
+        "Batches per optimizer step, as a dict from epoch to batches: {0: 8, 4: 2} accumulates 8 batches from epoch 0 "
+        "on, and 2 from epoch 4 on. Earlier epochs use `gradient_accumulation_steps`.",
+        json=True,
+    )
     auto_find_batch_size: bool = arg(
         False,
         "If a batch does not fit into memory, start training again with a batch size reduced to nine tenths. With "
         "several processes the run ends instead, with an error that names the rank that ran out of memory. Does not "
         "work with `optimizers`; use `optimizer_cls_and_kwargs`.",
     )
+    limit_train_batches: float | None = arg(
+        None,
+        "Train on the first batches of each epoch only: a number of batches per rank, or a fraction of the epoch below "
+        "1. None: all batches.",
+    )
+    limit_eval_batches: float | None = arg(
+        None,
+        "Evaluate on the first batches of each dataset only: a number of batches per rank, or a fraction of them below "
+        "1. None: all batches.",
+    )
     average_tokens_across_devices: bool = arg(
         True, "Average the loss over the tokens of all processes. False: each process averages over its own tokens."
     )
+
+    @property
+    def accumulation_by_epoch(self) -> dict[str, int]:
+        """The batches per step by the epoch from which they hold, as JSON stores them; empty without a schedule."""
+        return {str(epoch): batches for epoch, batches in (self.gradient_accumulation_schedule or {}).items()}
+
+    def accumulation_in(self, epoch: int) -> int:
+        """Return the batches per optimizer step in an epoch, from 0."""
+        known = {int(first): batches for first, batches in (self.gradient_accumulation_schedule or {}).items()}
+        begun = [first for first in known if first <= epoch]
+        return known[max(begun)] if begun else self.gradient_accumulation_steps
+
+    @property
+    def most_accumulated(self) -> int:
+        """The largest number of batches per optimizer step in any epoch."""
+        return max([self.gradient_accumulation_steps, *(self.gradient_accumulation_schedule or {}).values()])
 
     @property
     def train_batch_size(self) -> int:
@@ -48,6 +80,15 @@ class BatchArguments(Group):
     def problems(self) -> Iterator[str]:
         sizes = ("per_device_train_batch_size", "per_device_eval_batch_size")
         yield from must(self, lambda n: n >= 1, "set it to 1 sample or more.", *sizes)
+        for epoch, batches in (self.gradient_accumulation_schedule or {}).items():
+            if not (str(epoch).isdecimal() and isinstance(batches, int) and batches >= 1):
+                yield (
+                    f"`gradient_accumulation_schedule` has {epoch!r}: {batches!r}; write an epoch from 0 and a number "
+                    "of batches of 1 or more, as in {0: 8, 4: 2}."
+                )
+        limits = ("limit_train_batches", "limit_eval_batches")
+        remedy = "set it to a whole number of batches, to a fraction in (0, 1), or to None for all."
+        yield from must(self, lambda n: n is None or 0 < n < 1 or (n >= 1 and n == int(n)), remedy, *limits)
         yield from must(
             self, lambda n: n >= 1, "set it to 1 or more; 1 accumulates nothing.", "gradient_accumulation_steps"
         )

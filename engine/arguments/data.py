@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...events.errors import nearest
 from ._base import Group, arg, must
-
-_REMOVE = "remove it."
-
-ACCELERATOR_CONFIG: dict[str, tuple[tuple[Any, ...], str]] = {
-    "non_blocking": ((True, False), _REMOVE),
-    "split_batches": ((False,), "divide `per_device_train_batch_size` by the world size instead."),
-    "dispatch_batches": ((None, False), "every process reads the data itself, so remove it."),
-    "even_batches": ((True,), "processes with fewer batches would block the others, so remove it."),
-    "use_seedable_sampler": ((True,), "the order always follows from the seed and the epoch, so remove it."),
-    "use_configured_state": ((False,), _REMOVE),
-    "gradient_accumulation_kwargs": ((None, {}), _REMOVE),
-}
-"""Key of `accelerator_config` -> its supported values, and the remedy for other values."""
+from .accelerator_config import AcceleratorConfig, accelerator_problems
 
 
 @dataclass(kw_only=True)
@@ -74,30 +60,26 @@ class DataArguments(Group):
         False, "Start a resumed run at the beginning of its epoch instead of at the next batch."
     )
 
-    accelerator_config: dict[str, Any] | str | None = arg(
+    accelerator_config: AcceleratorConfig | dict[str, Any] | str | None = arg(
         None,
-        "Settings that transformers passes to accelerate, as a dict or the path of a JSON file. Two keys have an "
-        "effect: `non_blocking=True` copies batches to the device while it computes, and `dispatch_batches=False` "
-        "makes each process read its own shards of a streaming dataset.",
+        "Settings that transformers passes to accelerate, as an `AcceleratorConfig`, a dict or the path of a JSON "
+        "file. Three keys have an effect: `non_blocking=True` copies batches to the device while it computes, "
+        "`dispatch_batches=False` makes each process read its own shards of a streaming dataset, and "
+        "`gradient_accumulation_kwargs={'num_steps': 4}` sets `gradient_accumulation_steps`. The attribute holds an "
+        "`AcceleratorConfig`.",
         json=True,
+        object=AcceleratorConfig,
     )
 
     @property
     def non_blocking(self) -> bool:
         """Whether batches are copied to the device while it computes. Only pinned batches can be."""
-        return bool(self._accelerator_config().get("non_blocking", False))
+        return AcceleratorConfig.read(self.accelerator_config).non_blocking
 
     @property
     def reads_own_shards(self) -> bool:
         """Whether each process reads its own shards of a streaming dataset, if the dataset has enough shards."""
-        return self._accelerator_config().get("dispatch_batches") is False
-
-    def _accelerator_config(self) -> dict[str, Any]:
-        given = self.accelerator_config
-        if isinstance(given, str):
-            with open(given, encoding="utf-8") as file:
-                given = json.load(file)
-        return {} if given is None else dict(given)
+        return AcceleratorConfig.read(self.accelerator_config).dispatch_batches is False
 
     def problems(self) -> Iterator[str]:
         yield from must(self, lambda n: n >= 0, "set it to 0 or more.", "dataloader_num_workers")
@@ -112,18 +94,12 @@ class DataArguments(Group):
 
     def _accelerator_problems(self) -> Iterator[str]:
         try:
-            config = self._accelerator_config()
+            settings = AcceleratorConfig.settings(self.accelerator_config)
         except (OSError, TypeError, ValueError) as error:
             yield (
                 f"`accelerator_config` is {self.accelerator_config!r}, which cannot be read as JSON ({error}); give a "
                 "dict or a JSON file."
             )
             return
-        for name, value in config.items():
-            if name not in ACCELERATOR_CONFIG:
-                known = ", ".join(ACCELERATOR_CONFIG)
-                yield f"`accelerator_config` has {name!r}{nearest(name, ACCELERATOR_CONFIG)} Known: {known}."
-                continue
-            supported, remedy = ACCELERATOR_CONFIG[name]
-            if value not in supported:
-                yield f"`accelerator_config` has {name}={value!r}, which is not supported; {remedy}"
+        args: Any = self  # other groups declare these
+        yield from accelerator_problems(settings, args.gradient_accumulation_steps, args.world_size)

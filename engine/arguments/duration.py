@@ -24,6 +24,11 @@ class DurationArguments(Group):
         "Optimizer steps of the run; the data is repeated as often as needed. -1: `num_train_epochs` sets the length.",
     )
 
+    fast_dev_run: bool | int = arg(
+        False,
+        "Try the program: make this number of steps, evaluate this number of batches, and neither save, report nor "
+        "push. True is 1 step. False or 0: a normal run.",
+    )
     max_time: float | str | None = arg(
         None,
         "Longest duration of one `train()` call, in seconds or as text such as '90min' or '1h30min'. The run then "
@@ -34,6 +39,9 @@ class DurationArguments(Group):
         yield from must(self, lambda epochs: 0 <= epochs < inf, "set it to 0 epochs or more.", "num_train_epochs")
         yield from must(
             self, lambda n: n == -1 or n >= 1, "set it to 1 step or more, or to -1 for epochs.", "max_steps"
+        )
+        yield from must(
+            self, lambda n: n >= 0, "set it to a number of steps, or to 0 for a normal run.", "fast_dev_run"
         )
         if self.max_time is not None:
             try:

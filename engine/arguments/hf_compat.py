@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar, cast
+
+import torch
 
 from ...events.errors import ArgumentError
 from ..distributed.ranks import Ranks
 from ._base import IntervalStrategy, Strategy
 from .hub import HubStrategy
+from .unsupported import unsupported_arguments
 
 
 class ParallelMode(Strategy):
@@ -24,11 +29,86 @@ class ParallelMode(Strategy):
     """Several processes, each with its own device."""
 
 
+@dataclass(frozen=True)
+class DistributedState:
+    """The processes of a run, under the names of accelerate's `PartialState`."""
+
+    distributed_type: str
+    """`NO`, `MULTI_CPU`, `MULTI_GPU` or `DEEPSPEED`."""
+    num_processes: int
+    """The world size."""
+    process_index: int
+    """The rank of this process."""
+    local_process_index: int
+    """The local rank of this process."""
+    device: torch.device
+    """The device of this process."""
+
+    @property
+    def is_main_process(self) -> bool:
+        """Whether this is rank 0."""
+        return self.process_index == 0
+
+    @property
+    def is_local_main_process(self) -> bool:
+        """Whether this is local rank 0."""
+        return self.local_process_index == 0
+
+
 class HFMethods:
     """Properties, and setters that change several arguments and check them as the constructor does.
 
     A setter returns the arguments. It raises `ArgumentError` if a value is invalid, and then changes nothing.
     """
+
+    _VALID_DICT_FIELDS: ClassVar[list[str]] = [
+        *("accelerator_config", "fsdp_config", "deepspeed", "activation_checkpointing_kwargs"),
+        *("gradient_checkpointing_kwargs", "lr_scheduler_kwargs"),
+    ]
+    """Fields that take a JSON object as text. A subclass extends the list for fields of its own."""
+    deepspeed_plugin = fsdp_plugin_args = None
+    """Objects of accelerate, which is not used."""
+
+    @property
+    def parallelism_config(self) -> None:
+        """None: tensor and sequence parallelism of accelerate are not supported."""
+        return None
+
+    @parallelism_config.setter
+    def parallelism_config(self, value: Any) -> None:
+        if value is not None:
+            raise ArgumentError(
+                f"`parallelism_config` is not supported: {unsupported_arguments()['parallelism_config']}"
+            )
+
+    @property
+    def mixed_precision(self) -> str:
+        """The precision of forward and backward: `no`, `bf16` or `fp16`."""
+        args: Any = self
+        return "fp16" if args.fp16 else "bf16" if args.bf16 else "no"
+
+    @property
+    def _setup_devices(self) -> torch.device:
+        """`device`, under the name by which transformers initializes it."""
+        args: Any = self
+        device: torch.device = args.device
+        return device
+
+    @property
+    def _n_gpu(self) -> int:
+        """`n_gpu`, under an older name."""
+        args: Any = self
+        return int(args.n_gpu)
+
+    def _read_json_fields(self) -> None:
+        """Replace JSON text by the object that it says, in the fields that a subclass adds to `_VALID_DICT_FIELDS`."""
+        for name in self._VALID_DICT_FIELDS:
+            value = getattr(self, name, None)
+            if isinstance(value, str) and value.startswith("{"):
+                try:
+                    setattr(self, name, json.loads(value))
+                except ValueError as error:
+                    raise ArgumentError(f"`{name}` is {value!r}, which is not JSON ({error}).") from error
 
     @property
     def parallel_mode(self) -> ParallelMode:
@@ -42,6 +122,15 @@ class HFMethods:
     def place_model_on_device(self) -> bool:
         """Whether the trainer moves the model to the device. Always True."""
         return True
+
+    @property
+    def distributed_state(self) -> DistributedState:
+        """The processes and the device, as accelerate's `PartialState` names them."""
+        ranks, args = Ranks.from_environment(), cast(Any, self)
+        kind = "NO" if ranks.single_process else "MULTI_GPU" if args.device.type == "cuda" else "MULTI_CPU"
+        return DistributedState(
+            "DEEPSPEED" if args.deepspeed else kind, ranks.world_size, ranks.rank, ranks.local_rank, args.device
+        )
 
     @property
     def ddp_timeout_delta(self) -> timedelta:

@@ -9,10 +9,10 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, TypeVar
 
-from ...events.errors import closest, nearest
+from ...events.errors import SYNONYMS, closest
 from ._base import default_of, refusal
 from ._checks import normalize
-from .aliases import ALIASES
+from .aliases import ALIASES, ELSEWHERE, not_an_argument
 from .unsupported import reason_against, unsupported_arguments
 
 T = TypeVar("T")
@@ -56,8 +56,8 @@ def resolve_aliases(
     Args:
         kwargs: Names and values, as the user gives them.
         known: Names that are not translated.
-        problems_of: Returns the problems of the values, to report them with the problems of the names. An unknown name
-            then counts as the closest known name, so that its value is checked together with the others.
+        problems_of: Returns the problems of the values, to report them with the problems of the names. The value of a
+            misspelt name is checked as a value of the closest known name. A name of another library takes other values.
 
     Raises:
         ArgumentError: Lists all unknown and unsupported names, invalid values of aliases, names of one argument with
@@ -65,7 +65,7 @@ def resolve_aliases(
     """
     settings = {name: value for name, value in kwargs.items() if name in known}
     sources = {name: (name, value) for name, value in settings.items()}
-    guessed: dict[str, Any] = {}
+    misspelt: dict[str, Any] = {}
     problems, outdated = [], []
     unsupported = unsupported_arguments()
     for name, value in kwargs.items():
@@ -76,9 +76,9 @@ def resolve_aliases(
                 problems.append(f"`{name}` is not supported: {unsupported[name]}")
             continue
         if name not in ALIASES:
-            problems.append(f"`{name}` is not an argument{nearest(name, known)}")
-            if closest_name := closest(name, known):
-                guessed[closest_name] = value
+            problems.append(not_an_argument(name, known))
+            if name not in SYNONYMS and name not in ELSEWHERE and (meant := closest(name, known)):
+                misspelt[meant] = value
             continue
         new, translate, is_outdated, valid = ALIASES[name]
         if value is not None and valid and value not in valid:
@@ -95,7 +95,7 @@ def resolve_aliases(
             problems.append(f"`{name}` is {value!r}, but `{other}` is {other_value!r}; set only `{new}`.")
         sources.setdefault(new, (name, value))
     if problems:
-        raise refusal([*problems, *problems_of({**guessed, **settings})])
+        raise refusal([*problems, *problems_of({**misspelt, **settings})])
     if outdated:
         warnings.warn(f"{', '.join(outdated)}.", FutureWarning, stacklevel=3)
     return settings

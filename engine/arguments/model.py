@@ -32,6 +32,7 @@ class ModelArguments(Group):
         -1,
         "Index of the model output that holds its memory (as in Transformer-XL). The next batch receives it as `mems`. "
         "-1: the model has none.",
+        none=True,
     )
     torch_compile: bool = arg(False, "Compile the model with `torch.compile`.")
     torch_compile_backend: str | None = arg(

@@ -18,6 +18,13 @@ class OptimizerArguments(Group):
     learning_rate: float = arg(
         5e-5, "Peak learning rate of the optimizer. `lr_scheduler_type` changes it over the run."
     )
+    learning_rates: dict[str, float] | None = arg(
+        None,
+        "Peak learning rates for some parameters, as a dict from pattern to rate. A pattern is the start of parameter "
+        "names, or a regular expression. The first pattern that matches a parameter applies. Parameters of a loss "
+        "module have no pattern: give them a rate with `optimizers`.",
+        json=True,
+    )
     optim: OptimizerNames | str = arg(
         OptimizerNames.ADAMW_TORCH_FUSED,
         "Name of the optimizer. The compatibility page lists the package that each name needs.",
@@ -48,6 +55,13 @@ class OptimizerArguments(Group):
 
     def problems(self) -> Iterator[str]:
         yield from must(self, lambda rate: 0 <= rate < inf, "set it to a finite number, 0 or more.", "learning_rate")
+        for pattern, rate in (self.learning_rates or {}).items():
+            if not (isinstance(rate, (int, float)) and 0 <= rate < inf):
+                yield f"`learning_rates` has {rate!r} for {pattern!r}; set it to a finite number, 0 or more."
+        spec = registry.OPTIMIZERS.get(registry.name_of(self.optim))
+        if self.learning_rates and spec is not None and spec.projection is not None:
+            name = str(self.optim)
+            yield f"`learning_rates` has no effect with `optim={name!r}`, which groups its parameters itself."
         yield from must(self, lambda n: n >= 0, "set it to 0 or more.", "weight_decay", "adam_epsilon")
         yield from must(
             self, lambda norm: norm >= 0, "set it to a norm above 0, or to 0 for no clipping.", "max_grad_norm"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from ._base import Group, arg
 
@@ -16,3 +18,26 @@ class OutputArguments(Group):
         "Folder for checkpoints, the final model and the logs of the run. It is created if missing; `~` is expanded.",
         path=True,
     )
+
+    @property
+    def output_path(self) -> Path:
+        """The output folder as an absolute path: `output_dir` in the working folder in which the arguments were made.
+
+        A program that changes its working folder still writes all files of a run into one folder.
+        """
+        return self.resolved(self.output_dir)
+
+    def resolved(self, path: str | os.PathLike[str]) -> Path:
+        """Return a path as an absolute path, in the working folder in which the arguments were made."""
+        return Path(vars(self).get("_working_folder", ""), path)
+
+    def _remember_working_folder(self) -> None:
+        vars(self).setdefault("_working_folder", working_folder())
+
+
+def working_folder() -> str:
+    """Return the working folder; an empty string if it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""

@@ -41,6 +41,7 @@ class ParallelArguments(Group):
         "'zero_dp_2' and 'zero_dp_3' also shard gradients and weights, as `sharding` stage2 and stage3 do; add "
         "' offload' or ' auto_wrap'. Add ' fairscale' to use fairscale's FullyShardedDataParallel on CUDA, which wraps "
         "the whole model, or with ' auto_wrap' its blocks. '' shards nothing.",
+        none=True,
     )
 
     sharding: str = arg(
@@ -48,11 +49,13 @@ class ParallelArguments(Group):
         "Sharding, as PaddleNLP spells it. 'stage1' shards the optimizer state. 'stage2' also shards gradients and "
         "weights, but keeps gathered weights between forward and backward. 'stage3' gathers them twice. stage2 and "
         "stage3 take ' offload', which keeps the shards in host memory.",
+        none=True,
     )
     sharding_degree: int = arg(
         -1,
         "Number of ranks that share one copy of the sharded tensors, such as the ranks of one machine. -1: all ranks. "
         "1: no sharding. It must divide the world size.",
+        none=True,
     )
     fsdp: str | bool | list[str] | None = arg(
         None,
@@ -62,6 +65,12 @@ class ParallelArguments(Group):
     fsdp_config: dict[str, Any] | str | None = arg(None, "Options of `fsdp`, as a dict or a JSON file.", json=True)
     deepspeed: dict[str, Any] | str | None = arg(
         None, "DeepSpeed's configuration, as a dict or a JSON file. DeepSpeed then makes the steps.", json=True
+    )
+    deepspeed_fill_sections: bool = arg(
+        False,
+        "Fill an absent `optimizer` section of DeepSpeed's configuration with AdamW, and an absent `scheduler` section "
+        "with WarmupDecayLR ('linear') or WarmupLR ('constant_with_warmup'), from the arguments. False: the run's own "
+        "optimizer and schedule.",
     )
 
     @property

@@ -30,6 +30,7 @@ class PrecisionArguments(Group):
         "in half precision, with float32 copies for the optimizer; 'O0' turns both off. 'O2' does not work with "
         "sharding.",
         choices=("O0", "O1", "O2"),
+        none=True,
     )
     scale_loss: float | None = arg(
         None, "Initial loss scale for `fp16`. The scale then adapts to the gradients. None: 65536."
@@ -50,7 +51,9 @@ class PrecisionArguments(Group):
         None, "Steps between two calls of `torch.cuda.empty_cache()`. Costs about a tenth of the speed. None: never."
     )
     gradient_checkpointing: bool = arg(
-        False, "Recompute activations in backward instead of storing them. Less memory, about a fifth slower."
+        False,
+        "Recompute activations in backward instead of storing them. Less memory, about a fifth slower.",
+        none=True,
     )
     gradient_checkpointing_kwargs: dict[str, Any] | None = arg(
         None, "Options of `gradient_checkpointing`, such as {'use_reentrant': False}. None: the defaults.", json=True

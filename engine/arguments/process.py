@@ -20,6 +20,12 @@ LAUNCHER_VARIABLES = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": 0}
 _REMEDY = "start the program with a launcher, such as torchrun --nproc_per_node=N, or unset the variables."
 
 
+def _number(name: str, default: int) -> int:
+    """Return a number of the launcher's environment. `launch_problems` reports values that are none."""
+    value = os.environ.get(name, "")
+    return int(value) if value.isdecimal() else default
+
+
 def launch_problems() -> Iterator[str]:
     """Yield each problem of the launcher's environment variables."""
     found = {name: os.environ[name] for name in LAUNCHER_VARIABLES if name in os.environ}
@@ -50,6 +56,7 @@ class ProcessArguments(Group):
         -1,
         "Rank of this process on its machine, for launchers that pass it as an option. The environment variable "
         "LOCAL_RANK overrides it. -1: not set.",
+        none=True,
     )
 
     log_level: str = arg(
@@ -81,12 +88,12 @@ class ProcessArguments(Group):
     @property
     def world_size(self) -> int:
         """Number of processes that train together."""
-        return int(os.environ.get("WORLD_SIZE", 1))
+        return _number("WORLD_SIZE", 1)
 
     @property
     def process_index(self) -> int:
         """Rank of this process, from 0."""
-        return int(os.environ.get("RANK", 0))
+        return _number("RANK", 0)
 
     @property
     def local_process_index(self) -> int:

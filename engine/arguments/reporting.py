@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from ...events.errors import nearest
-from ._base import Group, IntervalStrategy, arg, must, steps_or_share
+from ._base import Group, IntervalStrategy, Strategy, arg, must, steps_or_share
+from ._names import TRACKER_ALIASES, TRACKER_PACKAGES
 
-OBSERVED = ("underflow_overflow", "rank_divergence")
-"""Values of `debug`."""
+
+class DebugOption(Strategy):
+    """Values of `debug`."""
+
+    UNDERFLOW_OVERFLOW = "underflow_overflow"
+    """Name the layer where values stop being finite."""
+    RANK_DIVERGENCE = "rank_divergence"
+    """Name a callback that raises a flag on some ranks only."""
+
+
+OBSERVED = tuple(option.value for option in DebugOption)
+"""Values of `debug`, as strings."""
 
 
 @dataclass(kw_only=True)
@@ -30,19 +42,22 @@ class ReportingArguments(Group):
     )
     include_num_input_tokens_seen: str | bool = arg(
         "no",
-        "Log the number of input tokens so far: 'all' (or True), 'non_padding' (without padding), or 'no' (or False).",
+        "Log the number of input tokens so far: 'all' (or True), 'non_padding' (without padding), or 'no' (or False). "
+        "The attribute holds the name.",
         choices=("no", "all", "non_padding", True, False),
     )
     skip_memory_metrics: bool = arg(True, "Do not add memory usage to the metrics of training and evaluation.")
-    debug: str | list[str] = arg(
+    debug: str | list[str] | None = arg(
         "",
         "Checks that cost time: 'underflow_overflow' names the layer where values stop being finite; 'rank_divergence' "
         "names a callback that raises a flag on some ranks only. One, both (separated by a space, or a list), or '' "
-        "for none.",
+        "for none. The attribute holds a list.",
     )
     disable_tqdm: bool | None = arg(None, "Print lines instead of progress bars. None: depends on `log_level`.")
     report_to: str | list[str] | None = arg(
-        "none", "Trackers that receive the logs: one name, a list, 'all' (all installed trackers) or 'none'."
+        None,
+        "Trackers that receive the logs: one name, a list, 'all' (those whose package is installed) or 'none'. None: "
+        "'tensorboard' if `logging_dir` is set and TensorBoard is installed, else 'none'. The attribute holds a list.",
     )
     run_name: str | None = arg(None, "Name of the run in trackers. None: the tracker chooses it.")
     project: str | None = arg(None, "Name of the project in trackers. None: the setting of the tracker.")
@@ -61,14 +76,20 @@ class ReportingArguments(Group):
 
     @property
     def trackers(self) -> list[str]:
-        """`report_to` as a list: empty for 'none', `["all"]` for 'all'."""
+        """`report_to` as a list: empty for 'none', the installed trackers for 'all'."""
         names = [self.report_to] if isinstance(self.report_to, str) else [*(self.report_to or [])]
-        return [name for name in names if name != "none"]
+        if names == ["all"]:
+            return [name for name, package in TRACKER_PACKAGES.items() if package and find_spec(package)]
+        return [TRACKER_ALIASES.get(name, name) for name in names if name != "none"]
 
     @property
     def observed(self) -> list[str]:
-        """`debug` as a list; empty for no checks."""
-        return self.debug.split() if isinstance(self.debug, str) else [*self.debug]
+        """`debug` as a list of names; empty for no checks."""
+        return (
+            self.debug.split()
+            if isinstance(self.debug, str)
+            else [getattr(option, "value", option) for option in self.debug or []]
+        )
 
     @property
     def tokens_counted(self) -> str:

@@ -37,17 +37,28 @@ class SavingArguments(Group):
         "raise",
         "What to do if a checkpoint cannot be saved: 'raise' ends the run, 'warn' logs a warning and continues.",
         choices=("raise", "warn"),
+        none=True,
     )
     async_save: bool = arg(
-        True, "Copy a checkpoint to host memory and write it in a background thread while training continues."
+        True,
+        "Copy a checkpoint to host memory and write it in a background thread while training continues.",
+        none=True,
     )
     max_shard_size: str | int = arg(
-        "50GB", "Largest size of a weight file, in bytes or as text such as '5GB'. Larger models use several files."
+        "50GB",
+        "Largest size of a weight file, in bytes or as text such as '5GB'. Larger models use several files.",
+        none=True,
+    )
+    do_export: bool = arg(
+        False,
+        "Export the model for inference at the end of training, as `export/model.pt2` in `output_dir`. A script that "
+        "does not train calls `trainer.export_model()`.",
     )
     resume_partial: bool = arg(
         False,
         "Also resume from a checkpoint without optimizer, schedule, loss scaler or RNG states, as `save_only_model` "
         "writes it. Missing states start fresh, and one warning lists them.",
+        none=True,
     )
     restore_callback_states_from_checkpoint: bool = arg(
         True, "Restore the callback states when a run resumes. False: callbacks start with fresh state."

@@ -29,7 +29,9 @@ class ScheduleArguments(Group):
     warmup_steps: float = arg(
         0, "Steps in which the learning rate rises linearly from 0 to its peak. Below 1: a fraction of the run."
     )
-    warmup_ratio: float = arg(0.0, "Warmup as a fraction of the run, in [0, 1]. Ignored if `warmup_steps` is set.")
+    warmup_ratio: float = arg(
+        0.0, "Warmup as a fraction of the run, in [0, 1]. Ignored if `warmup_steps` is set.", none=True
+    )
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
         """Return the warmup steps of a run with `num_training_steps`. A fraction is rounded up."""

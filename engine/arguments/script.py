@@ -14,9 +14,10 @@ class ScriptArguments(Group):
     do_train: bool = arg(False, "Whether the script should train.")
     do_eval: bool = arg(False, "Whether the script should evaluate. Always True if `eval_strategy` is not 'no'.")
     do_predict: bool = arg(False, "Whether the script should predict on the test set.")
-    do_export: bool = arg(False, "Whether the script should export the model for inference.")
     overwrite_output_dir: bool = arg(
-        False, "Whether the script may write into an `output_dir` with files. The trainer itself always does."
+        False,
+        "Whether the script may write into an `output_dir` with files. The trainer itself always does.",
+        none=True,
     )
     resume_from_checkpoint: str | bool | None = arg(
         None,

@@ -8,12 +8,32 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
+import torch
+
 from ._base import default_of
 
 
 def mask(name: str) -> str:
     """Return the placeholder for the value of a secret field. Read back, it means that the field is not set."""
     return f"<{name.upper()}>"
+
+
+def plain(value: Any) -> Any:
+    """Return a value with enums, dtypes and configuration objects replaced by what JSON can express, at any depth."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return value.to_dict() if is_configuration(value) else value
+
+
+def is_configuration(value: Any) -> bool:
+    """Return whether a value is an object, not a class, that knows itself as a dict."""
+    return not isinstance(value, type) and callable(getattr(value, "to_dict", None))
 
 
 @dataclass(kw_only=True, repr=False)
@@ -42,11 +62,13 @@ class Serializable:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields. Enums become strings. Fields that end in `_token` are secrets and are masked if set."""
+        """Return all fields as plain values: enums and dtypes become strings, configuration objects become dicts.
+
+        Fields that end in `_token` are secrets and are masked if set.
+        """
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
         return {
-            name: mask(name) if name.endswith("_token") and value else value.value if isinstance(value, Enum) else value
-            for name, value in values.items()
+            name: mask(name) if name.endswith("_token") and value else plain(value) for name, value in values.items()
         }
 
     def to_json_string(self) -> str:

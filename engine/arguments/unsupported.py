@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 _NO_APEX = "apex is no longer maintained. Remove the argument to use PyTorch's own mixed precision."
+_NO_ACCELERATOR = "only CUDA GPUs and CPUs are supported. Use 'gpu' or 'cpu'."
+_ONE_GPU = (
+    "a process uses the GPUs that it sees. To train on one GPU, start the program with its number, as in "
+    "CUDA_VISIBLE_DEVICES=0, and use 'gpu'."
+)
 
 UNSUPPORTED: dict[tuple[str, str | None], str] = {
     ("train_sampling_strategy", "batch_rebalance"): (
@@ -17,8 +23,12 @@ UNSUPPORTED: dict[tuple[str, str | None], str] = {
     ),
     ("fp16_backend", "apex"): _NO_APEX,
     ("half_precision_backend", "apex"): _NO_APEX,
+    ("device", "xpu"): _NO_ACCELERATOR,
+    ("device", "npu"): _NO_ACCELERATOR,
+    ("device", "gpu:N"): _ONE_GPU,
+    ("device", "cuda:N"): _ONE_GPU,
     ("report_to", "visualdl"): (
-        "VisualDL belongs to PaddlePaddle. Use 'tensorboard' for the same curves, or write a callback with `on_log`."
+        "VisualDL belongs to PaddlePaddle. Use 'tensorboard': its event files have the same curves."
     ),
     ("parallelism_config", None): (
         "it configures tensor and sequence parallelism of accelerate, which trainbus does not have. Use `fsdp`, "
@@ -26,7 +36,8 @@ UNSUPPORTED: dict[tuple[str, str | None], str] = {
         "of them fits."
     ),
 }
-"""(argument, refused value) -> reason and alternative. The value None refuses every value of the argument but None."""
+"""(argument, refused value) -> reason and alternative. The value None refuses every value of the argument but None.
+In a value, `:N` stands for a colon and any number."""
 
 
 def unsupported_arguments() -> dict[str, str]:
@@ -41,5 +52,5 @@ def unsupported_values() -> dict[tuple[str, str], str]:
 
 def reason_against(name: str, value: Any) -> str:
     """Return reason and alternative for a refused value, to append to an error message. Empty for other values."""
-    reason = UNSUPPORTED.get((name, value), "") if isinstance(value, str) else ""
+    reason = UNSUPPORTED.get((name, re.sub(r":\d+$", ":N", value)), "") if isinstance(value, str) else ""
     return f" Not supported: {reason}" if reason else ""

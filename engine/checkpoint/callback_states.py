@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from ...events.bus import EventBus
+from ...events.callback import Callback
+from ...events.capabilities import Capability
+from ...events.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
 
@@ -18,6 +24,7 @@ class CallbackStates:
         """Serve the callbacks attached to `bus`."""
         self._bus = bus
         self._carried: dict[str, Any] = {}
+        self._carried_owners: dict[str, Any] = {}
 
     def collect(self) -> dict[str, Any]:
         """Return the states of all callbacks that have one, by id, and the carried states."""
@@ -28,27 +35,257 @@ class CallbackStates:
                 states[owner_id] = state
         return states
 
-    def restore(self, states: Mapping[str, Any]) -> None:
-        """Load each state into its callback. Carry the states without a callback to the next checkpoint."""
+    def owners(self) -> dict[str, Any]:
+        """Return which callback each collected state belongs to, by id: class, settings and version of the state."""
         attached = self._bus.subscribers
-        self._carried = {owner_id: state for owner_id, state in states.items() if owner_id not in attached}
-        for owner_id, state in states.items():
-            if owner_id in attached:
-                _load_state(attached[owner_id], state)
+        return self._carried_owners | {
+            owner_id: owner_of(callback, self._bus.attributes_of(owner_id), saved=True)
+            for owner_id, callback in attached.items()
+            if _state_of(callback)
+        }
+
+    def _attached_owners(self) -> dict[str, Any]:
+        attached = self._bus.subscribers
+        return {one: owner_of(callback, self._bus.attributes_of(one)) for one, callback in attached.items()}
+
+    def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
+        """Load each state into its callback. Carry the states without a callback to the next checkpoint.
+
+        Args:
+            states: the states by id.
+            owners: what `owners` returned when they were saved; None to go by the ids alone.
+
+        Raises:
+            CheckpointError: if a callback cannot read the state of a later version of its class.
+        """
+        attached, owners = self._bus.subscribers, owners or {}
+        now = self._attached_owners()
+        found = matched(states, owners, now)
+        carried = {owner_id for owner_id in states if owner_id not in found and owner_id not in attached}
+        self._carried = {owner_id: states[owner_id] for owner_id in carried}
+        self._carried_owners = {owner_id: owners[owner_id] for owner_id in carried if owner_id in owners}
+        for owner_id, target in found.items():
+            if owner_id in owners:
+                _tell_differences(owner_id, owners[owner_id], now[target], attached[target])
+            _load_state(attached[target], states[owner_id])
+        for owner_id in states:
+            if owner_id not in found and owner_id in attached:
+                logger.warning(
+                    "The state of %s is not restored: it is of the class %s, and %s is a %s now.",
+                    *(owner_id, owners[owner_id]["class"], owner_id, type(attached[owner_id]).__name__),
+                )
+        _tell_matched_by_position({one: owners[one] for one in found if one in owners})
+        for owner_id, callback in attached.items():
+            if owner_id not in found.values() and owner_id not in states and _state_of(callback):
+                level = logging.WARNING if now[owner_id]["replaces_weights"] else logging.INFO
+                logger.log(level, "%s has no state in the checkpoint. It starts at the resumed step.", owner_id)
         if self._carried:
-            logger.info("The checkpoint has states of callbacks that are not attached: %s.", ", ".join(self._carried))
+            logger.warning(
+                "The checkpoint has states of callbacks that are not attached: %s. Later checkpoints keep them.",
+                ", ".join(self._carried),
+            )
+
+    def restore_weights(self, states: Mapping[str, Any], owners: Mapping[str, Any]) -> None:
+        """Load the states of callbacks that hold trained weights, such as a loss module, and no others.
+
+        Args:
+            states: the states of a checkpoint by id.
+            owners: what `owners` returned when they were saved.
+        """
+        attached = {
+            owner_id: callback
+            for owner_id, callback in self._bus.subscribers.items()
+            if isinstance(callback, Callback) and callback.has(Capability.HOLDS_WEIGHTS)
+        }
+        found = matched(states, owners, {one: now for one, now in self._attached_owners().items() if one in attached})
+        for owner_id, target in found.items():
+            _load_state(attached[target], states[owner_id])
+
+    def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
+        """Raise an error if the model file of a checkpoint has other weights than the trained ones.
+
+        A callback such as EMA saves its own weights there, and the trained ones in its state.
+
+        Args:
+            owners: what `owners` returned when the checkpoint was saved.
+            path: the checkpoint.
+            restores: whether the states will be restored.
+
+        Raises:
+            CheckpointError: if no callback restores the trained weights.
+        """
+        attached = {type(callback).__name__ for callback in self._bus.subscribers.values()}
+        for owner_id, owner in owners.items():
+            if owner.get("replaces_weights") and not (restores and owner["class"] in attached):
+                raise CheckpointError(
+                    f"The model file of {path} has the weights of {owner_id}, not the trained weights, and "
+                    f"{self._why_not_restored(owner, restores)}, or set `resume_partial=True` to train on from the "
+                    "weights in the file."
+                )
+
+    def _why_not_restored(self, owner: Mapping[str, Any], restores: bool) -> str:
+        """Return why no callback restores the weights of an owner, and the remedy."""
+        kind, subscribers = owner["class"], self._bus.subscribers.values()
+        call = f"{kind}({', '.join(f'{name}={value!r}' for name, value in owner['settings'].items())})"
+        switch = "`restore_callback_states_from_checkpoint`"
+        if kind in {type(callback).__name__ for callback in subscribers}:
+            return f"{switch} is off, so {call} does not restore those. Set it to True"
+        others = [type(each).__name__ for each in subscribers if owner_of(each)["replaces_weights"]]
+        more = "" if restores else f", with {switch} on"
+        if others:
+            return f"{others[0]} is another class and does not restore those. Use {call} in its place{more}"
+        return f"this run has no {kind} that restores those. Add {call} to the callbacks{more}"
+
+
+def owner_of(callback: Any, attributes: Mapping[str, Any] | None = None, *, saved: bool = False) -> dict[str, Any]:
+    """Return what says whether a state fits a callback: its class, its settings and the version of its state.
+
+    Args:
+        callback: the callback.
+        attributes: the attributes that it had when it was attached. Default: those that it has now.
+        saved: leave out the attributes that changed since then: they are state, not settings.
+    """
+    settings = _settings(callback) if is_dataclass(callback) else _attributes(callback, attributes, saved)
+    return {
+        "class": type(callback).__name__,
+        "settings": settings,
+        "version": getattr(type(callback), "state_version", 1),
+        "replaces_weights": isinstance(callback, Callback) and callback.has(Capability.REPLACES_WEIGHTS),
+    }
+
+
+def matched(
+    states: Iterable[str], saved: Mapping[str, Any], attached: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return which attached callback each saved state belongs to: saved id -> attached id.
+
+    Callbacks of one class get their numbers in the order of the list, so the settings count more than the id.
+
+    Args:
+        states: the ids of the saved states.
+        saved: the saved owners by id. A state without one goes by its id alone.
+        attached: the attached owners by id.
+    """
+
+    def equal(one: str, other: str, *names: str) -> bool:
+        return all(_fits(saved[one].get(name), attached[other].get(name)) for name in names)
+
+    found = {one: one for one in states if one not in saved and one in attached}
+    known = [one for one in states if one in saved]
+    rounds: list[Callable[[str, str], bool]] = [
+        lambda one, other: one == other and equal(one, other, "class", "settings"),
+        lambda one, other: equal(one, other, "class", "settings"),
+        lambda one, other: one == other and equal(one, other, "class"),
+        lambda one, other: equal(one, other, "class"),
+    ]
+    for fits in rounds:
+        for one in known:
+            free = (other for other in attached if other not in found.values() and fits(one, other))
+            if one not in found and (other := next(free, None)) is not None:
+                found[one] = other
+    return found
+
+
+def _settings(callback: Any) -> dict[str, Any]:
+    """Return the settings of a dataclass: its fields, without its id."""
+    values = {field.name: getattr(callback, field.name, None) for field in fields(callback) if field.init}
+    return {name: _plain(value) for name, value in values.items() if name != "id" and _is_comparable(value)}
+
+
+def _attributes(callback: Any, attributes: Mapping[str, Any] | None, saved: bool) -> dict[str, Any]:
+    """Return the settings of a class that is no dataclass: the attributes named like arguments of its constructor.
+
+    If there are none, all public attributes are. Only plain values can be compared.
+    """
+    now = getattr(callback, "__dict__", {})
+    public = {
+        name: value
+        for name, value in (now if attributes is None else attributes).items()
+        if not name.startswith("_") and name not in ("id", "on_error") and _is_plain(value)
+    }
+    if saved:
+        public = {name: value for name, value in public.items() if name in now and _same(now[name], value)}
+    named = inspect.signature(type(callback)).parameters if public else {}
+    return {name: public[name] for name in public if name in named} or public
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and (one == other or one is other)
+
+
+def _fits(saved: Any, now: Any) -> bool:
+    """Compare values of owners. Settings are compared by the names that both have: a run may change the others."""
+    if isinstance(saved, Mapping) and isinstance(now, Mapping):
+        return all(saved[name] == now[name] for name in saved.keys() & now.keys())
+    return bool(saved == now)
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
+
+
+def _is_comparable(value: Any) -> bool:
+    return " at 0x" not in repr(value)  # the default text of an object differs in every process
+
+
+def _tell_matched_by_position(owners: Mapping[str, Mapping[str, Any]]) -> None:
+    """Say which states of one class could not be told apart by their settings."""
+    alike: dict[str, list[str]] = {}
+    for owner_id, owner in owners.items():
+        if owner_id.partition("-")[0] == owner["class"]:  # an id of the user's own tells it apart
+            alike.setdefault(f"{owner['class']} {owner['settings']}", []).append(owner_id)
+    for ids in alike.values():
+        if len(ids) > 1:
+            logger.warning(
+                "The states of %s are matched by their position in the list of callbacks, because their settings do "
+                "not tell them apart. Give each callback its own `id`.",
+                " and ".join(ids),
+            )
+
+
+def _tell_differences(owner_id: str, saved: Mapping[str, Any], now: Mapping[str, Any], callback: Any) -> None:
+    if saved.get("version", 1) > now["version"]:
+        raise CheckpointError(
+            f"The state of {owner_id} has version {saved['version']}, and this {now['class']} reads versions up to "
+            f"{now['version']}. Install the release that saved it, or remove {now['class']}."
+        )
+    if saved.get("version", 1) < now["version"]:
+        logger.warning(
+            "The state of %s has version %s, and this %s writes version %s. Its `load_state_dict` receives the former.",
+            *(owner_id, saved.get("version", 1), now["class"], now["version"]),
+        )
+    was, settings = saved.get("settings", {}), now["settings"]
+    names = sorted(name for name in was.keys() & settings.keys() if was[name] != settings[name])
+    if names:
+        changes = ", ".join(f"{name} was {was[name]!r} and is {settings[name]!r}" for name in names)
+        # The arguments configure callbacks that name them, and users change those on purpose.
+        level = logging.INFO if getattr(callback, "arguments", ()) else logging.WARNING
+        logger.log(level, "%s resumes with other settings: %s.", owner_id, changes)
+
+
+def _exports(callback: Any) -> bool:
+    """Return whether a callback has the interface of transformers' ExportableState, and no state of its own."""
+    cls = type(callback)
+    exports = hasattr(cls, "from_state") and callable(getattr(cls, "state", None))
+    return exports and getattr(cls, "state_dict", Callback.state_dict) is Callback.state_dict
 
 
 def _state_of(callback: Any) -> Any:
-    if hasattr(callback, "state_dict"):
-        return callback.state_dict()
-    exported = getattr(callback, "state", None)  # the interface of transformers' ExportableState
-    return exported() if callable(exported) and hasattr(type(callback), "from_state") else None
+    if _exports(callback):
+        return callback.state()
+    return callback.state_dict() if hasattr(callback, "state_dict") else None
 
 
 def _load_state(callback: Any, state: Any) -> None:
-    if hasattr(callback, "load_state_dict"):
-        callback.load_state_dict(state)
+    if not _exports(callback):
+        if hasattr(callback, "load_state_dict"):
+            callback.load_state_dict(state)
     elif isinstance(state, dict):
+        if state.get("args"):
+            callback.__init__(**state["args"])  # the same object, made with the arguments that were saved
         for name, value in state.get("attributes", {}).items():
             setattr(callback, name, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -14,8 +15,12 @@ from ...events.state import TrainerState
 from ..arguments import TrainingArguments
 from ..data.plan import RunPlan
 from ..data.position import Position, Sizes
+from ..data.workers.persistent import PersistentLoaders
 from ..distributed.ranks import Ranks
 from ..seams import Seams
+
+STATE_WRITERS = ("_save_optimizer_and_scheduler", "_save_scaler", "_save_rng_state")
+"""The methods of the Trainer that add files to a checkpoint, if a subclass overrides them."""
 
 
 class ModelWriter(Protocol):
@@ -23,6 +28,9 @@ class ModelWriter(Protocol):
 
     def save_model(self, output_dir: str) -> None:
         """Write the model, with its config and tokenizer, into a folder."""
+
+    def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
+        """Do the work of a moment, through the method of that name that a subclass overrides."""
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Copy the weights and return a function that writes them later; None if the model cannot be written so."""
@@ -41,12 +49,26 @@ class StatefulLosses(Protocol):
 class RestorableCallbacks(Protocol):
     """The callbacks of a run."""
 
-    def restore(self, states: Mapping[str, Any]) -> None:
+    def owners(self) -> dict[str, Any]:
+        """Return which callback each state belongs to, by id."""
+
+    def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
         """Give each callback its state."""
+
+    def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
+        """Raise an error if the model file has other weights than the trained ones."""
 
 
 class SavableRun(Protocol):
     """What saving reads of a run."""
+
+    @property
+    def callback_states(self) -> RestorableCallbacks:
+        """The states of the callbacks."""
+
+    @property
+    def eval_loaders(self) -> PersistentLoaders:
+        """The evaluation loaders with persistent workers."""
 
     @property
     def activity(self) -> Activity:
@@ -123,6 +145,12 @@ class SavableRun(Protocol):
     @property
     def data_seed(self) -> int | None:
         """The seed of the data order."""
+
+    def rng_states(self) -> dict[str, Any]:
+        """Return the RNG states, with those of the generators of the data."""
+
+    def restore_rng(self, states: Mapping[str, Any]) -> None:
+        """Restore what `rng_states` returned."""
 
     def seconds(self) -> float:
         """Return the seconds spent training."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from typing import Any
 
@@ -28,3 +29,59 @@ def restore_random_states(states: dict[str, Any]) -> None:
     torch.set_rng_state(states["torch"])
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(states["cuda"])
+
+
+def changed_states(states: dict[str, Any], since: dict[str, Any]) -> dict[str, Any]:
+    """Return the RNG states that differ from earlier ones. Together, they are `{**since, **changed_states(...)}`."""
+    return {name: state for name, state in states.items() if not _same(state, since.get(name))}
+
+
+def _same(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.Tensor):
+        return isinstance(right, torch.Tensor) and torch.equal(left, right)
+    if isinstance(left, np.ndarray):
+        return isinstance(right, np.ndarray) and np.array_equal(left, right)
+    if isinstance(left, dict):
+        return (
+            isinstance(right, dict)
+            and left.keys() == right.keys()
+            and all(_same(left[key], right[key]) for key in left)
+        )
+    if isinstance(left, (list, tuple)):
+        return isinstance(right, (list, tuple)) and len(left) == len(right) and all(map(_same, left, right))
+    return bool(left == right)
+
+
+class QuickStates:
+    """Reads the RNG states before each batch, in a fraction of the time of `random_states`.
+
+    numpy needs 40 microseconds to return its state. This class compares the memory of the generator with its last
+    state, and calls numpy only after a draw.
+    """
+
+    def __init__(self) -> None:
+        """Find the memory of numpy's generator."""
+        self._generator = np.random.get_bit_generator()  # type: ignore[attr-defined] # keeps its memory alive
+        words = 625 if isinstance(self._generator, np.random.MT19937) else 0  # the state, and the index in it
+        self._memory = (ctypes.c_uint32 * words).from_address(self._generator.ctypes.state_address)
+        self._numpy: Any = None
+        self._unchanged: bytes | None = None
+        """The content of the memory at which `_numpy` still holds; None if it cannot tell."""
+
+    def read(self) -> tuple[Any, ...]:
+        """Return the states in a form that `named` accepts. They include those of initialized CUDA devices."""
+        memory = bytes(self._memory)
+        if memory != self._unchanged:
+            self._numpy = np.random.get_state()
+            # A normal draw leaves a second value. The next draw takes it and leaves the memory as it is.
+            self._unchanged = None if self._numpy[3] else memory or None
+        on_cuda: Any = torch.cuda.default_generators  # empty until CUDA is initialized
+        if on_cuda:
+            cuda = [generator.get_state() for generator in on_cuda]
+            return random.getstate(), self._numpy, torch.default_generator.get_state(), cuda
+        return random.getstate(), self._numpy, torch.default_generator.get_state()
+
+    @staticmethod
+    def named(states: tuple[Any, ...]) -> dict[str, Any]:
+        """Return states in the form of `random_states`."""
+        return dict(zip(("python", "numpy", "torch", "cuda"), states))

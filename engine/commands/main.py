@@ -1,4 +1,4 @@
-"""The command `trainbus`: list, verify, prune and export checkpoints, and plan memory."""
+"""The command `trainbus`: list, verify, prune and export checkpoints, plan memory, and run programs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from datetime import datetime
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ...events.errors import CheckpointError, TrainbusError
+from ...events.errors import CheckpointError, TrainbusError, nearest
 from ..checkpoint.format.files import TO_RESUME, step_of
 from ..checkpoint.read.listing import list_checkpoints, newest_first, newest_good, survey, unfinished
 from ..checkpoint.read.saved import SavedCheckpoint
 from ..checkpoint.write.commit import remove
 from ..checkpoint.write.retention import Keep
 from . import plan as plan_command
+from . import run as run_command
 
 _SPEEDS = ("_runtime", "_per_second", "epoch")
 """Endings of metrics that do not measure the model."""
@@ -40,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == ["checkpoints"] and len(words) > 1 and words[1] not in (*_ACTIONS, "-h", "--help"):
         words.insert(1, "list")
     options = _parser().parse_args(words)
+    if words[:1] == ["run"]:
+        return run_command.run(options)
     try:
         status: int = options.do(options)
         sys.stdout.flush()
@@ -53,13 +56,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("trainbus", description="Plan a run, and manage its checkpoints.")
-    commands = parser.add_subparsers(required=True, metavar="{checkpoints,plan}")
+    parser = argparse.ArgumentParser(
+        "trainbus", description="Plan a run, manage its checkpoints, and run programs of transformers."
+    )
+    commands = parser.add_subparsers(required=True, metavar="{checkpoints,plan,run}")
     plan_command.add_to(commands)
-    actions = commands.add_parser("checkpoints", help="list, verify, prune or export").add_subparsers(required=True)
+    run_command.add_to(commands)
+    checkpoints = commands.add_parser(
+        "checkpoints",
+        help="list, verify, prune or export",
+        description="`trainbus checkpoints FOLDER` is short for `trainbus checkpoints list FOLDER`.",
+    )
+    actions = checkpoints.add_subparsers(required=True)
 
     listing = actions.add_parser("list", help="list the checkpoints in a folder, after a quick check")
-    listing.add_argument("folder", type=_folder)
+    listing.add_argument("folder", type=_folder, help="a folder of checkpoints, or one checkpoint")
     listing.set_defaults(do=_list)
 
     verify = actions.add_parser("verify", help="read every file and compare it with its hash")
@@ -67,16 +78,17 @@ def _parser() -> argparse.ArgumentParser:
     verify.set_defaults(do=_verify)
 
     prune = actions.add_parser("prune", help="delete checkpoints of the last run that need not be kept")
-    prune.add_argument("folder", type=_folder)
+    prune.add_argument("folder", type=_folder, help="a folder of checkpoints")
     prune.add_argument("--keep-last", type=int, required=True, metavar="N", help="keep the newest N")
     prune.add_argument("--keep-best", type=int, default=0, metavar="K", help="also keep the best K by --metric")
-    prune.add_argument("--metric", default="eval_loss", metavar="M", help="default: eval_loss")
+    prune.add_argument("--metric", metavar="M", help="the metric of --keep-best; default: eval_loss")
     prune.add_argument("--mode", choices=("min", "max"), help="which value is best; default: min for losses, else max")
     prune.add_argument("--dry-run", action="store_true", help="print what would be deleted, and delete nothing")
+    prune.add_argument("--yes", action="store_true", help="do not ask on a terminal before deleting")
     prune.set_defaults(do=_prune)
 
     export = actions.add_parser("export", help="copy the model of a checkpoint, without the training state")
-    export.add_argument("checkpoint", type=_folder)
+    export.add_argument("checkpoint", type=_folder, help="one checkpoint, such as outputs/checkpoint-500")
     export.add_argument("out", type=Path, help="a folder that does not exist yet")
     export.set_defaults(do=_export)
     return parser
@@ -136,13 +148,22 @@ def _prune(options: argparse.Namespace) -> int:
         )
     own = [found for found in good if found.run_id == newest.run_id and found not in damaged]
     pins = _pins(own)
-    greater = options.mode == "max" if options.mode else not options.metric.endswith("loss")
+    metric = _measured_metric(options.metric or "eval_loss", own) if options.keep_best or options.metric else ""
+    greater = options.mode == "max" if options.mode else not metric.endswith("loss")
     keep = Keep(last=options.keep_last, best=options.keep_best)
-    superfluous = keep.superfluous(own, pinned=set(pins), metric=options.metric, greater_is_better=greater)
+    superfluous = keep.superfluous(own, pinned=set(pins), metric=metric, greater_is_better=greater)
+    why = f"not among the newest {options.keep_last}"
+    why += f" or the best {options.keep_best} by {metric}" if options.keep_best else ""
     for checkpoint in superfluous:
-        if not options.dry_run:
+        value = f" ({metric}={_short(checkpoint.metrics.get(metric))})" if metric else ""
+        print(f"{'would delete' if options.dry_run else 'to delete:'} {checkpoint.path.name}{value}: {why}")
+    if not options.dry_run:
+        if superfluous and not options.yes and _on_terminal() and not _agreed(len(superfluous)):
+            print("nothing is deleted")
+            return 0
+        for checkpoint in superfluous:
             remove(checkpoint)
-        print(f"{'would delete' if options.dry_run else 'deleted'} {checkpoint.path.name}")
+            print(f"deleted {checkpoint.path.name}")
     kept = ", ".join(checkpoint.path.name for checkpoint in own if checkpoint not in superfluous)
     print(f"{'would keep' if options.dry_run else 'kept'} {kept}")
     paths = {checkpoint.path for checkpoint in own}
@@ -152,9 +173,45 @@ def _prune(options: argparse.Namespace) -> int:
     return 0
 
 
+def _measured_metric(name: str, checkpoints: Sequence[SavedCheckpoint]) -> str:
+    """Return the name of a metric as the checkpoints have it: `accuracy` may be `eval_accuracy` there.
+
+    Raises:
+        CheckpointError: if no checkpoint has a number for it. Without one, the best ones are unknown.
+    """
+    known = {
+        metric
+        for checkpoint in checkpoints
+        for metric, value in checkpoint.metrics.items()
+        if isinstance(value, (int, float)) and not metric.endswith(_SPEEDS)
+    }
+    for candidate in (name, f"eval_{name}"):
+        if candidate in known:
+            return candidate
+    listed = f"They have {', '.join(sorted(known))}" if known else "They have no metrics, so leave out --keep-best"
+    raise CheckpointError(
+        f"--metric {name}: no checkpoint of the run has this metric{nearest(name, sorted(known))} Nothing is deleted. "
+        f"{listed}."
+    )
+
+
+def _on_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _agreed(count: int) -> bool:
+    """Ask on the terminal. Anything but yes means no."""
+    try:
+        return input(f"Delete {count} checkpoint{'s' * (count > 1)}? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
 def _export(options: argparse.Namespace) -> int:
     source, out = options.checkpoint, options.out
     problems = SavedCheckpoint.open(source).problems()
+    if problems and step_of(source) is None and (inside := survey(source)):
+        raise CheckpointError(f"{source} is a folder of checkpoints. Export one of them, such as {inside[-1].path}.")
     if problems:
         raise CheckpointError(f"{source} is not exported: {'; '.join(problems)}. Export a good checkpoint.")
     if out.exists():

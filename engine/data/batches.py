@@ -55,7 +55,10 @@ def to_numpy(data: Any) -> Any:
 
 
 def rows_of(batch: Any) -> int | None:
-    """Return the number of samples of a batch: the first dimension of its first tensor or array that has one.
+    """Return the number of samples of a batch, as far as the batch tells it.
+
+    It is the first dimension of `labels`, else of the first tensor or array that has one. A batch whose first dimension
+    is not the sample, such as time-major sequences, misleads it. `Loader.batch_rows` knows better.
 
     Returns:
         None if the batch contains no such tensor.
@@ -63,6 +66,9 @@ def rows_of(batch: Any) -> int | None:
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         return len(batch) if batch.ndim else None
     if isinstance(batch, (dict, Mapping)):
+        labelled = rows_of(batch["labels"]) if "labels" in batch else None
+        if labelled is not None:
+            return labelled
         batch = batch.values()
     elif not isinstance(batch, (list, tuple)):
         return None
@@ -91,27 +97,6 @@ def join(parts: list[Any], padding: int = IGNORED_LABEL) -> Any:
     raise TypeError(
         f"Results of type {type(first).__name__} cannot be joined. Return tensors, or lists or dicts of tensors."
     )
-
-
-def is_storable(batch: Any) -> bool:
-    """Whether a checkpoint can hold a batch.
-
-    It holds tensors, arrays, numbers, strings, None, and mappings with string keys, lists and tuples of them.
-    """
-    if isinstance(batch, Mapping):
-        return all(isinstance(key, str) and is_storable(value) for key, value in batch.items())
-    if type(batch) in (list, tuple):
-        return all(map(is_storable, batch))
-    if isinstance(batch, np.ndarray):
-        return bool(batch.dtype != object)
-    return batch is None or isinstance(batch, (torch.Tensor, bool, int, float, str))
-
-
-def as_plain(batch: Any) -> Any:
-    """Return a batch with plain dicts in place of other mappings, such as a tokenizer's `BatchEncoding`."""
-    if isinstance(batch, Mapping):
-        return {key: as_plain(value) for key, value in batch.items()}
-    return type(batch)(map(as_plain, batch)) if isinstance(batch, (list, tuple)) else batch
 
 
 def _join_tensors(parts: list[torch.Tensor], padding: int) -> torch.Tensor:

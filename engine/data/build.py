@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from torch.utils.data import IterableDataset, RandomSampler, Sampler, SequentialSampler
 
-from ...events.errors import DataError
+from ...events.errors import ArgumentError, DataError
 from ..arguments import TrainingArguments
 from ..distributed.ranks import Ranks
 from .collators.default import Collator, ColumnFilter
 from .length_sampler import LengthGroupedSampler, lengths_of
 from .loader import Loader
+from .plan import limited
 from .samplers import BatchedSampler, ShuffledSampler, UserSampler
-from .streaming_shards import PaddingRowCollator, StreamEndSync, StreamShard, own_part
+from .streaming_shards import PaddingRowCollator, StreamCollator, StreamEndSync, StreamShard, own_part
 from .workers.signals import ignore_stop_signals
 from .workers.startup import WorkerCollator, WorkerInit
 
@@ -53,17 +54,26 @@ def build_loader(
     Raises:
         DataError: if the dataset can neither be indexed nor iterated over, has no column that the model accepts, or
             has no lengths to group by.
+        ArgumentError: if `limit_train_batches` limits a stream.
     """
     rows = dataset
     if accepted is not None:
         dataset, collator = keep_columns(dataset, collator, accepted)
     if is_iterable(dataset):
+        if training and args.limit_train_batches is not None:
+            raise ArgumentError(
+                f"`limit_train_batches={args.limit_train_batches}` needs a dataset with a length, and "
+                f"{type(dataset).__name__} is a stream. Set `max_steps`."
+            )
         if training and args.train_sampling_strategy == "group_by_length":
             logger.warning(
                 "`train_sampling_strategy='group_by_length'` has no effect: it cannot order the samples of a stream."
             )
-        if not ranks.single_process:
-            collator = PaddingRowCollator(collator)
+        collator = StreamCollator(collator)
+        # A sample of a batch of one may be a whole batch, whose tensors then tell the number of its rows.
+        counts = not training and batch_size > 1
+        if counts or not ranks.single_process:
+            collator = PaddingRowCollator(collator, counts)
         return _stream_loader(
             dataset, args, ranks, batch_size, _loader_options(dataset, args, collator, ranks, training)
         )
@@ -84,6 +94,8 @@ def build_loader(
         rank=ranks.rank,
         world_size=ranks.world_size,
     )
+    if training:
+        batches.limit = limited(args.limit_train_batches, length_of(batches))
     return Loader(dataset, batch_sampler=batches, **_loader_options(dataset, args, collator, ranks, training))
 
 
@@ -93,9 +105,9 @@ def _loader_options(
     """Return the options of a `Loader` that do not depend on the order of samples."""
     workers = args.dataloader_num_workers
     worker_init: Callable[[int], None] | None = ignore_stop_signals if workers else None
-    if training and workers:
+    if workers and (training or args.dataloader_persistent_workers):
+        worker_init = WorkerInit(workers, ranks.rank, training and not is_iterable(dataset), collator)
         collator = WorkerCollator(collator)
-        worker_init = WorkerInit(workers, ranks.rank, seeds=not is_iterable(dataset))
     return {
         "collate_fn": collator,
         "num_workers": workers,
@@ -195,7 +207,8 @@ def keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) ->
         DataError: if the dataset has none of the accepted columns.
     """
     columns = getattr(dataset, "column_names", None)
-    if is_iterable(dataset) or not isinstance(columns, list) or not hasattr(dataset, "remove_columns"):
+    fixed = hasattr(dataset, "remove_columns") and not is_iterable(dataset) and not _has_transform(dataset)
+    if not fixed or not isinstance(columns, list):
         return dataset, ColumnFilter(collator, frozenset(accepted))
     ignored = [column for column in columns if column not in accepted]
     if len(ignored) == len(columns):
@@ -204,3 +217,22 @@ def keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) ->
             f"{', '.join(accepted)}. Rename the columns, or set `remove_unused_columns=False` with a `data_collator`."
         )
     return dataset.remove_columns(ignored), collator
+
+
+def dropped_columns(dataset: Any, accepted: Collection[str]) -> list[str]:
+    """Return the columns of a dataset that are not accepted, as far as it tells its columns without reading a sample.
+
+    Lists of dicts tell them by their first sample. Columns that a transform makes are unknown.
+    """
+    columns: Any = None
+    if isinstance(dataset, (list, tuple)):
+        columns = list(dataset[0]) if dataset and isinstance(dataset[0], Mapping) else None
+    elif not _has_transform(dataset):
+        columns = getattr(dataset, "column_names", None)
+    return [column for column in columns if column not in accepted] if isinstance(columns, list) else []
+
+
+def _has_transform(dataset: Any) -> bool:
+    """Whether a dataset of the library `datasets` makes its samples with a function, which reads the stored columns."""
+    format_ = getattr(dataset, "format", None)
+    return isinstance(format_, Mapping) and format_.get("type") == "custom"

@@ -7,9 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..checkpoint.rng_state import random_states
-from .batches import as_plain, is_storable
-from .streaming_shards import PaddedBatch
+from ..checkpoint.rng_state import QuickStates, changed_states, random_states
 
 logger = logging.getLogger(__name__)
 
@@ -40,30 +38,44 @@ class EpochProgress:
     """The dataset's own position before the last batch was taken, if `keeps_state`."""
     workers: dict[int, Any] = field(default_factory=dict)
     """RNG states of each worker after its last batch, by worker number."""
+    before: Any = None
+    """RNG states of this process before it took the last batch, from `QuickStates.read`; None with workers."""
+    own: dict[str, Any] | None = None
+    """States of the dataset's and the collator's own generators then, from `OwnGenerators.read`; None without any."""
+    maker: tuple[int, Any] | None = None
+    """The worker that made the last batch, and its RNG states before; None without workers."""
 
     def resume_state(self, parts: list[int], order: Any) -> dict[str, Any]:
         """Return the state for a checkpoint: nested values with tensors.
 
-        The state contains the prefetched batch: a collator that draws random numbers would make another batch if it
-        were fetched again. A batch that a checkpoint cannot hold is left out and fetched again.
+        The state does not contain the prefetched batch. It contains the RNG states before it was fetched, if they
+        differ from those at the start. Fetching it again gives the same batch, or one from a repaired dataset or
+        collator.
 
         Args:
             parts: the loader's `parts`.
             order: state of the sampler, if the sampler draws a new order in each epoch.
         """
         over = self.ahead is END
-        ahead = as_padded(self.ahead)
-        kept = not over and is_storable(ahead.batch)
+        before = None if self.before is None else QuickStates.named(self.before)
+        if before is not None and self.own is not None:
+            before["own"] = self.own
+        workers = dict(self.workers)
+        if self.maker is not None and not over:
+            worker, states = self.maker
+            workers[worker] = states
+            if states is None:  # it was its first batch, before which it was seeded
+                del workers[worker]
         return {
             "began": self.began,
             "first": by_name(self.first),
             "rows": by_name(self.rows),
             "parts": parts,
             "part": self.part,
-            "pulled": self.pulled - (not over and not kept),
+            "pulled": self.pulled - (not over),
             "over": over,
-            "ahead": {"batch": as_plain(ahead.batch), "extra": ahead.padding_rows} if kept else None,
-            "workers": by_name(self.workers),
+            "before": None if before is None else changed_states(before, self.began),
+            "workers": by_name(workers),
             "order": order,
             "dataset": self.dataset,
         }
@@ -79,7 +91,7 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
         is_stream: whether the loader reads a stream.
         warns: log a warning if a stream is now read in other parts than before.
     """
-    resumed = {**state, "pulled": 0, "ahead": None, "over": False, "workers": {}, "dataset": None}
+    resumed = {**state, "pulled": 0, "ahead": None, "before": None, "over": False, "workers": {}, "dataset": None}
     if not is_stream:
         # With a map-style dataset, these states only seed workers. The former ones would repeat their random draws.
         resumed["began"] = random_states()
@@ -108,11 +120,6 @@ def divided(rows: int, parts: list[int]) -> dict[int, int]:
     processes, workers = parts
     ends = [rows // processes * part // workers for part in range(workers + 1)]
     return {part: ends[part + 1] - ends[part] for part in range(workers)}
-
-
-def as_padded(batch: Any) -> PaddedBatch:
-    """Return a batch as a `PaddedBatch`, without padding rows unless it is one already."""
-    return batch if isinstance(batch, PaddedBatch) else PaddedBatch(batch, 0)
 
 
 def by_name(values: dict[int, Any]) -> dict[str, Any]:

@@ -39,6 +39,8 @@ class Feed:
         world_size: int = 1,
         non_blocking: bool = False,
         activity: Activity | None = None,
+        accumulation_in: Callable[[int], int] | None = None,
+        collect: Callable[[Iterator[Any], int], list[Any]] | None = None,
     ) -> None:
         """Create a feed.
 
@@ -48,14 +50,18 @@ class Feed:
             device: where batches go.
             world_size: number of ranks.
             non_blocking: copy batches from pinned memory while the device computes.
+            accumulation_in: returns the batches per optimizer step of an epoch, from 0; by default `accumulate`.
             activity: set to `FETCH` while a batch is fetched; by default one of the feed's own.
+            collect: returns the batches of a step, from the batches of the epoch and their number; by default the next.
         """
         self.loader = loader
         self.accumulate = accumulate
+        self.accumulation_in = accumulation_in or (lambda epoch: accumulate)
         self.device = device
         self.world_size = world_size
         self.non_blocking = non_blocking
         self.activity = Activity() if activity is None else activity
+        self.collect = collect
         self._batches: Iterator[Any] = iter(())
         self._loader_state: dict[str, Any] = {}
         self._restore_rng: Callable[[], None] = _do_nothing
@@ -87,6 +93,7 @@ class Feed:
             epoch: the epoch, from 0.
             batches_done: batches of the epoch that this rank has taken.
         """
+        self.accumulate = self.accumulation_in(epoch)
         if hasattr(self.loader, "set_epoch"):
             self.loader.set_epoch(epoch)
         state, self._loader_state = self._loader_state, {}
@@ -114,14 +121,26 @@ class Feed:
     def take(self) -> Window | None:
         """Return the next window of the epoch; None at its end."""
         self.activity.name = FETCH
+        if self.collect is not None:
+            return self._collected(self.collect)
         items, rows = [], 0
         for batch in self._batches:
-            rows += rows_of(batch) or 0
+            known = getattr(self.loader, "batch_rows", None)
+            rows += rows_of(batch) or 0 if known is None else known
             items.append(to_device(batch, self.device, self.non_blocking))
             if len(items) == self.accumulate:
                 break
         self._restore()
         self.activity.name = IDLE
+        return Window(items, len(items), rows * self.world_size) if items else None
+
+    def _collected(self, collect: Callable[[Iterator[Any], int], list[Any]]) -> Window | None:
+        """Return the window that a function collects."""
+        batches = (to_device(batch, self.device, self.non_blocking) for batch in self._batches)
+        items = collect(batches, self.accumulate)
+        self._restore()
+        self.activity.name = IDLE
+        rows = sum(rows_of(batch) or 0 for batch in items)
         return Window(items, len(items), rows * self.world_size) if items else None
 
 

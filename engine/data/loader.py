@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from ..checkpoint.rng_state import random_states, restore_random_states
-from .epoch_progress import END, EpochProgress, as_padded, at_row, by_number, divided
+from ...events.errors import DataError
+from ..checkpoint.own_generators import OwnGenerators
+from ..checkpoint.rng_state import QuickStates, random_states, restore_random_states
+from .epoch_progress import END, EpochProgress, at_row, by_name, by_number, divided
 from .length_sampler import LengthGroupedSampler
 from .samplers import BatchedSampler, UserSampler
 from .stream_state import keeps_state, restore_dataset
@@ -32,6 +34,9 @@ class Loader(DataLoader[Any]):
     """Makes ranks that read parts of a stream end together; None if they need not agree."""
     padding_rows = 0
     """Padding rows at the end of the last yielded batch: they fill it up and count on another rank."""
+    batch_rows: int | None = None
+    """Samples of the last yielded batch, padding included, as its sampler or the collator of an evaluated stream counts
+    them; else None."""
     _progress: EpochProgress | None = None
     """Progress of the current or last iteration."""
     _state_to_resume: dict[str, Any] | None = None
@@ -51,6 +56,8 @@ class Loader(DataLoader[Any]):
         """
         super().__init__(*args, **options)
         self._in_group = in_group
+        self._rng = QuickStates()
+        self._own: OwnGenerators | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, from 0, of the sampler and of a dataset that has `set_epoch`."""
@@ -67,6 +74,11 @@ class Loader(DataLoader[Any]):
         if isinstance(self.batch_sampler, BatchedSampler):
             return self.batch_sampler.batches_after(rows)
         return None if self._stream is None else self._stream.batches(rows // self.parts[0])
+
+    @property
+    def starts_at_row(self) -> bool:
+        """Whether the epoch resumed at a sample, so that its batches do not begin at multiples of the batch size."""
+        return self._progress is not None and bool(self._progress.first.get(0))
 
     @property
     def parts(self) -> list[int]:
@@ -141,6 +153,10 @@ class Loader(DataLoader[Any]):
         if self.persistent_workers and "workers" in state:
             self._inherited_states = by_number(state["workers"])
 
+    def worker_states(self) -> dict[str, Any] | None:
+        """Return the RNG states of persistent workers after their last batches; None if they did not start."""
+        return None if self._progress is None or not self.persistent_workers else by_name(self._progress.workers)
+
     def skip(self, batches: int) -> bool:
         """Start the next iteration after this many batches, without reading their samples.
 
@@ -153,11 +169,29 @@ class Loader(DataLoader[Any]):
             return True
         return False
 
+    # The dataset's and the collator's own random generators.
+
+    def _own_generators(self) -> OwnGenerators:
+        """Search the dataset and the collator for generators, and return them."""
+        if self._own is None:
+            self._own = OwnGenerators({"dataset": self.dataset, "collator": self.collate_fn})
+        else:
+            self._own.find()
+        self._own.warn_of_unsaved()
+        return self._own
+
+    @staticmethod
+    def _restore_rng(states: dict[str, Any], own: OwnGenerators) -> None:
+        restore_random_states(states)
+        own.restore(states.get("own", {}))
+
     # Iterating.
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         state, self._state_to_resume = self._state_to_resume, None
-        before, progress = self._progress, EpochProgress((state or {}).get("began") or random_states())
+        own = self._own_generators()
+        began = (state or {}).get("began") or {**random_states(), "own": own.read()}
+        before, progress = self._progress, EpochProgress(began)
         self._progress = progress
         if self.persistent_workers and before is not None:
             progress.workers = dict(before.workers)
@@ -176,7 +210,7 @@ class Loader(DataLoader[Any]):
         states, self._inherited_states = self._inherited_states, None
         if states is None:
             return self._started(progress)
-        progress.workers = states
+        progress.workers = dict(states)
         # Persistent workers were seeded in an earlier epoch. A generator of its own keeps torch from drawing their
         # seed from the global one again.
         self.generator = torch.Generator()
@@ -187,10 +221,12 @@ class Loader(DataLoader[Any]):
 
     def _resumed(self, state: dict[str, Any], progress: EpochProgress) -> Iterator[Any]:
         """Return the batches after those that `state` counts, and set the prefetched batch of `progress`."""
-        restore_random_states(progress.began)
+        own = self._own_generators()
+        self._restore_rng(progress.began, own)
         if self._drawing_sampler is not None:
             self._drawing_sampler.state = state.get("order")
-        to_read, ahead = state["pulled"], state["ahead"]
+        # Checkpoints of format 3 and earlier hold the prefetched batch itself, and count it.
+        to_read, ahead, before = state["pulled"], state.get("ahead"), state.get("before")
         has_ahead = ahead is not None
         if isinstance(self.batch_sampler, BatchedSampler):
             self.skip(to_read)
@@ -204,8 +240,11 @@ class Loader(DataLoader[Any]):
         batches = self._started(progress)
         for _ in range(to_read):
             self._pull(batches, progress)
-        if has_ahead:
+        if ahead is not None:
             progress.ahead, progress.part = PaddedBatch(ahead["batch"], ahead.get("extra", 0)), state.get("part", 0)
+        elif before is not None:
+            self._restore_rng({**progress.began, **before}, own)
+            progress.ahead = self._pull(batches, progress)
         elif self._stream is not None and not progress.pulled:
             # A stream that draws random numbers at its start must draw them from the RNG states at its start.
             progress.ahead = self._pull(batches, progress)
@@ -234,23 +273,39 @@ class Loader(DataLoader[Any]):
     def _prefetched(self, batches: Iterator[Any], progress: EpochProgress) -> Iterator[Any]:
         """Yield the batches; fetch each next one before the current one is yielded."""
         stride = self._stride
+        indexed = self.batch_sampler if isinstance(self.batch_sampler, BatchedSampler) else None
         if progress.ahead is None:
             progress.ahead = self._pull(batches, progress)
+            self._own_generators()  # some are created with the first batch
+        length = None if indexed is None else indexed.samples
         while progress.ahead is not END:
-            current, part = as_padded(progress.ahead), progress.part
+            batch, part, padding_rows, rows = progress.ahead, progress.part, 0, None
+            if isinstance(batch, PaddedBatch):
+                batch, padding_rows, rows = batch.batch, batch.padding_rows, batch.rows
             progress.ahead = self._pull(batches, progress)
-            progress.rows[part] = progress.rows.get(part, 0) + stride
-            self.padding_rows = current.padding_rows
-            yield current.batch
+            done = progress.rows.get(part, 0)
+            progress.rows[part] = done + stride
+            self.padding_rows = padding_rows
+            self.batch_rows = rows if indexed is None else indexed.rows_at(done, length)
+            yield batch
 
     def _pull(self, batches: Iterator[Any], progress: EpochProgress) -> Any:
         """Take the next batch from torch's iterator and count it; return `END` if there is none."""
         if progress.keeps_state:
             progress.dataset = self.dataset.state_dict()  # type: ignore[attr-defined] # `keeps_state` checked it
-        batch = next(batches, END)
-        while isinstance(batch, WorkerBatch) and batch.batch is None:
-            batch = next(batches, END)
+        if not self.num_workers:
+            progress.before = self._rng.read()
+            if self._own is not None and self._own.found:
+                progress.own = self._own.read()
+        try:
+            batch = next(batches)
+            while isinstance(batch, WorkerBatch) and batch.batch is None:
+                batch = next(batches)
+        except StopIteration as end:
+            self._check_end(end, progress)
+            batch = END
         if isinstance(batch, WorkerBatch):
+            progress.maker = batch.worker, progress.workers.get(batch.worker)
             progress.workers[batch.worker] = batch.states
             progress.part = 0 if self._stream is None else batch.worker
             batch = batch.batch
@@ -258,6 +313,19 @@ class Loader(DataLoader[Any]):
             batch = self.stream_end.align(batch, END)
         progress.pulled += batch is not END
         return batch
+
+    def _check_end(self, end: StopIteration, progress: EpochProgress) -> None:
+        """Check that the epoch ends because the sampler has no more batches.
+
+        Raises:
+            DataError: if a StopIteration of the dataset or the collator would end it. In a worker it has a text.
+        """
+        sampler = self.batch_sampler
+        if isinstance(sampler, BatchedSampler) and (end.value is not None or not sampler.exhausted):
+            raise DataError(
+                f"The dataset or the collator raised StopIteration at batch {progress.pulled + 1} of {len(self)}. It "
+                "would end the epoch there. Raise another error, or return the sample."
+            ) from end
 
 
 def _release(batches: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ...events.errors import ArgumentError, DataError
@@ -56,6 +57,26 @@ class RunPlan:
         return math.ceil(self.max_steps * interval) if interval < 1 else int(interval)
 
 
+def limited(limit: float | None, batches: int | None) -> int | None:
+    """Return the number of batches that a limit leaves; None if it leaves all.
+
+    Args:
+        limit: a number of batches, or a fraction of them below 1; None for no limit.
+        batches: the number of batches without the limit; None if it is unknown.
+
+    Raises:
+        ArgumentError: for a fraction of an unknown number.
+    """
+    if limit is None:
+        return None
+    if limit < 1 and batches is None:
+        raise ArgumentError(
+            f"A limit of {limit} is a fraction of the batches, and the data has no length. Set a number of batches."
+        )
+    most = max(1, int((batches or 0) * limit)) if limit < 1 else int(limit)
+    return None if batches is not None and most >= batches else most
+
+
 Plan = RunPlan
 """The former name of `RunPlan`."""
 
@@ -69,6 +90,7 @@ def plan_run(
     batch_size: int,
     accumulate: int,
     world_size: int = 1,
+    accumulation_in: Callable[[int], int] | None = None,
 ) -> RunPlan:
     """Compute the length of a run.
 
@@ -80,6 +102,7 @@ def plan_run(
         batch_size: samples per batch of one rank.
         accumulate: batches per optimizer step of one rank.
         world_size: number of ranks.
+        accumulation_in: returns the batches per optimizer step of an epoch, from 0, if they differ between epochs.
 
     Raises:
         DataError: if the dataset yields no batch.
@@ -106,12 +129,30 @@ def plan_run(
             f"The train dataset gives no batch: it has {examples or 0} samples, and a batch has {batch_size}{remedy}."
         )
     steps_per_epoch = max(math.ceil(batches / accumulate), 1)
+    samples: float
     rows_per_epoch = examples if examples is not None else batches * batch_size
+    if accumulation_in is not None:
+        ends = _scheduled_ends(batches, max_steps, num_train_epochs, accumulation_in)
+        samples = rows_per_epoch * num_train_epochs if max_steps <= 0 else len(ends) * rows_per_epoch
+        steps = max_steps if max_steps > 0 else ends[-1] if ends else 0
+        return RunPlan(steps, len(ends), steps_per_epoch, batches, total_batch_size, rows_per_epoch, samples)
     if max_steps > 0:
         epochs = math.ceil(max_steps / steps_per_epoch)
-        samples: float = max_steps * total_batch_size
+        samples = max_steps * total_batch_size
     else:
         max_steps = math.ceil(num_train_epochs * steps_per_epoch)
         epochs = math.ceil(num_train_epochs)
         samples = rows_per_epoch * num_train_epochs
     return RunPlan(max_steps, epochs, steps_per_epoch, batches, total_batch_size, rows_per_epoch, samples)
+
+
+def _scheduled_ends(
+    batches: int, max_steps: int, num_train_epochs: float, accumulation_in: Callable[[int], int]
+) -> list[int]:
+    """Return the step at which each epoch of a run ends, if the batches per step differ between epochs."""
+    ends: list[int] = []
+    while (ends[-1] if ends else 0) < max_steps or (max_steps <= 0 and len(ends) < num_train_epochs):
+        steps = math.ceil(batches / accumulation_in(len(ends)))
+        share = 1.0 if max_steps > 0 else min(1.0, num_train_epochs - len(ends))
+        ends.append((ends[-1] if ends else 0) + math.ceil(steps * share))
+    return ends

@@ -23,6 +23,8 @@ class Position:
     """Samples of the epoch, over all ranks, that were taken in batches or steps of another size. They come first."""
     length: int = 0
     """Batches of this epoch, counted like `batches`, if it has another number of batches than other epochs; else 0."""
+    cut: bool = False
+    """Whether a stop cuts the epoch short, so that a resumed run continues inside of it."""
 
     def rows(self, rows_per_batch: int) -> int:
         """Return the number of samples of the epoch that are taken, padding of the last batch included.

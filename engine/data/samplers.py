@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler
 
+from ..checkpoint.own_generators import OwnGenerators
 from ..checkpoint.rng_state import random_states, restore_random_states
 
 
@@ -45,7 +46,8 @@ class UserSampler(Sampler[int]):
         self.sampler = sampler
         self.state: dict[str, Any] | None = None
         """RNG states from which the last order was drawn; None before the first. `global` has the states of all global
-        generators, `own` the state of the sampler's own generator, if it has one."""
+        generators, `generators` those of the sampler's own ones. Checkpoints of earlier versions have the state of
+        `sampler.generator` as `own`."""
         self._again = False
 
     def set_epoch(self, epoch: int) -> None:
@@ -58,18 +60,21 @@ class UserSampler(Sampler[int]):
         self._again = self.state is not None
 
     def __iter__(self) -> Iterator[int]:
-        generator: Any = getattr(self.sampler, "generator", None)
-        own = isinstance(generator, torch.Generator)
+        own = OwnGenerators({"sampler": self.sampler})
         if self._again and self.state is not None:
             self._again = False
-            before = random_states()
+            before, before_own = random_states(), own.read()
             restore_random_states(self.state["global"])
-            if own:
+            own.restore(self.state.get("generators", {}))
+            if "own" in self.state and isinstance(
+                generator := getattr(self.sampler, "generator", None), torch.Generator
+            ):
                 generator.set_state(self.state["own"])
             rows = list(self.sampler)
             restore_random_states(before)  # the earlier session drew this order before it saved these states
+            own.restore(before_own)
             return iter(rows)
-        self.state = {"global": random_states(), **({"own": generator.get_state()} if own else {})}
+        self.state = {"global": random_states(), "generators": own.read()}
         return iter(list(self.sampler))
 
     def __len__(self) -> int:
@@ -115,6 +120,10 @@ class BatchedSampler(Sampler[list[int]]):
         """Batches without samples to yield before the others."""
         self.first_row = 0
         """Samples, over all ranks, to skip at the start of the next iteration."""
+        self.exhausted = False
+        """Whether the last iteration yielded all of its batches."""
+        self.limit: int | None = None
+        """The number of batches of each rank in an epoch; None for all. The other samples are left out."""
 
     def set_epoch(self, epoch: int) -> None:
         """Pass the epoch, from 0, on to the sampler, if it has `set_epoch`."""
@@ -133,9 +142,11 @@ class BatchedSampler(Sampler[list[int]]):
             self.sampler.repeat()
 
     def __iter__(self) -> Iterator[list[int]]:
-        first_row, self.first_row = self.first_row, 0
+        first_row, self.first_row, self.exhausted = self.first_row, 0, False
         rows = list(self.sampler)
         size, stride = self.batch_size, self.stride
+        if self.limit is not None:
+            rows = rows[: self.limit * stride]
         first, self.first = self.first, 0
         blank, self.blank = self.blank, 0
         yield from ([] for _ in range(blank))
@@ -145,11 +156,20 @@ class BatchedSampler(Sampler[list[int]]):
                 batch = [rows[(start + offset) % len(rows)] for offset in range(size)]
             if batch:
                 yield batch
+        self.exhausted = True
 
     @property
     def stride(self) -> int:
         """Samples of one batch, over all ranks."""
         return self.batch_size * self.world_size
+
+    @property
+    def samples(self) -> int | None:
+        """Samples of an epoch, over all ranks; None for a sampler of the user without a length."""
+        try:
+            return len(self.sampler)  # type: ignore[arg-type]
+        except TypeError:
+            return None
 
     def _end(self, rows: int, first_row: int) -> int:
         """Return the index at which no further batch starts on any rank.
@@ -163,10 +183,26 @@ class BatchedSampler(Sampler[list[int]]):
             return first_row + left // stride * stride
         return first_row + (math.ceil(left / stride) * stride if self.even else left)
 
+    def rows_at(self, done: int, length: int | None) -> int | None:
+        """Return the samples of this rank's batch after `done` samples of all ranks; None if the end is unknown.
+
+        Args:
+            done: samples of the epoch that are done, over all ranks.
+            length: number of samples of the epoch; None if it is unknown.
+        """
+        if self.world_size > 1 and self.even:
+            return self.batch_size
+        return None if length is None else max(0, min(self.batch_size, length - done - self.rank * self.batch_size))
+
     def batches_after(self, first_row: int) -> int:
         """Return the number of batches of this rank after `first_row` samples of all ranks."""
-        rows, size = len(self.sampler), self.batch_size  # type: ignore[arg-type]
+        rows, size = self._rows(), self.batch_size
         return len(range(first_row + self.rank * size, self._end(rows, first_row), self.stride))
+
+    def _rows(self) -> int:
+        """Return the number of samples that the batches hold."""
+        rows = len(self.sampler)  # type: ignore[arg-type]  # a sampler of the user may have no length: a TypeError
+        return rows if self.limit is None else min(rows, self.limit * self.stride)
 
     def __len__(self) -> int:
         return self.batches_after(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,10 +11,13 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from ...events.errors import DataError
 from ..distributed.ranks import Ranks
 from .batches import map_tensors, rows_of
 from .collators.default import Collator
 from .stream_state import dataset_state, restore_dataset
+
+logger = logging.getLogger(__name__)
 
 
 class StreamShard(IterableDataset[Any]):
@@ -45,6 +49,7 @@ class StreamShard(IterableDataset[Any]):
         number is 0."""
         self._first: list[Any] = []
         self._resumed = False
+        self._told_longer = False
 
     def set_epoch(self, epoch: int) -> None:
         """Pass the epoch, from 0, on to the stream, if it has `set_epoch`."""
@@ -62,9 +67,12 @@ class StreamShard(IterableDataset[Any]):
             self._first = []
         self._resumed = False
         group: list[Any] = []
+        planned = None if self._told_longer or get_worker_info() is not None else _length_of(self.rows)
         for number, row in enumerate(self.rows):
             if len(self._first) < world:
                 self._first.append(row)
+            if number == planned:
+                self._tell_longer(planned)
             if number < first_row:
                 continue
             group.append(row)
@@ -76,6 +84,14 @@ class StreamShard(IterableDataset[Any]):
             for index in range(rank * per_rank, (rank + 1) * per_rank):
                 over = index - len(group)
                 yield group[index] if over < 0 else PaddingRow(self._first[over % len(self._first)])
+
+    def _tell_longer(self, planned: int) -> None:
+        self._told_longer = True
+        logger.warning(
+            "%s yields more than the %d samples of its `__len__`. Epochs are planned with that length: return the "
+            "number of samples from `__len__`, or remove it and set `max_steps`.",
+            *(type(self.rows).__name__, planned),
+        )
 
     def __len__(self) -> int:
         return len(self.rows)  # samples over all ranks, as a map-style dataset counts them
@@ -122,25 +138,46 @@ class PaddedBatch:
     """The batch."""
     padding_rows: int
     """Number of padding rows at its end."""
+    rows: int | None = None
+    """Number of its samples, padding included; None if only its tensors tell it."""
 
     def pin_memory(self) -> PaddedBatch:
         """Return a copy with the batch in pinned memory. torch calls this method."""
-        return PaddedBatch(map_tensors(torch.Tensor.pin_memory, self.batch), self.padding_rows)
+        return PaddedBatch(map_tensors(torch.Tensor.pin_memory, self.batch), self.padding_rows, self.rows)
 
 
 @dataclass
 class PaddingRowCollator:
-    """A collator that returns a `PaddedBatch` if some of its samples are padding."""
+    """A collator that returns a `PaddedBatch` if some of its samples are padding, or if it counts samples."""
+
+    collator: Collator
+    """Makes the batch."""
+    counts: bool = False
+    """Whether the number of samples goes with each batch. A time-major batch does not tell it."""
+
+    def __call__(self, features: list[Any]) -> Any:
+        padding_rows = sum(isinstance(row, PaddingRow) for row in features)
+        if not padding_rows and not self.counts:
+            return self.collator(features)
+        rows = [row.row if isinstance(row, PaddingRow) else row for row in features]
+        return PaddedBatch(self.collator(rows), padding_rows, len(rows) if self.counts else None)
+
+
+@dataclass
+class StreamCollator:
+    """A collator of a stream whose own StopIteration does not end the epoch."""
 
     collator: Collator
     """Makes the batch."""
 
     def __call__(self, features: list[Any]) -> Any:
-        padding_rows = sum(isinstance(row, PaddingRow) for row in features)
-        if not padding_rows:
+        try:
             return self.collator(features)
-        rows = [row.row if isinstance(row, PaddingRow) else row for row in features]
-        return PaddedBatch(self.collator(rows), padding_rows)
+        except StopIteration as error:
+            raise DataError(
+                "The collator raised StopIteration, which would end the epoch of a stream there. Raise another error, "
+                "or pass a default to `next`."
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -169,8 +206,8 @@ class StreamEndSync:
         given = self.ranks.gather_objects(batch if self.ranks.rank == giver else None)[giver]
         if batch is not end:
             return batch
-        given = given.batch if isinstance(given, PaddedBatch) else given
-        return PaddedBatch(given, rows_of(given) or 1)
+        rows, given = (given.rows, given.batch) if isinstance(given, PaddedBatch) else (None, given)
+        return PaddedBatch(given, rows or rows_of(given) or 1, rows)
 
 
 def own_part(dataset: Any, ranks: Ranks, wanted: bool) -> Any:
@@ -186,3 +223,10 @@ def own_part(dataset: Any, ranks: Ranks, wanted: bool) -> Any:
     if wanted and getattr(dataset, "num_shards", 0) >= ranks.world_size and hasattr(dataset, "shard"):
         return dataset.shard(num_shards=ranks.world_size, index=ranks.rank)
     return None
+
+
+def _length_of(rows: Any) -> int | None:
+    try:
+        return len(rows)
+    except (TypeError, AttributeError, NotImplementedError):
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,8 @@ import torch
 
 from ..data.batches import join, map_tensors, rows_of, to_numpy
 from ..distributed.ranks import Ranks
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -28,9 +31,9 @@ class Gathered:
         """Append the result of one batch; it stays on its device."""
         self.parts.append(part)
 
-    def last(self, rows: int) -> Any:
-        """Return the first `rows` rows of the last batch, on its device; None if there is no batch."""
-        return first_rows(self.parts[-1], rows) if self.parts else None
+    def last(self, rows: int, of: int | None = None) -> Any:
+        """Return the first `rows` rows of the last batch of `of` rows, on its device; None if there is no batch."""
+        return first_rows(self.parts[-1], rows, of=of) if self.parts else None
 
     def drop(self) -> None:
         """Drop everything that is not in host memory."""
@@ -44,7 +47,14 @@ class Gathered:
             )
             self.parts = []
 
-    def whole(self, rows: int, order: list[int] | None = None, padding_rows: int = 0) -> Any:
+    def whole(
+        self,
+        rows: int,
+        order: list[int] | None = None,
+        padding_rows: int = 0,
+        of: int | None = None,
+        of_last: int | None = None,
+    ) -> Any:
         """Return everything as numpy arrays in dataset order; None if there is nothing.
 
         Args:
@@ -52,11 +62,15 @@ class Gathered:
             order: dataset index of each row, if the loader used another order than the dataset. A list of batches keeps
                 the order of the loader.
             padding_rows: number of rows to cut off the end of a list of batches.
+            of: number of rows of all batches, those to cut off included; None for the length of each array.
+            of_last: number of rows of the last batch; None for the length of its first array.
         """
         self.to_host()
         if not self.arrays:
             return None
-        return first_rows(join(self.arrays), rows, order) if self.concat else _cut_last(self.arrays, padding_rows)
+        if self.concat:
+            return first_rows(join(self.arrays), rows, order, of)
+        return _cut_last(self.arrays, padding_rows, of_last)
 
 
 def gather_rows(gathered: tuple[tuple[Gathered, Any], ...], ranks: Ranks, rows: int, *, as_objects: bool) -> int:
@@ -88,22 +102,47 @@ def gather_rows(gathered: tuple[tuple[Gathered, Any], ...], ranks: Ranks, rows: 
     return rows
 
 
-def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None) -> Any:
+def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of: int | None = None) -> Any:
     """Return nested arrays or tensors of shape (n, ...) cut to their first rows.
+
+    An array may have several entries per row, such as one per token. If its length is no multiple of the rows, nothing
+    tells which entries belong to which row. It then stays as it is, and a warning is logged.
 
     Args:
         arrays: a tensor, a numpy array, or mappings and sequences of them; None stays None.
         rows: number of rows to keep; None keeps all.
         order: dataset index of each row; numpy arrays are sorted by it.
+        of: number of rows that the arrays hold; None if each array has one entry per row.
     """
-    if arrays is None or isinstance(arrays, torch.Tensor):
-        return arrays if arrays is None else arrays[:rows]
-    if isinstance(arrays, np.ndarray):
-        kept = arrays[:rows]
-        return kept if order is None else kept[np.argsort(order[: len(kept)])]
+    if arrays is None:
+        return None
+    if isinstance(arrays, (torch.Tensor, np.ndarray)):
+        return _first_rows_of(arrays, rows, order, of)
     if isinstance(arrays, Mapping):
-        return type(arrays)({key: first_rows(value, rows, order) for key, value in arrays.items()})  # type: ignore[call-arg]
-    return type(arrays)(first_rows(value, rows, order) for value in arrays)
+        return type(arrays)({key: first_rows(value, rows, order, of) for key, value in arrays.items()})  # type: ignore[call-arg]
+    return type(arrays)(first_rows(value, rows, order, of) for value in arrays)
+
+
+def _first_rows_of(array: Any, rows: int | None, order: list[int] | None, of: int | None) -> Any:
+    """Return one array cut to its first rows, and in dataset order."""
+    if of is not None and rows == of and order is None:
+        return array
+    length = len(array) if array.ndim else 0
+    each, rest = (1, 0) if of is None else divmod(length, of) if of else (0, 0)
+    if rest or not each:
+        logger.warning(
+            "Predictions or labels have %d entries along their first dimension, from %d samples. Which entries belong "
+            "to which sample is unknown, so they are kept as the model returned them, in the order of the batches. "
+            "Return tensors whose first dimension is the sample, or several entries per sample.",
+            length,
+            of,
+        )
+        return array
+    kept = array if rows is None else array[: rows * each]
+    if order is None or isinstance(kept, torch.Tensor):
+        return kept
+    count = len(kept) // each
+    return kept.reshape(count, each, *kept.shape[1:])[np.argsort(order[:count])].reshape(kept.shape)
 
 
 def _device_of(parts: list[Any]) -> torch.device:
@@ -113,8 +152,9 @@ def _device_of(parts: list[Any]) -> torch.device:
     return found[0] if found else torch.device("cpu")
 
 
-def _cut_last(batches: list[Any], padding_rows: int) -> list[Any]:
-    """Return a list of batches, the last one without its padding rows."""
+def _cut_last(batches: list[Any], padding_rows: int, of_last: int | None) -> list[Any]:
+    """Return a list of batches, the last one, which has `of_last` rows, without its padding rows."""
     if padding_rows <= 0:
         return batches
-    return [*batches[:-1], first_rows(batches[-1], (rows_of(batches[-1]) or 0) - padding_rows)]
+    rows = (rows_of(batches[-1]) or 0) if of_last is None else of_last
+    return [*batches[:-1], first_rows(batches[-1], rows - padding_rows, of=of_last)]

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, repeat
 from typing import Any, Protocol
 
+import numpy as np
 from torch import nn
+from torch.utils.data import BatchSampler
 
 from ..arguments import TrainingArguments
 from ..data.batches import rows_of, to_device
 from ..data.build import length_of, order_of
+from ..data.loader import Loader
+from ..data.plan import limited
 from ..distributed.ranks import Ranks
 from .gathering import first_rows
 from .metrics import finished_metrics
+from .modes import to_eval
 from .outputs import EvalLoopOutput, EvalPrediction
 from .prediction import main_input
 from .results import BatchResult, Results
@@ -43,8 +49,8 @@ class EvaluatedRun(Protocol):
     def model_wrapped(self) -> nn.Module:
         """The model as it is called."""
 
-    def announce(self, event: str) -> None:
-        """Announce an event."""
+    def announce(self, event: str, **values: Any) -> None:
+        """Announce an event. `values` are parameters that only this announcement carries."""
 
 
 def evaluation_loop(
@@ -57,8 +63,10 @@ def evaluation_loop(
     compute_metrics: Metrics | None,
     by_batch: bool = False,
     keeps_batches: bool = True,
+    observed: bool = False,
     preprocess_logits: Callable[[Any, Any], Any] | None = None,
     ignore_keys: list[str] | None = None,
+    limit: float | None = None,
 ) -> EvalLoopOutput:
     """Run the model over a loader without training it.
 
@@ -76,9 +84,11 @@ def evaluation_loop(
         by_batch: call `compute_metrics` for each batch, with tensors and the argument `compute_result`, which is True
             for the last batch.
         keeps_batches: keep predictions, labels and inputs of all batches. False needs `by_batch`.
+        observed: a callback reads the predictions of each batch. They are computed then, and dropped if `loss_only`.
         preprocess_logits: called with logits and labels of each batch; its result replaces the logits. It can reduce
             memory.
         ignore_keys: keys of the model's outputs that are not predictions.
+        limit: the number of batches, or a fraction of them; None for all.
 
     Returns:
         Predictions and labels as arrays in dataset order, each row once, the metrics, and the number of rows.
@@ -88,52 +98,73 @@ def evaluation_loop(
     """
     args = run.args
     model = run.model_wrapped
-    model.eval()
+    to_eval(model)
     run.eval_dataloader = loader
     by_batch = by_batch and compute_metrics is not None
+    most = limited(limit, length_of(loader))
     results = Results(
         concat=args.eval_do_concat_batches,
-        dataset_size=length_of(getattr(loader, "dataset", None)),
+        dataset_size=length_of(getattr(loader, "dataset", None)) if most is None else None,
         include_losses="loss" in args.include_for_metrics,
         as_objects=args.eval_use_gather_object,
     )
 
     def predict(batch: Any) -> tuple[Any, Any, Any]:
-        return prediction_step(model, batch, loss_only, ignore_keys=ignore_keys)
+        return prediction_step(model, batch, loss_only and not observed, ignore_keys=ignore_keys)
 
     metrics: Any = {}
-    for number, ((batch, padding_rows), is_last) in enumerate(_batches(loader, look_ahead=by_batch), start=1):
+    batches = _batches(loader, most, look_ahead=by_batch)
+    for number, ((batch, known, padding_rows), is_last) in enumerate(batches, start=1):
         batch = to_device(batch, args.device, args.non_blocking)
-        results.add(_batch_result(run, batch, padding_rows, predict, preprocess_logits), run.ranks)
-        run.announce("on_prediction_step")
+        results.add(_batch_result(run, batch, known, padding_rows, predict, preprocess_logits), run.ranks)
+        run.announce("on_prediction_step", batch=batch, prediction=results.last_prediction() if observed else None)
         if by_batch and compute_metrics is not None and results.has_last_pair:
             metrics = compute_metrics(results.last_prediction(), compute_result=is_last)
-        if not keeps_batches:
+        if not keeps_batches or (loss_only and observed):
             results.drop_batch()
         if args.eval_accumulation_steps is not None and number % args.eval_accumulation_steps == 0:
             results.to_host()
     row_losses = results.row_losses()
-    prediction = results.prediction(order_of(loader), row_losses)
+    order = order_of(loader)
+    if most is not None and order is not None:
+        order = np.argsort(np.argsort(order[: results.rows_gathered])).tolist()  # the order among these rows
+    prediction = results.prediction(order, row_losses)
     if compute_metrics is not None and not by_batch and _is_complete(prediction):
         metrics = compute_metrics(prediction)
     metrics = finished_metrics(metrics, row_losses, prefix, filter_nonfinite=args.logging_nan_inf_filter)
     return EvalLoopOutput(prediction.predictions, prediction.label_ids, metrics, results.rows)
 
 
-def _batches(loader: Iterable[Any], *, look_ahead: bool) -> Iterator[tuple[tuple[Any, int], bool]]:
-    """Yield each batch with its number of padding rows, and whether it is the last.
+def _batches(
+    loader: Iterable[Any], most: int | None, *, look_ahead: bool
+) -> Iterator[tuple[tuple[Any, int | None, int], bool]]:
+    """Yield up to `most` batches with their numbers of rows and of padding rows, and whether each is the last.
 
     To know the last batch, the loop must look ahead: it fetches each batch one batch earlier. This changes the random
     draws of a collator. Without `look_ahead` the flag is always False.
     """
-    batches = with_padding_rows(loader)
+    batches = islice(with_padding_rows(loader), most)
     return with_last(batches) if look_ahead else ((batch, False) for batch in batches)
 
 
-def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int]]:
-    """Yield each batch and its number of padding rows: last rows that only fill up the batch and do not count."""
+def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int | None, int]]:
+    """Yield each batch, its number of rows, and its number of padding rows.
+
+    The number of rows is the sampler's, padding included; None if the loader does not know it. Padding rows are last
+    rows that only fill up the batch and do not count.
+    """
+    plain = None if isinstance(loader, Loader) else getattr(loader, "batch_sampler", None)
+    sizes = iter(batch_sizes(plain)) if type(plain) is BatchSampler else repeat(None)
     for batch in loader:
-        yield batch, getattr(loader, "padding_rows", 0)
+        yield batch, getattr(loader, "batch_rows", next(sizes, None)), getattr(loader, "padding_rows", 0)
+
+
+def batch_sizes(batches: BatchSampler) -> list[int | None]:
+    """Return the number of samples of each batch of torch's sampler; nothing if its end is unknown."""
+    rows = length_of(batches.sampler)
+    if rows is None:
+        return []
+    return [min(batches.batch_size, rows - start) for start in range(0, rows, batches.batch_size)]
 
 
 def with_last(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
@@ -149,6 +180,7 @@ def with_last(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
 def _batch_result(
     run: EvaluatedRun,
     batch: Any,
+    known: int | None,
     padding_rows: int,
     predict: Callable[[Any], tuple[Any, Any, Any]],
     preprocess_logits: Callable[[Any, Any], Any] | None,
@@ -158,17 +190,21 @@ def _batch_result(
     Args:
         run: gives the model and the arguments.
         batch: the batch, on its device.
+        known: number of its rows; None if only the batch tells it.
         padding_rows: number of rows at its end that do not count.
         predict: returns loss, logits and labels of the batch.
         preprocess_logits: called with logits and labels; its result replaces the logits.
     """
-    rows = (rows_of(batch) or 1) - padding_rows  # before `predict`, which may take tensors out of the batch
+    total = rows_of(batch) or 1 if known is None else known  # before `predict`, which may take tensors out of the batch
     loss, logits, labels = predict(batch)
+    if known is None and not padding_rows:
+        total = rows_of(labels) or total  # labels under any name
+    rows = total - padding_rows
     if preprocess_logits is not None and logits is not None:
         logits = preprocess_logits(logits, labels)
     inputs = main_input(run.model, batch) if "inputs" in run.args.include_for_metrics else None
     if padding_rows:
-        logits, labels, inputs = (first_rows(part, rows) for part in (logits, labels, inputs))
+        logits, labels, inputs = (first_rows(part, rows, of=total) for part in (logits, labels, inputs))
     return BatchResult(rows, loss, logits, labels, inputs)
 
 

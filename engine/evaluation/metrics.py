@@ -9,7 +9,7 @@ import numpy as np
 
 from ...events.errors import ArgumentError
 from ..distributed.ranks import Ranks
-from .outputs import plain
+from .outputs import not_plain, plain
 
 _SHARED_TYPES = (bool, int, float, str)
 """Types of metrics on which callbacks base decisions, besides None."""
@@ -25,7 +25,7 @@ def finished_metrics(metrics: Any, row_losses: Any, prefix: str, *, filter_nonfi
         filter_nonfinite: leave NaN and infinite losses out of the mean, if any finite loss remains.
 
     Raises:
-        ArgumentError: if `metrics` is not a mapping.
+        ArgumentError: if `metrics` is not a mapping, or has values that are neither numbers nor other plain values.
     """
     if not isinstance(metrics, Mapping):
         raise ArgumentError(
@@ -33,6 +33,12 @@ def finished_metrics(metrics: Any, row_losses: Any, prefix: str, *, filter_nonfi
             "{'accuracy': 0.9}."
         )
     values = plain(dict(metrics))
+    if problems := not_plain(values):
+        named = ", ".join(f"{name!r} is {kind}" for name, kind in problems.items())
+        raise ArgumentError(
+            f"`compute_metrics` returned metrics that logs and checkpoints cannot hold: {named}. Return numbers under "
+            "text names, such as {'f1': scores.mean()}, and one metric per class: {'f1_cat': scores[0]}."
+        )
     if row_losses is not None:
         finite = row_losses[np.isfinite(row_losses)] if filter_nonfinite else row_losses
         values[f"{prefix}_loss"] = (finite if finite.size else row_losses).mean().item()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -38,6 +38,15 @@ class EvalPrediction:
 
     def __getitem__(self, index: int) -> Any:
         return self.elements[index]
+
+
+def batches_of(prediction: EvalPrediction) -> Iterator[tuple[Any, Any]]:
+    """Yield predictions and labels of each batch. Lists of both are batches, as of `eval_do_concat_batches=False`."""
+    predictions, labels = prediction.predictions, prediction.label_ids
+    if isinstance(predictions, list) and isinstance(labels, list):
+        yield from zip(predictions, labels)
+    else:
+        yield predictions, labels
 
 
 class EvalLoopOutput(NamedTuple):
@@ -132,9 +141,42 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(plain(item) for item in value)
+        return [plain(item) for item in value] if isinstance(value, list) else tuple(map(plain, value))
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         return value.item()
+    if isinstance(value, np.ndarray) and value.size == 1:
+        return plain(value.reshape(-1)[0])
     return value
+
+
+def recordable(values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[Any, str]]:
+    """Return values as checkpoints can hold them, and descriptions of the values that they cannot hold."""
+    converted = plain(dict(values))
+    left_out = not_plain(converted)
+    return {name: value for name, value in converted.items() if name not in left_out}, left_out
+
+
+def not_plain(values: Mapping[Any, Any]) -> dict[Any, str]:
+    """Return what JSON cannot hold: name -> description of the value. Names that are no text are among them."""
+    found = {}
+    for name, value in values.items():
+        if not isinstance(name, str):
+            found[name] = f"a name of type {type(name).__name__}"
+        elif (kind := _kind_not_plain(value)) is not None:
+            found[name] = kind
+    return found
+
+
+def _kind_not_plain(value: Any) -> str | None:
+    """Describe the first part of a value that JSON cannot hold; None if it can hold the value."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return None
+    if isinstance(value, Mapping):
+        return next(iter(not_plain(value).values()), None)
+    if isinstance(value, (list, tuple)):
+        return next((kind for part in value if (kind := _kind_not_plain(part)) is not None), None)
+    if isinstance(value, (np.ndarray, torch.Tensor)):
+        return f"a {type(value).__name__} of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"

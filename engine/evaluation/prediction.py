@@ -10,6 +10,7 @@ from torch import nn
 
 from ..data.batches import detach
 from ..loss.objective import Objective
+from ..loss.signature import user_model
 
 
 def prediction_step(
@@ -35,7 +36,7 @@ def prediction_step(
         The mean loss, a scalar; logits and labels of shape (rows, ...), or tuples of such tensors.
     """
     if ignore_keys is None:
-        config = getattr(model, "config", None)
+        config = getattr(user_model(model), "config", None)
         ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])) if config else []
     labels = objective.labels_in(batch)
     loss = None
@@ -55,7 +56,11 @@ def prediction_step(
 
 def main_input(model: nn.Module, batch: Any) -> Any:
     """Return the model's main input: the entry `model.main_input_name` (default `input_ids`), or the first element."""
-    return batch.get(getattr(model, "main_input_name", "input_ids")) if isinstance(batch, Mapping) else batch[0]
+    return (
+        batch.get(getattr(user_model(model), "main_input_name", "input_ids"))
+        if isinstance(batch, Mapping)
+        else batch[0]
+    )
 
 
 def _logits(outputs: Any, skipped: list[str], drop_first: bool) -> Any:

@@ -47,11 +47,19 @@ class Results:
         """Rows of the last batch, over all ranks."""
         self._concat, self._include_losses, self._as_objects = concat, include_losses, as_objects
         self._batch_rows: list[int] = []
+        self._fills_up = False
 
     @property
     def rows(self) -> int:
         """Number of rows that count: the size of the dataset, or every row of a stream."""
         return self.rows_gathered if self.dataset_size is None else self.dataset_size
+
+    @property
+    def padding_rows(self) -> int:
+        """Rows at the end that only give all ranks equal batches. A single process has none, so nothing is cut."""
+        if self.dataset_size is None or not self._fills_up:
+            return 0
+        return max(0, self.rows_gathered - self.dataset_size)
 
     @property
     def has_last_pair(self) -> bool:
@@ -68,16 +76,19 @@ class Results:
         )
         self.last_rows = gather_rows(gathered, ranks, result.rows, as_objects=self._as_objects)
         self.rows_gathered += self.last_rows
+        self._fills_up = not ranks.single_process
         self._batch_rows.append(self.last_rows)
 
     def last_prediction(self) -> EvalPrediction:
         """Return predictions and labels of the last batch, as tensors on their device."""
-        rows = self.last_rows
-        if self.dataset_size is not None:
-            rows = min(rows, self.dataset_size - (self.rows_gathered - self.last_rows))
-        losses = self.losses.last(rows) if self._include_losses else None
+        of = self.last_rows
+        rows = of - self.padding_rows
+        losses = self.losses.last(rows, of) if self._include_losses else None
         return EvalPrediction(
-            self.predictions.last(rows), self.labels.last(rows), inputs=self.inputs.last(rows), losses=losses
+            self.predictions.last(rows, of),
+            self.labels.last(rows, of),
+            inputs=self.inputs.last(rows, of),
+            losses=losses,
         )
 
     def drop_batch(self) -> None:
@@ -95,7 +106,7 @@ class Results:
 
         The order is not the dataset's: the mean of another order rounds differently.
         """
-        return self.losses.whole(self.rows)
+        return self.losses.whole(self.rows_gathered - self.padding_rows, of=self.rows_gathered)
 
     def prediction(self, order: list[int] | None, row_losses: Any) -> EvalPrediction:
         """Return predictions, labels and inputs of all rows, as numpy arrays in dataset order.
@@ -104,15 +115,15 @@ class Results:
             order: dataset index of each row, if the loader used another order than the dataset.
             row_losses: what `row_losses` returned.
         """
-        padding_rows = self.rows_gathered - self.rows
+        kept, of = self.rows_gathered - self.padding_rows, self.rows_gathered
         predictions, labels, inputs = (
-            collection.whole(self.rows, order, padding_rows)
+            collection.whole(kept, order, self.padding_rows, of, self.last_rows)
             for collection in (self.predictions, self.labels, self.inputs)
         )
         losses = None
         if self._include_losses and row_losses is not None:
             losses = (
-                first_rows(row_losses, self.rows, order)
+                first_rows(row_losses, kept, order, kept)
                 if self._concat
                 else np.split(row_losses, np.cumsum(self._batch_rows)[:-1])
             )

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ..data.batches import IGNORED_LABEL
+from .signature import user_model
 
 
 def count_items(batches: Iterable[Any], labels_of: Callable[[Any], torch.Tensor]) -> torch.Tensor | None:
@@ -48,6 +49,7 @@ def predicted_labels(batch: Mapping[str, Any], shifted: bool) -> Any:
 
 def loss_shifts_labels(model: nn.Module) -> bool:
     """Whether the model's own loss is the causal loss of transformers, which never predicts the first label."""
+    model = user_model(model)
     losses = sys.modules.get("transformers.loss.loss_utils")
     if losses is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return False

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ..data.batches import IGNORED_LABEL
+from .signature import user_model
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ class LabelSmoother:
             items: divisor of the summed loss; None divides by the number of labels that are not ignored.
         """
         if shift:
+            # Prompt tuning of peft puts virtual tokens before the others. They have logits, and no labels.
+            logits = logits[..., max(0, logits.shape[-2] - labels.shape[-1]) :, :]
             logits, labels = logits[..., :-1, :].contiguous(), labels[..., 1:].contiguous()
         negative = -nn.functional.log_softmax(logits, dim=-1)
         if labels.dim() == negative.dim() - 1:
@@ -61,6 +64,7 @@ def smoother_for(model: nn.Module, epsilon: float) -> LabelSmoother | None:
     """
     if not epsilon:
         return None
+    model = user_model(model)
     if getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification":
         logger.warning(
             "`label_smoothing_factor` is ignored: %s is configured for multi-label classification, and label smoothing "
@@ -71,7 +75,16 @@ def smoother_for(model: nn.Module, epsilon: float) -> LabelSmoother | None:
     return LabelSmoother(epsilon)
 
 
+def smoothing_refusal(epsilon: float, replaces: str) -> str:
+    """Return why labels cannot be smoothed if a loss of the user, `criterion` or another, replaces the built-in one."""
+    return (
+        f"`label_smoothing_factor={epsilon}` smooths the labels of the built-in cross entropy, and `{replaces}` "
+        f"replaces it. Smooth in `{replaces}`, for example with `nn.CrossEntropyLoss(label_smoothing={epsilon})`, or "
+        "leave it out."
+    )
+
+
 def is_causal(model: nn.Module) -> bool:
     """Whether transformers lists the model as a causal language model, whose labels are shifted by one position."""
     auto = sys.modules.get("transformers.models.auto.modeling_auto")
-    return auto is not None and type(model).__name__ in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    return auto is not None and type(user_model(model)).__name__ in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()

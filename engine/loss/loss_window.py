@@ -26,6 +26,8 @@ class LossWindow:
         """Optimizer steps that were done when the window was last read."""
         self.total = 0.0
         """Sum of all losses that were read, over the whole run."""
+        self.nonfinite_step: int | None = None
+        """The step at which a loss was first seen to be NaN or infinite, also if it is left out of the sum."""
         self._gather = gather
         self._sum = torch.tensor(0.0, device=device)
 
@@ -36,6 +38,17 @@ class LossWindow:
     def skip(self, step: int) -> None:
         """Count a batch with the average of the batches before it. transformers does this for a non-finite loss."""
         self._sum += self._sum / (1 + step - self.since)
+        self._note_nonfinite(step + 1)
+
+    def add_mean(self, steps: float, share: float) -> None:
+        """Count a batch without a loss with the average of the batches before it.
+
+        Args:
+            steps: optimizer steps since the window was last read, with the part of the current step that is done.
+            share: the batch's share of its step.
+        """
+        if steps > 0:
+            self._sum += self._sum * (share / steps)
 
     def read(self, step: int) -> float:
         """Return the mean loss per step since the last reading, and reset the window.
@@ -47,18 +60,26 @@ class LossWindow:
             The mean over steps and ranks; NaN if no step was made since the last reading.
         """
         total = self.drain()
+        if not math.isfinite(total):
+            self._note_nonfinite(step)
         mean = total / (step - self.since) if step > self.since else math.nan
         self.since = step
         return mean
 
     def state_dict(self) -> dict[str, float]:
         """Return the window's state for a checkpoint. It is exact: a Python float holds every float32."""
-        return {"since": self.since, "total": self.total, "sum": self._sum.item()}
+        state = {"since": self.since, "total": self.total, "sum": self._sum.item()}
+        return state if self.nonfinite_step is None else {**state, "nonfinite_step": self.nonfinite_step}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Restore a state that `state_dict` returned."""
         self.since, self.total = int(state["since"]), state["total"]
         self._sum.fill_(state["sum"])
+        self.nonfinite_step = int(state["nonfinite_step"]) if "nonfinite_step" in state else None
+
+    def _note_nonfinite(self, step: int) -> None:
+        if self.nonfinite_step is None:
+            self.nonfinite_step = step
 
     def drain(self) -> float:
         """Move the sum into `total` and return it, averaged over ranks. Every rank must call it."""

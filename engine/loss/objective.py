@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +13,9 @@ from ...events.errors import ModelError
 from ..data.batches import detach
 from .item_counts import count_items, loss_shifts_labels, predicted_labels
 from .label_smoothing import is_causal, smoother_for
-from .signature import ForwardSignature, described, label_names_of
+from .signature import ForwardSignature, described, label_names_of, user_model
+
+logger = logging.getLogger(__name__)
 
 Criterion = Callable[[Any, Any], torch.Tensor]
 
@@ -47,31 +50,46 @@ class Objective:
                 labels, see `label_names_of`.
         """
         self.signature = ForwardSignature.of(model)
-        self.criterion = criterion
-        self.compute_loss_func = compute_loss_func
         self.smoother = smoother_for(model, label_smoothing)
-        self.splits_labels = criterion is not None or compute_loss_func is not None
-        self.model_returns_loss = not self.splits_labels and self.smoother is None
         # Models of transformers declare it. For other models, `**kwargs` means that they accept the count.
-        self.takes_item_count = bool(getattr(model, "accepts_loss_kwargs", self.signature.accepts_any_keyword))
+        self.takes_item_count = bool(
+            getattr(user_model(model), "accepts_loss_kwargs", self.signature.accepts_any_keyword)
+        )
         self.shifts_labels = loss_shifts_labels(model)
         self.smooths_shifted = is_causal(model)
-        if label_names is None:
-            label_names = label_names_of(model)
-            if not label_names and self.splits_labels:
-                label_names = ["labels"]
-        self.label_names = label_names
+        self.label_names = label_names_of(model) if label_names is None else label_names
+        self._names_labels = label_names is None
+        self._told_unsmoothed = False
         self.returns_loss = self.signature.has_default("return_loss", True)
+        self.use(criterion, compute_loss_func)
 
     @property
-    def accepted_columns(self) -> list[str]:
-        """Columns of a dataset that the model or the loss uses."""
+    def accepted_columns(self) -> list[str] | None:
+        """Columns of a dataset that the model or the loss uses; None if `forward` hides its parameters."""
+        if self.signature.is_unknown:
+            return None
         return [*self.signature.parameters, "label", "label_ids", *self.label_names]
+
+    def use(self, criterion: Criterion | None, compute_loss_func: Callable[..., torch.Tensor] | None) -> None:
+        """Compute the loss with a criterion or a loss function, or with neither."""
+        self.criterion, self.compute_loss_func = criterion, compute_loss_func
+        self.splits_labels = criterion is not None or compute_loss_func is not None
+        self.model_returns_loss = not self.splits_labels and self.smoother is None
+        if self._names_labels and self.splits_labels and not self.label_names:
+            self.label_names = ["labels"]
+        self._settle()
 
     def set(self, **settings: Any) -> None:
         """Replace inspected values, such as `label_names`, with values from the user."""
         for name, value in settings.items():
             setattr(self, name, value)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Decide what the loss is divided by. An attribute, because a property would cost a call per batch."""
+        self.divides_by_items = self.compute_loss_func is not None or (self.takes_item_count and self.criterion is None)
+        """Whether the loss is divided by the label items of its step. A criterion is a mean over its batch, whatever
+        the model accepts."""
 
     def __call__(self, model: nn.Module, inputs: Any, items: Any = None) -> tuple[torch.Tensor, Any]:
         """Return the loss of a batch and the model's outputs.
@@ -91,7 +109,7 @@ class Objective:
         labels = None
         if not self.model_returns_loss:
             labels, inputs = self._take_labels(inputs)
-        if items is not None and self.takes_item_count and isinstance(inputs, Mapping):
+        if items is not None and self.takes_item_count and self.criterion is None and isinstance(inputs, Mapping):
             inputs = {**inputs, "num_items_in_batch": items}
         outputs = self.forward(model, inputs)
         if self.model_returns_loss:
@@ -118,15 +136,17 @@ class Objective:
             problem = self.signature.mismatch(inputs)
             if problem is None:
                 raise
+            if isinstance(inputs, Mapping):
+                problem += " By default, columns that forward does not take, and texts, are left out of the batch."
             raise ModelError(f"{type(model).__name__}.forward cannot take the batch: {problem}") from error
 
     def count_items(self, batches: list[Any]) -> torch.Tensor | None:
         """Return the number of label items of a step that are not ignored (-100), on this rank.
 
         Returns:
-            A scalar float tensor; None if neither model nor loss function uses it, or if batches have no labels.
+            A scalar float tensor; None if the loss is not divided by it, or if batches have no labels.
         """
-        if not (self.takes_item_count or self.compute_loss_func is not None):
+        if not self.divides_by_items:
             return None
         return count_items(batches, self._counted_labels)
 
@@ -139,9 +159,23 @@ class Objective:
             return labels[0] if len(labels) == 1 else labels
         return None
 
+    def without_labels(self, inputs: Any) -> Any:
+        """Return the inputs for inference: those that the model takes, without labels unless it requires them."""
+        if not isinstance(inputs, Mapping):
+            return inputs[:-1] if self._splits(inputs) else inputs
+        signature = self.signature
+        known = inputs if signature.is_unknown else signature.parameters
+        labels = {
+            name for name in ("labels", *self.label_names) if name not in known or signature.has_default(name, None)
+        }
+        return {name: value for name, value in inputs.items() if name in known and name not in labels}
+
     def has_loss(self, inputs: Any) -> bool:
         """Whether a loss can be computed from a batch."""
-        return self.labels_in(inputs) is not None or (not self.label_names and self.returns_loss)
+        if self.labels_in(inputs) is not None:
+            return True
+        requested = inputs.get("return_loss") if isinstance(inputs, Mapping) else None
+        return not self.label_names and bool(self.returns_loss if requested is None else requested)
 
     def _counted_labels(self, batch: Any) -> torch.Tensor:
         """Return the labels of a batch that count.
@@ -163,15 +197,27 @@ class Objective:
     def _take_labels(self, inputs: Any) -> tuple[Any, Any]:
         """Return the labels of a batch, and the batch without them."""
         if not isinstance(inputs, Mapping):
-            return (inputs[-1], inputs[:-1]) if self._splits(inputs) else (None, inputs)
+            if self._splits(inputs):
+                return inputs[-1], inputs[:-1]
+            self._tell_unsmoothed("is no dict")
+            return None, inputs
         if "labels" in inputs:
             return inputs["labels"], {key: value for key, value in inputs.items() if key != "labels"}
         if self.criterion is None:
+            self._tell_unsmoothed(f"has no 'labels', only: {', '.join(map(str, inputs))}")
             return None, inputs
         names = ", ".join(map(str, inputs))
         raise ModelError(
             f"The batch has no 'labels' for the criterion, only: {names}. Name the column of labels 'labels'."
         )
+
+    def _tell_unsmoothed(self, problem: str) -> None:
+        """Warn once that labels cannot be smoothed, because a batch has none under the expected name."""
+        if self.smoother is not None and not self.splits_labels and not self._told_unsmoothed:
+            self._told_unsmoothed = True
+            logger.warning(
+                "`label_smoothing_factor` has no effect: the batch %s. Name the column of labels 'labels'.", problem
+            )
 
     def _loss_of(self, outputs: Any, inputs: Any, model: nn.Module) -> torch.Tensor:
         """Return the loss among the outputs of a model.

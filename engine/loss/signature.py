@@ -1,14 +1,76 @@
-"""The parameters that a model's `forward` accepts, and which of them are labels."""
+"""The model that the user wrote, the parameters that its `forward` accepts, and which of them are labels."""
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Mapping
+import sys
+import types
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+
+
+def user_model(model: nn.Module) -> nn.Module:
+    """Return the model that the user wrote, inside of `torch.compile`, PEFT, DDP and modules that only pass on.
+
+    A module passes on if its `forward(*args, **kwargs)` names no parameter, and it has `module` or a single child.
+    """
+    while (inner := _inside(model)) is not None:
+        model = inner
+    return model
+
+
+def _inside(model: nn.Module) -> nn.Module | None:
+    """Return the model that a wrapper wraps; None if the model is no wrapper."""
+    children = model._modules
+    if children.get("_orig_mod") is not None:  # torch.compile
+        return children["_orig_mod"]
+    peft = sys.modules.get("peft")
+    if peft is not None and isinstance(model, (peft.PeftModel, peft.PeftMixedModel)):
+        adapted: Any = model
+        base = adapted.get_base_model() if hasattr(adapted, "get_base_model") else adapted.base_model.model
+        return base if base is not model else None
+    # Of the bound method, because the first parameter of a function may have another name than `self`.
+    if "forward" in vars(model) or not _passes_on(_parameters_of(model.forward)):
+        return None
+    if children.get("module") is not None:  # DDP, DataParallel, AveragedModel
+        return children["module"]
+    only = next(iter(children.values())) if len(children) == 1 else None
+    return None if type(only).__module__.startswith("torch.nn.modules") else only
+
+
+def _parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a function. A decorator that hides them is looked through."""
+    parameters = dict(inspect.signature(function).parameters)
+    while _passes_on(parameters):
+        while isinstance(function, functools.partial):
+            function = function.func
+        plain = getattr(function, "__func__", function)
+        cells = [cell.cell_contents for cell in getattr(plain, "__closure__", None) or () if _filled(cell)]
+        wrapped = [each for each in cells if isinstance(each, (types.FunctionType, types.MethodType))]
+        if len(wrapped) != 1:
+            break
+        bound = inspect.ismethod(function) and not inspect.ismethod(wrapped[0])
+        function = types.MethodType(wrapped[0], function.__self__) if bound else wrapped[0]  # type: ignore[attr-defined]
+        parameters = dict(inspect.signature(function).parameters)
+    return parameters
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _passes_on(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Whether parameters are `*args` and `**kwargs` only, after `self`."""
+    kinds = [each.kind for name, each in parameters.items() if name != "self"]
+    return kinds == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
 
 
 @dataclass(frozen=True)
@@ -20,13 +82,21 @@ class ForwardSignature:
 
     @classmethod
     def of(cls, model: nn.Module) -> ForwardSignature:
-        """Return the signature of `model.forward`. A `forward` that was replaced on the instance counts."""
-        return cls(dict(inspect.signature(model.forward).parameters))
+        """Return the signature of the `forward` that the user wrote, see `user_model`.
+
+        A `forward` that was replaced on the instance counts.
+        """
+        return cls(_parameters_of(user_model(model).forward))
 
     @classmethod
     def of_class(cls, model: nn.Module) -> ForwardSignature:
-        """Return the signature of `forward` as the model's class defines it. The first parameter is `self`."""
-        return cls(dict(inspect.signature(type(model).forward).parameters))
+        """Return the signature of `forward` as the class of the user's model defines it, `self` included."""
+        return cls(_parameters_of(type(user_model(model)).forward))
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether `forward` hides its parameters behind `*args, **kwargs`."""
+        return _passes_on(self.parameters)
 
     @property
     def accepts_any_keyword(self) -> bool:
@@ -53,18 +123,23 @@ class ForwardSignature:
                 signature.bind(inputs)
         except TypeError as error:
             accepted = ", ".join(str(parameter).split(":")[0].split("=")[0] for parameter in self.parameters.values())
-            return f"{error}. The batch has: {described(inputs)}. Its forward takes: {accepted}."
+            return f"{error}. The batch has: {described(inputs) or 'no keys'}. Its forward takes: {accepted}."
         return None
 
 
 def label_names_of(model: nn.Module) -> list[str]:
-    """Return the parameters of the class's `forward` that are labels, judged by name.
+    """Return the parameters of the `forward` that the user wrote that are labels, judged by name.
 
-    A name is a label if it contains `label`. Question answering models also have `start_positions` and
-    `end_positions`. The rule is the one of transformers' `find_labels`.
+    The class decides, and a `forward` that was replaced on the instance if the class has no labels. A name is a label
+    if it contains `label`. Question answering models also have `start_positions` and `end_positions`. The rule is the
+    one of transformers' `find_labels`.
     """
-    also = ("start_positions", "end_positions") if "QuestionAnswering" in type(model).__name__ else ()
-    return [name for name in ForwardSignature.of_class(model).parameters if "label" in name or name in also]
+    kind = type(user_model(model)).__name__
+    also = ("start_positions", "end_positions") if "QuestionAnswering" in kind else ()
+    for signature in (ForwardSignature.of_class(model), ForwardSignature.of(model)):
+        if found := [name for name in signature.parameters if "label" in name or name in also]:
+            return found
+    return []
 
 
 def described(value: Any) -> str:

@@ -210,16 +210,20 @@ def build_given(
 
     Args:
         optimizer_class: The optimizer class, or the class of a factory.
-        options: Keyword arguments for it.
+        options: Keyword arguments for it. `optimizer_dict`, `params` or `model` among them are its parameter groups.
         model: The model, for a factory.
         groups: Parameter groups, for an optimizer class.
     """
     if isinstance(optimizer_class, type) and not issubclass(optimizer_class, Optimizer):
         factory: Any = optimizer_class()
         return factory(model, **options)
+    options = dict(options)
+    # As in transformers, the options may hold the groups, under the names that its own options use.
+    for name in ("params", "model", "optimizer_dict"):
+        groups = options.pop(name, groups)
     optimizer = optimizer_class(groups, **options)
     if isinstance(optimizer, Optimizer):
-        _MADE_WITH[optimizer] = dict(options)
+        _MADE_WITH[optimizer] = options
     return optimizer
 
 

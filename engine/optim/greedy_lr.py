@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ...events.errors import ArgumentError
+from ..api.console import say
 
 logger = logging.getLogger(__name__)
 
@@ -215,7 +216,7 @@ class GreedyLR(LRScheduler):
     def _set_rate(self, index: int, rate: float) -> None:
         group = self.optimizer.param_groups[index]
         if self.verbose:
-            print(f"greedy, metric {self.last_epoch}: learning rate of group {index} {group['lr']:.4e} -> {rate:.4e}")
+            say(f"greedy, metric {self.last_epoch}: learning rate of group {index} {group['lr']:.4e} -> {rate:.4e}")
         group["lr"] = rate
 
     def _reset(self) -> None:

@@ -6,11 +6,14 @@ Each function calls `get_scheduler`. `schedule_factors` has the formulas and the
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from ...events.errors import ArgumentError
+from .schedule_factors import linear
 from .schedules import get_scheduler
 
 
@@ -189,3 +192,33 @@ def get_reduce_on_plateau_schedule(optimizer: Optimizer, **kwargs: Any) -> LRSch
 def get_greedy_schedule(optimizer: Optimizer, **kwargs: Any) -> LRScheduler:
     """Build a `GreedyLR` with `kwargs`. It raises the learning rate while a metric improves, else lowers it."""
     return get_scheduler("greedy", optimizer, **kwargs)
+
+
+class LinearDecayWithWarmup(LambdaLR):
+    """The linear schedule under the name of PaddleNLP: linear warmup, then linear decay to 0.
+
+    It is the schedule that the arguments build by default, `lr_scheduler_type="linear"`. PyTorch's schedules take the
+    optimizer, which holds the learning rate, in place of the learning rate.
+
+    Args:
+        optimizer: The optimizer.
+        total_steps: Length of the run in optimizer steps.
+        warmup: Length of the warmup: an int in optimizer steps, or a float below 1 as a fraction of `total_steps`.
+        last_epoch: Index of the last step; -1 means a new run.
+
+    Raises:
+        ArgumentError: `optimizer` is no optimizer, or `warmup` is negative or a float above 1.
+    """
+
+    def __init__(self, optimizer: Optimizer, total_steps: int, warmup: float = 0, last_epoch: int = -1) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise ArgumentError(
+                f"LinearDecayWithWarmup: the first argument is {optimizer!r}, not an optimizer. In PyTorch the "
+                "optimizer has the learning rate: write LinearDecayWithWarmup(optimizer, total_steps, warmup)."
+            )
+        if warmup < 0 or (isinstance(warmup, float) and warmup > 1):
+            raise ArgumentError(
+                f"LinearDecayWithWarmup: warmup={warmup}. Set a number of steps of 0 or more, or a fraction in [0, 1]."
+            )
+        steps = int(warmup * total_steps) if isinstance(warmup, float) else warmup
+        super().__init__(optimizer, partial(linear, num_warmup_steps=steps, num_training_steps=total_steps), last_epoch)

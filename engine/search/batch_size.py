@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import logging
 from collections.abc import Callable, Iterator
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from ...events.errors import ArgumentError
-from ..checkpoint.rng_state import random_states, restore_random_states
 from ..data.batches import map_tensors
+from ..loss.loss_module import LossModule
 
 if TYPE_CHECKING:
     from ..run import Run
@@ -64,7 +65,9 @@ def with_smaller_batches(run: Run, train: Callable[[], T]) -> T:
         ArgumentError: if a batch of one sample does not fit.
     """
     weights = map_tensors(lambda weight: weight.detach().to("cpu", copy=True), dict(run.model.state_dict()))
-    randomness = random_states()
+    loss_modules = [each.module for each in run.bus.subscribers.values() if isinstance(each, LossModule)]
+    of_losses = [copy.deepcopy(module.state_dict()) for module in loss_modules]
+    randomness = run.rng_states()
     while True:
         try:
             return train()
@@ -85,4 +88,6 @@ def with_smaller_batches(run: Run, train: Callable[[], T]) -> T:
         gc.collect()
         torch.cuda.empty_cache()
         run.model.load_state_dict(weights)
-        restore_random_states(randomness)
+        for module, state in zip(loss_modules, of_losses):
+            module.load_state_dict(state)
+        run.restore_rng(randomness)

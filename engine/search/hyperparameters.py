@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 import inspect
+import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 
 from ...events.bus import EventBus
+from ...events.callback import Callback
 from ...events.errors import ArgumentError, nearest
 from ..api.inputs import TrainerInputs
 from ..arguments import ALIASES, TrainingArguments
@@ -21,8 +24,12 @@ from ..arguments._checks import fits, hints_of
 from ..arguments.cli.values import Unreadable, adapt
 from ..arguments.keywords import resolve_aliases
 from ..distributed.ranks import Ranks
+from ..loss.loss_module import own_copy
 
 logger = logging.getLogger(__name__)
+
+_ASKED = count()
+"""Numbers the trainers of this process whose callbacks may set arguments. The ranks build them in the same order."""
 
 DIRECTIONS = ("minimize", "maximize")
 SPEED = ("_runtime", "_per_second")
@@ -187,7 +194,13 @@ class Search:
             args = with_values(base, {**places, **taken})
         except ArgumentError as error:
             raise ArgumentError(f"The hyperparameters of {name} cannot be used: {error}") from error
-        trainer = self.trainer_class.from_inputs(replace(self.inputs, args=args), self.attributes)
+        inputs = replace(
+            self.inputs,
+            args=args,
+            criterion=own_copy(self.inputs.criterion),
+            compute_loss_func=own_copy(self.inputs.compute_loss_func),
+        )
+        trainer = self.trainer_class.from_inputs(inputs, self.attributes)
         trainer.model_init = self.model_init
         for owner_id in self.removed:
             trainer.bus.detach(owner_id)
@@ -238,6 +251,55 @@ def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingA
     written = {name: getattr(args, name) for name in args.given if name in known}
     chosen = {name: _converted(name, value, hints[name]) for name, value in resolve_aliases(values, known).items()}
     return type(args)(**{**written, **chosen})
+
+
+def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks: Ranks) -> dict[str, Any]:
+    """Return the values that callbacks set in place of the user's arguments, and log them.
+
+    Rank 0 asks the callbacks, and all ranks receive its answer: only rank 0 may know what a sweep chose.
+
+    Args:
+        args: the user's arguments.
+        callbacks: the callbacks of the trainer. The last one that sets a name wins.
+        ranks: the ranks, which communicate if a callback of the trainer sets arguments.
+
+    Raises:
+        ArgumentError: on every rank, if a callback of rank 0 raises it.
+    """
+    setting = [
+        callback
+        for callback in callbacks
+        if isinstance(callback, Callback) and type(callback).argument_overrides is not Callback.argument_overrides
+    ]
+    if not setting:
+        return {}
+    found: dict[str, Any] = {}
+    refusal = ""
+    if ranks.rank == 0:
+        try:
+            for callback in setting:
+                found |= callback.argument_overrides(args)
+        except ArgumentError as error:
+            refusal = str(error)
+    found, refusal = _of_rank_0(ranks, (found, refusal))
+    if refusal:
+        raise ArgumentError(refusal)
+    for name, value in found.items():
+        logger.warning("%s=%r overrides %r.", name, value, getattr(args, name, None))
+    return found
+
+
+def _of_rank_0(ranks: Ranks, value: tuple[dict[str, Any], str]) -> tuple[dict[str, Any], str]:
+    """Return the value of rank 0. Rank 0 does not wait: it may be the only rank that has such a callback."""
+    store = ranks.store
+    if store is None:
+        return value
+    key = f"trainbus-overrides-{next(_ASKED)}"
+    if ranks.rank == 0:
+        store.set(key, json.dumps(value))
+        return value
+    found, refusal = json.loads(store.get(key))
+    return found, refusal
 
 
 def _converted(name: str, value: Any, hint: Any) -> Any:

@@ -47,7 +47,7 @@ from .optimizer_state import (
 )
 from .process import finalize_engine, leave_process_group
 from .schedules import keep_empty_groups, make_schedule
-from .weights import fix_round_robin_links, gather_weights, load_weights, update_master_weights
+from .weights import fix_round_robin_links, gather_gradients, gather_weights, load_weights, update_master_weights
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +113,7 @@ class DeepSpeed(Callback):
             clip=self._clip,
             step=lambda optimizer: self._step(run),
             zero_grad=self._zero_grad,
+            full_gradients=gather_gradients,
             autocast=nullcontext,
             optimizer_state=lambda optimizer: self._states.full_state(run.args.should_save),
             load_optimizer=lambda optimizer, state: self._states.load(state, run.model),

@@ -30,6 +30,9 @@ BY_WIDTH: dict[str, Callable[[int], int]] = {
 NEED_TOTAL_STEPS = ("WarmupDecayLR", "WarmupCosineLR")
 """DeepSpeed's schedules that need `total_num_steps`."""
 
+SCHEDULERS = {"linear": "WarmupDecayLR", "constant_with_warmup": "WarmupLR"}
+"""`lr_scheduler_type` -> the schedule of DeepSpeed that `deepspeed_fill_sections` selects."""
+
 OWN_AUTO = ("data_types", "autotuning")
 """The sections in which DeepSpeed itself accepts the value "auto"."""
 
@@ -108,7 +111,8 @@ def complete_config(config: dict[str, Any], args: TrainingArguments, sizes: RunS
     - A key with another value keeps it. It must agree with the arguments that the user set. Batch sizes,
       `gradient_accumulation_steps` and `total_num_steps` must always agree.
     - Absent keys are filled: the batch sizes, `gradient_clipping`, `bf16` or `fp16` if the arguments request it, and
-      the two keys that allow the run's own optimizer if there is no `optimizer`.
+      the two keys that allow the run's own optimizer if there is no `optimizer`. With `deepspeed_fill_sections` also
+      the sections `optimizer` and `scheduler`.
     - All other keys are passed to DeepSpeed as they are.
 
     Raises:
@@ -205,12 +209,34 @@ def _add_absent(config: dict[str, Any], args: TrainingArguments) -> None:
         config["fp16"] = {"enabled": True}
         if args.scale_loss is not None:
             config["fp16"]["initial_scale_power"] = round(math.log2(args.scale_loss))
+    if args.deepspeed_fill_sections:
+        _add_sections(config, args)
     if "optimizer" not in config:  # DeepSpeed refuses an optimizer that it does not know unless these keys are set
         config.setdefault("zero_allow_untested_optimizer", True)
         config.setdefault("zero_force_ds_cpu_optimizer", False)
     schedule = config.get("scheduler", {})
     if schedule.get("type") in NEED_TOTAL_STEPS:
         schedule.setdefault("params", {}).setdefault("total_num_steps", AUTO)
+
+
+def _add_sections(config: dict[str, Any], args: TrainingArguments) -> None:
+    """Add the absent `optimizer` and `scheduler` sections, with values of the arguments."""
+    if "optimizer" not in config:
+        # torch's AdamW needs no compilation. It is not among the optimizers that DeepSpeed tested with ZeRO.
+        names = dict.fromkeys(("lr", "betas", "eps", "weight_decay"), AUTO)
+        config["optimizer"] = {"type": "AdamW", "params": {**names, "torch_adam": True}}
+        config.setdefault("zero_allow_untested_optimizer", True)
+        config.setdefault("zero_force_ds_cpu_optimizer", False)
+    if "scheduler" not in config:
+        kind = SCHEDULERS.get(str(args.lr_scheduler_type))
+        if kind is None:
+            raise ArgumentError(
+                f"`deepspeed_fill_sections` has no schedule of DeepSpeed for lr_scheduler_type="
+                f"{str(args.lr_scheduler_type)!r}. Use {' or '.join(map(repr, SCHEDULERS))}, write a `scheduler` "
+                "section, or leave the argument out to use the run's own schedule."
+            )
+        names = dict.fromkeys(("warmup_min_lr", "warmup_max_lr", "warmup_num_steps"), AUTO)
+        config["scheduler"] = {"type": kind, "params": names}
 
 
 def _find(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.utils import (
     safe_get_full_fp32_param,
+    safe_get_full_grad,
     safe_set_full_fp32_param,
     safe_set_full_optimizer_state,
     safe_set_local_fp32_param,
@@ -32,12 +33,19 @@ def gather_weights(model: nn.Module, keep: bool) -> dict[str, torch.Tensor] | No
     full: dict[int, torch.Tensor] = {}
     named = model.state_dict(keep_vars=True)
     # A tensor with several names is gathered once, on every rank, whether the rank keeps it or not.
-    for tensor in {id(tensor): tensor for tensor in named.values()}.values():
+    for tensor in {id(tensor): tensor for tensor in named.values() if isinstance(tensor, torch.Tensor)}.values():
         with _gathered(tensor):
             value = full_value(tensor)
             if keep:
                 full[id(tensor)] = value.to("cpu", copy=True)
-    return {name: full[id(tensor)] for name, tensor in named.items()} if keep else None
+    # A value that is no tensor is the extra state of a module.
+    return {name: full.get(id(value), value) for name, value in named.items()} if keep else None
+
+
+def gather_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the full gradients by name. Call it on every rank, between the backward of a step and its update."""
+    found = ((name, safe_get_full_grad(weight)) for name, weight in model.named_parameters() if weight.requires_grad)
+    return {name: gradient.detach() for name, gradient in found if gradient is not None}
 
 
 def full_value(tensor: torch.Tensor) -> torch.Tensor:
@@ -57,8 +65,11 @@ def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list
         RuntimeError: if a weight has another shape, with its name.
     """
     named = model.state_dict(keep_vars=True)
+    extra = {name: value for name, value in state.items() if not isinstance(value, torch.Tensor)}
+    if extra:
+        model.load_state_dict(extra, strict=False)
     for name, tensor in named.items():
-        if name in state:
+        if name in state and name not in extra:
             shape = full_shape(tensor)
             if shape != state[name].shape:
                 raise RuntimeError(f"size mismatch for {name}: {[*state[name].shape]}, and the model has {[*shape]}.")

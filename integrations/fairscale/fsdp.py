@@ -17,13 +17,14 @@ from ...callbacks.model.compile_model import Compile
 from ...callbacks.model.ema import EMA
 from ...callbacks.parallel.ddp import send_buffers, synchronise_last
 from ...callbacks.parallel.sharded_model import ShardedModel
-from ...callbacks.precision.half_evaluation import HalfEvaluation
 from ...callbacks.precision.mixed_precision import MixedPrecision
 from ...engine.arguments import TrainingArguments
 from ...engine.optim.registry import is_shape_dependent
 from ...engine.run import Run
 from ...engine.seams import load_model
-from ...events.errors import ArgumentError
+from ...events.callback import Callback
+from ...events.capabilities import Conflict
+from ...events.errors import ArgumentError, ModelError
 from ...events.stages import Stage, order
 from .fsdp_units import (
     FSDPUnit,
@@ -59,6 +60,10 @@ class FairscaleFSDP(ShardedModel):
     """
 
     arguments = ("sharded_ddp",)
+    conflicts_with = (
+        Conflict(EMA, f"the average would cover the shard of one rank only; {USE_FSDP2}."),
+        Conflict(Compile, f"compiled code needs weights that keep their storage; {USE_FSDP2}."),
+    )
 
     bucket_cap_mb: int = 25
     """MiB of small gradients that are reduced in one bucket. Buckets live until the update. 0 uses no buckets."""
@@ -77,6 +82,11 @@ class FairscaleFSDP(ShardedModel):
             offload="offload" in words,
         )
 
+    def conflict_with(self, other: Callback) -> str:
+        if isinstance(other, MixedPrecision) and other.dtype == "bf16":
+            return f"its bf16 is not supported; {USE_FSDP2}."
+        return super().conflict_with(other)
+
     def on_setup(self, run: Run) -> None:
         self._check(run)
         device, ranks, saves = run.args.device, run.ranks, run.args.should_save
@@ -87,6 +97,7 @@ class FairscaleFSDP(ShardedModel):
                 wrap_model=lambda model, optimizer: self._wrap(run, optimizer),
                 synchronise=synchronise_last,
                 clip=self._clip,
+                full_gradients=_refuse_full_gradients,
                 optimizer_state=lambda optimizer: gather_optimizer_state(optimizer, device, ranks, saves),
                 load_optimizer=lambda optimizer, state: load_optimizer_state(self._wrapped, optimizer, state),
             )
@@ -103,16 +114,6 @@ class FairscaleFSDP(ShardedModel):
         self.check_shardable(run)
         args = run.args
         _require_cuda(args.device)
-        others = [*run.bus.subscribers.values()]
-        if args.bf16 or any(isinstance(other, MixedPrecision) and other.dtype == "bf16" for other in others):
-            raise ArgumentError(f"FairscaleFSDP is not supported with bf16; {USE_FSDP2}.")
-        for kind, why in (
-            (EMA, f"would save the average of one rank's shard only; {USE_FSDP2}."),
-            (Compile, f"needs weights that keep their storage; {USE_FSDP2}."),
-            (HalfEvaluation, "converts full weights to half precision, and FairscaleFSDP shards them: leave it out."),
-        ):
-            if any(isinstance(other, kind) for other in others):
-                raise ArgumentError(f"{kind.__name__} does not work with FairscaleFSDP: it {why}")
         if getattr(args, "predict_with_generate", False):
             raise ArgumentError(
                 "`predict_with_generate` uses weights outside of forward, where FairscaleFSDP holds shards only; "
@@ -203,3 +204,10 @@ def _require_elementwise(kind: str) -> None:
 def _load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
     missing, unexpected = load_model(model, state)
     return [*map(plain_name, missing)], [*map(plain_name, unexpected)]
+
+
+def _refuse_full_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    raise ModelError(
+        "`run.full_gradients()` does not work with FairscaleFSDP, which keeps flat shards of the gradients; "
+        f"{USE_FSDP2}."
+    )

@@ -203,7 +203,11 @@ def gather_weights(
     free_full_weights(root)
     seen: dict[Any, torch.Tensor] = {}
     full: dict[str, torch.Tensor] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
+    state: dict[str, Any] = model.state_dict(keep_vars=True)
+    full.update({name: value for name, value in state.items() if not torch.is_tensor(value)})  # extra state of modules
+    for name, tensor in state.items():
+        if name in full:
+            continue
         if tensor not in seen:
             sharded = hasattr(tensor, "_is_sharded")
             value = _gather(tensor, tensor._orig_size, device, ranks) if sharded else tensor.detach()

@@ -25,6 +25,19 @@ from ...events.errors import ArgumentError, ModelError
 from ...events.stages import Stage, order
 
 
+class TensorSync(ShardedDataParallel):  # type: ignore[misc]
+    """fairscale's wrapper. At its start it sends all tensors of the model from rank 0.
+
+    fairscale sends every value of the state dict, and fails at what `get_extra_state` of a module returns. Those values
+    stay as each rank has them, as under DDP.
+    """
+
+    def _sync_params_and_buffers(self) -> None:
+        values = self.module.state_dict().values()
+        for tensor in (value for value in values if isinstance(value, torch.Tensor)):
+            torch.distributed.broadcast(tensor, self._reference_global_rank, group=self._process_group)
+
+
 @dataclass
 class ShardedDDP(Callback):
     """Trains on several ranks. Each holds one shard of the optimizer state (ZeRO stages 1 and 2).
@@ -59,6 +72,7 @@ class ShardedDDP(Callback):
             wrap_model=self._wrapping.wrap,
             synchronise=gradients.synchronise,
             clip=gradients.clip,
+            full_gradients=gradients.gather,
             optimizer_state=_full_state(run.args),
         )
 
@@ -102,7 +116,7 @@ def _wrap(run: Run, model: nn.Module, optimizer: Any) -> nn.Module:
     _remove_hooks(run.model_wrapped)
     # Without buffers a gradient belongs to its weight, and may be None as with DDP. `Wrapping.follow` replaces the
     # automatic refresh of trainable weights.
-    wrapped: nn.Module = ShardedDataParallel(model, optimizer, reduce_buffer_size=0, auto_refresh_trainable=False)
+    wrapped: nn.Module = TensorSync(model, optimizer, reduce_buffer_size=0, auto_refresh_trainable=False)
     return wrapped
 
 
@@ -166,6 +180,20 @@ class _Gradients:
                 weight.grad.copy_(self.ranks.sum(weight.grad.div_(self.ranks.world_size)))
         wrapped._consume_work_handles()
         wrapped._grad_to_be_reduced = [False] * len(wrapped._trainable_params)
+
+    @torch.no_grad()
+    def gather(self, model: nn.Module) -> dict[str, torch.Tensor]:
+        """Return the gradients that any rank used, by name. Each comes from the rank that updates its weight."""
+        used = {id(weight) for weight in self.used}
+        return {
+            name: self.ranks.sum(
+                weight.grad.clone()
+                if weight.grad is not None and id(weight) in self.measured
+                else torch.zeros_like(weight)
+            )
+            for name, weight in model.named_parameters()
+            if id(weight) in used
+        }
 
     def clip(self, optimizer: Any, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
         """Clip gradients that are sharded over the ranks, and return their total norm from before.

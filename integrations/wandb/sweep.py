@@ -9,8 +9,7 @@ import wandb
 
 from ...callbacks.flow.report_to_trial import ReportToTrial
 from ...engine.search.hyperparameters import BestRun, Search
-from ...events.bus import note
-from ...events.errors import ArgumentError, TrainbusError, nearest
+from ...events.errors import ArgumentError, TrainbusError, nearest, note
 from ...events.stages import Stage
 from ...events.state import TrainerState
 

@@ -1,68 +1,354 @@
-"""Weights & Biases: the settings of the run, the logged values, and why training stopped."""
+"""Weights & Biases: one row per step, the config in effect, and one run over all restarts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import fnmatch
+import logging
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
-import wandb
-
-from ...callbacks.base.tracker import Tracker, in_sections
-from ...engine.arguments import TrainingArguments
+from ...callbacks.base.predictions import Predictions
+from ...callbacks.base.row_tracker import Opening, RowTracker, TrackerSession, outcome_of
+from ...callbacks.base.tracker import in_sections
+from ...callbacks.base.tracker_rows import AXIS
+from ...engine.arguments import ALIASES, TrainingArguments
 from ...engine.run import Run
+from ...events.capabilities import BestMetric, Capability
+from ...events.composition import providers
 from ...events.control import TrainerControl
+from ...events.errors import ArgumentError, nearest
+from ...events.state import TrainerState
+from . import identity
+from .artifacts import ModelArtifacts
+from .client import Request, WandbSession, open_run, speaking_for
+from .config import changed_arguments, changes_between, run_config
+from .histograms import Histograms
+from .identity import Identity
+from .options import (
+    MODES,
+    checked,
+    choice_from_environment,
+    from_environment,
+    is_disabled,
+    settings_of,
+    sweep_parameters,
+)
+from .tables import EvaluationTables
+
+logger = logging.getLogger(__name__)
+
+AXES = {"step": AXIS, "epoch": "train/epoch", "samples": "train/samples_seen", "tokens": "train/num_input_tokens_seen"}
+"""The names of axes -> their columns."""
+ON_CHANGE = ("continue", "fork", "new")
+LOG_MODEL = ("end", "checkpoint", "best")
+WATCH = ("gradients", "parameters", "all")
 
 
 @dataclass
-class Wandb(Tracker):
+class Wandb(RowTracker):
     """Reports to one Weights & Biases run. A resumed training, and evaluations after it, report to the same run.
 
-    `report_to="wandb"` builds it, or list `Wandb(project="demo", mode="offline")`. The wandb run finishes at
-    `trainer.end()` or at the end of the program. It is marked as failed if training raises. The step axis is the
-    optimizer step.
+    `report_to="wandb"` builds it, or list `Wandb(project="demo", mode="offline")`. Everything that is logged at a step
+    is one row, with the axis `train/global_step`. The run finishes at `trainer.end()` or at the end of the program,
+    with an exit code that says how training ended. If the service fails, the run goes offline and training continues.
+    If `wandb.run` is open already, the callback reports to it and leaves it open. See `docs/wandb.md`.
+
+    Raises:
+        ArgumentError: for an option that the client does not know or refuses.
     """
 
+    service: ClassVar[str] = "wandb"
+    local = True  # the Stop button of the web page reaches one rank only
+
     project: str | None = None
-    """The project. Default: the one that wandb chooses, or `project` of the arguments."""
+    """The project. Default: `project` of the arguments, else `WANDB_PROJECT`, else the one that wandb chooses."""
     name: str | None = None
-    """The name of the run. Default: `args.run_name`, else a generated name."""
-    mode: Literal["online", "offline", "disabled"] | None = None
+    """The name of the run. Default: `args.run_name`, else `WANDB_NAME`, else a generated name."""
+    mode: Literal["online", "offline", "shared", "disabled"] | None = None
     """Whether to upload. Default: the environment variable `WANDB_MODE`."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Additional options of `wandb.init`. They override the options that this callback sets."""
-    _session: Any = field(default=None, init=False, repr=False, compare=False)
+    """Additional options of `wandb.init`. They override the options that this callback sets; `config` is merged."""
+    entity: str | None = field(default=None, kw_only=True)
+    """The user or team. Default: `WANDB_ENTITY`, else the default of the account."""
+    group: str | None = field(default=None, kw_only=True)
+    """The group of runs. Default: `WANDB_RUN_GROUP`."""
+    tags: Sequence[str] | None = field(default=None, kw_only=True)
+    """The tags. Default: `WANDB_TAGS`, separated by commas."""
+    notes: str | None = field(default=None, kw_only=True)
+    """A description. Default: `WANDB_NOTES`."""
+    job_type: str | None = field(default=None, kw_only=True)
+    """The type of the job, such as `train`. Default: `WANDB_JOB_TYPE`."""
+    axis: str | Mapping[str, str] = field(default="step", kw_only=True)
+    """The x-axis: `step`, `epoch`, `samples` or `tokens`. Or a dict of name patterns: `{"eval/*": "epoch"}`."""
+    on_change: str = field(default="continue", kw_only=True)
+    """What a resume with other arguments does: `continue` the run, `fork` it at that step, or start a `new` one."""
+    init_timeout: float = field(default=60.0, kw_only=True)
+    """Seconds that the start waits for the service. After that the run goes offline."""
+    finish_timeout: float = field(default=300.0, kw_only=True)
+    """Seconds that the end waits for uploads. What is left stays on disk for `wandb sync`."""
+    log_model: str | None = field(default=None, kw_only=True)
+    """Which models are uploaded as artifacts: every `checkpoint`, each new `best` one, or the final one at the `end`.
+    Default: `WANDB_LOG_MODEL`, else none."""
+    watch: str | None = field(default=None, kw_only=True)
+    """Histograms at log steps of `gradients` (before clipping), `parameters` or `all`. Default: `WANDB_WATCH`."""
+    alerts: bool = field(default=False, kw_only=True)
+    """Send an alert if the run fails or a logged loss is not finite. At most one of each kind in ten minutes."""
+    save_code: bool = field(default=False, kw_only=True)
+    """Upload the Python files of the working directory. By default no file is uploaded."""
+    reference_above: float | None = field(default=None, kw_only=True)
+    """Bytes above which an artifact only refers to the checkpoint folder, and uploads nothing. Default: no limit."""
+    tables: Predictions | None = field(default=None, kw_only=True)
+    """What to show of each evaluation: a table of predictions, a confusion matrix, and ROC and PR curves."""
+    _stop: bool = field(default=False, init=False, repr=False, compare=False)
+    _models: ModelArtifacts = field(default_factory=ModelArtifacts, init=False, repr=False, compare=False)
+    _histograms: Histograms = field(default_factory=Histograms, init=False, repr=False, compare=False)
+    _tables: EvaluationTables = field(default_factory=EvaluationTables, init=False, repr=False, compare=False)
+    _config: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _changes: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("mode", self.mode, MODES), ("on_change", self.on_change, ON_CHANGE)):
+            if value is not None and value not in known:
+                raise ArgumentError(f"{name}={value!r} is unknown{nearest(value, known)} Known: {', '.join(known)}.")
+        for axis in [self.axis] if isinstance(self.axis, str) else self.axis.values():
+            if axis not in AXES:
+                raise ArgumentError(f"axis={axis!r} is unknown{nearest(axis, AXES)} Known: {', '.join(AXES)}.")
+        for name, value, known in (("log_model", self.log_model, LOG_MODEL), ("watch", self.watch, WATCH)):
+            if value is not None and value not in known:
+                raise ArgumentError(f"{name}={value!r} is unknown{nearest(value, known)} Known: {', '.join(known)}.")
+        checked({**self._own_options(), **self.options})
+        self.log_model = self.log_model or choice_from_environment("WANDB_LOG_MODEL", LOG_MODEL)
+        self.watch = self.watch or choice_from_environment("WANDB_WATCH", WATCH)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Wandb:
         return cls(args.project, args.run_name)
 
-    def on_train_end(self, control: TrainerControl) -> None:
-        if self._reports:
-            self._session.summary["stopped"] = control.why("training_stop")
+    @property
+    def live(self) -> Any:
+        """The open run of the client; None if no run is open in this process."""
+        return self._session.live if isinstance(self._session, WandbSession) else None
 
-    def open(self, run: Run) -> str:
-        self._session = wandb.init(
-            **{
-                "project": self.project,
-                "name": self.name or run.args.run_name,
-                "mode": self.mode,
-                "id": self.run_id,
-                "resume": "allow" if self.run_id else None,
-                "config": run.args.to_sanitized_dict(),
-                "reinit": "create_new",
-                **self.options,
-            }
+    @property
+    def opening_timeout(self) -> float:
+        return self.init_timeout
+
+    @property
+    def closing_timeout(self) -> float:
+        return self.finish_timeout + 10.0
+
+    def writes(self, run: Run) -> bool:
+        return super().writes(run) and not is_disabled()
+
+    def new_id(self, run: Run) -> str:
+        options = {**from_environment(), **self.options}
+        return options.get("id") or run.run_id or uuid.uuid4().hex
+
+    def unfinished_run(self, run: Run) -> str | None:
+        known = identity.load(run.args.output_path)
+        return known.run_id if known is not None and not known.finished else None
+
+    def argument_overrides(self, args: TrainingArguments) -> dict[str, Any]:
+        if is_disabled():
+            return {}
+        known = {field.name for field in fields(args) if field.init} | set(ALIASES)
+        return {name: value for name, value in sweep_parameters().items() if name in known}
+
+    def prepare(self, run: Run, opening: Opening) -> Opening:
+        self._config = {**run_config(run), **(self.options.get("config") or {})}
+        known = self._stored(run, opening.run_id)
+        before = opening.state.get("config") or known.config
+        changed = changed_arguments(changes_between(before, self._config)) if before else []
+        if not changed or not opening.resumes:
+            return opening
+        names = ", ".join(changed)
+        if not opening.state:  # a restart before the first checkpoint, of another program
+            return Opening(uuid.uuid4().hex)
+        if self.on_change == "new":
+            return Opening(uuid.uuid4().hex)
+        if self.on_change == "fork":
+            self._config["forked_from"] = {"run": opening.run_id, "step": opening.step}
+            return Opening(uuid.uuid4().hex, 0, opening.step)
+        logger.warning(
+            "The arguments %s differ from those of run %s, which continues. Rows after step %d that it has already are "
+            "written a second time. Set on_change='fork' for a run of its own.",
+            *(names, opening.run_id, opening.step),
         )
-        # Use the optimizer step as the x-axis of all metrics, instead of wandb's own step counter.
-        self._session.define_metric("step")
-        self._session.define_metric("*", step_metric="step", step_sync=True)
-        known: str = self._session.id
-        return known
+        return replace(opening, exact=False)
 
-    def report(self, logs: Mapping[str, Any], step: int) -> None:
-        self._session.log({in_sections(key): value for key, value in logs.items()} | {"step": step})
+    # What it reports beside the rows.
 
-    def leave(self, failed: bool) -> None:
-        session, self._session = self._session, None
-        session.finish(exit_code=1 if failed else 0)
+    def has(self, capability: Capability) -> bool:
+        reads = capability is Capability.READS_PREDICTIONS and self.tables is not None
+        return reads or super().has(capability)  # on every rank, as the gathering of predictions is collective
+
+    def on_setup(self, run: Run) -> None:
+        # Every rank has the same handlers; only the rank that writes collects.
+        if self.tables is not None:
+            self._tables.attach(run, self.tables, self.add, self.writes)
+        if run.mode == "train" and self.watch is not None:
+            self._histograms.attach(run, self.watch, self.writes)
+
+    def on_step_end(self, run: Run, state: TrainerState, control: TrainerControl) -> None:
+        super().on_step_end(run, state, control)
+        if self._stop:
+            self._stop = False
+            reason = "the Stop button of the wandb run"
+            with speaking_for(control, self.live):
+                control.request("training_stop", reason)
+                if run.saves:
+                    control.request("save", reason)
+        if self._models.pending:
+            self._models.upload_committed(self, run)
+
+    def on_log(self, run: Run, state: TrainerState, logs: dict[str, Any]) -> None:
+        super().on_log(run, state, logs)
+        bad = [
+            name for name, value in logs.items() if "loss" in name and isinstance(value, float) and value - value != 0
+        ]
+        if self.alerts and bad:
+            self._alert("The loss is not finite", f"{bad[0]} is {logs[bad[0]]} at step {state.global_step}.")
+
+    def on_snapshot(self, run: Run, checkpoint: Any) -> None:
+        if self.log_model in ("checkpoint", "best") and self.writes(run):
+            self._models.note(run, checkpoint, only_best=self.log_model == "best")
+
+    def on_train_end(self, run: Run, control: TrainerControl) -> None:
+        if self.log_model is not None:
+            self._models.upload_at_end(self, run, self.log_model)
+        super().on_train_end(run, control)
+
+    def on_exception(self, run: Run, exception: BaseException) -> None:
+        outcome = outcome_of(exception)
+        if outcome.error and self.alerts:
+            reason = run.control.why("training_stop")
+            self._alert("The run failed", f"Step {run.state.global_step}: {outcome.error[:500]}. {reason}")
+        if self._models.pending:
+            self._models.upload_committed(self, run)
+        self.submit(lambda session: session.summarize({"stopped": outcome.reason}))
+        super().on_exception(run, exception)
+
+    def final_summary(self, run: Run) -> dict[str, Any]:
+        state = run.state
+        seconds = run.seconds()
+        values: dict[str, Any] = {"total/steps": state.global_step, "total/seconds": round(seconds, 3)}
+        if seconds > 0:
+            values["total/samples_per_second"] = round(state.samples_seen / seconds, 3)
+            if state.num_input_tokens_seen:
+                values["total/tokens_per_second"] = round(state.num_input_tokens_seen / seconds, 3)
+        if state.best_metric is not None:
+            choosers = providers(run.bus.subscribers.values(), Capability.CHOOSES_BEST_MODEL)
+            metric = (choosers[0].best_metric if choosers else None) or BestMetric()
+            values |= {f"best/{in_sections(metric.name)}": state.best_metric, "best/step": state.best_global_step}
+        return values
+
+    def _alert(self, title: str, text: str) -> None:
+        self.submit(lambda session: session.alert(title, text) if isinstance(session, WandbSession) else None)
+
+    def _request_stop(self) -> None:
+        self._stop = True
+
+    # Opening.
+
+    def connect(self, run: Run, opening: Opening) -> Callable[[], TrackerSession]:
+        known = self._stored(run, opening.run_id)
+        if opening.resumes:
+            before = opening.state.get("config") or known.config or self._config
+            differing = changes_between(before, self._config)
+            earlier = opening.state.get("changes") or {}
+            self._changes = {**earlier, str(opening.resumes): {"step": opening.step, **differing}}
+            self._config = dict(before)
+        else:
+            self._changes = {}
+        request = replace(
+            self._request(run.args.output_path, known, self._chosen(run)),
+            config=self._config,
+            changes={"resume": self._changes} if self._changes else {},
+            known_step=int(opening.state.get("written", -1)),
+            known_rows=int(opening.state.get("rows", -1)),
+            resumes=opening.resumes > 0 or bool(known.segments),
+        )
+        return lambda: open_run(request)
+
+    def start(self, output_dir: str = "tmp_trainer", resume: bool = False) -> Wandb:
+        """Open the run now, before data and model are built. Failures and output of the start belong to it then.
+
+        Only rank 0 opens a run.
+
+        Args:
+            output_dir: the output folder of the arguments.
+            resume: continue the run of this folder, if it has one. Training must then resume too.
+
+        Returns:
+            This callback, for the list of the trainer.
+        """
+        if is_disabled() or int(os.environ.get("RANK", "0")) or self._worker is not None:
+            return self
+        folder = Path(output_dir)
+        known = (identity.load(folder) if resume else None) or Identity(uuid.uuid4().hex)
+        request = self._request(folder, known, {**from_environment(), **self._own_options()})
+        request = replace(request, config=known.config, resumes=bool(known.segments))
+        self.run_id = known.run_id
+        self._begin(lambda: open_run(request))
+        return self
+
+    def describe(self, run: Run, opening: Opening) -> None:
+        if not opening.resumes:
+            config = self._config
+            self.submit(lambda session: session.update_config(config))
+
+    def _request(self, folder: Path, known: Identity, chosen: Mapping[str, Any]) -> Request:
+        return Request(
+            options={**chosen, "id": known.run_id, **self._given_options()},
+            settings=settings_of(self.options),
+            folder=folder,
+            identity=replace(known, config=self._config or known.config),
+            config={},
+            init_timeout=self.init_timeout,
+            finish_timeout=self.finish_timeout,
+            axis_of=self.axis_of,
+            stop=lambda: self._request_stop(),  # the client copies its settings: a method would copy the callback
+            save_code=self.save_code,
+        )
+
+    def axis_of(self, column: str) -> str:
+        """Return the column that is the x-axis of a column."""
+        if column in AXES.values() or isinstance(self.axis, str):
+            return AXIS if column in AXES.values() else AXES[str(self.axis)]
+        found = next((axis for pattern, axis in self.axis.items() if fnmatch.fnmatchcase(column, pattern)), "step")
+        return AXES[found]
+
+    def extra_columns(self, run: Run) -> dict[str, Any]:
+        wanted = {self.axis} if isinstance(self.axis, str) else set(self.axis.values())
+        values = {"epoch": run.state.epoch, "samples": run.state.samples_seen}
+        values["tokens"] = run.state.num_input_tokens_seen
+        return {**{AXES[axis]: values[axis] for axis in wanted if axis in values}, **self._histograms.take()}
+
+    def saved_state(self) -> dict[str, Any]:
+        rows = self._session.rows if isinstance(self._session, WandbSession) else -1
+        return {"config": self._config, "changes": self._changes, "written": self._written, "rows": rows}
+
+    def _own_options(self) -> dict[str, Any]:
+        own: dict[str, Any] = {"project": self.project, "name": self.name, "mode": self.mode, "entity": self.entity}
+        own |= {"group": self.group, "tags": self.tags, "notes": self.notes, "job_type": self.job_type}
+        return {name: value for name, value in own.items() if value is not None}
+
+    def _given_options(self) -> dict[str, Any]:
+        return {name: value for name, value in self.options.items() if name not in ("settings", "config")}
+
+    def _chosen(self, run: Run) -> dict[str, Any]:
+        named = {"project": run.args.project, "name": run.args.run_name}
+        arguments = {name: value for name, value in named.items() if value is not None}
+        chosen = {**from_environment(), **arguments, **self._own_options()}
+        if os.environ.get("WANDB_SWEEP_ID"):  # the sweep decides these
+            chosen = {name: value for name, value in chosen.items() if name not in ("project", "entity")}
+        return chosen
+
+    @staticmethod
+    def _stored(run: Run, run_id: str) -> Identity:
+        stored = identity.load(run.args.output_path)
+        return stored if stored is not None and stored.run_id == run_id else Identity(run_id)

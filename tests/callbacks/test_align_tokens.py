@@ -31,7 +31,7 @@ ENDS = (None, 3, 50, [50], [50, 3], [3])
 @pytest.mark.parametrize(
     "tokens", [(3, 2, 1), (3, None, None), (None, None, 1), (None, None, None), (50, 50, 50)], ids=str
 )
-def test_configs_become_what_transformers_makes_of_them(tokens: tuple[int | None, ...]) -> None:
+def test_configs_equal_those_of_transformers(tokens: tuple[int | None, ...]) -> None:
     for end, generated, has_generation in itertools.product(ENDS, ENDS, (True, False)):
         config = transformers.GPT2Config(eos_token_id=end, bos_token_id=50)
         generation = transformers.GenerationConfig(eos_token_id=generated, bos_token_id=2) if has_generation else None

@@ -1,4 +1,4 @@
-"""Which parts of a model are gathered, or recomputed, at once."""
+"""Blocks of a model that are gathered or recomputed together."""
 
 import pytest
 from torch import nn
@@ -27,7 +27,7 @@ def names_of(model, blocks):
     return [known[block] for block in blocks]
 
 
-def test_by_default_they_are_what_the_outermost_lists_hold():
+def test_default_blocks_are_the_elements_of_the_outermost_lists():
     model = Model()
     assert names_of(model, blocks_of(model)) == ["stack.parts.0", "stack.parts.1"]
 
@@ -53,7 +53,7 @@ def test_classes_are_as_good_as_their_names():
     assert blocks_of(model, (Part,)) == blocks_of(model, ("Part",)) == [*model.stack["parts"]][::-1]
 
 
-def test_by_size_what_is_counted_once_does_not_count_again():
+def test_blocks_by_size_count_each_module_once():
     model = Model()
     # 80 weights in an attention, 20 in the linear layer beside it, 40 in the embedding, 50 at the end.
     assert names_of(model, blocks_of(model, 45)) == ["stack.parts.0.attention", "stack.parts.1.attention", "end"]
@@ -65,12 +65,12 @@ def test_the_parts_of_an_attention_are_used_without_being_called():
     assert not any("out_proj" in name for name in names_of(model, blocks_of(model, 1)))
 
 
-def test_none_at_all_may_be_wanted():
+def test_no_checkpoint_may_be_requested():
     assert blocks_of(Model(), ()) == []
     assert blocks_of(nn.Linear(2, 2)) == []
 
 
-def test_what_shares_a_weight_with_another_is_none():
+def test_a_module_that_shares_a_weight_is_no_block():
     model = Model()
     model.stack["parts"][0].inner[0].weight = model.stack["parts"][1].inner[0].weight
     assert blocks_of(model) == []
@@ -79,13 +79,13 @@ def test_what_shares_a_weight_with_another_is_none():
     assert names_of(model, blocks_of(model)) == ["stack.parts.1"]
 
 
-def test_one_block_used_twice_is_one():
+def test_a_block_used_twice_counts_once():
     model = Model()
     model.stack["parts"][1] = model.stack["parts"][0]
     assert blocks_of(model) == [model.stack["parts"][0]]
 
 
-def test_a_class_that_is_not_there_is_told():
+def test_a_missing_class_is_an_error():
     with pytest.raises(ModelError, match="no module of the class 'Prat'; did you mean 'Part'"):
         blocks_of(Model(), ("Prat",))
     with pytest.raises(ModelError, match="no module of the class 'GRU'"):

@@ -1,4 +1,4 @@
-"""Cadences: what log, evaluate and save have in common about being due."""
+"""Cadences: the triggers that log, evaluate and save share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ each_kind = pytest.mark.parametrize(("kind", "event"), WORK)
 
 
 @each_kind
-def test_is_asked_for_once_at_a_step(tmp_path, kind, event):
+def test_is_requested_once_at_a_step(tmp_path, kind, event):
     both = every(2) | every(1, "epoch") | at_end()
     assert steps_of(net_trainer(tmp_path, kind(both), max_steps=8), event) == [2, 4, 6, 8]
 
@@ -67,7 +67,7 @@ def test_planned_end_only(tmp_path, kind, event):
 
 
 @each_kind
-def test_the_ledger_says_which_trigger_asked(tmp_path, kind, event):
+def test_the_ledger_names_the_trigger(tmp_path, kind, event):
     built = net_trainer(tmp_path, kind(every(4)))
     built.train()
     [asked] = [entry for entry in built.control.ledger.of(kind.flag) if entry.action == "request"]
@@ -92,7 +92,7 @@ def test_only_a_clock_makes_it_local():
     assert Log(every("10min") | at_end()).local
 
 
-def test_a_clock_goes_on_where_the_checkpoint_left_it():
+def test_a_clock_resumes_from_the_checkpoint():
     first, second = Checkpoint(every("10s")), Checkpoint(every("10s"))
     assert first.state_dict() == {}
     first.load_state_dict({"last_step": 7, "last_seconds": 12.0})

@@ -1,4 +1,4 @@
-"""Writing checkpoints: what is in one, who may forbid it, and which stay."""
+"""The Checkpoint callback: content of a checkpoint, vetoes, and retention."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FILES = {
 }
 
 
-def test_holds_everything_that_a_run_goes_on_from(tmp_path):
+def test_a_checkpoint_holds_all_that_a_resume_needs(tmp_path):
     built = net_trainer(tmp_path, Checkpoint(every(4)), Log(every(2)), NaNGuard("skip"))
     at_four = {}
     built.on("on_step_end", lambda model: at_four.update(weights(model)), once=4)
@@ -45,7 +45,7 @@ def test_holds_everything_that_a_run_goes_on_from(tmp_path):
     assert json.loads((folder / "training_args.json").read_text())["learning_rate"] == 0.05
 
 
-def test_leaves_nothing_half_written_behind(tmp_path):
+def test_leaves_no_partial_file(tmp_path):
     net_trainer(tmp_path, Checkpoint(every(2))).train()
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
 
@@ -108,7 +108,7 @@ def test_the_manifest_has_the_metrics_of_that_very_step(tmp_path):
     ],
     ids=repr,
 )
-def test_keeps_what_it_is_told_to(tmp_path, keep, expected):
+def test_keeps_the_configured_checkpoints(tmp_path, keep, expected):
     """The best of all, of step 4, stays in any case."""
     measured = scripted([0.1, 0.8, 0.3, 0.9, 0.2, 0.4])
     watching = KeepBest("score", save=False, load_at_end=False)
@@ -119,7 +119,7 @@ def test_keeps_what_it_is_told_to(tmp_path, keep, expected):
     assert saved_steps(tmp_path) == expected
 
 
-def test_best_goes_by_the_loss_where_nobody_says_otherwise(tmp_path):
+def test_best_uses_the_loss_by_default(tmp_path):
     losses = [3.0, 1.0, 2.0, 4.0, 5.0, 6.0]
     built = net_trainer(tmp_path, Checkpoint(every(1), keep=Keep(best=1)), Evaluate(every(1)))
     built.on("on_evaluate_dataset", lambda metrics: metrics.update(eval_loss=losses.pop(0)))
@@ -155,14 +155,14 @@ def test_the_best_that_was_saved_outlives_a_better_that_was_not(tmp_path):
     assert same_weights(weights(built.model), load_file(tmp_path / "checkpoint-2" / "model.safetensors"))
 
 
-def test_writes_what_others_ask_for(tmp_path):
+def test_writes_on_requests_of_other_callbacks(tmp_path):
     built = net_trainer(tmp_path, Checkpoint(never()))
     built.on("on_step_end", lambda control: control.request("save", "the user wants it"), once=3)
     built.train()
     assert saved_steps(tmp_path) == [3]
 
 
-def test_a_step_that_was_saved_before_is_written_anew(tmp_path):
+def test_a_step_that_was_saved_before_is_saved_again(tmp_path):
     built = net_trainer(tmp_path, Checkpoint(every(6)), model_init=Net)
     built.train()
     (tmp_path / "checkpoint-6" / "model.safetensors").write_bytes(b"old")
@@ -192,7 +192,7 @@ def test_a_damaged_one_is_neither_counted_nor_deleted(tmp_path):
     assert saved_steps(tmp_path) == [2, 5, 6]
 
 
-def test_what_has_no_manifest_is_not_deleted(tmp_path):
+def test_folders_without_a_manifest_are_not_deleted(tmp_path):
     built = net_trainer(tmp_path, max_steps=6, save_steps=1, save_total_limit=1, async_save=False)
     built.on("on_step_begin", lambda: (tmp_path / "checkpoint-2" / "manifest.json").unlink(), once=3)
     built.train()

@@ -1,4 +1,4 @@
-"""torch.compile: the weights of a run without it, and the model given back."""
+"""torch.compile: the same weights as without it, and the original model after the run."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_model_that_the_user_compiled_stays_so(tmp_path):
     assert model._compiled_call_impl is own
 
 
-def test_goes_together_with_mixed_precision(tmp_path):
+def test_works_with_mixed_precision(tmp_path):
     plain, compiled = (
         net_trainer(tmp_path, MixedPrecision("bf16"), *callbacks, model=undropped(), max_steps=3)
         for callbacks in ((), (Compile("eager"),))

@@ -23,7 +23,7 @@ def bert():
     return transformers.BertForSequenceClassification(config)
 
 
-def test_equals_what_transformers_counts(tmp_path):
+def test_counts_equal_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
     options = {"max_steps": 7, "gradient_accumulation_steps": 2}
     ours = net_trainer(tmp_path / "ours", model=bert(), train_dataset=TOKENS, eval_dataset=None, **options)
@@ -51,7 +51,7 @@ def test_the_formula(tmp_path):
     assert built.state.total_flos == 6 * weights * 4 * 4 * 6
 
 
-def test_goes_on_counting_over_a_resume(tmp_path):
+def test_continues_counting_after_a_resume(tmp_path):
     def build():
         return net_trainer(tmp_path, Checkpoint(every(3)), model=bert(), train_dataset=TOKENS, eval_dataset=None)
 
@@ -63,7 +63,7 @@ def test_goes_on_counting_over_a_resume(tmp_path):
     assert resumed.state.total_flos == whole.state.total_flos
 
 
-def test_a_model_that_cannot_count_costs_nothing(tmp_path):
+def test_a_model_without_flop_counts_adds_no_cost(tmp_path):
     built = net_trainer(tmp_path)
     heard = []
     built.on("on_step_begin", lambda run: heard.append(run.bus.hears("on_batch")), once=2)
@@ -89,7 +89,7 @@ def test_listens_only_while_training(tmp_path):
     assert "CountFlops.count" not in built.callbacks
 
 
-def test_rows_that_have_no_tokens_count_as_none(tmp_path):
+def test_samples_without_tokens_count_zero(tmp_path):
     model = bert()
     embed = [
         {"inputs_embeds": torch.randn(6, 8, generator=torch.Generator().manual_seed(row)), "labels": row % 2}
@@ -100,7 +100,7 @@ def test_rows_that_have_no_tokens_count_as_none(tmp_path):
     assert built.state.total_flos == 0.0
 
 
-def test_asks_the_trainer_whose_answer_may_be_overridden(tmp_path):
+def test_uses_the_overridable_method_of_the_trainer(tmp_path):
     class Counting(Trainer):
         def floating_point_ops(self, inputs):
             return 10 * len(inputs["labels"])

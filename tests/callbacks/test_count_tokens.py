@@ -66,7 +66,7 @@ def within(entry, tokens):
     return speed * entry["train_runtime"] == pytest.approx(tokens, abs=speed * 1e-4)
 
 
-def test_a_resumed_run_goes_on_counting(tmp_path):
+def test_a_resumed_run_continues_its_counts(tmp_path):
     def build():
         callbacks = (CountTokens(), Log(every(1)), Checkpoint(every(3)))
         return net_trainer(tmp_path, *callbacks, model=Words(), train_dataset=token_samples())
@@ -82,7 +82,7 @@ def test_a_resumed_run_goes_on_counting(tmp_path):
     assert within(last, 3 * 4 * 5)
 
 
-def test_padding_is_what_the_mask_or_the_tokenizer_says():
+def test_padding_comes_from_the_mask_or_the_tokenizer():
     tokens = torch.tensor([[5, 6, 0], [7, 0, 0]])
     mask = torch.tensor([[1, 1, 1], [1, 0, 0]])
     assert tokens_in({"attention_mask": mask}, tokens, 0) == 4
@@ -90,7 +90,7 @@ def test_padding_is_what_the_mask_or_the_tokenizer_says():
     assert tokens_in({}, tokens, None) == 6
 
 
-def test_the_tokenizer_is_asked_where_there_is_no_mask(tmp_path):
+def test_the_tokenizer_defines_padding_without_a_mask(tmp_path):
     built = net_trainer(tmp_path, CountTokens("non_padding"), model=Words(), train_dataset=token_samples(), max_steps=4)
     built.run.processing_class = SimpleNamespace(pad_token_id=3)
     built.train()
@@ -108,7 +108,7 @@ def test_the_tokenizer_is_asked_where_there_is_no_mask(tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_counted_is_said_once(tmp_path, caplog, options, said):
+def test_missing_counts_warn_once(tmp_path, caplog, options, said):
     built = net_trainer(tmp_path, CountTokens("non_padding"), **options)
     with caplog.at_level(logging.WARNING):
         built.train()

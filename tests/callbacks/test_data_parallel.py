@@ -1,4 +1,4 @@
-"""Several GPUs in one process: here a torch.nn.DataParallel of the same manners, on the CPU."""
+"""Several GPUs in one process, with a fake torch.nn.DataParallel on the CPU."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_two_devices_come_to_the_weights_of_one(make: Any, accumulate: int, tmp_
     assert two.evaluate()["eval_loss"] == pytest.approx(one.evaluate()["eval_loss"])
 
 
-def test_evaluations_are_spread_too_and_nothing_stays_wrapped(tmp_path: Path):
+def test_evaluations_use_all_devices_and_unwrap_the_model(tmp_path: Path):
     trainer = trained(tmp_path, Line(), [DataParallel(devices=2)])
     made = len(Spread.made)
     predicted = trainer.predict(rows(10))
@@ -117,7 +117,7 @@ def test_evaluations_are_spread_too_and_nothing_stays_wrapped(tmp_path: Path):
     assert trainer.model_wrapped is trainer.model
 
 
-def test_what_is_saved_is_the_model_itself(tmp_path: Path):
+def test_the_saved_model_has_no_wrapper(tmp_path: Path):
     trained(tmp_path, Line(), [DataParallel(devices=2)], save_strategy="steps", save_steps=4)
     from safetensors.torch import load_file
 

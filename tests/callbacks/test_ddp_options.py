@@ -1,4 +1,4 @@
-"""DDP's options: what the arguments spell, and what is refused before anything is built."""
+"""Options of DDP: arguments, and refusals before the model is built."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_argument_is_passed_on(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("spelt", "name"), [("FP16", "fp16"), ("power_sgd", "powersgd"), ("powersgd", "powersgd")])
-def test_hooks_go_by_the_names_of_accelerate_too(spelt: str, name: str):
+def test_hooks_have_the_names_of_accelerate(spelt: str, name: str):
     assert DDP(comm_hook=spelt).comm_hook == name
 
 
@@ -46,12 +46,12 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any], said: str):
 
 
 @pytest.mark.usefixtures("one_of_two")
-def test_a_static_graph_goes_with_whole_steps_only(tmp_path: Path):
+def test_a_static_graph_works_only_without_accumulation(tmp_path: Path):
     with pytest.raises(ArgumentError, match="`ddp_static_graph=True` needs one batch per step"):
         TrainingArguments(str(tmp_path), use_cpu=True, ddp_static_graph=True, gradient_accumulation_steps=2)
 
 
-def test_recomputing_is_noticed_whoever_asks_for_it():
+def test_recomputation_is_detected_for_every_way_to_enable_it():
     def run(*callbacks: Any, model: nn.Module | None = None) -> Any:
         bus = SimpleNamespace(subscribers=dict(enumerate(callbacks)))
         return SimpleNamespace(bus=bus, model=model or nn.Linear(1, 1))

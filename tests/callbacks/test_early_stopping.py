@@ -1,8 +1,9 @@
-"""Stopping early: the decision by itself, and what it does to a run."""
+"""Early stopping: the decision alone, and its effect on a run."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -67,7 +68,7 @@ def test_stops_the_run_and_says_why(tmp_path):
     )
 
 
-def test_needs_nobody_else_and_leaves_the_best_of_the_run_alone(tmp_path):
+def test_works_alone_and_keeps_the_best_of_the_run(tmp_path):
     built = stopping(tmp_path, EarlyStopping("score", patience=1), values=[0.5, 0.4])
     built.train()
     assert built.state.global_step == 2
@@ -95,7 +96,7 @@ def test_patience_survives_a_resume(tmp_path):
     assert "has not improved for 3 evaluations (best 0.5)" in resumed.control.why("training_stop")
 
 
-def test_a_new_run_begins_to_wait_anew(tmp_path):
+def test_a_new_run_resets_the_patience(tmp_path):
     built = stopping(tmp_path, EarlyStopping("score", patience=2), values=[0.5, 0.4, 0.3, 0.2, 0.1, 0.0])
     built.train()
     assert built.state.global_step == 3
@@ -210,3 +211,18 @@ def test_as_transformers_spells_it_survives_a_resume(tmp_path):
 def test_as_transformers_spells_it_needs_the_metric_in_the_arguments(tmp_path):
     with pytest.raises(ArgumentError, match="EarlyStoppingCallback needs `metric_for_best_model`"):
         net_trainer(tmp_path, EarlyStoppingCallback()).train()
+
+
+def test_a_value_that_is_good_enough_stops_at_once() -> None:
+    rule = StopRule("eval_loss", greater=False, patience=2, target=0.5)
+    assert rule.update(0.7) == ""
+    assert rule.update(0.5) == "eval_loss = 0.5 reaches the target 0.5"
+    assert StopRule("eval_f1", greater=True, patience=2, target=0.5).update(0.6)
+
+
+def test_training_stops_at_the_target(tmp_path: Path) -> None:
+    stopper = EarlyStopping("loss", patience=100, target=1e6)
+    trainer = net_trainer(tmp_path, stopper, eval_strategy="steps", eval_steps=2)
+    trainer.train()
+    assert trainer.state.global_step == 2
+    assert "reaches the target 1e+06" in trainer.control.why("training_stop")

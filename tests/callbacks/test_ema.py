@@ -66,7 +66,7 @@ def test_the_average_is_evaluated_and_the_weights_go_on(tmp_path):
     assert all(same_weights(plain[step], seen[step]) for step in plain), "the same training as without an average"
 
 
-def test_the_average_is_saved_and_the_weights_beside_it(tmp_path):
+def test_the_average_and_the_weights_are_both_saved(tmp_path):
     built = net_trainer(tmp_path, EMA(0.9), Checkpoint(every(2)))
     seen = trained_weights(built)
     built.train()

@@ -1,4 +1,4 @@
-"""Evaluating: when it is due, before the first step, and on datasets beside the main one."""
+"""Evaluations: their triggers, before the first step, and on additional datasets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_step_that_is_due_twice_is_evaluated_once(tmp_path):
     assert steps_of(built, "on_evaluate_begin") == [2, 4, 6, 8]
 
 
-def test_a_dataset_of_its_own_beside_the_main_one(tmp_path):
+def test_a_separate_dataset_is_evaluated_besides_the_main_one(tmp_path):
     other = net_samples(12, seed=2)
     built = net_trainer(tmp_path, Evaluate(every(3)), Evaluate(every(2), dataset=other, name="other"))
     names = []
@@ -59,7 +59,7 @@ def test_a_dataset_of_its_own_beside_the_main_one(tmp_path):
     assert built.evaluate(other)["eval_loss"] == pytest.approx(logged(built, "eval_other_loss")[6])
 
 
-def test_it_stands_beside_what_the_arguments_spell(tmp_path):
+def test_it_joins_the_callback_from_arguments(tmp_path):
     built = net_trainer(
         tmp_path, Evaluate(every(2), dataset=net_samples(4), name="other"), eval_strategy="steps", eval_steps=3
     )
@@ -68,7 +68,7 @@ def test_it_stands_beside_what_the_arguments_spell(tmp_path):
     assert logged(built, "eval_other_loss").keys() == {2, 4, 6}
 
 
-def test_what_watches_the_main_metric_does_not_miss_it_in_another_dataset(tmp_path):
+def test_callbacks_ignore_datasets_without_their_metric(tmp_path):
     watching = (EarlyStopping("loss", patience=9), KeepBest("loss", save=False, load_at_end=False))
     built = net_trainer(
         tmp_path, Evaluate(every(3)), Evaluate(every(2), dataset=net_samples(4), name="other"), *watching
@@ -95,7 +95,7 @@ def test_one_of_the_trainers_datasets_by_name(tmp_path):
     assert at == [2, 3, 4, 6, 6], "with both, and by itself"
 
 
-def test_a_request_of_another_is_served_by_the_main_evaluation_alone(tmp_path):
+def test_a_request_of_another_callback_is_served_only_by_the_main_evaluation(tmp_path):
     built = net_trainer(tmp_path, Evaluate(never()), Evaluate(never(), dataset=net_samples(4), name="other"))
     built.on("on_step_end", lambda control: control.request("evaluate"), once=3)
     built.train()
@@ -103,14 +103,14 @@ def test_a_request_of_another_is_served_by_the_main_evaluation_alone(tmp_path):
     assert logged(built, "eval_other_loss") == {}
 
 
-def test_an_only_one_may_have_a_dataset_of_its_own(tmp_path):
+def test_a_single_evaluation_may_have_its_own_dataset(tmp_path):
     built = net_trainer(tmp_path, Evaluate(never(), dataset=net_samples(4)), eval_dataset=None)
     built.on("on_step_end", lambda control: control.request("evaluate"), once=3)
     built.train()
     assert logged(built, "eval_loss").keys() == {3}
 
 
-def test_one_may_be_added_to_a_trainer_that_does_not_evaluate(tmp_path):
+def test_an_evaluation_callback_may_join_a_trainer_that_does_not_evaluate(tmp_path):
     built = net_trainer(tmp_path)
     built.add_callback(Evaluate(every(3)))
     built.train()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def test_the_suggestion_trains_better_than_rates_far_from_it(tmp_path: Path) -> 
     assert ends[1.0] < min(ends[0.001], ends[300.0])
 
 
-def test_weights_are_as_they_were_and_nothing_was_evaluated_or_saved(tmp_path: Path) -> None:
+def test_the_weights_are_unchanged_and_no_evaluation_or_save_ran(tmp_path: Path) -> None:
     trainer = searched(tmp_path, FindLearningRate(), eval_strategy="steps", eval_steps=5, save_steps=5)
     before = [weight.detach().clone() for weight in trainer.model.parameters()]
     trainer.train()
@@ -64,7 +65,7 @@ def test_all_rates_are_tried_where_the_loss_stays_small(tmp_path: Path) -> None:
     assert len(finder.rates) == 10
 
 
-def test_the_steepest_fall_is_taken_and_what_comes_after_the_minimum_is_not() -> None:
+def test_the_steepest_fall_before_the_minimum_is_taken() -> None:
     rates = [10.0**power for power in range(-6, 2)]
     assert steepest(rates, [1.0, 1.0, 0.9, 0.5, 0.4, 0.39, 2.0, 0.1 + 9]) == rates[2]
 
@@ -82,3 +83,29 @@ def test_too_few_losses_are_refused() -> None:
 def test_impossible_numbers_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match="FindLearningRate"):
         FindLearningRate(**options)
+
+
+class Centers(nn.Module):
+    """A criterion with parameters and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.centers = nn.Parameter(torch.randn(2, 2))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return nn.functional.cross_entropy(outputs @ self.centers, labels)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_the_model_and_the_criterion_are_restored(lazy: bool, tmp_path: Path) -> None:
+    model, criterion = nn.LazyLinear(2) if lazy else nn.Linear(4, 2), Centers()
+    before = copy.deepcopy((criterion.state_dict(), {} if lazy else model.state_dict()))
+    rows = TensorDataset(torch.randn(48, 4), torch.randint(0, 2, (48,)))
+    args = TrainingArguments(str(tmp_path), use_cpu=True, max_steps=8, save_strategy="no")
+    finder = FindLearningRate(steps=8)
+    Trainer(model, args, train_dataset=rows, criterion=criterion, callbacks=[finder]).train()
+    assert len(finder.rates) == 8
+    after = (criterion.state_dict(), {} if lazy else model.state_dict())
+    assert all(torch.equal(was[name], now[name]) for was, now in zip(before, after) for name in was)

@@ -71,7 +71,7 @@ def test_after_the_run_weights_are_as_trainable_as_before(tmp_path: Path) -> Non
     assert [name for name, weight in trainer.model.named_parameters() if not weight.requires_grad] == ["head.bias"]
 
 
-def test_a_regular_expression_names_them_too(tmp_path: Path) -> None:
+def test_a_regular_expression_selects_modules(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, Freeze(r".*\.bias$"), max_steps=3)
     before = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
     trainer.train()
@@ -79,7 +79,7 @@ def test_a_regular_expression_names_them_too(tmp_path: Path) -> None:
     assert same == {"body.bias", "head.bias"}
 
 
-def test_a_name_that_nothing_has_is_refused_with_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="did you mean 'body'"):
         trainer_of(tmp_path, Freeze("boddy")).train()
 

@@ -56,7 +56,7 @@ def bert():
 TOKENS = [{"input_ids": torch.arange(row, row + 6) % 20, "labels": row % 2} for row in range(16)]
 
 
-def test_a_model_that_can_do_it_itself_is_told_so(tmp_path):
+def test_a_model_with_its_own_checkpointing_is_asked_to_enable_it(tmp_path):
     ends, layers = [], []
     for callbacks in ([], [GradientCheckpointing()]):
         model = bert()
@@ -75,7 +75,7 @@ def test_a_model_that_can_do_it_itself_is_told_so(tmp_path):
     assert (once, twice) == (6, 12)
 
 
-def test_what_the_user_had_switched_on_stays_on(tmp_path):
+def test_settings_of_the_user_stay_enabled(tmp_path):
     model = bert()
     model.activation_checkpointing_enable()
     net_trainer(tmp_path, GradientCheckpointing(), model=model, train_dataset=TOKENS, eval_dataset=None).train()
@@ -95,7 +95,7 @@ def test_the_older_name_and_the_options(tmp_path):
     assert model.told == {"use_reentrant": False}
 
 
-def test_a_model_that_cannot_is_told_its_classes(tmp_path):
+def test_a_model_without_checkpointing_gets_an_error_with_its_classes(tmp_path):
     with pytest.raises(ModelError) as caught:
         net_trainer(tmp_path, GradientCheckpointing()).train()
     message = str(caught.value)

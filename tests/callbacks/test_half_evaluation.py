@@ -72,7 +72,7 @@ def test_evaluations_of_a_training_keep_the_weights(tmp_path):
     assert same_weights(weights(built.model), weights(plain.model))
 
 
-def test_a_training_goes_on_after_it(tmp_path):
+def test_training_continues_after_it(tmp_path):
     """The optimizer holds the same parameters before and after."""
     built, plain = net_trainer(tmp_path, HalfEvaluation()), net_trainer(tmp_path)
     for run in (built, plain):
@@ -97,7 +97,7 @@ class Shared(Net):
         return super().forward(x, labels)
 
 
-def test_inputs_are_turned_too_and_labels_are_not(tmp_path):
+def test_inputs_are_converted_and_labels_are_not(tmp_path):
     model = Shared()
     net_trainer(tmp_path, HalfEvaluation(), model=model).evaluate()
     assert set(model.seen) == {(torch.bfloat16, torch.float32)}

@@ -130,7 +130,7 @@ def test_a_checkpoint_resumes_bit_for_bit(tmp_path, stop):
     assert same_weights(weights(resumed.model), weights(unbroken.model))
 
 
-def test_goes_on_from_a_checkpoint_of_whole_weights(tmp_path):
+def test_resumes_from_a_checkpoint_of_whole_weights(tmp_path):
     """One that another level wrote: nothing of its digits is lost."""
     first = net_trainer(tmp_path, MixedPrecision(), Checkpoint(every(3)))
     first.on("on_step_end", stop_at(3))
@@ -146,7 +146,7 @@ def test_goes_on_from_a_checkpoint_of_whole_weights(tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", [None, "given"])
-def test_a_second_training_goes_on_with_the_same_optimizer(tmp_path, optimizer):
+def test_a_second_training_keeps_the_optimizer(tmp_path, optimizer):
     """What the first one left in the optimizer belongs to the weights again, states and all."""
     model = Net()
     given = {}

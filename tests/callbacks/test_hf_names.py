@@ -1,4 +1,4 @@
-"""The callbacks of transformers under their names, and transformers' own beside ours."""
+"""Callbacks under the names of transformers, and callbacks of transformers itself."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_popping_the_class_returns_the_instance(tmp_path):
     assert steps_of(built, "on_log_due") == []
 
 
-def test_explicit_cadences_keep_their_own_say(tmp_path):
+def test_explicit_cadences_stay_independent(tmp_path):
     built = net_trainer(tmp_path, DefaultFlowCallback(), Evaluate(every(4)), logging_steps=3)
     built.train()
     assert logged(built, "eval_loss").keys() == {4}

@@ -1,4 +1,4 @@
-"""Which checkpoints stay: a pure function of what they are."""
+"""Retention: a pure function of the facts of checkpoints."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_by_table(keep, pinned, expected):
     assert deleted(keep, checkpoints, pinned) == expected
 
 
-def test_best_goes_by_the_direction():
+def test_best_uses_the_direction():
     checkpoints = on_disk(1, 2, 3, metrics={1: 0.1, 2: 0.9, 3: 0.5})
     assert deleted(Keep(best=1), checkpoints, greater=True) == [1]
     assert deleted(Keep(best=1), checkpoints, greater=False) == [2]
 
 
 @pytest.mark.parametrize("greater", [True, False])
-def test_what_is_no_number_is_never_the_best(greater):
+def test_nan_is_never_the_best(greater):
     checkpoints = on_disk(1, 2, 3, 4, metrics={1: math.nan, 2: 0.5, 3: math.nan})
     assert deleted(Keep(best=1), checkpoints, greater=greater) == [1, 3]
 
@@ -82,7 +82,7 @@ def test_minutes_are_those_of_training_and_the_first_of_each_stays():
     assert deleted(Keep(minutes=2, last=2), checkpoints, {2}) == [1, 3, 4, 5]
 
 
-def test_minutes_are_counted_alike_however_often_one_looks():
+def test_minutes_do_not_depend_on_how_often_the_trigger_is_asked():
     rule, there = Keep(minutes=1), []
     for step in range(1, 60):
         there.append(Checkpoint(Path(f"checkpoint-{step}"), step, seconds=17.0 * step))
@@ -120,7 +120,7 @@ def cases(draw):
 
 
 @given(cases(), st.booleans())
-def test_never_deletes_what_must_stay(case, greater):
+def test_never_deletes_pinned_checkpoints(case, greater):
     keep, checkpoints, pinned = case
     gone = deleted(keep, checkpoints, pinned, greater)
     steps = [checkpoint.step for checkpoint in checkpoints]
@@ -167,7 +167,7 @@ def test_limits_hold(case, greater):
 
 
 @given(cases())
-def test_a_second_look_finds_nothing_more(case):
+def test_a_second_check_finds_no_further_problem(case):
     keep, checkpoints, pinned = case
     gone = deleted(keep, checkpoints, pinned)
     left = [checkpoint for checkpoint in checkpoints if checkpoint.step not in gone]

@@ -1,4 +1,4 @@
-"""The best model: known whatever the cadences, saved when it appears, and loaded at the end."""
+"""The best model: found at any cadence, saved when it appears, and loaded at the end."""
 
 from __future__ import annotations
 
@@ -69,6 +69,36 @@ def test_a_step_that_was_saved_before_it_was_found_best_is_the_best_one(tmp_path
     assert saved_steps(tmp_path) == [8, 12]
 
 
+@pytest.mark.parametrize("hears", [False, True], ids=["written on a thread", "written at once"])
+def test_the_older_best_is_deleted_when_the_last_evaluation_finds_a_new_one(tmp_path, hears):
+    # Step 12 is saved before its evaluation, and no save follows that would rotate.
+    built = net_trainer(
+        tmp_path,
+        *(Evaluate(every(1, "epoch")), Checkpoint(every(2), keep=Keep(total=1))),
+        KeepBest("score", save=False, load_at_end=False),
+        max_steps=12,
+        compute_metrics=scripted([0.1, 0.3, 0.9]),
+    )
+    if hears:
+        built.on("on_save", lambda: None)
+    built.train()
+    assert built.state.best_model_checkpoint == str(tmp_path / "checkpoint-12")
+    assert saved_steps(tmp_path) == [12]
+
+
+def test_an_evaluation_after_training_deletes_nothing(tmp_path):
+    built = net_trainer(
+        tmp_path,
+        *(Evaluate(every(4)), Checkpoint(every(2), keep=Keep(total=1)), KeepBest("score")),
+        max_steps=8,
+        compute_metrics=scripted([0.9, 0.3, 1.0]),
+    )
+    built.train()
+    before = saved_steps(tmp_path)
+    built.evaluate()
+    assert saved_steps(tmp_path) == before == [4, 8]
+
+
 def test_a_vetoed_checkpoint_of_a_step_is_not_the_best_one(tmp_path):
     built = net_trainer(
         tmp_path,
@@ -82,7 +112,7 @@ def test_a_vetoed_checkpoint_of_a_step_is_not_the_best_one(tmp_path):
     assert (built.state.best_global_step, built.state.best_model_checkpoint) == (4, None)
 
 
-def test_asks_for_a_checkpoint_when_a_new_best_appears(tmp_path):
+def test_a_new_best_requests_a_checkpoint(tmp_path):
     built = net_trainer(
         tmp_path, Evaluate(every(1)), Checkpoint(never()), KeepBest("score"),
         compute_metrics=scripted([0.3, 0.2, 0.5, 0.5, 0.4, 0.9]),
@@ -92,7 +122,7 @@ def test_asks_for_a_checkpoint_when_a_new_best_appears(tmp_path):
     assert reasons == [f"eval_score is best so far: {value}" for value in (0.3, 0.5, 0.9)]
 
 
-def test_only_watches_if_told_so(tmp_path):
+def test_only_watches_if_configured(tmp_path):
     watching = KeepBest("score", save=False, load_at_end=False)
     built = net_trainer(
         tmp_path, Evaluate(every(1)), Checkpoint(never()), watching,
@@ -111,7 +141,7 @@ def test_only_watches_if_told_so(tmp_path):
     ],
     ids=["steps done", "early stopping", "NaN"],
 )
-def test_loads_the_best_whatever_stopped_the_run(tmp_path, stopping, end):
+def test_loads_the_best_after_any_stop(tmp_path, stopping, end):
     built = net_trainer(
         tmp_path,
         *(Evaluate(every(1)), Checkpoint(at_end()), KeepBest("score"), *stopping),
@@ -133,7 +163,7 @@ def test_loads_the_best_when_the_user_stops(tmp_path):
     assert same_weights(weights(built.model), saved_weights(tmp_path, 1))
 
 
-def test_the_last_model_stays_if_not_told_to_load(tmp_path):
+def test_the_last_model_stays_without_load_best(tmp_path):
     built = net_trainer(
         tmp_path, Evaluate(every(1)), Checkpoint(at_end()), KeepBest("score", load_at_end=False),
         compute_metrics=scripted([0.9, 0.1]),
@@ -143,7 +173,7 @@ def test_the_last_model_stays_if_not_told_to_load(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
-def test_what_is_no_number_is_never_best(tmp_path, mode):
+def test_nan_is_never_best(tmp_path, mode):
     built = net_trainer(
         tmp_path, Evaluate(every(1)), Checkpoint(never()), KeepBest("score", mode),
         compute_metrics=scripted([math.nan, 0.5, math.nan]),
@@ -208,7 +238,7 @@ def test_a_best_that_could_not_be_saved_does_not_lose_the_one_before(tmp_path, c
     assert "best model, of step 4, was not saved" in caplog.text
 
 
-def test_says_so_if_no_best_was_ever_saved(tmp_path, caplog):
+def test_warns_if_no_best_was_saved(tmp_path, caplog):
     built = net_trainer(
         tmp_path, Evaluate(every(2)), Checkpoint(never()), KeepBest("score", save=False),
         compute_metrics=scripted([0.5]),
@@ -278,7 +308,7 @@ def test_two_are_refused(tmp_path):
         net_trainer(tmp_path, Evaluate(every(2)), KeepBest("loss"), KeepBest("score", id="second")).train()
 
 
-def test_the_direction_counts_and_not_how_it_was_said():
+def test_equal_directions_in_other_forms_agree():
     assert KeepBest("loss") == KeepBest("eval_loss", "min")
     assert KeepBest("loss") != KeepBest("loss", "max")
     assert KeepBest("score") != KeepBest("other")
@@ -290,7 +320,7 @@ def test_the_direction_counts_and_not_how_it_was_said():
     [
         ({}, None),
         ({"load_best_model_at_end": True}, KeepBest("loss")),
-        ({"save_strategy": "best"}, KeepBest("loss", load_at_end=False)),
+        ({"save_strategy": "best", "metric_for_best_model": "loss"}, KeepBest("loss", load_at_end=False)),
         ({"metric_for_best_model": "score"}, KeepBest("score", save=False, load_at_end=False)),
         (
             {"load_best_model_at_end": True, "metric_for_best_model": "f1", "greater_is_better": False},

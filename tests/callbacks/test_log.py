@@ -53,7 +53,7 @@ def test_first_step(tmp_path):
     assert logged(built, "loss") == pytest.approx(expected)
 
 
-def test_a_prefix_has_a_mean_of_its_own(tmp_path):
+def test_a_prefix_has_its_own_mean(tmp_path):
     built = net_trainer(tmp_path, Log(every(2)), Log(every(3), prefix="third_"))
     losses = losses_of(built)
     assert logged(built, "loss") == pytest.approx({step: mean(losses, step - 1, step) for step in (2, 4, 6)})
@@ -62,7 +62,7 @@ def test_a_prefix_has_a_mean_of_its_own(tmp_path):
     assert logged(built, "train_loss").keys() == {6}
 
 
-def test_a_prefix_stands_beside_what_the_arguments_spell(tmp_path):
+def test_a_callback_with_a_prefix_joins_the_one_from_arguments(tmp_path):
     built = net_trainer(tmp_path, Log(every(3), prefix="third_"), logging_steps=2)
     built.train()
     assert logged(built, "loss").keys() == {2, 4, 6}
@@ -77,7 +77,7 @@ def test_two_without_a_prefix_are_refused(tmp_path):
         net_trainer(tmp_path, Log(every(2)), Log(every(3))).train()
 
 
-def test_nothing_is_logged_twice_at_one_step(tmp_path):
+def test_no_value_is_logged_twice_at_one_step(tmp_path):
     built = net_trainer(tmp_path, Log(every(2) | every(1, "epoch") | at_end()), max_steps=8)
     built.on("on_step_end", lambda control: control.request("log", "again"), every=2)
     built.on("on_epoch_end", lambda control: control.request("log", "and again"))
@@ -86,7 +86,7 @@ def test_nothing_is_logged_twice_at_one_step(tmp_path):
     assert logged(built, "train_loss").keys() == {8}
 
 
-def test_one_may_be_added_to_a_trainer_that_does_not_log(tmp_path):
+def test_a_log_callback_may_join_a_trainer_that_does_not_log(tmp_path):
     built = net_trainer(tmp_path, logging_strategy="no")
     built.add_callback(Log(every(3)))
     built.train()
@@ -94,7 +94,7 @@ def test_one_may_be_added_to_a_trainer_that_does_not_log(tmp_path):
     assert logged(built, "train_loss").keys() == {6}
 
 
-def test_a_request_of_another_is_served_by_the_main_logger_alone(tmp_path):
+def test_a_request_of_another_callback_is_served_only_by_the_main_logger(tmp_path):
     built = net_trainer(tmp_path, Log(never()), Log(never(), prefix="other_"))
     built.on("on_step_end", lambda control: control.request("log"), once=3)
     built.train()

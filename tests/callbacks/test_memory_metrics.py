@@ -1,4 +1,4 @@
-"""Memory metrics: transformers' names in the same places, and numbers that follow what is allocated."""
+"""Memory metrics: names and places of transformers, and numbers that follow allocations."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_names_and_places_are_those_of_transformers(tmp_path):
     assert len(of_memory(ours[0])) == len(of_memory(ours[1])) + 3 > 3, "with what building took, and what was before it"
 
 
-def test_building_is_told_with_the_first_metrics_whatever_they_are_of(tmp_path):
+def test_memory_of_building_is_reported_with_the_first_metrics(tmp_path):
     built = net_trainer(tmp_path, skip_memory_metrics=False)
     assert {name.partition("_mem_")[0] for name in of_memory(built.evaluate())} == {"before_init", "init", "eval"}
     assert {name.partition("_mem_")[0] for name in of_memory(built.evaluate())} == {"eval"}
 
 
-def test_grows_with_what_is_kept(tmp_path):
+def test_memory_grows_with_kept_predictions(tmp_path):
     kept = []
     built = net_trainer(tmp_path, MemoryMetrics())
     built.evaluate()  # what is used once, and the metrics of building
@@ -56,7 +56,7 @@ def test_grows_with_what_is_kept(tmp_path):
 @pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="the system does not let a process reset its peak"
 )
-def test_peaks_are_above_what_stays(tmp_path):
+def test_peaks_are_above_the_remaining_memory(tmp_path):
     built = net_trainer(tmp_path, MemoryMetrics())
     built.on("on_prediction_step", lambda: torch.ones(64 * MEGABYTE // 4).sum())
     metrics = built.evaluate()
@@ -73,7 +73,7 @@ def test_evaluations_of_a_training_belong_to_it(tmp_path):
 
 
 @pytest.mark.parametrize("lines", [None, "VmRSS:\t 2048 kB\n"])
-def test_other_systems_say_less(monkeypatch, lines, tmp_path):
+def test_other_systems_report_fewer_numbers(monkeypatch, lines, tmp_path):
     """One without /proc, and one whose kernel keeps no peak."""
     status, real = tmp_path / "status", open
     if lines is not None:

@@ -1,4 +1,4 @@
-"""Metrics by name: what users leave out, and which way is better."""
+"""Names of metrics: optional prefixes, and directions."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_follows_the_metric_of_the_best_model(tmp_path):
     assert rates(built) == [0.08, 0.08, 0.08, 0.08, 0.04, 0.04]
 
 
-def test_an_explicit_one_says_which_metric(tmp_path):
+def test_an_explicit_callback_names_its_metric(tmp_path):
     built = net_trainer(tmp_path, MetricSchedule("score"), **PLATEAU, compute_metrics=scripted([0.5, 0.9, 0.1]))
     assert rates(built) == [0.08, 0.08, 0.08, 0.08, 0.04, 0.04]
 

@@ -58,7 +58,7 @@ def test_skips_the_update_to_the_last_bit(tmp_path):
     assert rates[4] == rates[3] < rates[2], "the schedule waits with the weights"
 
 
-def test_the_loss_is_logged_as_it_is_and_nobody_advises_what_is_there(tmp_path, caplog):
+def test_the_loss_is_logged_unchanged_and_no_active_option_is_advised(tmp_path, caplog):
     built = net_trainer(tmp_path, NaNGuard("skip"), Poison(3), Log(every(1)))
     with caplog.at_level(logging.WARNING, logger="trainbus"):
         built.train()
@@ -69,7 +69,7 @@ def test_the_loss_is_logged_as_it_is_and_nobody_advises_what_is_there(tmp_path, 
     assert math.isnan(logged(built, "train_loss")[6])
 
 
-def test_says_what_it_skipped_and_why(tmp_path, caplog):
+def test_logs_each_skipped_step_with_its_reason(tmp_path, caplog):
     built = net_trainer(tmp_path, NaNGuard("skip"), Poison(3))
     with caplog.at_level(logging.WARNING, logger="trainbus"):
         built.train()
@@ -99,7 +99,7 @@ def test_a_limit_of_updates_in_a_row(tmp_path):
     assert same_weights(weights(built.model), seen[1])
 
 
-def test_the_limit_counts_anew_after_a_good_step(tmp_path):
+def test_a_good_step_resets_the_limit(tmp_path):
     built = net_trainer(tmp_path, NaNGuard("skip", limit=2), Poison(1, 2, 4, 5))
     built.train()
     assert (built.state.global_step, built.state.steps_skipped) == (6, 4)
@@ -147,7 +147,7 @@ def test_without_it_the_weights_are_lost(tmp_path):
     assert any(torch.isnan(value).any() for value in weights(built.model).values())
 
 
-def test_remembers_what_it_skipped_over_a_resume(tmp_path):
+def test_counts_of_skipped_steps_survive_a_resume(tmp_path):
     def build(guard):
         return net_trainer(tmp_path, guard, Poison(2, 5), Checkpoint(every(3)))
 
@@ -171,7 +171,7 @@ def test_the_limit_counts_on_over_a_resume(tmp_path):
         build().train(resume_from_checkpoint=True)
 
 
-def test_a_new_run_counts_anew(tmp_path):
+def test_a_new_run_counts_from_zero(tmp_path):
     guard = NaNGuard("skip", limit=2)
     built = net_trainer(tmp_path, guard, Poison(5, 6))
     built.train()

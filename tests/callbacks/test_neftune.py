@@ -1,4 +1,4 @@
-"""NEFTune: transformers' draws to the bit, in training only, and the hook given back."""
+"""NEFTune: the draws of transformers in every bit, in training only; the hook is removed afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_trains_as_transformers_does_to_the_bit(tmp_path):
     assert evals[0] == evals[1]
 
 
-def test_the_noise_is_as_large_as_the_formula_says():
+def test_the_noise_has_the_size_of_the_formula():
     embedded = torch.zeros(3, 4, 9)
     noise = noisy(embedded, 5.0)
     bound = 5.0 / (4 * 9) ** 0.5
@@ -122,7 +122,7 @@ def test_a_model_without_a_known_embedding_is_refused(tmp_path, model, callback,
 
 
 @pytest.mark.parametrize("alpha", [-1.0, float("nan"), float("inf")])
-def test_a_strength_that_is_none_is_refused(tmp_path, alpha):
+def test_an_invalid_noise_strength_is_refused(tmp_path, alpha):
     with pytest.raises(ArgumentError, match=r"NEFTune\(alpha="):
         NEFTune(alpha)
     with pytest.raises(ArgumentError, match="`neftune_noise_alpha` is"):

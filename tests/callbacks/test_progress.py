@@ -30,7 +30,7 @@ def test_prints_lines_where_there_is_no_terminal(tmp_path, capsys):
     assert err == ""
 
 
-def test_draws_bars_if_told_to(tmp_path, capsys):
+def test_draws_bars_if_requested(tmp_path, capsys):
     net_trainer(tmp_path, Progress(bar=True), Log(every(3)), Evaluate(every(3))).train()
     out, err = capsys.readouterr()
     assert "6/6" in err
@@ -52,7 +52,7 @@ def test_draws_a_bar_over_a_prediction(tmp_path, capsys):
     assert "3/3" in capsys.readouterr().err
 
 
-def test_a_prediction_in_the_middle_of_a_run_has_a_bar_of_its_own(tmp_path, capsys):
+def test_a_prediction_during_a_run_has_its_own_bar(tmp_path, capsys):
     built = net_trainer(tmp_path, Progress(bar=True), Evaluate(every(4)))
     built.on("on_step_end", lambda: built.predict(net_samples(24)), once=2)
     built.train()

@@ -1,4 +1,4 @@
-"""A model's memory: given to the next batch, forgotten where epochs and evaluations begin, and saved."""
+"""Recurrent memory: passed to the next batch, cleared at epochs and evaluations, and saved."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def remembered(model):
     return [memory is not None for memory in model.given]
 
 
-def test_each_batch_is_given_what_the_one_before_made(tmp_path):
+def test_each_batch_gets_the_memory_of_the_previous_batch(tmp_path):
     model = Noting()
     built = net_trainer(tmp_path, RecurrentMemory(), model=model)
     made = []
@@ -46,7 +46,7 @@ def test_each_batch_is_given_what_the_one_before_made(tmp_path):
     assert "forward" not in vars(model)
 
 
-def test_an_evaluation_begins_with_nothing_and_leaves_nothing(tmp_path):
+def test_an_evaluation_starts_and_ends_without_state(tmp_path):
     model = Noting()
     built = net_trainer(
         tmp_path, RecurrentMemory(), Evaluate(every(2)), model=model, per_device_eval_batch_size=4, max_steps=3
@@ -105,7 +105,7 @@ def test_a_memory_of_batches_of_another_size_is_empty(tmp_path):
     assert remembered(model)[:2] == [False, True]
 
 
-def test_a_second_run_remembers_nothing_of_a_failed_one(tmp_path):
+def test_a_second_run_starts_without_the_state_of_a_failed_run(tmp_path):
     model = Noting()
     built = net_trainer(tmp_path, RecurrentMemory(), model=model)
 
@@ -122,7 +122,7 @@ def test_a_second_run_remembers_nothing_of_a_failed_one(tmp_path):
     assert remembered(model)[0] is False
 
 
-def test_goes_together_with_mixed_precision(tmp_path):
+def test_works_with_mixed_precision(tmp_path):
     model = Noting()
     net_trainer(tmp_path, RecurrentMemory(), model=model, max_steps=2, bf16=True).train()
     assert remembered(model) == [False, True]

@@ -90,7 +90,7 @@ def adamw(model):
 
 
 @pytest.mark.parametrize("how", ["optimizers", "optimizer_cls_and_kwargs"])
-def test_an_optimizer_that_is_given_is_switched_too(how, tmp_path):
+def test_a_passed_optimizer_switches_modes_too(how, tmp_path):
     model = Net()
     given = (adamw(model), None) if how == "optimizers" else (schedulefree.AdamWScheduleFree, {"lr": 0.05})
     built = net_trainer(tmp_path, Evaluate(every(2)), Checkpoint(every(3)), model=model, **{how: given})
@@ -108,7 +108,7 @@ def test_an_optimizer_that_is_given_is_switched_too(how, tmp_path):
     }
 
 
-def test_there_is_one_at_most_and_none_for_other_optimizers(tmp_path):
+def test_there_is_at_most_one_and_zero_for_other_optimizers(tmp_path):
     model = Net()
     given = (adamw(model), None)
     names = list(net_trainer(tmp_path, model=model, optimizers=given, optim="schedule_free_adamw").callbacks)
@@ -151,7 +151,7 @@ def test_the_best_weights_stay_as_they_were_saved(tmp_path):
     assert same_weights(weights(built.model), load_file(tmp_path / "checkpoint-4" / "model.safetensors"))
 
 
-def test_an_average_beside_it_leaves_the_training_as_it_is(tmp_path):
+def test_an_average_does_not_change_the_training(tmp_path):
     ends = []
     for callbacks in ([], [EMA(0.9)]):
         built = net_trainer(

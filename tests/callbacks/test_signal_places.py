@@ -1,4 +1,4 @@
-"""A signal may come anywhere in a step: the step is finished, saved, and gone on from to the last bit."""
+"""A signal at any place of a step: the step completes and is saved, and the run resumes in every bit."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ AFTER = [("evaluation", 4), ("save", 1)]
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
 @pytest.mark.parametrize(("place", "nth"), PLACES, ids=lambda value: str(value))
-def test_wherever_it_comes_the_run_goes_on_to_the_last_bit(
+def test_a_run_stopped_at_any_step_resumes_in_every_bit(
     place: str, nth: int, name: str, code: int, tmp_path: Path, unbroken: Any
 ):
     somewhere = Somewhere(place, send(name), nth)

@@ -26,7 +26,7 @@ def run_of(folder: Path, *callbacks: Any) -> Any:
     return net_trainer(folder, StatusFile(), Checkpoint(at(2, 4)), *callbacks)
 
 
-def test_a_run_that_goes_on_says_so_and_what_it_can_be_resumed_from(tmp_path: Path) -> None:
+def test_the_status_of_a_live_run_names_its_newest_checkpoint(tmp_path: Path) -> None:
     built, seen = run_of(tmp_path), {}
     built.on("on_step_end", lambda state: seen.update({state.global_step: status_in(tmp_path)}))
     built.train()
@@ -36,7 +36,7 @@ def test_a_run_that_goes_on_says_so_and_what_it_can_be_resumed_from(tmp_path: Pa
     assert status_in(tmp_path)["resume_from"] == str(tmp_path / "checkpoint-4")
 
 
-def test_a_run_that_is_done_says_so(tmp_path: Path) -> None:
+def test_the_status_of_a_finished_run_says_finished(tmp_path: Path) -> None:
     run_of(tmp_path).train()
     status = status_in(tmp_path)
     assert (status["status"], status["step"], status["exit_code"], status["world_size"]) == ("done", 6, 0, 1)
@@ -65,7 +65,7 @@ def test_a_run_that_a_signal_ends_is_preempted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("event", ["on_epoch_end", "on_train_end"])
-def test_a_signal_after_the_last_step_is_named_beside_what_ended_the_run(event: str, tmp_path: Path) -> None:
+def test_a_signal_after_the_last_step_is_named_with_the_reason_of_the_end(event: str, tmp_path: Path) -> None:
     built = run_of(tmp_path)
     sent: list[int] = []
 
@@ -83,7 +83,7 @@ def test_a_signal_after_the_last_step_is_named_beside_what_ended_the_run(event: 
     assert "stopped at step 6 by" in status["reason"]
 
 
-def test_a_last_epoch_that_is_left_is_stopped_and_says_by_whom(tmp_path: Path) -> None:
+def test_a_partial_last_epoch_names_the_callback_that_stopped_it(tmp_path: Path) -> None:
     built = net_trainer(tmp_path, StatusFile(), num_train_epochs=1, max_steps=-1)
     built.on("on_step_end", lambda control: control.request("epoch_stop", "enough"), once=2, id="Enough")
     built.train()
@@ -127,7 +127,7 @@ def test_a_run_that_finds_only_damaged_checkpoints_failed(tmp_path: Path) -> Non
         ({}, False),
     ],
 )
-def test_who_only_reports_the_failure_of_another_leaves_alone_what_that_one_wrote(
+def test_a_report_of_a_remote_failure_keeps_the_files_of_that_rank(
     there: dict[str, Any], kept: bool, tmp_path: Path
 ) -> None:
     def fail() -> None:
@@ -150,7 +150,7 @@ def test_an_evaluation_by_itself_is_no_run(tmp_path: Path) -> None:
     assert not (tmp_path / "run_status.json").exists()
 
 
-def test_nothing_is_left_beside_it(tmp_path: Path) -> None:
+def test_no_other_file_is_left(tmp_path: Path) -> None:
     run_of(tmp_path).train()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "checkpoint-4", "run_status.json"]
 

@@ -7,7 +7,7 @@ from support.trainers import net_trainer
 from trainbus import Checkpoint, StopAtMaxSteps, every
 
 
-def test_ends_the_run_and_says_so(tmp_path):
+def test_ends_the_run_and_logs_the_reason(tmp_path):
     built = net_trainer(tmp_path, max_steps=5)
     assert built.train().global_step == 5
     assert built.control.why("training_stop") == "stopped at step 5 by StopAtMaxSteps: all 5 steps are done"
@@ -28,7 +28,7 @@ def test_a_run_that_is_complete_has_nothing_to_resume(tmp_path):
     assert steps == []
 
 
-def test_a_run_that_was_stopped_goes_on_to_its_end(tmp_path):
+def test_a_stopped_run_resumes_to_its_end(tmp_path):
     broken = net_trainer(tmp_path, Checkpoint(every(3)))
     broken.on("on_step_end", stop_at(3))
     assert broken.train().global_step == 3

@@ -18,29 +18,27 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from support.models import Classifier
 from support.processes import environment
 from trainbus import ControlFile, StopAtTime, StopOnSignal, Trainer, TrainingArguments
 from trainbus.events.errors import ArgumentError
 from trainbus.events.stages import Stage
 
-HERE = Path(__file__).parent
-SIGNALS = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 138}
+SIGNALS = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 138, "SIGHUP": 129}
 
 
-class Net(nn.Module):
-    """Classifies, with dropout, and calls something in a chosen forward pass of training or of evaluation."""
+class Net(Classifier):
+    """A classifier that calls a function in a chosen forward pass of training or of evaluation."""
 
     def __init__(self) -> None:
         super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 2))
         self.calls = {True: 0, False: 0}
         self.at: dict[tuple[bool, int], Callable[[], None]] = {}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls[self.training] += 1
         self.at.get((self.training, self.calls[self.training]), lambda: None)()
-        return self.layers(x)
+        return super().forward(x)
 
 
 def trainer_of(folder: Path, *callbacks: Any, **options: Any) -> Trainer:
@@ -84,7 +82,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     return trainer
 
 
-def assert_goes_on_to_the_end_of(unbroken: Trainer, folder: Path) -> None:
+def assert_resumes_to_the_end_of(unbroken: Trainer, folder: Path) -> None:
     resumed = trainer_of(folder)
     resumed.train(resume_from_checkpoint=True)
     assert numbers(resumed) == numbers(unbroken)
@@ -105,7 +103,7 @@ def test_a_signal_in_a_step_ends_the_run_after_it_with_a_checkpoint(
     assert trainer.state.global_step == step
     assert saved_steps(tmp_path) == [step]
     assert name in trainer.control.why("training_stop")
-    assert_goes_on_to_the_end_of(unbroken, tmp_path)
+    assert_resumes_to_the_end_of(unbroken, tmp_path)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 6])
@@ -118,10 +116,10 @@ def test_a_signal_in_an_evaluation_leaves_it_and_the_resumed_run_makes_up_for_it
         trainer.train()
     assert trainer.model.calls[False] == 6 + batch
     assert saved_steps(tmp_path) == [8]
-    assert_goes_on_to_the_end_of(unbroken, tmp_path)
+    assert_resumes_to_the_end_of(unbroken, tmp_path)
 
 
-def test_ctrl_c_is_a_keyboard_interrupt_for_those_who_catch_it(tmp_path: Path) -> None:
+def test_ctrl_c_can_be_caught_as_keyboard_interrupt(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
     trainer.model.at[True, 2] = send("SIGINT")
     with pytest.raises(KeyboardInterrupt):
@@ -163,7 +161,7 @@ def test_a_signal_while_the_training_is_built_ends_it_at_once(name: str, tmp_pat
 
 
 @pytest.mark.parametrize("ending", ["whole", "signal", "error"])
-def test_handlers_are_what_they_were_before(ending: str, tmp_path: Path) -> None:
+def test_signal_handlers_are_restored(ending: str, tmp_path: Path) -> None:
     before = {name: signal.getsignal(getattr(signal, name)) for name in SIGNALS}
     trainer = trainer_of(tmp_path)
     if ending == "signal":
@@ -178,7 +176,7 @@ def test_handlers_are_what_they_were_before(ending: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("saves", [True, False])
-def test_the_user_is_told_how_to_go_on(saves: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_user_gets_the_command_to_resume(saves: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer = trainer_of(tmp_path, save_strategy="steps" if saves else "no")
     trainer.model.at[True, 2] = send("SIGINT")
     with pytest.raises(KeyboardInterrupt):
@@ -189,7 +187,7 @@ def test_the_user_is_told_how_to_go_on(saves: bool, tmp_path: Path, caplog: pyte
     assert caplog.messages[-1] == f"SIGINT: {said}"
 
 
-def test_a_run_that_saves_nothing_is_stopped_without_a_checkpoint_unless_asked_for(tmp_path: Path) -> None:
+def test_a_run_without_saves_stops_without_a_checkpoint_by_default(tmp_path: Path) -> None:
     for wanted, saved in ((False, []), (True, [2])):
         trainer = trainer_of(tmp_path, save_strategy="no", enable_jit_checkpoint=wanted)
         trainer.model.at[True, 2] = send("SIGTERM")
@@ -206,7 +204,7 @@ def test_the_checkpoint_of_a_signal_survives_the_limit_and_the_best(tmp_path: Pa
     assert 22 in saved_steps(tmp_path)
 
 
-def test_without_the_callback_a_signal_does_what_it_always_did(tmp_path: Path) -> None:
+def test_a_signal_without_the_callback_has_its_default_effect(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
     trainer.remove_callback(StopOnSignal)
     trainer.model.at[True, 2] = send("SIGINT")
@@ -242,7 +240,7 @@ def test_the_program_ends_with_the_code_of_the_signal(name: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "seen"), [("save", "on_save"), ("evaluate", "on_evaluate"), ("log", "on_log"), ("stop", "on_train_end")]
 )
-def test_a_file_asks_for_work_once(name: str, seen: str, tmp_path: Path) -> None:
+def test_a_request_file_is_served_once(name: str, seen: str, tmp_path: Path) -> None:
     never = {"eval_strategy": "no", "save_strategy": "no", "logging_strategy": "no"}
     trainer = trainer_of(tmp_path, ControlFile(seconds=0.0), **never)
     heard: list[int] = []
@@ -280,7 +278,7 @@ def test_durations_are_read(text: Any, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", [0, -1, "", "soon", "1d", "min", "1h30", "1x2"])
-def test_what_is_no_duration_is_refused(text: Any) -> None:
+def test_an_invalid_duration_is_refused(text: Any) -> None:
     if text == "1h30":
         return  # read as an hour and 30 seconds
     with pytest.raises(ArgumentError, match="max_time"):
@@ -300,7 +298,7 @@ def test_a_run_stops_in_time_and_saves(tmp_path: Path, unbroken: Trainer) -> Non
     assert "max_time" in trainer.control.why("training_stop")
 
 
-def test_a_signal_that_comes_when_the_training_is_over_does_what_it_does_outside(tmp_path: Path) -> None:
+def test_a_signal_after_training_has_its_default_effect(tmp_path: Path) -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
     try:
@@ -332,7 +330,7 @@ def test_a_signal_before_an_error_ends_the_next_training(tmp_path: Path) -> None
     assert trainer.state.global_step == 24
 
 
-def test_a_signal_that_comes_while_the_others_are_asked_stays_noted() -> None:
+def test_a_signal_during_the_agreement_of_ranks_is_kept() -> None:
     callback = StopOnSignal()
 
     class Ranks:

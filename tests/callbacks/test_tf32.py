@@ -1,4 +1,4 @@
-"""TF32: what the run sets, and that it is set back."""
+"""TF32: the settings of the run, and their restoration."""
 
 from __future__ import annotations
 

@@ -86,14 +86,14 @@ class Masked(Net):
         return super().forward(x + self.passing(x) * 0 + torch.exp(mask), labels)
 
 
-def test_what_is_finite_may_come_from_what_is_not(tmp_path):
+def test_a_finite_output_may_follow_a_nonfinite_one(tmp_path):
     """Masks are infinite, and are given to layers."""
     built = net_trainer(tmp_path, WatchNumbers(), model=Masked())
     built.model.passing.forward = lambda x, mask=None: x
     assert built.train().global_step == 6
 
 
-def test_shows_no_more_than_was_asked_for(tmp_path):
+def test_shows_only_the_requested_number(tmp_path):
     model = Net()
     model.head.register_forward_hook(lambda module, inputs, output: output * math.nan)
     with pytest.raises(NonFiniteError) as caught:

@@ -1,4 +1,4 @@
-"""A training of two processes by transformers, and one of ours that goes on from it, started by torchrun."""
+"""Trains two ranks with transformers, and resumes with trainbus. torchrun starts it."""
 
 import json
 import sys

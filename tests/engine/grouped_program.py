@@ -1,4 +1,4 @@
-"""A training of two processes with rows grouped by length, whole and resumed, started by torchrun."""
+"""Trains two ranks on samples grouped by length, uninterrupted and resumed. torchrun starts it."""
 
 import json
 import sys

@@ -11,6 +11,7 @@ is good at each moment, there always is one, and the last session ends with the 
 from __future__ import annotations
 
 import builtins
+import gc
 import os
 import random
 import shutil
@@ -80,6 +81,7 @@ def unbroken(folder: Path, steps: int) -> dict[str, Any]:
     """Return the weights of a run that nobody kills. It also has everything imported that a step needs."""
     run = saving(folder / "unbroken", steps, seed=FIRST_SEED, save_strategy="no", disable_tqdm=True)
     run.train()
+    gc.freeze()  # what is there belongs to all sessions: no process looks through it
     return weights(run.model)
 
 

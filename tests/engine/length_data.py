@@ -1,4 +1,4 @@
-"""Rows of different lengths, and what pads them."""
+"""Samples of different lengths, and a collator that pads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scripts call on the arguments: setters, and having the first process go first."""
+"""Methods of the arguments that scripts call: setters, and `main_process_first`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import transformers
 
-from trainbus import HubStrategy, OptimizerNames, SchedulerType, TrainingArguments
+from trainbus import HubStrategy, OptimizerNames, SchedulerType, Trainer, TrainingArguments
 from trainbus.events.errors import ArgumentError
 
 SETTERS: dict[str, dict[str, Any]] = {
@@ -29,7 +29,7 @@ SETTERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("name", SETTERS)
-def test_setters_set_what_those_of_transformers_set(name: str, given: bool, tmp_path) -> None:
+def test_setters_set_the_fields_of_transformers(name: str, given: bool, tmp_path) -> None:
     values = SETTERS[name] if given else {key: SETTERS[name][key] for key in SETTERS[name] if key == "model_id"}
     changed = []
     for library in (transformers.TrainingArguments, TrainingArguments):
@@ -103,7 +103,7 @@ class Counted(TrainingArguments):
         self.made += 1
 
 
-def test_what_a_subclass_does_when_it_is_made_is_done_once() -> None:
+def test_the_constructor_of_a_subclass_runs_once() -> None:
     assert Counted("out").set_training(learning_rate=0.1).set_testing(batch_size=2).made == 1
 
 
@@ -143,7 +143,7 @@ def test_a_misspelt_name_hides_no_wrong_value() -> None:
     ]
 
 
-def test_what_goes_with_a_misspelt_name_is_not_said_to_miss_it() -> None:
+def test_a_misspelt_name_gives_no_second_error_about_a_missing_one() -> None:
     with pytest.raises(ArgumentError) as caught:
         TrainingArguments(evl_strategy="steps", load_best_model_at_end=True)
     assert str(caught.value) == "`evl_strategy` is not an argument; did you mean 'eval_strategy'?"
@@ -155,7 +155,7 @@ def test_no_evaluation_is_no_evaluation() -> None:
     assert not args.set_evaluate(strategy="no").do_eval
 
 
-def test_alone_the_first_process_is_the_only_one() -> None:
+def test_a_single_process_is_the_first_and_only_rank() -> None:
     args = TrainingArguments("out", ddp_timeout=90)
     with args.main_process_first(desc="tokenizing"):
         assert args.parallel_mode.value == "not_parallel"
@@ -163,7 +163,60 @@ def test_alone_the_first_process_is_the_only_one() -> None:
     assert args.place_model_on_device
 
 
-def test_among_several_the_mode_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mode_selects_one_of_several_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     assert TrainingArguments("out").parallel_mode == "distributed"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("patience", "EarlyStopping(patience=...)"),
+        ("early_stopping_patience", "EarlyStopping(patience=...)"),
+        ("gpus", "torchrun"),
+        ("wd", "'weight_decay'"),
+        ("grad_accum", "'gradient_accumulation_steps'"),
+        ("optimizer", "'optim'"),
+        ("scheduler", "'lr_scheduler_type'"),
+    ],
+)
+def test_unknown_names_get_one_hint_in_the_constructor_and_in_an_assignment(name, hint, tmp_path):
+    with pytest.raises(ArgumentError) as built:
+        TrainingArguments(str(tmp_path), **{name: 1})
+    args = TrainingArguments(str(tmp_path))
+    with pytest.raises(ArgumentError) as assigned:
+        setattr(args, name, 1)
+    assert hint in str(built.value)
+    assert "problems" not in str(built.value)  # a guess is never applied, so its value is not checked
+    assert str(assigned.value).startswith(str(built.value))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("eval_strategy", "sometimes"), ("learning_rate", -1), ("optim", "adamm"), ("num_train_epochs", "three")],
+)
+def test_an_invalid_assignment_has_the_error_of_the_constructor_and_changes_nothing(name, value, tmp_path):
+    with pytest.raises(ArgumentError) as built:
+        TrainingArguments(str(tmp_path), **{name: value})
+    args = TrainingArguments(str(tmp_path))
+    before = getattr(args, name)
+    with pytest.raises(ArgumentError) as assigned:
+        setattr(args, name, value)
+    assert str(assigned.value) == str(built.value)
+    assert getattr(args, name) == before
+
+
+def test_arguments_that_depend_on_each_other_are_assigned_one_after_the_other(tmp_path):
+    args = TrainingArguments(str(tmp_path))
+    args.load_best_model_at_end = True
+    args.lr_scheduler_type = "reduce_lr_on_plateau"
+    args.save_steps, args.eval_steps, args.max_grad_norm = 7, 3, None
+    args.eval_strategy = args.save_strategy = "epoch"
+    assert (args.save_steps, args.eval_strategy) == (7, "epoch")
+
+
+@pytest.mark.parametrize(("name", "meant"), [("loss", "criterion"), ("dataset", "train_dataset")])
+def test_an_unknown_argument_of_the_trainer_names_the_nearest(name, meant):
+    with pytest.raises(TypeError, match=f"takes no '{name}'; did you mean '{meant}'"):
+        Trainer(**{name: 1})

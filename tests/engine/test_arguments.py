@@ -16,7 +16,15 @@ import pytest
 from torch import nn
 
 from trainbus import Trainer
-from trainbus.engine.arguments import ALIASES, OPTIMIZERS, SCHEDULES, IntervalStrategy, SaveStrategy, TrainingArguments
+from trainbus.engine.arguments import (
+    ALIASES,
+    OPTIMIZERS,
+    SCHEDULES,
+    AcceleratorConfig,
+    IntervalStrategy,
+    SaveStrategy,
+    TrainingArguments,
+)
 from trainbus.engine.arguments._base import Group, default_of
 from trainbus.engine.arguments._names import OptimizerNames, SchedulerType
 from trainbus.engine.arguments.unsupported import unsupported_arguments, unsupported_values
@@ -28,7 +36,9 @@ GROUPS = [base for base in TrainingArguments.__bases__ if issubclass(base, Group
 OURS_ALONE = {
     *("logging_dir", "sharded_ddp", "warmup_ratio", "overwrite_output_dir", "past_index", "fp16_opt_level"),
     *("do_export", "minimum_eval_times", "scale_loss", "sharding", "sharding_degree"),
-    *("max_time", "on_save_error", "async_save", "max_shard_size", "resume_partial"),
+    *("max_time", "on_save_error", "async_save", "max_shard_size", "resume_partial", "deepspeed_fill_sections"),
+    *("learning_rates", "limit_train_batches", "limit_eval_batches", "fast_dev_run"),
+    "gradient_accumulation_schedule",
 }
 """Fields that Transformers 5.23 does not have: those it once had, those of PaddleNLP, and those of nobody else."""
 
@@ -40,6 +50,7 @@ THEIRS_ALONE = set(ARGUMENTS)
 OTHER_DEFAULTS = {
     "logging_nan_inf_filter": "a NaN is shown, not hidden",
     "project": "a tracker's own setting stands, rather than a project called huggingface",
+    "report_to": "None: a `logging_dir` alone selects TensorBoard",
     "restore_callback_states_from_checkpoint": "a resumed run is the unbroken one",
 }
 """Fields with another default than Transformers', and why."""
@@ -74,7 +85,7 @@ def one_process(monkeypatch):
 
 
 @pytest.mark.parametrize("field", FIELDS.values(), ids=FIELDS.keys())
-def test_every_field_says_what_it_is_for(field):
+def test_every_field_has_a_docstring(field):
     help = field.metadata["help"]
     assert help.endswith(".")
     assert help[0].isupper()
@@ -108,7 +119,7 @@ def test_defaults_are_those_of_transformers(transformers):
     assert other == OTHER_DEFAULTS.keys()
 
 
-def test_aliases_lead_to_fields_and_hide_none():
+def test_aliases_name_fields_and_hide_no_field():
     without_effect = {name for name, alias in ALIASES.items() if not alias.new}
     assert without_effect == {
         "fp16_backend",
@@ -153,7 +164,7 @@ def test_an_instance_reads_as_transformers_does(transformers, values):
 
 
 @pytest.mark.parametrize("values", SETTINGS, ids=str)
-def test_given_is_what_the_user_wrote(values):
+def test_given_holds_the_arguments_of_the_user(values):
     written = {name for name, value in values.items() if (name, value) != ("eval_steps", 0)}  # 0 is "not given"
     assert TrainingArguments(**values).given == written
 
@@ -164,7 +175,7 @@ def test_given_survives_a_copy_with_changes():
     assert dataclasses.replace(args, seed=1).given == {"eval_strategy", "load_best_model_at_end", "seed"}
 
 
-def test_given_knows_none_from_a_default_that_is_not_none():
+def test_given_tells_an_explicit_none_from_a_default():
     assert TrainingArguments(max_grad_norm=None).given == {"max_grad_norm"}
 
 
@@ -206,6 +217,7 @@ def test_strategies_become_enums(transformers):
     args = TrainingArguments(
         eval_strategy="epoch",
         save_strategy="best",
+        metric_for_best_model="loss",
         logging_strategy=transformers.IntervalStrategy.EPOCH,
         lr_scheduler_type=transformers.SchedulerType.COSINE,
         optim=transformers.training_args.OptimizerNames.SGD,
@@ -269,7 +281,7 @@ def test_two_names_may_agree_but_not_differ():
     assert "`recompute` is False, but `activation_checkpointing` is True" in message
 
 
-def test_none_under_an_outdated_name_is_not_given():
+def test_none_for_an_outdated_name_counts_as_unset():
     with pytest.warns(FutureWarning):
         args = TrainingArguments(per_gpu_train_batch_size=None, per_device_train_batch_size=4)
     assert args.per_device_train_batch_size == 4
@@ -294,7 +306,7 @@ def test_none_under_an_outdated_name_is_not_given():
         ("xpu_backend", "gloo", "ddp_backend", "gloo"),
     ],
 )
-def test_another_name_says_what_it_said_elsewhere(other, value, name, expected):
+def test_an_alias_keeps_its_meaning_from_other_libraries(other, value, name, expected):
     with pytest.warns(FutureWarning, match=f"`{other}` is now `{name}`"):
         args = TrainingArguments(**{other: value})
     assert getattr(args, name) == expected
@@ -334,14 +346,14 @@ def test_unsupported_argument_raises_with_an_alternative(name):
     assert TrainingArguments(**{name: None}) == TrainingArguments()
 
 
-def test_a_contradiction_shows_what_was_written():
+def test_a_contradiction_shows_both_values():
     message = refused(adafactor=True, optim="sgd", device="gpu", use_cpu=True)
     assert "`adafactor` is True, but `optim` is 'sgd'; set only `optim`." in message
     assert "`device` is 'gpu', but `use_cpu` is True; set only `use_cpu`." in message
     assert "`no_cuda` is True, but `device` is 'gpu'; set only `use_cpu`." in refused(device="gpu", no_cuda=True)
 
 
-def test_only_the_output_folder_goes_by_position():
+def test_only_the_output_folder_is_positional():
     assert TrainingArguments("out").output_dir == "out"
     with pytest.raises(TypeError):
         TrainingArguments("out", 8)
@@ -431,7 +443,7 @@ def test_a_subclass_may_write_its_own_init():
         {"train_sampling_strategy": "length"},
         {"accelerator_config": "absent.json"},
         {"accelerator_config": {"split_batch": True}},
-        {"accelerator_config": {"dispatch_batches": True}},
+        {"accelerator_config": {"use_seedable_sampler": False}},
         {"accelerator_config": "[1]"},
         {"log_level": "loud"},
         {"log_level_replica": 10},
@@ -567,10 +579,10 @@ def test_all_problems_are_reported_at_once():
         {"fsdp": True, "fsdp_config": {"version": 2}},
         {"fsdp": "full_shard auto_wrap"},
         {"deepspeed": {"zero_optimization": {"stage": 2}}},
-        {"accelerator_config": {"dispatch_batches": None, "even_batches": True}},
+        {"accelerator_config": AcceleratorConfig(even_batches=True, dispatch_batches=None)},
         {"dataloader_multiprocessing_context": "spawn"},
         {"debug": ["underflow_overflow"]},
-        {"include_num_input_tokens_seen": True},
+        {"include_num_input_tokens_seen": "all"},
         {"torch_compile_backend": "aot_eager", "torch_compile_mode": "default"},
         {"minimum_eval_times": 1},
         {"past_index": 1},
@@ -592,7 +604,9 @@ def test_numbers_of_numpy_are_numbers():
 def test_values_changed_later_can_be_checked_again():
     args = TrainingArguments()
     assert [*args.problems()] == []
-    args.save_steps = -1
+    with pytest.raises(ArgumentError, match="`save_steps` is -1"):
+        args.save_steps = -1
+    args.load_best_model_at_end = True  # a conflict with another field may end with the next assignment
     assert len([*args.problems()]) == 1
 
 
@@ -620,7 +634,7 @@ def test_one_process_is_the_default():
     assert TrainingArguments(local_rank=2).local_process_index == 2
 
 
-def test_the_launcher_says_which_process_this_is(monkeypatch):
+def test_the_launcher_sets_the_rank(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("LOCAL_RANK", "0")
@@ -642,7 +656,7 @@ def test_the_launcher_says_which_process_this_is(monkeypatch):
         (3, 1, {"log_on_each_node": False, "save_on_each_node": True}, False, False),
     ],
 )
-def test_who_prints_and_who_saves(monkeypatch, rank, local_rank, values, logs, saves):
+def test_ranks_that_print_and_save(monkeypatch, rank, local_rank, values, logs, saves):
     """Of four processes on two machines."""
     for name, value in (("WORLD_SIZE", 4), ("RANK", rank), ("LOCAL_RANK", local_rank)):
         monkeypatch.setenv(name, str(value))
@@ -674,9 +688,19 @@ def test_each_process_has_its_gpu(monkeypatch):
 
 @pytest.mark.parametrize(
     ("report_to", "trackers"),
-    [("none", []), (None, []), (["none"], []), ("all", ["all"]), ("wandb", ["wandb"]), (["a", "b"], ["a", "b"])],
+    [
+        ("none", []),
+        (None, []),
+        (["none"], []),
+        ("all", ["wandb", "tensorboard"]),
+        ("wandb", ["wandb"]),
+        (["a", "b"], ["a", "b"]),
+        (["comet", "csv"], ["comet_ml", "csv"]),
+    ],
 )
-def test_trackers_are_a_list(report_to, trackers):
+def test_trackers_are_a_list(report_to, trackers, monkeypatch):
+    installed = {"wandb", "tensorboard"}
+    monkeypatch.setattr("trainbus.engine.arguments.reporting.find_spec", lambda name: name in installed or None)
     assert TrainingArguments(report_to=report_to).trackers == trackers
 
 
@@ -715,7 +739,7 @@ def test_mutable_defaults_are_not_shared():
     assert TrainingArguments().include_for_metrics == []
 
 
-def test_repr_shows_what_was_given():
+def test_repr_shows_the_set_values():
     args = TrainingArguments("out", learning_rate=1e-3, eval_strategy="epoch")
     assert repr(args) == "TrainingArguments(output_dir='out', learning_rate=0.001, eval_strategy='epoch')"
 

@@ -1,4 +1,4 @@
-"""What a Trainer lets its user ask and set about the optimizer, and about the model it trains."""
+"""Methods of the Trainer that read or set properties of the optimizer and the model."""
 
 from collections import OrderedDict
 from pathlib import Path
@@ -11,7 +11,7 @@ from trainbus import Trainer, TrainingArguments
 from trainbus.events.errors import ArgumentError
 
 
-def test_the_names_of_what_decays_may_be_overridden(tmp_path: Path):
+def test_the_names_of_decayed_parameters_can_be_overridden(tmp_path: Path):
     class Sparing(Trainer):
         def get_decay_parameter_names(self, model):
             return [name for name in super().get_decay_parameter_names(model) if "first" not in name]
@@ -23,7 +23,7 @@ def test_the_names_of_what_decays_may_be_overridden(tmp_path: Path):
     assert len(others["params"]) == 3
 
 
-def test_the_class_and_options_may_be_asked_for_and_overridden(tmp_path: Path):
+def test_the_optimizer_class_and_options_can_be_read_and_overridden(tmp_path: Path):
     args = TrainingArguments(str(tmp_path), optim="sgd", optim_args="momentum=0.5", learning_rate=0.2, use_cpu=True)
     assert Trainer.get_optimizer_cls_and_kwargs(args) == (torch.optim.SGD, {"lr": 0.2, "momentum": 0.5})
 
@@ -76,7 +76,7 @@ def test_the_model_may_be_replaced_between_runs_only(tmp_path: Path):
         trainer.train()
 
 
-def test_intervals_that_are_not_given_stay_what_a_new_state_has(tmp_path: Path):
+def test_unset_intervals_keep_the_defaults_of_a_new_state(tmp_path: Path):
     class Net(nn.Linear):
         def forward(self, x):
             return {"loss": super().forward(x).mean()}

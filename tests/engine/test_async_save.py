@@ -1,4 +1,4 @@
-"""Checkpoints that a thread writes while training goes on: one at a time, of the moment they were taken, none lost."""
+"""Checkpoints that a thread writes during training: one at a time, exact, and complete."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def whole(folder: Path) -> list[str]:
 # Training goes on.
 
 
-def test_training_goes_on_while_the_disk_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_training_continues_while_the_disk_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """By the calls themselves: every fsync of the checkpoint of step 2 waits until step 5 is done."""
     really, opened = os.fsync, threading.Event()
     monkeypatch.setattr(os, "fsync", lambda file: (opened.wait(PATIENCE), really(file)))
@@ -107,7 +107,7 @@ def test_training_goes_on_while_the_disk_is_slow(tmp_path: Path, monkeypatch: py
     assert whole(tmp_path) == ["checkpoint-2"]
 
 
-def test_one_is_written_at_a_time_and_the_next_waits_for_it(tmp_path: Path, disk: Disk):
+def test_one_checkpoint_is_written_at_a_time_and_the_next_save_waits(tmp_path: Path, disk: Disk):
     taken: list[tuple[int, list[str]]] = []
     run = saving(tmp_path, 4)
     disk.slow = {1, 2, 3, 4}
@@ -167,7 +167,7 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_the_thread_writes_what_would_have_been_written_in_step(kind: str, tmp_path: Path, disk: Disk):
+def test_an_async_save_equals_a_synchronous_save(kind: str, tmp_path: Path, disk: Disk):
     """To the bit, although the model, the optimizer and the random numbers have gone on by then."""
     make, data = MODELS[kind]
     folders: dict[bool, Path] = {}
@@ -196,7 +196,7 @@ def read(path: Path) -> dict[str, Any]:
         return {"metadata": file.metadata(), "kinds": kinds, "bits": bits}
 
 
-def test_a_run_goes_on_from_what_was_written_late_as_if_nothing_had_been(tmp_path: Path, disk: Disk):
+def test_a_run_resumed_from_an_async_save_equals_the_uninterrupted_run(tmp_path: Path, disk: Disk):
     run = saving_at(tmp_path, 2)
     disk.slow = {2}
     at_two: dict[str, torch.Tensor] = {}
@@ -225,7 +225,7 @@ def test_tied_weights_are_written_once(later: bool, tmp_path: Path):
 # Who hears of it.
 
 
-def test_whoever_hears_of_a_checkpoint_finds_it(tmp_path: Path, disk: Disk):
+def test_handlers_of_on_save_find_the_checkpoint(tmp_path: Path, disk: Disk):
     found: list[list[str]] = []
     run = saving(tmp_path, 3)
     run.on("on_save", lambda checkpoint: found.append(problems(checkpoint.path, full=True)))
@@ -234,7 +234,7 @@ def test_whoever_hears_of_a_checkpoint_finds_it(tmp_path: Path, disk: Disk):
     assert set(disk.threads) == {"MainThread"}
 
 
-def test_one_who_listens_through_blinker_is_no_different(tmp_path: Path, disk: Disk):
+def test_a_blinker_receiver_is_treated_like_a_handler(tmp_path: Path, disk: Disk):
     found: list[list[str]] = []
 
     def receiver(run: Any, **values: Any) -> None:
@@ -258,7 +258,7 @@ class OwnSaving(trainbus.Trainer):
         Path(str(output_dir), "mine.txt").write_text(f"step {self.state.global_step}")
 
 
-def test_a_save_model_of_ones_own_is_called_in_step(tmp_path: Path):
+def test_an_overridden_save_model_runs_in_the_training_thread(tmp_path: Path):
     args = trainbus.TrainingArguments(str(tmp_path), max_steps=2, save_steps=1, use_cpu=True, disable_tqdm=True)
     run = OwnSaving(Regression(), args, train_dataset=points(8))
     run.train()
@@ -334,7 +334,7 @@ def test_an_error_of_the_thread_ends_the_run_where_it_is_met(moment: str, tmp_pa
 
 
 @pytest.mark.parametrize("moment", STEPS)
-def test_or_is_told_and_the_run_is_no_other_for_it(moment: str, tmp_path: Path, disk: Disk, caplog):
+def test_a_warning_does_not_change_the_run(moment: str, tmp_path: Path, disk: Disk, caplog):
     unbroken = saving(tmp_path / "unbroken", 6, save_strategy="no")
     unbroken.train()
     run = failing(tmp_path / "run", disk, moment, on_save_error="warn")
@@ -350,7 +350,7 @@ def test_or_is_told_and_the_run_is_no_other_for_it(moment: str, tmp_path: Path, 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), MemoryError("no memory")])
 @pytest.mark.parametrize("policy", ["raise", "warn"])
-def test_an_error_that_is_none_of_the_disk_is_raised_as_it_is(
+def test_an_error_other_than_a_disk_error_is_raised_unchanged(
     error: Exception, policy: str, tmp_path: Path, disk: Disk
 ):
     run = saving(tmp_path, 3, on_save_error=policy)
@@ -377,7 +377,7 @@ def test_a_best_model_whose_write_failed_late_is_not_loaded(tmp_path: Path, disk
     assert same_weights(weights(run.model), load_file(tmp_path / "checkpoint-1" / "model.safetensors"))
 
 
-def test_two_best_models_of_which_the_first_fails_late_leave_the_second(tmp_path: Path, disk: Disk):
+def test_the_second_best_model_stays_if_the_first_write_fails_late(tmp_path: Path, disk: Disk):
     losses = [3.0, 2.0, 1.0, 4.0]
     disk.slow, disk.broken = {2}, {2: BROKEN}
     keeping = [trainbus.KeepBest("loss"), trainbus.Checkpoint(trainbus.never(), on_save_error="warn")]
@@ -492,7 +492,7 @@ class Changes(trainbus.Callback):
         return {"also": self.mine}
 
 
-def test_what_callbacks_keep_is_copied_too(tmp_path: Path, disk: Disk):
+def test_callback_states_are_copied_too(tmp_path: Path, disk: Disk):
     run = saving_at(tmp_path, 2, Changes())
     disk.slow = {2}
     run.on("on_step_end", disk.opened.set, once=5)

@@ -1,4 +1,4 @@
-"""What goes wrong is said: what, where and what to do; and the trainer is as good as new."""
+"""Errors name the fault, the place and the remedy, and the trainer stays usable."""
 
 from __future__ import annotations
 
@@ -244,9 +244,7 @@ WRONG: dict[str, tuple[Callable[[Path], None], type[TrainbusError], list[str]]] 
 
 
 @pytest.mark.parametrize(("do", "kind", "parts"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_said_with_a_remedy(
-    do: Callable[[Path], None], kind: type[TrainbusError], parts: list[str], tmp_path: Path
-):
+def test_errors_have_a_remedy(do: Callable[[Path], None], kind: type[TrainbusError], parts: list[str], tmp_path: Path):
     with pytest.raises(TrainbusError) as caught:
         do(tmp_path)
     assert type(caught.value) is kind
@@ -369,7 +367,7 @@ def test_a_callback_that_raises_ends_the_run_in_good_order(
     assert_as_good_as_new(run, whole)
 
 
-def test_a_callback_that_raises_while_closing_keeps_nobody_from_closing(whole: Whole, tmp_path: Path):
+def test_all_callbacks_close_although_one_raises(whole: Whole, tmp_path: Path):
     early, late = Witness("early"), Witness("late")
     run = whole_run(tmp_path, early, Failing("on_close"), late)
     with pytest.raises(Boom) as caught:
@@ -422,7 +420,7 @@ def test_an_interrupt_inside_the_model_is_no_different(whole: Whole, tmp_path: P
 
 
 @pytest.mark.parametrize("error", [Boom, KeyboardInterrupt])
-def test_a_checkpoint_that_fails_half_way_leaves_nothing_behind(
+def test_a_failed_checkpoint_leaves_no_files(
     error: type[BaseException], whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def fail(*args: Any) -> None:
@@ -430,14 +428,14 @@ def test_a_checkpoint_that_fails_half_way_leaves_nothing_behind(
 
     run = whole_run(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(snapshot, "random_states", fail)
+        patched.setattr(snapshot, "_loader_position", fail)
         with pytest.raises(error):
             run.train()
     assert list(tmp_path.iterdir()) == []
     assert_as_good_as_new(run, whole)
 
 
-def test_evaluating_and_predicting_end_in_good_order_too(tmp_path: Path):
+def test_evaluate_and_predict_close_all_callbacks(tmp_path: Path):
     for do in (lambda run: run.evaluate(), lambda run: run.predict(points(4))):
         witness = Witness("witness")
         run = whole_run(tmp_path, witness, Failing("on_prediction_step"))
@@ -448,7 +446,7 @@ def test_evaluating_and_predicting_end_in_good_order_too(tmp_path: Path):
         assert witness.heard == {"on_exception": 1, "on_close": 2}
 
 
-def test_what_was_asked_for_in_one_session_is_not_done_in_the_next(tmp_path: Path):
+def test_requests_of_one_session_are_not_served_in_the_next(tmp_path: Path):
     """A stop that an evaluation alone asks for, as a callback for early stopping may, stops no later training."""
     run = whole_run(tmp_path)
     handle = run.on("on_evaluate", lambda control: control.request("training_stop", "worse"), id="stopper")
@@ -458,7 +456,7 @@ def test_what_was_asked_for_in_one_session_is_not_done_in_the_next(tmp_path: Pat
     assert run.state.global_step == 6
 
 
-def test_a_model_is_evaluated_without_dropout_up_to_its_hearers_and_trained_with_it_after_one_that_failed(
+def test_dropout_is_off_until_evaluation_handlers_ran_and_on_after_a_failed_evaluation(
     tmp_path: Path,
 ):
     modes: dict[str, set[bool]] = {"on_loss": set(), "on_prediction_step": set(), "on_evaluate_end": set()}
@@ -471,7 +469,7 @@ def test_a_model_is_evaluated_without_dropout_up_to_its_hearers_and_trained_with
     assert modes == {"on_loss": {True}, "on_prediction_step": {False}, "on_evaluate_end": {False}}
 
 
-def test_a_callback_whose_place_is_impossible_is_not_attached(tmp_path: Path) -> None:
+def test_a_callback_with_an_impossible_order_is_not_attached(tmp_path: Path) -> None:
     class Lost(Callback):
         before = ("Nobody",)
 

@@ -68,7 +68,7 @@ def test_the_run_is_that_of_its_size_to_the_bit(tmp_path, after, made):
     assert found.state.global_step == fresh.state.global_step == 20
 
 
-def test_says_what_it_does(tmp_path, caplog):
+def test_logs_its_actions(tmp_path, caplog):
     built = regression_trainer(
         tmp_path, Hungry(5), args={"per_device_train_batch_size": 7, "auto_find_batch_size": True}
     )
@@ -186,7 +186,7 @@ def test_optimizers_for_one_attempt_are_refused(tmp_path, which):
     ],
     ids=str,
 )
-def test_errors_of_memory_are_told_by_their_words(error, expected):
+def test_memory_errors_are_recognized_by_their_message(error, expected):
     assert is_out_of_memory(error) is expected
     if expected and isinstance(error, RuntimeError) and "CUDA error" not in str(error):
         from accelerate.utils.memory import should_reduce_batch_size

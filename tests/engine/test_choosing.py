@@ -1,4 +1,4 @@
-"""Choosing a checkpoint on several ranks: one that is good for each, or an error that names the rank and the damage."""
+"""Choosing a checkpoint on several ranks: one that is good on all, or an error with rank and damage."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_damage_on_one_machine_excludes_the_checkpoint_on_all(
         assert str(error).endswith(f"Resume from {disk / 'checkpoint-3'}, which is good.")
 
 
-def test_what_is_good_on_all_is_taken_without_a_word(disks: list[Path], caplog: pytest.LogCaptureFixture):
+def test_a_checkpoint_good_on_all_machines_loads_without_a_warning(disks: list[Path], caplog: pytest.LogCaptureFixture):
     for wanted in (True, "auto", "checkpoint-4"):
         assert chosen(disks, wanted) == [disk / "checkpoint-4" for disk in disks]
     assert chosen(disks, None) == [None, None]
@@ -204,7 +204,7 @@ def test_damage_in_a_shared_folder_is_reported_without_a_rank(tmp_path: Path):
         assert "\n- checkpoint-1: model.json has changed since it was written" in str(error)
 
 
-def test_what_one_cannot_look_at_is_an_error_on_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_unreadable_on_one_rank_is_an_error_on_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuses(*_: Any) -> Any:
         raise PermissionError("not yours")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 import warnings
@@ -254,7 +255,7 @@ def test_each_worker_draws_from_its_own_generator():
         ({"random_replace_prob": float("nan")}, "random_replace_prob"),
         ({"mask_replace_prob": 0.8, "random_replace_prob": 0.3}, "more than 1 together"),
         ({"mlm": False, "whole_word_mask": True}, "whole_word_mask"),
-        ({"return_tensors": "np"}, "Set it to 'pt'"),
+        ({"return_tensors": "tf"}, "Set it to 'pt'"),
     ],
 )
 def test_invalid_probabilities_raise(options: dict[str, Any], message: str):
@@ -276,8 +277,8 @@ def test_tokenizer_without_required_tokens_raises():
 def test_default_collator_accepts_return_tensors():
     rows = [{"x": [1.0, 2.0], "label": 1}] * 2
     same(trainbus.default_data_collator(rows, "pt"), transformers.default_data_collator(rows, "pt"))
-    with pytest.raises(ArgumentError, match="'np'"):
-        trainbus.default_data_collator(rows, return_tensors="np")
+    with pytest.raises(ArgumentError, match="'tf'"):
+        trainbus.default_data_collator(rows, return_tensors="tf")
 
 
 @pytest.mark.parametrize("collator", [DataCollatorForSeq2Seq, DataCollatorForTokenClassification])
@@ -286,8 +287,8 @@ def test_any_object_that_pads_is_a_tokenizer(collator: Any):
     batch = collator(Plain())(rows)
     assert batch["input_ids"].tolist() == [[2, 9, 3], [2, 3, 0]]
     assert batch["labels"].tolist() == [[1, 2, 1], [1, 2, -100]]
-    with pytest.raises(ArgumentError, match="'np'"):
-        collator(Plain())(rows, return_tensors="np")
+    with pytest.raises(ArgumentError, match="'tf'"):
+        collator(Plain())(rows, return_tensors="tf")
 
 
 def test_any_object_that_pads_can_have_its_tokens_masked():
@@ -308,3 +309,66 @@ def test_collators_import_from_the_package_without_transformers():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
+
+
+KINDS = {
+    "default": lambda library, side: library.DefaultDataCollator(return_tensors="np"),
+    "padding": lambda library, side: library.DataCollatorWithPadding(tokenizer(side), return_tensors="np"),
+    "tokens": lambda library, side: library.DataCollatorForTokenClassification(tokenizer(side), return_tensors="np"),
+    "seq2seq": lambda library, side: library.DataCollatorForSeq2Seq(tokenizer(side), return_tensors="np"),
+    "causal": lambda library, side: library.DataCollatorForLanguageModeling(
+        tokenizer(side), mlm=False, return_tensors="np"
+    ),
+    "masked": lambda library, side: library.DataCollatorForLanguageModeling(tokenizer(side), return_tensors="np"),
+}
+
+
+def rows_for(kind: str, side: str) -> list[Any]:
+    if kind == "default":
+        return [{"label": at, "x": [float(at), 2.0], "ids": [at, 1]} for at in range(4)]
+    rows = [{name: list(value) for name, value in row.items()} for row in encoded(side)]
+    if kind in ("tokens", "seq2seq"):
+        rows = [{**row, "labels": [at] * len(row["input_ids"])} for at, row in enumerate(rows)]
+    return rows
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_collators_return_numpy_arrays_on_request(kind: str, side: str) -> None:
+    rows = rows_for(kind, side)
+    ours, theirs = (KINDS[kind](library, side)(copy.deepcopy(rows)) for library in (trainbus, transformers))
+    assert set(ours) == set(theirs)
+    for name, values in ours.items():
+        assert type(values) is type(theirs[name])
+        if isinstance(values, np.ndarray):
+            assert values.shape == theirs[name].shape
+            drawn = kind == "masked" and name in ("input_ids", "labels")  # our draws are those of torch
+            assert drawn or (values == theirs[name]).all()
+
+
+@pytest.mark.parametrize("tensors", ["pt", "np"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_collators_do_not_change_their_rows(kind: str, tensors: str) -> None:
+    def made(convert: Any) -> list[Any]:
+        return [
+            {name: convert(value) if isinstance(value, list) else value for name, value in row.items()}
+            for row in rows_for(kind, "right")
+        ]
+
+    for convert in (list, np.array, torch.tensor):
+        if kind == "padding" and convert is not list:
+            continue
+        rows, before = made(convert), made(convert)
+        collator = KINDS[kind](trainbus, "right")
+        collator.return_tensors = tensors
+        collator(rows)
+        assert [list(row) for row in rows] == [list(row) for row in before]
+        for row, expected in zip(rows, before):
+            for name, value in expected.items():
+                assert type(row[name]) is type(value)
+                assert np.array_equal(np.asarray(row[name]), np.asarray(value))
+
+
+def test_unknown_type_of_tensors_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="`return_tensors` is 'tf', which is not supported"):
+        trainbus.default_data_collator([{"x": 1}], return_tensors="tf")

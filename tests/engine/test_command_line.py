@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -50,7 +51,7 @@ def row(lines: list[str], step: int) -> list[str]:
 # List.
 
 
-def test_lists_what_each_is(tmp_path, said):
+def test_lists_the_state_of_each_checkpoint(tmp_path, said):
     losses = [2.0, 1.0, 3.0]
     run = regression_trainer(
         *(tmp_path,),
@@ -90,7 +91,7 @@ def test_a_single_checkpoint_is_listed_too(tmp_path, said):
     assert len(lines) == 2
 
 
-def test_whoever_reads_no_further_is_no_error(tmp_path):
+def test_a_closed_output_pipe_is_no_error(tmp_path):
     measured(tmp_path)
     words = [sys.executable, "-m", "trainbus.engine.commands.main", "checkpoints", str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
@@ -135,18 +136,70 @@ def test_verify_says_if_only_presence_was_checked(tmp_path, said):
 # Prune.
 
 
-def test_prunes_what_need_not_be_kept(tmp_path, said):
+def test_prunes_superfluous_checkpoints(tmp_path, said):
     measured(tmp_path)
     words = ("prune", tmp_path, "--keep-last", 1, "--keep-best", 1, "--metric", "eval_loss")
     status, lines = said(*words, "--dry-run")
     assert (status, lines) == (
         0,
-        ["would delete checkpoint-1", "would delete checkpoint-3", "would keep checkpoint-2, checkpoint-4"],
+        [
+            "would delete checkpoint-1 (eval_loss=3): not among the newest 1 or the best 1 by eval_loss",
+            "would delete checkpoint-3 (eval_loss=2): not among the newest 1 or the best 1 by eval_loss",
+            "would keep checkpoint-2, checkpoint-4",
+        ],
     )
     assert len(names_in(tmp_path)) == 4
     status, lines = said(*words)
-    assert (status, lines) == (0, ["deleted checkpoint-1", "deleted checkpoint-3", "kept checkpoint-2, checkpoint-4"])
+    assert (status, lines) == (
+        0,
+        [
+            "to delete: checkpoint-1 (eval_loss=3): not among the newest 1 or the best 1 by eval_loss",
+            "to delete: checkpoint-3 (eval_loss=2): not among the newest 1 or the best 1 by eval_loss",
+            *("deleted checkpoint-1", "deleted checkpoint-3", "kept checkpoint-2, checkpoint-4"),
+        ],
+    )
     assert names_in(tmp_path) == ["checkpoint-2", "checkpoint-4"]
+
+
+@pytest.mark.parametrize("best", [["--keep-best", 1], []])
+def test_prune_refuses_a_metric_that_no_checkpoint_has(tmp_path, said, best):
+    measured(tmp_path)
+    status, lines = said("prune", tmp_path, "--keep-last", 1, *best, "--metric", "eval_los")
+    assert status == 2
+    assert "eval_los: no checkpoint of the run has this metric" in lines[-1]
+    assert "They have eval_loss." in lines[-1]
+    assert len(names_in(tmp_path)) == 4
+
+
+def test_prune_by_the_best_refuses_checkpoints_without_metrics(tmp_path, said):
+    for step in (1, 2, 3):
+        commit(tmp_path, step)
+    status, lines = said("prune", tmp_path, "--keep-last", 1, "--keep-best", 1)
+    assert status == 2
+    assert "They have no metrics, so leave out --keep-best." in lines[-1]
+    assert len(names_in(tmp_path)) == 3
+
+
+def test_prune_finds_a_metric_without_its_prefix(tmp_path, said):
+    measured(tmp_path)
+    assert said("prune", tmp_path, "--keep-last", 1, "--keep-best", 1, "--metric", "loss")[0] == 0
+    assert names_in(tmp_path) == ["checkpoint-2", "checkpoint-4"]
+
+
+@pytest.mark.parametrize(("answer", "options", "left"), [("", [], 4), ("n", [], 4), ("y", [], 2), ("", ["--yes"], 2)])
+def test_prune_asks_on_a_terminal(tmp_path, answer, options, left):
+    measured(tmp_path)
+    program = "import sys; from trainbus.engine.commands.main import main; sys.exit(main())"
+    words = ["checkpoints", "prune", str(tmp_path), "--keep-last", "1", "--keep-best", "1", *options]
+    terminal, end = os.openpty()
+    os.write(terminal, f"{answer}\n".encode())
+    subprocess.run([sys.executable, "-c", program, *words], stdin=end, stdout=end, stderr=end, check=True, timeout=60)
+    said = os.read(terminal, 10_000).decode()
+    os.close(terminal)
+    os.close(end)
+    assert ("Delete 2 checkpoints? [y/N]" in said) is (options == [])
+    assert said.index("to delete: checkpoint-1") < said.find("deleted checkpoint-1") or left == 4
+    assert len(names_in(tmp_path)) == left
 
 
 @pytest.mark.parametrize(
@@ -180,12 +233,13 @@ def test_prune_does_not_touch_damaged_or_other_runs(tmp_path, said):
     _, lines = said("prune", tmp_path, "--keep-last", 1)
     assert names_in(tmp_path) == [f"checkpoint-{step}" for step in (1, 2, 4, 5, 9)]
     assert lines == [
+        "to delete: checkpoint-3: not among the newest 1",
         *("deleted checkpoint-3", "kept checkpoint-4"),
         "not touched, because damaged or of another run: checkpoint-1, checkpoint-2, checkpoint-5, checkpoint-9",
     ]
 
 
-def test_where_no_good_one_says_whose_it_is_nothing_is_deleted(tmp_path, said):
+def test_no_checkpoint_is_deleted_if_none_names_its_run(tmp_path, said):
     rewrite(commit(tmp_path, 1), run_id="")
     status, [line] = said("prune", tmp_path, "--keep-last", 1)
     assert status == 2
@@ -213,7 +267,7 @@ def test_exports_a_model_that_others_load(tmp_path, said):
     assert same_weights(weights(loaded), weights(run.model))
 
 
-def test_exports_nothing_damaged_and_over_nothing(tmp_path, said):
+def test_export_refuses_damaged_checkpoints_and_existing_targets(tmp_path, said):
     commit(tmp_path, 1)
     (tmp_path / "out").mkdir()
     status, [line] = said("export", tmp_path / "checkpoint-1", tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Committing: a checkpoint is there as a whole, under its name, or not at all."""
+"""Commits: a checkpoint is complete under its name, or absent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainbus.events.activity import Activity
 # The manifest.
 
 
-def test_the_manifest_has_size_and_hash_of_every_file_and_what_the_run_was(tmp_path: Path):
+def test_the_manifest_has_size_and_hash_of_every_file_and_facts_of_the_run(tmp_path: Path):
     run = saving(tmp_path, 3)
     run.train()
     folder = tmp_path / "checkpoint-3"
@@ -88,7 +88,7 @@ def test_a_checkpoint_of_the_same_step_is_replaced(tmp_path: Path):
 
 
 @pytest.mark.parametrize("failing", ["the old one away", "the new one in", "the folder's names"])
-def test_what_fails_in_the_end_leaves_the_old_one_under_its_name(failing: str, tmp_path: Path, monkeypatch):
+def test_a_failed_replacement_keeps_the_old_checkpoint(failing: str, tmp_path: Path, monkeypatch):
     commit(tmp_path, 1, model="old")
     staging = stage(tmp_path, 1, model="new")
     really, calls = os.rename, []
@@ -151,14 +151,14 @@ def test_leftovers_of_the_same_run_and_of_dead_processes_are_removed_at_the_next
     assert names_in(tmp_path) == sorted(["checkpoint-20", ".tmp-checkpoint-2", ".tmp-else-3-other-1", *map(str, stay)])
 
 
-def test_what_was_being_replaced_on_another_machine_gets_its_name_back(tmp_path: Path):
+def test_a_checkpoint_under_replacement_on_another_machine_is_restored(tmp_path: Path):
     name = str(Hidden(1, "run", os.getppid(), "-replaced", "0123abcd"))
     commit(tmp_path, 1).rename(tmp_path / name)
     put_back(tmp_path)
     assert names_in(tmp_path) == ["checkpoint-1"]
 
 
-def test_a_first_save_that_was_killed_leaves_nothing_to_the_run_that_begins_anew(tmp_path: Path):
+def test_a_new_run_ignores_a_first_save_that_was_killed(tmp_path: Path):
     child = forked(lambda: (stage(tmp_path, 1, "before"), os.kill(os.getpid(), 9)))
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
     assert [parse_hidden(path).run_id for path in tmp_path.iterdir()] == ["before"]
@@ -166,7 +166,7 @@ def test_a_first_save_that_was_killed_leaves_nothing_to_the_run_that_begins_anew
     assert names_in(tmp_path) == ["checkpoint-1", "checkpoint-2"]
 
 
-def test_one_that_was_about_to_be_replaced_gets_its_name_back(tmp_path: Path):
+def test_a_checkpoint_under_replacement_gets_its_name_back(tmp_path: Path):
     for step, damaged in ((1, False), (2, True), (3, False)):
         folder = commit(tmp_path, step, model="old")
         folder.rename(tmp_path / str(Hidden(step, "another", GONE, "-replaced")))
@@ -237,7 +237,7 @@ def two(other: tuple[Any, str]) -> Any:
     return SimpleNamespace(ranks=Ranks(other), state=SimpleNamespace(global_step=7), activity=Activity())
 
 
-def test_what_fails_on_one_process_is_an_error_on_all():
+def test_a_failure_on_one_rank_is_an_error_on_all_ranks():
     assert on_all_ranks(two(("theirs", "")), lambda: "mine") == ["mine", "theirs"]
     with pytest.raises(CheckpointError, match=r"step 7 is not written: on rank 1, OSError: full"):
         on_all_ranks(two((None, "OSError: full")), lambda: "mine")

@@ -1,4 +1,4 @@
-"""A disk that fails while a checkpoint is written: what was there before stays, and the run says what happened."""
+"""A disk that fails during a save: earlier checkpoints stay, and the run reports the fault."""
 
 from __future__ import annotations
 
@@ -82,9 +82,7 @@ def wanted(tmp_path_factory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("again", [False, True], ids=["a new step", "a step that is there"])
 @pytest.mark.parametrize("kind", FAULTS)
-def test_whichever_call_fails_the_old_checkpoint_stays_and_the_run_goes_on_from_it(
-    kind: str, again: bool, tmp_path: Path, monkeypatch, wanted
-):
+def test_the_old_checkpoint_survives_a_failure_of_any_call(kind: str, again: bool, tmp_path: Path, monkeypatch, wanted):
     fault = Fault(monkeypatch, kind, tmp_path)
     at = 1
     while interrupted(tmp_path / str(at), fault, at, again):
@@ -137,7 +135,7 @@ def without_room(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setattr(space.shutil, "disk_usage", lambda folder: usage(10**12, 10**12 - free, free))
 
 
-def test_where_there_is_no_room_nothing_is_begun_and_the_numbers_are_said(tmp_path: Path, monkeypatch):
+def test_a_full_disk_is_refused_before_the_save_with_sizes(tmp_path: Path, monkeypatch):
     without_room(monkeypatch, 12345)
     with pytest.raises(CheckpointError) as caught:
         saving(tmp_path / "run", 2).train()
@@ -150,7 +148,7 @@ def test_where_there_is_no_room_nothing_is_begun_and_the_numbers_are_said(tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-def test_what_a_checkpoint_needs_is_about_what_it_takes(tmp_path: Path):
+def test_the_estimated_size_of_a_checkpoint_is_near_its_real_size(tmp_path: Path):
     class Wide(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -169,11 +167,11 @@ def test_what_a_checkpoint_needs_is_about_what_it_takes(tmp_path: Path):
     assert taken < needed[0] < taken + space._REST
 
 
-def test_a_system_that_does_not_say_how_much_is_free_hinders_nobody(tmp_path: Path, monkeypatch):
-    def nobody_knows(folder):
+def test_a_system_without_a_measure_of_free_space_allows_saving(tmp_path: Path, monkeypatch):
+    def unknown_usage(folder):
         raise OSError("no")
 
-    monkeypatch.setattr(space.shutil, "disk_usage", nobody_knows)
+    monkeypatch.setattr(space.shutil, "disk_usage", unknown_usage)
     saving(tmp_path, 1).train()
     assert names_in(tmp_path) == ["checkpoint-1"]
 
@@ -195,7 +193,7 @@ def test_a_limit_of_the_system_is_met_for_real(tmp_path: Path):
     assert chosen(tmp_path, True) == tmp_path / "checkpoint-1"
 
 
-def test_a_run_may_train_on_and_try_again_and_is_no_other_for_it(tmp_path: Path, monkeypatch, wanted, caplog):
+def test_failed_writes_that_are_retried_do_not_change_the_run(tmp_path: Path, monkeypatch, wanted, caplog):
     fault = Fault(monkeypatch, "a file is written", tmp_path)
     run = saving(tmp_path, 3, on_save_error="warn")
     run.on("on_save_begin", lambda checkpoint: fault.arm(1 if checkpoint.step < 3 else 0))
@@ -224,7 +222,7 @@ def test_a_best_model_that_could_not_be_saved_is_not_looked_for(tmp_path: Path, 
     assert names_in(tmp_path) == ["checkpoint-1", "checkpoint-3"]
 
 
-def test_one_that_cannot_be_removed_is_a_warning(tmp_path: Path, monkeypatch, caplog):
+def test_a_checkpoint_that_cannot_be_removed_gives_a_warning(tmp_path: Path, monkeypatch, caplog):
     def refuse(checkpoint):
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -242,7 +240,7 @@ def test_the_policy_is_one_of_two():
     assert Checkpoint.from_arguments(saving(Path("nowhere"), 1, on_save_error="warn").args).on_save_error == "warn"
 
 
-def test_an_error_that_is_none_of_the_disk_is_passed_on(tmp_path: Path, monkeypatch):
+def test_an_error_other_than_a_disk_error_is_passed_on(tmp_path: Path, monkeypatch):
     def broken(*args, **options):
         raise RuntimeError("a bug")
 

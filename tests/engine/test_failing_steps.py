@@ -84,7 +84,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize("later", [True, False], ids=["on a thread", "in step"])
 @pytest.mark.parametrize("kind", ERRORS)
 @pytest.mark.parametrize("place", PLACES)
-def test_no_half_of_a_step_is_saved_and_the_run_goes_on_from_the_step_before(
+def test_a_failed_step_is_not_saved_and_the_run_resumes_from_the_previous_step(
     place: str, kind: str, later: bool, tmp_path: Path, unbroken: Any
 ):
     run = run_of(tmp_path, async_save=later)

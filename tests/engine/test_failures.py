@@ -1,4 +1,4 @@
-"""Failure reports: what a rank says of ranks that failed, hang or are gone, and how it finds out."""
+"""Failure reports: how a rank detects failed, hanging and lost ranks, and its messages."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def copy(saved: Any, folder: Path, step: int = 3) -> Path:
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-def test_a_run_of_transformers_goes_on_here_to_the_same_weights(setting: dict[str, Any], tmp_path: Path):
+def test_a_run_of_transformers_resumes_here_to_the_same_weights(setting: dict[str, Any], tmp_path: Path):
     theirs = written(tmp_path / "theirs", **setting)
     last = theirs.state.global_step
     assert last == (6 if "gradient_accumulation_steps" in setting else 14)
@@ -109,7 +109,7 @@ def test_a_run_of_transformers_goes_on_here_to_the_same_weights(setting: dict[st
 
 
 @pytest.mark.parametrize("step", [2, 7])
-def test_a_collator_that_draws_makes_of_it_what_transformers_makes_of_it(step: int, tmp_path: Path):
+def test_a_random_collator_equals_transformers(step: int, tmp_path: Path):
     """Which is not what the unbroken run does in the middle of an epoch: its next batch is in no file."""
 
     def noisy(features: list[Any]) -> Any:
@@ -143,7 +143,7 @@ def test_a_run_without_decay_takes_over_the_division_of_the_parameters(tmp_path:
         assert same_weights(weights(again.model), weights(theirs.model))
 
 
-def test_what_the_state_of_the_run_says_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_the_checkpoint_named_by_the_state_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     options = {
         **{"eval_strategy": "steps", "eval_steps": 2, "include_num_input_tokens_seen": "all"},
         **{"metric_for_best_model": "loss", "load_best_model_at_end": True, "save_strategy": "steps", "save_steps": 2},
@@ -224,7 +224,7 @@ DAMAGES += [(flip, name) for name in ("optimizer.pt", "rng_state.pth")]
 
 
 @pytest.mark.parametrize(("damage", "name"), DAMAGES)
-def test_what_is_damaged_is_passed_over(
+def test_damaged_checkpoints_are_skipped(
     damage: Any, name: str, saved: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     for step in (1, 2, 3):
@@ -293,7 +293,7 @@ def test_values_of_another_kind_are_refused(name: str, value: Any, saved: Any, t
         resumed(tmp_path / "ours", folder, max_steps=4)
 
 
-def test_a_schedule_takes_nothing_that_it_does_not_have(saved: Any, tmp_path: Path):
+def test_a_schedule_refuses_unknown_options(saved: Any, tmp_path: Path):
     folder = copy(saved, tmp_path)
     state = torch.load(folder / "scheduler.pt", weights_only=True)
     torch.save({**state, "step": 3, "lr_lambdas": [{"func": 1}] * 2}, folder / "scheduler.pt")
@@ -363,7 +363,7 @@ def test_both_read_weights_in_several_files(tmp_path: Path):
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures" / "checkpoints"
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_a_checkpoint_of_an_earlier_format_resumes(version: int, tmp_path: Path):
     module = importlib.util.spec_from_file_location("write", FIXTURES / "write.py")
     write = importlib.util.module_from_spec(module)

@@ -85,7 +85,7 @@ RUNS = {function.__name__: function for function in (a_plain_run, a_run_that_is_
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_announces_what_it_did_when_it_was_last_reviewed(name: str, tmp_path: Path):
+def test_a_run_announces_the_events_of_the_golden_trace(name: str, tmp_path: Path):
     path = GOLDEN / f"{name}.trace"
     trace = str(RUNS[name](tmp_path))
     if os.environ.get("UPDATE_GOLDEN"):

@@ -1,4 +1,4 @@
-"""Files in a checkpoint that want to run code, or lead out of its folder, are refused by name, and nothing is run."""
+"""Files that would run code or lead out of the checkpoint folder are refused by name."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_a_switch_in_the_environment_does_not_open_the_door(checkpoint: Path, mo
     assert untouched()
 
 
-def test_what_random_states_may_call_they_may_not_call_elsewhere(checkpoint: Path):
+def test_callables_allowed_in_rng_states_are_refused_elsewhere(checkpoint: Path):
     shutil.copyfile(checkpoint / "rng_state.pth", checkpoint / "optimizer.pt")
     with pytest.raises(CheckpointError, match=r"optimizer\.pt is not read: it would call numpy\S*_reconstruct"):
         resume(checkpoint)
@@ -335,7 +335,7 @@ def test_links_within_the_folder_and_to_the_folder_are_good(checkpoint: Path, tm
         *("model.safetensors.index.json", "scaler.safetensors", "pytorch_model.bin", "optimizer.pt"),
     ],
 )
-def test_what_the_manifest_does_not_list_is_not_of_the_checkpoint(name: str, own: Path, tmp_path: Path):
+def test_files_outside_of_the_manifest_are_ignored(name: str, own: Path, tmp_path: Path):
     (own / name).write_bytes(b"noise")
     manifest = json.loads((own / "manifest.json").read_text())
     (own / "manifest.json").write_text(json.dumps({**manifest, "world_size": 9}))  # so that it looks for others' states

@@ -1,4 +1,4 @@
-"""A run that is killed while it saves: what it left is whole, and it ends as if nobody had killed it."""
+"""A run killed during a save: its checkpoints are complete, and the resumed run equals the uninterrupted run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def killed(*words: object) -> str:
     return done.stdout.splitlines()[-1]
 
 
-def test_a_run_that_is_killed_ten_times_ends_as_one_that_is_not(tmp_path: Path):
+def test_a_run_killed_ten_times_ends_like_an_undisturbed_run(tmp_path: Path):
     assert "of 10 kills came in the middle of saving" in killed(tmp_path, "random", 10, 1)
 
 
-def test_whichever_call_of_a_save_is_the_last_the_run_goes_on(tmp_path: Path):
+def test_the_run_resumes_after_a_kill_in_any_call_of_a_save(tmp_path: Path):
     found = re.fullmatch(r"ended at each of (\d+) calls", killed(tmp_path, "each", "replaced"))
     assert found
     assert int(found[1]) > 40

@@ -1,4 +1,4 @@
-"""What launchers say of a process, in the environment and on the command line."""
+"""Variables and flags of launchers that describe a process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_invalid_launcher_environment_raises(found: dict[str, str], said: str, m
 
 
 @pytest.mark.parametrize("found", [{}, {"WORLD_SIZE": "1"}, {"LOCAL_RANK": "1"}, {"WORLD_SIZE": "1", "RANK": "0"}])
-def test_a_single_process_need_not_say_much(found: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+def test_a_single_process_needs_no_rank_variables(found: dict[str, str], monkeypatch: pytest.MonkeyPatch):
     for name, value in found.items():
         monkeypatch.setenv(name, value)
     assert TrainingArguments("out", use_cpu=True).world_size == 1
@@ -55,7 +55,7 @@ def test_the_environment_wins_over_the_option(monkeypatch: pytest.MonkeyPatch):
     assert (args.process_index, args.local_process_index, args.world_size) == (3, 1, 4)
 
 
-def test_each_process_needs_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch):
+def test_each_process_needs_its_own_gpu(monkeypatch: pytest.MonkeyPatch):
     for name, value in {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "3"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)

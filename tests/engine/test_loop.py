@@ -154,7 +154,7 @@ def arrows_of(name: str) -> set[tuple[Phase, Phase]]:
     return set(SCENARIOS[name]().run().loop.arrows)
 
 
-def test_every_arrow_is_walked_and_no_other():
+def test_runs_walk_exactly_the_arrows_of_the_table():
     walked = set().union(*(arrows_of(name) for name in SCENARIOS))
     assert walked == {(phase, following) for phase, followers in NEXT.items() for following in followers}
 
@@ -192,7 +192,7 @@ def test_steps_epochs_and_rows_are_counted():
     assert machine.feed.begun == [(0, 0), (1, 0)]
 
 
-def test_a_run_begins_where_its_position_says():
+def test_a_run_begins_at_its_saved_position():
     machine = Machine([[1, 1, 1], [1, 1, 1]], position=Position(1, 2)).run()
     assert machine.feed.begun == [(1, 2)]
     assert machine.steps == 1
@@ -202,7 +202,7 @@ def test_a_run_begins_where_its_position_says():
 # What is asked for is served: log, then evaluate, then save.
 
 
-def test_work_is_served_in_one_order_however_it_was_asked_for():
+def test_work_is_served_in_one_order_for_every_order_of_requests():
     for place in ("on_step_end", "on_epoch_end"):
         machine = Machine([[1]])
         for flag in reversed(SERVED):
@@ -218,7 +218,7 @@ def test_work_is_served_in_one_order_however_it_was_asked_for():
         assert not machine.control.pending
 
 
-def test_work_is_told_who_asked_for_it():
+def test_work_gets_its_requesters():
     machine = Machine([[1]])
     machine.bus.on("on_step_end", lambda control: control.request("save"), id="first")
     machine.bus.on("on_step_end", lambda control: control.request("save"), id="second")
@@ -228,7 +228,7 @@ def test_work_is_told_who_asked_for_it():
     assert heard == [frozenset({"first", "second"})]
 
 
-def test_steps_in_which_nobody_asks_serve_nothing():
+def test_steps_without_requests_serve_no_work():
     machine = Machine([[1] * 5]).on("on_step_end", ask("log"), nth=3).run()
     assert [event for event in machine.said if event in WORK.values()] == ["on_log_due"]
 
@@ -239,7 +239,7 @@ def agreed_in(machine: Machine) -> Machine:
     return machine
 
 
-def test_the_processes_agree_before_anything_follows_from_what_is_asked_for():
+def test_ranks_agree_on_requests_before_they_act():
     said = agreed_in(Machine([[1, 1], [1]])).run().said
     after = [before for before, event in pairwise(said) if event == "agree"]
     # At the end of an epoch twice: before it is left, and before it is served.
@@ -247,7 +247,7 @@ def test_the_processes_agree_before_anything_follows_from_what_is_asked_for():
     assert after == ["on_train_begin", steps, steps, *end_of_epoch, steps, *end_of_epoch, "agree"]
 
 
-def test_the_processes_agree_on_what_was_asked_for_while_work_was_done():
+def test_ranks_agree_on_requests_made_during_work():
     machine = agreed_in(Machine([[1, 1]])).on("on_step_end", ask("evaluate")).on("on_step_end", ask("log"))
     said = machine.run().said
     begin = said.index("on_step_end")
@@ -278,7 +278,7 @@ def test_a_request_for_logs_made_while_evaluating_waits_and_one_to_save_does_not
     assert work == ["on_step_begin", "on_evaluate_due", "on_save_due", "on_step_begin", "on_log_due"]
 
 
-def test_what_an_evaluation_asks_for_when_it_ends_the_run_at_an_epochs_end_is_served_still():
+def test_requests_of_the_last_evaluation_at_an_epoch_end_are_served():
     for stop, waits in ((True, False), (False, True)):
         machine = Machine([[1], [1]]).on("on_epoch_end", ask("evaluate"))
         machine.on("on_evaluate_due", ask("log"))
@@ -304,7 +304,7 @@ def test_a_veto_may_come_before_the_request_it_forbids():
     assert "on_save_due" not in machine.said
 
 
-def test_a_vetoed_stop_is_dropped_and_the_run_goes_on():
+def test_a_vetoed_stop_is_dropped_and_the_run_continues():
     for flag in ("training_stop", "epoch_stop"):
         machine = Machine([[1, 1, 1]]).on("on_step_end", ask(flag)).on("on_step_end", forbid(flag)).run()
         assert machine.steps == 3
@@ -355,7 +355,7 @@ def test_a_stop_ends_the_run_after_the_step_in_work(event: str, steps: int):
     assert not any(map(machine.control.raised, FLAGS))
 
 
-def test_a_stop_asked_for_before_training_makes_no_step():
+def test_a_stop_requested_before_training_runs_no_step():
     machine = Machine([[1]])
     STOP(machine)
     machine.run()

@@ -1,4 +1,4 @@
-"""Optimizers of low rank: which layers they work on, and trainings against transformers with the real packages."""
+"""GaLore and APOLLO: their target layers, and comparisons with transformers and the real packages."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_targets_are_those_of_transformers(targets, name):
 
 
 @pytest.mark.parametrize("targets", ["all-linear", "all_linear", [".*"], ["attn", "head"]])
-def test_all_linear_weights_are_chosen_and_nothing_else(targets):
+def test_only_linear_weights_are_chosen(targets):
     plain, projected = split(targets)
     assert projected == ["attn.query.weight", "attn.value.weight", "head.weight"]
     assert plain == ["embed.weight", "attn.query.bias", "attn_norm.weight", "attn_norm.bias", "head.bias"]

@@ -63,7 +63,7 @@ def test_the_baseline_of_the_paper_is_one_process():
     assert estimate(variants(workload)[0], workload).states_of_model * 7.5 == 120
 
 
-def test_what_is_sent_is_what_the_paper_says():
+def test_communication_volume_matches_the_paper():
     """Section 7: twice the model for data parallelism and stages 1 and 2, three times for stage 3."""
     sent = {name: found(name).sent for name in ("DDP", "DeepSpeed 1", "DeepSpeed 2", "stage 2", "stage 3")}
     assert sent == {"DDP": 2, "DeepSpeed 1": 2, "DeepSpeed 2": 2, "stage 2": 2, "stage 3": 3}
@@ -117,7 +117,7 @@ def test_hybrid_shards_over_one_machine():
     assert "hybrid" not in [variant.name for variant in variants(Workload(params=1e9, gpus=8))]
 
 
-def test_what_autocast_copies_stays_where_gathered_weights_go():
+def test_autocast_copies_are_freed_with_gathered_weights():
     assert found("stage 3", precision="bf16").work == 8 / 32 + 2 + 8 / 32
     assert found("stage 3 half", precision="bf16").work == 4 / 32 + 8 / 32
 
@@ -187,7 +187,7 @@ def test_the_smallest_change_that_fits_comes_first():
     assert first == {**{24: "DDP", 16: "stage 1", 9: "stage 2", 5: "stage 3", 3: "stage 3 half", 2: "stage 3 offload"}}
 
 
-def test_what_is_offloaded_must_fit_the_machine():
+def test_offloaded_state_must_fit_host_memory():
     fitting = {
         memory: [
             each.variant.name for each in candidates(Workload(params=70e9, gpus=8, node_memory=memory)) if each.fits
@@ -287,7 +287,7 @@ def test_json_equals_the_table(capsys):
     assert f"  {data['fitting'][0]}: " in table
 
 
-def test_alternatives_are_shown_if_nothing_fits(capsys):
+def test_alternatives_are_shown_if_no_strategy_fits(capsys):
     main(shlex.split("plan --params 70b --gpus 8 --node-memory 500 --layers 80 --hidden 8192 --sequence 2048"))
     said = capsys.readouterr().out
     assert "Nothing fits." in said
@@ -301,7 +301,7 @@ def test_planning_needs_no_torch():
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_the_page_shows_what_the_command_prints(capsys):
+def test_the_page_shows_the_output_of_the_command(capsys):
     page = PAGE.read_text(encoding="utf-8")
     shown = re.findall(r"```bash\n(trainbus plan [^\n]+)\n```\n\nIt prints:\n\n```text\n(.*?)```", page, re.DOTALL)
     assert shown

@@ -1,4 +1,4 @@
-"""What the library prints of its messages, and that it leaves the logging of a program alone."""
+"""Log messages: printed by default, without a change to the logging of a program."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_program_that_logs_keeps_its_handlers(tmp_path, untouched):
     assert LIBRARY.handlers == [own]
 
 
-def test_passive_touches_nothing(tmp_path, untouched):
+def test_passive_mode_changes_no_file(tmp_path, untouched):
     untouched()
     LIBRARY.setLevel(logging.CRITICAL)
     regression_trainer(tmp_path)

@@ -95,7 +95,7 @@ def test_results_of_several_datasets_share_their_row():
     assert table(rows).splitlines()[-1] == "| 1.5           | 1.0   | 4    | 0.125  |        |      |"
 
 
-def test_what_was_measured_before_the_training_is_no_row():
+def test_metrics_before_training_give_no_row():
     assert training_results([{"eval_loss": 2.0, "step": 0}]) == []
 
 
@@ -112,7 +112,7 @@ def test_results_are_those_of_the_model_that_was_loaded_in_the_end():
     assert final_results(args, state()) == {}
 
 
-def test_what_can_be_seen_is_not_asked_for():
+def test_detected_values_are_not_requested():
     transformers = pytest.importorskip("transformers")
     datasets = pytest.importorskip("datasets")
     config = transformers.BertConfig(
@@ -143,7 +143,7 @@ def test_what_can_be_seen_is_not_asked_for():
         ),
     ],
 )
-def test_it_says_where_the_model_comes_from(facts, sentence):
+def test_the_card_names_the_base_model(facts, sentence):
     assert sentence in card_text(Facts("mine", **facts), TrainingArguments("out", use_cpu=True), state())
 
 

@@ -259,7 +259,7 @@ class Wishes(transformers.TrainerCallback):
         return control
 
 
-def test_flags_that_their_callbacks_assign_are_served_alike(tmp_path: Path):
+def test_flags_assigned_by_transformers_callbacks_are_served(tmp_path: Path):
     args = {"logging_strategy": "no", "num_train_epochs": 1}
     theirs, ours, their_trainer, our_trainer = record_both(tmp_path, args, more=lambda: [Wishes()])
     assert [(seen["event"], seen["step"]) for seen in ours] == [(seen["event"], seen["step"]) for seen in theirs]
@@ -279,7 +279,7 @@ ANSWERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-def test_what_a_handler_returns_changes_nothing(answer: Callable[[Any], Any], tmp_path: Path):
+def test_the_return_value_of_a_handler_is_ignored(answer: Callable[[Any], Any], tmp_path: Path):
     def train(name: str, **options: Any) -> Any:
         args = {"logging_strategy": "steps", "logging_steps": 2, "eval_strategy": "epoch", "save_strategy": "epoch"}
         run = regression_trainer(tmp_path / name, args=args, eval_dataset=points(5, 1), **options)

@@ -1,4 +1,4 @@
-"""Resuming with batches of another size: each row is still trained on once in its epoch."""
+"""Resuming with another batch size: each sample is used once per epoch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def trained_on(trained: Any) -> list[int]:
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 22, 50])
 @pytest.mark.parametrize("stop", [1, 4, 6, 8])
-def test_each_row_once_an_epoch(stop: int, size: int, accumulate: int, tmp_path: Path) -> None:
+def test_each_sample_is_used_once_per_epoch(stop: int, size: int, accumulate: int, tmp_path: Path) -> None:
     first, _ = run(tmp_path, 4)
     before = trained_on(first)
     first.on("on_step_end", lambda control: control.request("training_stop", "for the test"), once=stop)
@@ -77,7 +77,7 @@ class Shuffling(Sampler[int]):
         return ROWS
 
 
-def test_an_order_of_ones_own_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_custom_sampler_order_resumes(tmp_path: Path) -> None:
     first, _ = run(tmp_path, 4)
     first._get_train_sampler = lambda dataset=None: Shuffling()
     before = trained_on(first)
@@ -90,7 +90,7 @@ def test_an_order_of_ones_own_is_gone_on_with(tmp_path: Path) -> None:
     assert sorted((before + after)[:ROWS]) == [*range(ROWS)]
 
 
-def test_a_number_of_steps_stays_what_it_is(tmp_path: Path) -> None:
+def test_a_number_of_steps_stays_unchanged(tmp_path: Path) -> None:
     first, _ = run(tmp_path, 4, max_steps=9)
     first.on("on_step_end", lambda control: control.request("training_stop", "for the test"), once=3)
     first.train()

@@ -1,4 +1,4 @@
-"""The command line: what flags, files and dictionaries make of dataclasses, as under Transformers' HfArgumentParser."""
+"""The parser: dataclasses from flags, files and dictionaries, as in transformers' HfArgumentParser."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_a_flag_of_two_dataclasses_is_refused_with_both_names():
     assert "`--help` is defined by the parser itself and by test_a_flag" in message
 
 
-def test_what_is_no_dataclass_is_refused():
+def test_a_class_other_than_a_dataclass_is_refused():
     with pytest.raises(ArgumentError, match="not a dataclass"):
         ArgumentParser(DataArguments())
     with pytest.raises(ArgumentError, match="not a dataclass"):
@@ -364,14 +364,14 @@ def test_a_word_is_read_by_the_type_of_its_field(words, value):
     ],
     ids=str,
 )
-def test_a_word_of_the_wrong_type_is_refused_with_its_flag_and_what_it_takes(complaint, cls, words, message):
+def test_a_value_of_the_wrong_type_is_refused_with_its_flag_and_type(complaint, cls, words, message):
     assert complaint(cls, *words).endswith(message)
 
 
 # What is passed on.
 
 
-def test_only_what_was_given_reaches_the_dataclass():
+def test_only_set_values_reach_the_dataclass():
     args = parsed(TrainingArguments, "--eval_strategy", "epoch", "--logging_steps", "20")
     assert args == TrainingArguments(eval_strategy="epoch", logging_steps=20)
     assert args.given == {"eval_strategy", "logging_steps"}
@@ -409,7 +409,7 @@ def test_every_field_of_training_arguments_reads_its_default_as_shown():
 
 
 @pytest.mark.parametrize("name", [name for name, alias in ALIASES.items() if alias.values])
-def test_other_names_with_values_of_their_own_are_flags_too(name, capsys):
+def test_aliases_with_their_own_values_are_flags_too(name, capsys):
     value = ALIASES[name].values[0]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -456,7 +456,7 @@ def test_a_field_of_another_dataclass_goes_before_another_name_of_an_argument():
     assert args.remove_unused_columns
 
 
-def test_argparse_itself_returns_what_was_given(capsys):
+def test_argparse_itself_returns_the_set_values(capsys):
     parser = ArgumentParser(TrainingArguments, DataArguments)
     assert parser.parse_args(["--max_steps", "5"]) == argparse.Namespace(max_steps=5)
     with pytest.raises(SystemExit):
@@ -517,7 +517,7 @@ def test_everything_wrong_is_shown_together(complaint, tmp_path):
     ]
 
 
-def test_what_training_arguments_refuse_is_shown_as_text(complaint):
+def test_refused_arguments_are_shown_as_text(complaint):
     message = complaint(TrainingArguments, "--fp16", "--bf16", "--learning_rate", "-1")
     assert message.startswith("2 problems:\n  - `learning_rate` is -1.0; set it to a finite number")
     assert "`bf16` and `fp16` are both True" in message
@@ -604,7 +604,7 @@ def test_values_of_a_dictionary_become_those_of_their_fields(values, expected):
     assert ArgumentParser(Ours).parse_dict(values) == (Ours(**expected),)
 
 
-def test_everything_wrong_with_a_dictionary_is_said_at_once():
+def test_all_errors_of_a_dictionary_are_in_one_message():
     values = {"learning_rat": 1, "dataset": 5, "max_seq_length": True, "max_steps": "x", 3: 4}
     with pytest.raises(ArgumentError) as caught:
         ArgumentParser(TrainingArguments, DataArguments).parse_dict(values)
@@ -618,7 +618,7 @@ def test_everything_wrong_with_a_dictionary_is_said_at_once():
     ]
 
 
-def test_training_arguments_check_what_a_dictionary_gives_them_as_in_a_call():
+def test_training_arguments_check_values_of_a_dictionary_as_in_a_call():
     parser = ArgumentParser(TrainingArguments)
     assert parser.parse_dict({"output_dir": None, "sharded_ddp": True}) == (TrainingArguments(sharded_ddp=True),)
     for values in ({"max_steps": 1.5}, {"bf16": 1}, {"eval_strategy": 3}, {"label_names": 1}):
@@ -655,13 +655,13 @@ def test_invalid_file_is_named(tmp_path, complaint, name, text, message):
         assert message in said
 
 
-def test_an_empty_yaml_file_gives_nothing(tmp_path):
+def test_an_empty_yaml_file_sets_no_argument(tmp_path):
     pytest.importorskip("yaml")
     (tmp_path / "a.yaml").write_text("# later\n")
     assert ArgumentParser(DataArguments).parse_yaml_file(tmp_path / "a.yaml") == (DataArguments(),)
 
 
-def test_without_pyyaml_a_yaml_file_says_what_to_install(tmp_path, monkeypatch, complaint):
+def test_a_yaml_file_without_pyyaml_names_the_package(tmp_path, monkeypatch, complaint):
     monkeypatch.setitem(sys.modules, "yaml", None)
     (tmp_path / "a.yaml").write_text("dataset: a")
     with pytest.raises(MissingExtra, match="pip install"):
@@ -697,7 +697,9 @@ def sections(text):
 def test_the_help_has_a_section_for_each_group_of_arguments(wide):
     shown = sections(helped(Extended, DataArguments, ModelArguments))
     assert next(iter(shown)) in ("options", "optional arguments")
-    assert shown["The length of the run, in epochs or in steps"] == ["--num_train_epochs", "--max_steps", "--max_time"]
+    assert shown["The length of the run, in epochs or in steps"] == [
+        *("--num_train_epochs", "--max_steps", "--fast_dev_run", "--max_time")
+    ]
     assert shown["The output folder"] == ["--output_dir"]
     assert "--learning_rate" in shown["The optimizer, weight decay, gradient clipping and label smoothing"]
     assert shown["Extended"] == ["--temperature"]

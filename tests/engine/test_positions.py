@@ -1,4 +1,4 @@
-"""Where in the data a run goes on: each row once an epoch, in whatever sizes and numbers of processes."""
+"""Positions in the data: each sample once per epoch, for any batch size and world size."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def to_the_end(session: Session) -> Session:
 @example(chosen=sessions(1, 2, 2), epochs=1)
 @example(chosen=sessions(1, 2, 1), epochs=1)
 @example(chosen=sessions(1, 3, 1), epochs=1)
-def test_each_row_once_an_epoch_and_the_run_ends_where_it_should(kind: str, chosen: list[Session], epochs: float):
+def test_each_sample_is_used_once_per_epoch_and_the_run_ends_on_time(kind: str, chosen: list[Session], epochs: float):
     end = run_of(kind, ROWS, [*chosen[:-1], to_the_end(chosen[-1])], epochs)
     assert [wrong(batches, ROWS) for batches in end.epochs[: int(epochs)]] == [""] * int(epochs)
     assert end.steps == end.max_steps
@@ -60,7 +60,7 @@ def test_each_row_once_an_epoch_and_the_run_ends_where_it_should(kind: str, chos
 @settings(max_examples=40, derandomize=True)
 @given(chosen=SESSIONS)
 @example(chosen=sessions(2, 1, 1))
-def test_a_stream_goes_on_at_its_next_row_and_for_as_many_steps_as_were_asked_for(chosen: list[Session]):
+def test_a_resumed_stream_continues_at_its_next_sample_to_max_steps(chosen: list[Session]):
     end = run_of("stream", ROWS, [*chosen[:-1], to_the_end(chosen[-1])])
     assert end.steps == end.max_steps == MAX_STEPS
     assert [wrong(batches, ROWS) for batches in end.epochs[:-1]] == [""] * (len(end.epochs) - 1)
@@ -107,7 +107,9 @@ def test_workers_go_on_with_their_rows(name: str, changed: str, caplog: pytest.L
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("workers", [(2, 0), (1, 2)])
-def test_a_stream_that_is_read_by_other_workers_is_told(workers: tuple[int, int], caplog: pytest.LogCaptureFixture):
+def test_a_changed_number_of_workers_of_a_stream_is_warned_of(
+    workers: tuple[int, int], caplog: pytest.LogCaptureFixture
+):
     with caplog.at_level(logging.WARNING):
         run_of("stream", ROWS, [Session(steps=3, workers=workers[0]), Session(steps=2, workers=workers[1])])
     before, now = (max(1, own) for own in workers)
@@ -128,7 +130,7 @@ def plan_of(**changes: Any) -> Any:
     return plan_run(**{**wanted, **changes})
 
 
-def test_it_is_said_in_rows_and_what_fills_up_is_none():
+def test_positions_count_samples_without_the_repeated_ones():
     said = save_position(Position(1, 9, 28, 20), plan_of(), Sizes(6, 2), leaves_epoch=False)
     assert (said["epoch"], said["rows"], said["first_row"]) == (1, 28 + 4 * 6, 28)
     assert save_position(Position(0, 26), plan_of(), Sizes(4, 1), leaves_epoch=False)["rows"] == ROWS
@@ -138,7 +140,7 @@ def test_it_is_said_in_rows_and_what_fills_up_is_none():
 
 
 @pytest.mark.parametrize(("size", "position"), [(4, Position(1, 7)), (6, Position(1, 5, 28, 18))])
-def test_an_earlier_checkpoint_says_batches_only(size: int, position: Position):
+def test_an_earlier_checkpoint_stores_only_batches(size: int, position: Position):
     earlier = {"epoch": 1, "batches": 7, "rows_per_batch": 4}
     plan = plan_of(batches=-(-ROWS // size), batch_size=size)
     found, offset = restore_position(earlier, plan, Sizes(size, 1), 33, plan_after(size))
@@ -150,14 +152,14 @@ def plan_after(size: int) -> Any:
     return lambda rows: -(-(ROWS - rows) // size)
 
 
-def test_of_a_loader_of_ones_own_batches_are_counted():
+def test_a_custom_loader_counts_batches():
     found, offset = restore_position(
         {"epoch": 0, "batches": 7, "rows_per_batch": 4}, plan_of(batches=13), Sizes(8, 1), 7, lambda rows: None
     )
     assert (found, offset) == (Position(0, 4, 28, 13), 7 + 9 - 13)
 
 
-def test_steps_that_were_asked_for_stay_and_epochs_follow():
+def test_max_steps_stays_and_epochs_follow():
     plan = plan_of(max_steps=30)
     assert (plan.moved(0, 5, 0, True), plan.epochs) == (plan, 2)
     for offset, epochs in ((5, 1), (4, 1), (3, 2), (-22, 2), (-23, 3)):

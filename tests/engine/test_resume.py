@@ -1,4 +1,4 @@
-"""Resuming: what a run does that goes on from a checkpoint is what the unbroken one did from there."""
+"""Resuming: a resumed run equals the uninterrupted run from its checkpoint on."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_checkpoint_of_an_epochs_last_step_ends_that_epoch_first(logs: str, tm
     assert (5, "on_evaluate") in trace.entries
 
 
-def test_another_seed_in_the_arguments_changes_nothing(tmp_path: Path):
+def test_another_seed_in_the_arguments_keeps_the_saved_order(tmp_path: Path):
     unbroken = make(tmp_path / "unbroken")
     unbroken.train()
     run = resumed(tmp_path / "resumed", tmp_path / "unbroken" / "checkpoint-3", args={"seed": 7})
@@ -142,10 +142,10 @@ def test_no_row_of_the_batches_that_were_done_is_read(tmp_path: Path):
         train_dataset=rows,
         args={"num_train_epochs": 1},
     )
-    assert len(rows.read) == len(set(rows.read)) == 4  # the batch that was fetched ahead is in the checkpoint
+    assert len(rows.read) == len(set(rows.read)) == 8  # of the last two batches
 
 
-def test_a_run_that_is_done_is_not_gone_on_with(tmp_path: Path):
+def test_a_finished_run_is_not_resumed(tmp_path: Path):
     for name, length in (("by steps", {"max_steps": 7}), ("by epochs", {"num_train_epochs": 1})):
         unbroken = make(tmp_path / name, args=length)
         unbroken.train()
@@ -155,7 +155,7 @@ def test_a_run_that_is_done_is_not_gone_on_with(tmp_path: Path):
         assert same_weights(weights(run.model), weights(unbroken.model))
 
 
-def test_a_longer_run_goes_on_from_the_end_of_a_shorter_one(tmp_path: Path):
+def test_a_longer_run_resumes_from_the_end_of_a_shorter_one(tmp_path: Path):
     args = {"lr_scheduler_type": "constant"}
     longer = make(tmp_path / "longer", args={**args, "num_train_epochs": 2})
     longer.train()
@@ -184,7 +184,7 @@ def test_true_takes_the_newest_complete_one(tmp_path: Path):
 
 
 @pytest.mark.parametrize("wanted", [None, False, ""])
-def test_nothing_wanted_is_a_beginning(wanted: Any, tmp_path: Path):
+def test_no_requested_checkpoint_starts_a_new_run(wanted: Any, tmp_path: Path):
     make(tmp_path, args={"max_steps": 2}).train()
     run = make(tmp_path, args={"max_steps": 2})
     assert run.train(resume_from_checkpoint=wanted).metrics["train_loss"] > 0
@@ -209,14 +209,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
-def test_what_cannot_be_resumed_from_says_why(damage: Callable[[Path], Any], message: str, tmp_path: Path):
+def test_an_unusable_checkpoint_names_the_reason(damage: Callable[[Path], Any], message: str, tmp_path: Path):
     make(tmp_path / "first", args={"max_steps": 2}).train()
     damage(tmp_path / "first" / "checkpoint-2")
     with pytest.raises(CheckpointError, match=message):
         resumed(tmp_path / "second", tmp_path / "first" / "checkpoint-2")
 
 
-def test_no_checkpoint_at_all_says_where_there_is_none(tmp_path: Path):
+def test_a_missing_checkpoint_error_names_the_folder(tmp_path: Path):
     with pytest.raises(CheckpointError, match=r"no checkpoint to resume from in .*nowhere"):
         make(tmp_path / "nowhere").train(resume_from_checkpoint=True)
 
@@ -239,7 +239,8 @@ def test_every_file_of_a_checkpoint_is_safetensors_or_json(tmp_path: Path):
     run = regression_trainer(
         *(tmp_path, bert()),
         train_dataset=sentences(8),
-        args={"max_steps": 2, "save_strategy": "steps", "save_steps": 2},
+        eval_dataset=sentences(8),
+        args={"max_steps": 2, "save_strategy": "steps", "save_steps": 2, "eval_strategy": "epoch"},
         callbacks=[EMA(), EarlyStopping()],
     )
     run.train()
@@ -341,7 +342,7 @@ def test_a_stateful_callback_of_transformers_is_given_its_state_in_place(tmp_pat
     assert stopping.early_stopping_patience_counter == 8
 
 
-def test_early_stopping_goes_on_waiting_where_it_was(tmp_path: Path):
+def test_early_stopping_resumes_its_patience(tmp_path: Path):
     args = {"eval_strategy": "steps", "eval_steps": 1, "learning_rate": 1e-9, "lr_scheduler_type": "constant"}
     options = {"eval_dataset": points(4)}
 
@@ -366,7 +367,7 @@ def test_the_state_of_a_callback_that_is_absent_is_carried_on(tmp_path: Path):
     assert SavedCheckpoint.open(tmp_path / "checkpoint-8").callback_states()["mine"]["steps"] == 5
 
 
-def test_what_was_carried_on_ends_with_the_run_it_belongs_to(tmp_path: Path):
+def test_recurrent_memory_ends_with_its_run(tmp_path: Path):
     make(tmp_path / "first", args={"max_steps": 2}, callbacks=[Counting("mine")]).train()
     run = make(tmp_path / "second", args={"max_steps": 3})
     run.train(resume_from_checkpoint=str(tmp_path / "first" / "checkpoint-2"))
@@ -396,7 +397,7 @@ def test_the_ledger_of_the_earlier_session_is_still_there(tmp_path: Path):
     assert requests == ["step 3: boss request training_stop (False -> True) in on_step_end: enough for today"]
 
 
-def test_values_of_ones_own_in_a_checkpoint_are_kept_and_what_it_cannot_hold_is_named(tmp_path: Path):
+def test_custom_values_in_a_checkpoint_are_kept_and_unsupported_types_are_named(tmp_path: Path):
     run = make(tmp_path, args={"max_steps": 1})
     run.on("on_save_begin", lambda checkpoint: checkpoint.extra.update(notes=[1, (2.5, "three")]), id="notes")
     run.train()
@@ -418,7 +419,7 @@ def test_checkpoints_of_triggers_resume_too(tmp_path: Path):
     assert_same_end(run, unbroken)
 
 
-def test_a_run_that_was_stopped_in_an_epoch_goes_on_in_it(tmp_path: Path):
+def test_a_run_stopped_within_an_epoch_resumes_within_it(tmp_path: Path):
     args = {"save_strategy": "no"}
     unbroken = make(tmp_path / "unbroken", args=args)
     unbroken.train()

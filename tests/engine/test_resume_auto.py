@@ -12,18 +12,18 @@ from support.outcomes import same_weights, weights
 from trainbus.events.errors import CheckpointError
 
 
-def test_where_there_is_nothing_it_begins_anew(tmp_path: Path) -> None:
+def test_an_empty_folder_starts_a_new_run(tmp_path: Path) -> None:
     assert chosen(tmp_path / "nowhere", "auto") is None
     tmp_path.joinpath("runs").mkdir()
     assert chosen(tmp_path, "auto") is None
 
 
-def test_a_save_that_was_the_first_and_never_finished_is_nothing(tmp_path: Path) -> None:
+def test_an_unfinished_first_save_is_no_checkpoint(tmp_path: Path) -> None:
     stage(tmp_path, 2, pid=GONE)
     assert chosen(tmp_path, "auto") is None
 
 
-def test_it_takes_the_newest_good_one(tmp_path: Path) -> None:
+def test_it_loads_the_newest_good_checkpoint(tmp_path: Path) -> None:
     commit(tmp_path, 1)
     commit(tmp_path, 2)
     flip(commit(tmp_path, 3) / "model.json")
@@ -37,14 +37,14 @@ def test_where_all_are_damaged_it_is_an_error(tmp_path: Path) -> None:
         chosen(tmp_path, "auto")
 
 
-def test_one_that_was_being_replaced_is_not_nothing(tmp_path: Path) -> None:
+def test_a_checkpoint_under_replacement_counts_as_present(tmp_path: Path) -> None:
     committed = commit(tmp_path, 2)
     os.rename(committed, tmp_path / f".tmp-checkpoint-2-run-{GONE}-replaced")
     assert chosen(tmp_path, "auto") == committed
     assert names_in(tmp_path) == ["checkpoint-2"]
 
 
-def test_one_line_trains_to_the_same_end_however_often_it_is_started(tmp_path: Path) -> None:
+def test_one_command_reaches_the_same_end_after_any_number_of_restarts(tmp_path: Path) -> None:
     unbroken = saving(tmp_path / "unbroken", 6)
     unbroken.train()
     for seed, step in ((0, 2), (5, 4)):  # the weights that a later session begins with are not those it goes on with

@@ -110,7 +110,7 @@ def test_a_model_only_checkpoint_resumes_from_its_weights(tmp_path: Path, caplog
     assert [entry["step"] for entry in run.state.log_history if "loss" in entry] == [3]
 
 
-def test_nothing_is_said_of_a_checkpoint_that_has_all(checkpoint: Path, saved: Path, caplog: pytest.LogCaptureFixture):
+def test_a_complete_checkpoint_gives_no_warning(checkpoint: Path, saved: Path, caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.WARNING):
         going_on(checkpoint.parent, True)
     assert warned(caplog) == []

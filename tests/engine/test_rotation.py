@@ -94,7 +94,7 @@ def test_two_runs_at_once_in_one_folder_leave_each_other_alone(tmp_path: Path):
     assert not list(tmp_path.glob(".tmp-*"))
 
 
-def test_a_new_run_beside_a_longer_one_keeps_its_own(tmp_path: Path):
+def test_a_new_run_keeps_its_checkpoints_next_to_a_longer_run(tmp_path: Path):
     """Elsewhere a new run in a used folder deleted its own checkpoints at once, since older ones have later steps."""
     saving(tmp_path, 9, save_steps=3).train()
     old = {found.step: found.run_id for found in survey(tmp_path)}
@@ -121,7 +121,7 @@ def test_times_of_files_are_of_no_account(tmp_path: Path):
         assert chosen(folder, True) == folder / "checkpoint-5"
 
 
-def test_a_clock_that_is_set_back_deletes_nothing_new_and_loses_no_step(tmp_path: Path, monkeypatch):
+def test_a_clock_set_back_deletes_no_new_checkpoint_and_loses_no_step(tmp_path: Path, monkeypatch):
     """In one run, at each step, by an hour."""
     now = [2e9]
 
@@ -148,7 +148,7 @@ def test_a_clock_that_is_set_back_deletes_nothing_new_and_loses_no_step(tmp_path
 # Readers, and links.
 
 
-def test_who_reads_a_checkpoint_that_is_removed_reads_it_to_its_end(tmp_path: Path):
+def test_a_reader_finishes_a_checkpoint_that_is_removed(tmp_path: Path):
     folder = commit(tmp_path, 1, model="a long text" * 10_000)
     with open(folder / "model.json") as reader:
         begun = reader.read(11)
@@ -197,7 +197,7 @@ def test_a_manifest_cannot_send_the_rotation_elsewhere(run_id: str, tmp_path: Pa
     assert (tmp_path / "elsewhere" / "dear.txt").read_text() == "dear"
 
 
-def test_a_path_that_goes_up_out_of_a_checkpoint_is_none(tmp_path: Path):
+def test_a_path_outside_of_the_checkpoint_is_refused(tmp_path: Path):
     saving(tmp_path / "run", 1).train()
     (tmp_path / "else").mkdir()
     outside = tmp_path / "run" / "checkpoint-1" / ".." / ".." / "else"

@@ -7,7 +7,8 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainbus.engine.run import EvaluationRecord, Run, SessionRecord, StepRecord
+from trainbus.engine.api.records import SessionRecord, StepRecord
+from trainbus.engine.run import EvaluationRecord, Run
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("engine", "callbacks", "integrations")
@@ -18,16 +19,28 @@ RESUMPTION, STEPPER = "engine/checkpoint/read/resumption.py", "engine/stepper.py
 
 OWNERS: dict[str, tuple[str, ...]] = {
     RUN: (
-        *("args", "control", "ranks", "services", "bus", "callback_states", "activity", "processing_class", "losses"),
-        *("requested_by", "run", "evaluation", "session", "model_wrapped", "train_batch_size"),
+        *(
+            "args",
+            "control",
+            "ranks",
+            "services",
+            "bus",
+            "callback_states",
+            "activity",
+            "processing_class",
+            "losses",
+            "eval_loaders",
+        ),
+        *("requested_by", "prediction", "run", "evaluation", "session", "model_wrapped", "train_batch_size"),
         *("first_step", "began", "summary", "randomness", "prefix", "complete", "checkpoint"),
+        *("decides", "prefixes"),
     ),
     SESSION: ("mode", "exception", "seams"),
-    TRAINING: ("state", "model", "data_seed", "train_dataloader", "plan", "position"),
+    TRAINING: ("state", "model", "data_seed", "train_dataloader", "plan", "position", "resume_requested"),
     OPTIMIZERS: ("optimizer", "lr_scheduler"),
-    EVALUATION: ("metrics", "dataset_name", "step"),
+    EVALUATION: ("metrics", "dataset_name", "step", "heard"),
     "engine/evaluation/loop.py": ("dataloader",),
-    STEPPER: ("batch", "loss", "grad_norm", "learning_rate"),
+    STEPPER: ("batch", "batch_index", "loss", "grad_norm", "learning_rate"),
     "engine/api/loss.py": ("outputs",),
     "engine/api/logging.py": ("logs",),
     RESUMPTION: ("run_id",),
@@ -60,6 +73,7 @@ ALIASES = {
     "metrics_step": "step",
     "metric_prefix": "prefix",
     "evaluates_all": "complete",
+    "evaluation_decides": "decides",
     "eval_dataloader": "dataloader",
 }
 """Name of a field on the run -> its name in its record."""

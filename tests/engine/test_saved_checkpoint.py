@@ -128,7 +128,7 @@ def test_resuming_from_transformers_reads_each_file_once(
     assert opened["checkpoint-2/manifest.json"] == 0
 
 
-def test_opening_reads_nothing_and_each_fact_is_parsed_once(three_steps: Path, monkeypatch: pytest.MonkeyPatch):
+def test_opening_reads_no_file_and_each_file_is_parsed_once(three_steps: Path, monkeypatch: pytest.MonkeyPatch):
     with counted_opens(monkeypatch) as (opened, _):
         checkpoint = SavedCheckpoint.open(three_steps / "checkpoint-2")
         assert (checkpoint.path, checkpoint.step) == (three_steps / "checkpoint-2", 2)
@@ -193,7 +193,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], Callable[[SavedCheckpoint], Any]
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_was_verified_is_loaded_even_if_the_file_changes(name: str, run_folder: Path):
+def test_verified_content_is_loaded_even_if_the_file_changes(name: str, run_folder: Path):
     change, read = CHANGES[name]
     folder = run_folder / "checkpoint-2"
     before = read(SavedCheckpoint.open(folder))

@@ -212,7 +212,7 @@ def test_factors_pickle(name):
     assert pickle.loads(pickle.dumps(factor))(3) == factor(3)
 
 
-def test_who_needs_a_metric():
+def test_callbacks_that_need_a_metric():
     optimizer = make_optimizer()
     for name in SCHEDULES:
         scheduler = get_scheduler(name, make_optimizer(), 1, 10, **SETTINGS.get(name, [{}])[0])
@@ -289,7 +289,7 @@ def test_greedy_warns_when_its_floor_is_above_every_rate(caplog):
     assert "below min_lr" in caplog.text
 
 
-def test_greedy_prints_its_moves_when_asked(capsys):
+def test_greedy_prints_its_changes_with_verbose(capsys):
     rates_on(get_scheduler("greedy", make_optimizer(), patience=0, min_lr=1e-6, verbose=True), [1.0, 2.0])
     assert "learning rate of group 0" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""What scripts import beside the trainer: schedules as functions, the last checkpoint, seeds, a collator."""
+"""Functions that scripts import: schedules, the last checkpoint, seeds, a collator."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_last_checkpoint_is_the_newest_good_one(tmp_path: Path) -> None:
     assert trainbus.get_last_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-2")
 
 
-def test_full_determinism_seeds_and_refuses_what_is_not_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_determinism_seeds_and_refuses_nondeterministic_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "FLASH_ATTENTION_DETERMINISTIC"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -129,17 +129,17 @@ def test_full_determinism_seeds_and_refuses_what_is_not_the_same_every_time(monk
             os.environ.pop(name, None)
 
 
-def test_the_collator_object_does_what_the_function_does() -> None:
+def test_the_collator_object_equals_the_function() -> None:
     rows = [{"x": [1, 2], "label": 0}, {"x": [3, 4], "label": 1}]
     ours, theirs = trainbus.DefaultDataCollator()(rows), transformers.DefaultDataCollator()(rows)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
-    with pytest.raises(trainbus.TrainbusError, match="'np'"):
-        trainbus.DefaultDataCollator(return_tensors="np")(rows)
-    with pytest.raises(trainbus.TrainbusError, match="'np'"):
-        trainbus.DefaultDataCollator()(rows, return_tensors="np")
+    with pytest.raises(trainbus.TrainbusError, match="'tf'"):
+        trainbus.DefaultDataCollator(return_tensors="tf")(rows)
+    with pytest.raises(trainbus.TrainbusError, match="'tf'"):
+        trainbus.DefaultDataCollator()(rows, return_tensors="tf")
 
 
 @pytest.mark.parametrize("name", ["EvalLoopOutput", "PredictionOutput", "TrainOutput"])
-def test_what_comes_back_has_the_fields_of_transformers(name: str) -> None:
+def test_the_result_has_the_fields_of_transformers(name: str) -> None:
     assert getattr(trainbus, name)._fields == getattr(transformers.trainer_utils, name)._fields

@@ -57,7 +57,7 @@ BOTH = pytest.mark.parametrize("make", [plain, of_transformers], ids=["plain", "
 
 @BOTH
 @pytest.mark.parametrize("later", [True, False], ids=["on a thread", "in step"])
-def test_a_run_goes_on_from_shards_as_the_unbroken_one(make: Callable[..., Any], later: bool, tmp_path: Path):
+def test_a_run_resumed_from_shards_equals_the_uninterrupted_run(make: Callable[..., Any], later: bool, tmp_path: Path):
     with hushed():
         run = make(tmp_path / "run", async_save=later)
         run.train()
@@ -112,7 +112,7 @@ def test_they_are_dealt_out_as_huggingface_hub_does(limit: int, tmp_path: Path):
 
 
 @pytest.mark.parametrize("limit", [1, 40, 100, 500])
-def test_a_tensor_that_is_too_large_has_a_file_to_itself(limit: int, tmp_path: Path):
+def test_a_tensor_above_the_shard_size_has_its_own_file(limit: int, tmp_path: Path):
     save_weights(NAMED, tmp_path, limit)
     held = held_by(tmp_path)
     assert sorted(name for names in held.values() for name in names) == sorted(NAMED)
@@ -194,7 +194,7 @@ def test_sizes_are_read(size: Any, expected: int):
 
 
 @pytest.mark.parametrize("size", [0, -1, "", "0.1", "GB", "5 elephants", "5TBs", "1e3", "nan"])
-def test_what_is_no_size_is_refused_before_anything_is_trained(size: Any, tmp_path: Path):
+def test_an_invalid_batch_size_is_refused_before_training(size: Any, tmp_path: Path):
     with pytest.raises(
         ArgumentError, match=r"max_shard_size=.* is not a size. Write a number of bytes, or text such as '5GB'"
     ):

@@ -193,7 +193,9 @@ def test_stream_loader_counts_the_batches_of_its_rank():
         ("use_seedable_sampler", "follows from the seed"),
     ],
 )
-def test_unsupported_accelerator_options_raise_with_a_remedy(key: str, remedy: str):
+def test_unsupported_accelerator_options_raise_with_a_remedy(key: str, remedy: str, monkeypatch: pytest.MonkeyPatch):
+    for name, number in (("WORLD_SIZE", "2"), ("RANK", "0"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, number)
     value = key in ("split_batches", "dispatch_batches")
     with pytest.raises(ArgumentError, match=f"has {key}={value}, which is not supported; .*{remedy}"):
         TrainingArguments(accelerator_config={key: value})

@@ -56,7 +56,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 8])
-def test_what_all_wrote_is_read_whole(tmp_path, processes):
+def test_files_of_all_ranks_are_read_as_whole_tensors(tmp_path, processes):
     path = write(tmp_path, VALUES, [(rank,) for rank in range(processes)], (processes,))
     assert same(load_values(path), VALUES)
 
@@ -93,7 +93,7 @@ def test_a_plain_file_is_read_in_parts_too(tmp_path):
     assert torch.equal(stored["odd"].read(Region((2, 1), (3, 2))), VALUES["odd"][2:5, 1:3])
 
 
-def test_what_is_read_does_not_change_with_the_file(tmp_path):
+def test_loaded_tensors_do_not_change_with_the_file(tmp_path):
     path = write(tmp_path, VALUES, [(0,)], (1,))
     read = load_values(path)
     read["odd"].zero_()
@@ -116,12 +116,12 @@ def test_a_way_to_split_that_is_not_known_is_refused():
         part(VALUES["odd"], (0,), (2,), (Strided(0),))
 
 
-def test_what_is_not_split_is_written_in_one_file():
+def test_unsharded_weights_are_in_one_file():
     tensors, metadata = encode(VALUES, "it")
     assert files_of_rank("it.safetensors", tensors, metadata, 1, 2) == {"it.safetensors": (tensors, metadata)}
 
 
-def test_a_whole_tensor_stays_what_it_is_beside_a_whole_one():
+def test_a_whole_tensor_stays_unchanged_next_to_a_whole_one():
     assert fitted(VALUES["odd"], VALUES["odd"]) is VALUES["odd"]
     assert fitted(None, VALUES["odd"]) is None
 

@@ -396,7 +396,7 @@ def test_unknown_seam_raises_with_the_known_ones():
         Seams().fill("Mine", clipping=None)
 
 
-def test_seams_record_who_filled_them():
+def test_seams_record_the_callback_that_filled_them():
     seams = Seams()
     assert seams.filled_by("clip") == ""
     seams.fill("Mine", clip=lambda *args: None)

@@ -1,4 +1,4 @@
-"""The same run, said by flat arguments and by a list of callbacks: the same events, weights and logs."""
+"""Flat arguments and a list of callbacks give the same events, weights and logs."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def make(folder: Path, args: dict[str, Any], callbacks: list[Any]) -> Trainer:
 
 
 @pytest.mark.parametrize(("args", "callbacks"), SAID_TWICE.values(), ids=SAID_TWICE)
-def test_arguments_and_callbacks_say_the_same_run(args: dict[str, Any], callbacks: Listed, tmp_path: Path):
+def test_arguments_and_callbacks_give_the_same_run(args: dict[str, Any], callbacks: Listed, tmp_path: Path):
     traces, runs, saved = [], [], []
     for name, spelling in (("flat", (args, [])), ("composed", ({}, callbacks()))):
         run = make(tmp_path / name, *spelling)
@@ -176,14 +176,14 @@ def test_a_contradiction_is_an_error_that_names_both(
         assert part in str(caught.value)
 
 
-def test_all_contradictions_are_told_at_once(tmp_path: Path):
+def test_all_contradictions_are_in_one_error(tmp_path: Path):
     with pytest.raises(ArgumentError) as caught:
         make(tmp_path, {"logging_steps": 10, "save_steps": 10}, [Log(every(5)), Checkpoint(every(5))])
     assert str(caught.value).count("\n- ") == 2
 
 
 @pytest.mark.parametrize(("args", "callbacks"), SAID_TWICE.values(), ids=SAID_TWICE)
-def test_what_is_said_twice_alike_is_accepted(args: dict[str, Any], callbacks: Listed, tmp_path: Path):
+def test_equal_duplicate_settings_are_accepted(args: dict[str, Any], callbacks: Listed, tmp_path: Path):
     run = make(tmp_path, args, listed := callbacks())
     kinds = [type(callback) for callback in run.callbacks.values()]
     assert len(kinds) == len(set(kinds))  # the listed callback took the place of the one that the arguments spell

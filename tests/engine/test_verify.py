@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return commit(tmp_path, 1)
 
 
-def test_nothing_is_wrong_with_what_was_committed(folder: Path):
+def test_a_committed_checkpoint_has_no_problem(folder: Path):
     assert problems(folder, full=True) == problems(folder, full=False) == []
     (folder / "notes.txt").write_text("what others put beside it is their affair")
     assert problems(folder, full=True) == []
@@ -103,14 +103,14 @@ def test_a_field_that_is_not_there_is_missed_where_all_formats_have_it(folder: P
         assert expected in found
 
 
-def test_the_list_counts_whatever_format_a_manifest_says_it_is_of(folder: Path):
+def test_the_file_list_counts_for_every_manifest_format(folder: Path):
     """The digits 1 and 3 differ in one bit."""
     rewrite(folder, format_version=1)
     flip(folder / "model.json", 3)
     assert problems(folder, full=True)[0].startswith("model.json has changed since it was written")
 
 
-def test_more_processes_than_are_said_to_have_been_is_no_manifest(folder: Path):
+def test_a_manifest_with_more_ranks_than_its_world_size_is_invalid(folder: Path):
     digest = {"size": 1, "sha256": HASH}
     files = json.loads((folder / "manifest.json").read_text())["files"]
     rewrite(folder, world_size=2, files={**files, "rng_state_2.safetensors": digest})
@@ -260,7 +260,7 @@ def test_the_newest_good_one_is_chosen_and_the_others_are_named_in_one_warning(t
     assert said[str(Hidden(7, "run", GONE))] == "it was never finished"
 
 
-def test_good_ones_alone_are_worth_no_warning(tmp_path: Path, caplog):
+def test_good_checkpoints_give_no_warning(tmp_path: Path, caplog):
     commit(tmp_path, 1)
     newest = commit(tmp_path, 2)
     assert chosen(tmp_path, True) == newest
@@ -277,7 +277,7 @@ def test_the_newest_is_of_the_run_that_wrote_last(tmp_path: Path):
     assert chosen(tmp_path, True) == tmp_path / "checkpoint-9"
 
 
-def test_if_none_is_good_the_error_names_each(tmp_path: Path):
+def test_the_error_names_each_checkpoint_if_all_are_damaged(tmp_path: Path):
     saving(tmp_path, 2).train()
     for step in (1, 2):
         flip(tmp_path / f"checkpoint-{step}" / "model.safetensors")

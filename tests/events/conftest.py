@@ -1,4 +1,4 @@
-"""A bus with nobody on it yet, and a list to note in."""
+"""A bus without subscribers, and a list for notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be attached, what it is called, and what is refused."""
+"""Attaching: accepted objects, their ids, and refusals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from support.fakes import hearing
+from support.fakes import callback_on
 from trainbus.events import Callback, Event, Stage, SubscriptionError
 
 
@@ -147,7 +147,7 @@ def test_two_with_one_id_are_refused(bus):
     assert len(bus.order_of("on_log")) == 1
 
 
-def test_automatic_id_goes_round_a_wanted_one(bus):
+def test_automatic_id_avoids_an_explicit_one(bus):
     bus.attach(type("Other", (Loud,), {"id": "Loud"})())
     bus.attach(Loud())
     assert list(bus.subscribers) == ["Loud", "Loud-2"]
@@ -201,7 +201,7 @@ def test_defaults_of_a_callback():
 
 
 def test_subscription_names_itself_and_its_event(bus):
-    bus.attach(hearing("on_log", lambda: None, "A"))
+    bus.attach(callback_on("on_log", lambda: None, "A"))
     (subscription,) = bus.order_of("on_log")
     assert subscription.label == "A.on_log"
     assert isinstance(subscription.event, Event)

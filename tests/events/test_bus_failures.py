@@ -1,4 +1,4 @@
-"""What a failing handler does to the others, to the run, and to its own error."""
+"""The effect of a failing handler on other handlers, on the run, and on its own error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from support.fakes import FakeRun, hearing, raising
+from support.fakes import FakeRun, callback_on, raising
 from trainbus.events import EVENTS, Callback, EventBus, SubscriptionError
 from trainbus.events.catalog import ALL_HANDLERS_RUN, LAST_IN_FIRST_OUT
 
@@ -24,7 +24,7 @@ def three(event: str, position: int, policy: str, error: Exception, heard: list)
     for name in names:
         fails = name == "ABC"[position]
         does = raising(error) if fails else partial(heard.append, name)
-        bus.attach(hearing(event, does, name, on_error=policy if fails else "raise"))
+        bus.attach(callback_on(event, does, name, on_error=policy if fails else "raise"))
     return bus
 
 
@@ -45,7 +45,7 @@ def test_raise_lets_the_very_error_out(event, position, heard):
 
 @EVERY_EVENT
 @POSITIONS
-def test_warn_logs_and_goes_on_every_time(event, position, heard, caplog):
+def test_warn_logs_and_continues_every_time(event, position, heard, caplog):
     bus = three(event, position, "warn", ValueError("no space left"), heard)
     bus.announce(event)
     bus.announce(event)
@@ -87,9 +87,9 @@ def test_quarantine_unsubscribes_from_every_event(bus, heard, caplog):
 
 
 @pytest.mark.parametrize("attribute", ["before", "after"])
-def test_quarantine_does_not_break_an_order_that_named_the_one_that_left(bus, heard, caplog, attribute):
-    bus.attach(hearing("on_log", raising(ValueError()), "Fragile", on_error="quarantine"))
-    bus.attach(hearing("on_log", partial(heard.append, "A"), "A", **{attribute: "Fragile"}))
+def test_quarantine_keeps_orders_that_name_the_detached_callback(bus, heard, caplog, attribute):
+    bus.attach(callback_on("on_log", raising(ValueError()), "Fragile", on_error="quarantine"))
+    bus.attach(callback_on("on_log", partial(heard.append, "A"), "A", **{attribute: "Fragile"}))
     bus.announce("on_log")
     bus.announce("on_log")
     assert heard == ["A", "A"]
@@ -110,8 +110,8 @@ def test_error_carries_a_note_with_callback_event_and_step(event):
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes since Python 3.11")
 def test_error_of_a_nested_event_names_both_handlers_and_each_once(bus):
     error = ValueError()
-    bus.attach(hearing("on_log", raising(error), "Inner"))
-    bus.attach(hearing("on_log_due", lambda: bus.announce("on_log"), "Outer"))
+    bus.attach(callback_on("on_log", raising(error), "Inner"))
+    bus.attach(callback_on("on_log_due", lambda: bus.announce("on_log"), "Outer"))
     for _ in range(2):
         with pytest.raises(ValueError):
             bus.announce("on_log_due")
@@ -122,8 +122,8 @@ def test_error_of_a_nested_event_names_both_handlers_and_each_once(bus):
 def test_at_closing_events_the_first_error_is_raised_and_the_later_ones_are_logged(bus, heard, event, caplog):
     errors = {name: ValueError(f"{name} is broken") for name in "AB"}
     for name, error in errors.items():
-        bus.attach(hearing(event, raising(error), name))
-    bus.attach(hearing(event, partial(heard.append, "C"), "C"))
+        bus.attach(callback_on(event, raising(error), name))
+    bus.attach(callback_on(event, partial(heard.append, "C"), "C"))
     with pytest.raises(ValueError) as caught:
         bus.announce(event)
     raised, later = ("B", "A") if event in LAST_IN_FIRST_OUT else ("A", "B")
@@ -136,7 +136,7 @@ def test_at_closing_events_the_first_error_is_raised_and_the_later_ones_are_logg
 @pytest.mark.parametrize("policy", ["raise", "warn", "quarantine"])
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
 def test_interrupts_are_no_failures_of_a_handler(bus, policy, interrupt):
-    bus.attach(hearing("on_log", raising(interrupt()), "A", on_error=policy))
+    bus.attach(callback_on("on_log", raising(interrupt()), "A", on_error=policy))
     with pytest.raises(interrupt):
         bus.announce("on_log")
     assert list(bus.subscribers) == ["A"]
@@ -152,7 +152,7 @@ def test_functions_have_policies_too(bus, heard, caplog):
 
 
 def test_author_is_restored_after_a_failure(bus, control, caplog):
-    bus.attach(hearing("on_log", raising(ValueError()), "A"))
+    bus.attach(callback_on("on_log", raising(ValueError()), "A"))
     with pytest.raises(ValueError):
         bus.announce("on_log")
     assert (control.speaking.author, control.speaking.event) == ("you", "")
@@ -161,7 +161,7 @@ def test_author_is_restored_after_a_failure(bus, control, caplog):
 @pytest.mark.parametrize(("policy", "hint"), [("wran", "did you mean 'warn'?"), ("ignore", "raise, warn, quarantine")])
 def test_unknown_policy_is_refused(bus, policy, hint):
     with pytest.raises(SubscriptionError) as of_callback:
-        bus.attach(hearing("on_log", lambda: None, "A", on_error=policy))
+        bus.attach(callback_on("on_log", lambda: None, "A", on_error=policy))
     with pytest.raises(SubscriptionError) as of_function:
         bus.on("on_log", lambda: None, on_error=policy, id="A")
     for refusal in (of_callback, of_function):

@@ -1,4 +1,4 @@
-"""Who is called before whom: stages, then attachment, then `before=` and `after=` where they are needed."""
+"""Handler order: stages, then attachment, then `before=` and `after=`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from support.fakes import FakeRun, hearing
+from support.fakes import FakeRun, callback_on
 from support.processes import environment
 from trainbus.events import Callback, Stage, SubscriptionError, order
 
 
 def attach(run, heard, name, event="on_log", **attributes):
-    return run.bus.attach(hearing(event, partial(heard.append, name), name, **attributes))
+    return run.bus.attach(callback_on(event, partial(heard.append, name), name, **attributes))
 
 
-def test_stages_decide_whatever_the_order_of_the_list():
+def test_stages_order_handlers_for_every_list_order():
     for arrangement in list(permutations(Stage))[::7]:
         run, heard = FakeRun(), []
         for stage in arrangement:
@@ -36,7 +36,7 @@ def test_attachment_decides_inside_a_stage(run, heard):
     assert heard == ["C", "A", "B"]
 
 
-def test_who_comes_back_comes_last(run, heard):
+def test_a_reattached_subscriber_runs_last(run, heard):
     first = attach(run, heard, "A")
     attach(run, heard, "B")
     first()
@@ -45,8 +45,8 @@ def test_who_comes_back_comes_last(run, heard):
     assert heard == ["B", "A"]
 
 
-def test_one_that_names_no_stage_decides(bus):
-    bus.attach(hearing("on_log", lambda: None))
+def test_a_callback_without_a_stage_runs_in_decide(bus):
+    bus.attach(callback_on("on_log", lambda: None))
     assert bus.order_of("on_log")[0].slot.stage is Stage.DECIDE
 
 
@@ -162,7 +162,7 @@ def test_order_with_the_stages_is_redundant_and_taken(run, heard):
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 5])
-def test_circle_is_refused_naming_all_in_it_and_nobody_else(run, heard, length):
+def test_order_cycle_is_refused_and_names_only_its_members(run, heard, length):
     names = [f"R{index}" for index in range(length)]
     attach(run, heard, "Bystander")
     attach(run, heard, "Follower", after=("R0",))
@@ -233,5 +233,5 @@ def test_describe_lists_each_heard_event_and_its_hearers_in_order(run, heard):
     ]
 
 
-def test_describe_of_an_empty_bus_says_so(bus):
+def test_describe_of_an_empty_bus_has_a_message(bus):
     assert bus.describe() == "(no event has a handler)"

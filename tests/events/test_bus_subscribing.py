@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from support.fakes import FakeRun, hearing
+from support.fakes import FakeRun, callback_on
 from trainbus.events import CATALOG, Callback, Clock, Event, Stage, SubscriptionError
 
 # Who is held.
@@ -22,8 +22,8 @@ class Holder:
         self.heard.append("method")
 
 
-def test_hearers_that_nobody_else_holds_go_on_hearing(bus, heard):
-    bus.attach(hearing("on_log", partial(heard.append, "callback")))
+def test_handlers_stay_subscribed_without_other_references(bus, heard):
+    bus.attach(callback_on("on_log", partial(heard.append, "callback")))
     bus.on("on_log", Holder(heard).note)
     bus.on("on_log", lambda: heard.append("lambda"))
     bus.signals["on_log"].connect(lambda run, logs: heard.append("third party"))
@@ -35,7 +35,7 @@ def test_hearers_that_nobody_else_holds_go_on_hearing(bus, heard):
 
 
 def test_detached_hearers_are_let_go(bus):
-    callback = hearing("on_log", lambda: None)
+    callback = callback_on("on_log", lambda: None)
     gone = weakref.ref(callback)
     handle = bus.attach(callback)
     bus.announce("on_log")
@@ -49,8 +49,8 @@ def test_detached_hearers_are_let_go(bus):
 # Handles.
 
 
-def test_handle_unsubscribes_when_called_and_again_changes_nothing(bus, heard):
-    handle = bus.attach(hearing("on_log", partial(heard.append, "A"), "A"))
+def test_handle_unsubscribes_once_and_a_second_call_has_no_effect(bus, heard):
+    handle = bus.attach(callback_on("on_log", partial(heard.append, "A"), "A"))
     assert handle.owner_id == "A"
     bus.announce("on_log")
     handle()
@@ -71,9 +71,9 @@ def test_handle_unsubscribes_at_the_end_of_its_with_block_also_on_an_error(bus, 
 
 
 def test_spent_handle_leaves_a_successor_of_the_same_id_alone(bus, heard):
-    spent = bus.attach(hearing("on_log", lambda: None, "A"))
+    spent = bus.attach(callback_on("on_log", lambda: None, "A"))
     spent()
-    bus.attach(hearing("on_log", partial(heard.append, "successor"), "A"))
+    bus.attach(callback_on("on_log", partial(heard.append, "successor"), "A"))
     spent()
     bus.announce("on_log")
     assert heard == ["successor"]
@@ -81,7 +81,7 @@ def test_spent_handle_leaves_a_successor_of_the_same_id_alone(bus, heard):
 
 @pytest.mark.parametrize("named_by", ["object", "id"])
 def test_detach_takes_the_object_or_its_id(bus, named_by):
-    callback = hearing("on_log", lambda: None, "A")
+    callback = callback_on("on_log", lambda: None, "A")
     bus.attach(callback)
     bus.detach(callback if named_by == "object" else "A")
     bus.detach(callback if named_by == "object" else "A")
@@ -94,10 +94,10 @@ def test_detaching_others_and_oneself_inside_a_handler_is_safe(bus, heard):
         for name in ("A", "B", "C"):
             bus.detach(name)
 
-    bus.attach(hearing("on_log", partial(heard.append, "A"), "A"))
-    bus.attach(hearing("on_log", leave, "B"))
-    bus.attach(hearing("on_log", partial(heard.append, "C"), "C"))
-    bus.attach(hearing("on_log", partial(heard.append, "D"), "D"))
+    bus.attach(callback_on("on_log", partial(heard.append, "A"), "A"))
+    bus.attach(callback_on("on_log", leave, "B"))
+    bus.attach(callback_on("on_log", partial(heard.append, "C"), "C"))
+    bus.attach(callback_on("on_log", partial(heard.append, "D"), "D"))
     bus.announce("on_log")
     assert heard[:2] == ["A", "B"]
     assert heard[-1] == "D"
@@ -109,7 +109,7 @@ def test_detaching_others_and_oneself_inside_a_handler_is_safe(bus, heard):
 def test_attaching_inside_a_handler_counts_from_the_next_announcement(bus, heard):
     def invite():
         if "Guest" not in bus.subscribers:
-            bus.attach(hearing("on_log", partial(heard.append, "Guest"), "Guest"))
+            bus.attach(callback_on("on_log", partial(heard.append, "Guest"), "Guest"))
 
     bus.on("on_log", invite)
     bus.announce("on_log")
@@ -121,7 +121,7 @@ def test_attaching_inside_a_handler_counts_from_the_next_announcement(bus, heard
 # Filters of functions.
 
 
-def counts_heard(event: str, upto: int = 12, **filters) -> list[int]:
+def announced_counts(event: str, upto: int = 12, **filters) -> list[int]:
     """Return the counts, from 1, at which a function with these filters is called."""
     run, heard = FakeRun(), []
     clock = CATALOG[event].clock
@@ -151,7 +151,7 @@ def counts_heard(event: str, upto: int = 12, **filters) -> list[int]:
 )
 @pytest.mark.parametrize("event", ["on_log", "on_step_end", "on_step_begin", "on_epoch_end"])
 def test_filters_pass_the_counts_they_name(event, filters, expected):
-    assert counts_heard(event, **filters) == expected
+    assert announced_counts(event, **filters) == expected
 
 
 def test_announcements_are_counted_by_each_function_from_its_subscription_on(bus, heard):
@@ -188,7 +188,7 @@ def test_filters_that_never_pass_or_clash_are_refused(bus, filters):
     assert bus.subscribers == {}
 
 
-def test_refused_filter_says_when_it_would_first_be_met(bus):
+def test_a_refused_filter_names_its_first_possible_step(bus):
     with pytest.raises(SubscriptionError, match="before=6 is never met: the first count is 7"):
         bus.on("on_step_end", lambda: None, after=2, every=5, before=6)
 
@@ -328,7 +328,7 @@ def test_third_party_that_comes_back_comes_last(bus, heard):
     assert heard == ["second", "first"]
 
 
-def test_third_party_is_the_author_of_what_it_asks_for(run):
+def test_a_blinker_receiver_is_the_author_of_its_requests(run):
     def impatient(sender, **values):
         sender.control.should_save = True
 
@@ -346,7 +346,7 @@ def test_signal_can_be_sent_through_blinker(run, heard):
 def test_two_trainers_do_not_hear_each_other(heard):
     mine, other = FakeRun().bus, FakeRun().bus
     for name, bus in (("mine", mine), ("other", other)):
-        bus.attach(hearing("on_log", partial(heard.append, name)))
+        bus.attach(callback_on("on_log", partial(heard.append, name)))
         bus.signals["on_log"].connect(lambda sender, name=name, **values: heard.append(f"{name}, third party"))
     mine.announce("on_log")
     assert heard == ["mine", "mine, third party"]
@@ -364,8 +364,8 @@ def test_author_and_event_are_those_of_the_innermost_handler(run, heard):
         run.bus.announce("on_log")
         note("after")
 
-    run.bus.attach(hearing("on_log_due", outer, "Outer"))
-    run.bus.attach(hearing("on_log", partial(note, "inside"), "Inner"))
+    run.bus.attach(callback_on("on_log_due", outer, "Outer"))
+    run.bus.attach(callback_on("on_log", partial(note, "inside"), "Inner"))
     run.bus.announce("on_log_due")
     note("outside")
     assert heard == [
@@ -379,13 +379,13 @@ def test_author_and_event_are_those_of_the_innermost_handler(run, heard):
 @pytest.mark.parametrize(
     "answer", [None, True, 0, "stop", {"should_save": True}, object(), [1]], ids=lambda answer: type(answer).__name__
 )
-def test_whatever_a_handler_returns_is_harmless(bus, control, answer):
-    bus.attach(hearing("on_step_end", lambda: answer))
+def test_any_return_value_of_a_handler_is_harmless(bus, control, answer):
+    bus.attach(callback_on("on_step_end", lambda: answer))
     bus.announce("on_step_end")
     assert list(control.ledger) == []
 
 
-def test_watchers_see_events_that_nobody_hears(run, heard):
+def test_watchers_see_events_without_handlers(run, heard):
     run.bus.watchers.append(lambda event, seen: heard.append((event, seen)))
     run.bus.announce("on_log")
     assert heard == [("on_log", run)]

@@ -1,4 +1,4 @@
-"""The catalogue, the base class and the record of a run are one truth."""
+"""The catalogue, the base class and the record of a run agree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_base_class_has_one_method_per_event_in_the_order_of_the_catalogue():
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
-def test_method_says_what_the_catalogue_says(event):
+def test_method_docstring_equals_the_catalogue(event):
     assert handlers_of(EventMethods)[event.name].__doc__ == event.doc
 
 
@@ -35,7 +35,7 @@ def test_page_of_the_documentation_lists_the_events_as_the_catalogue_does(root):
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
-def test_method_does_nothing_whatever_it_is_given(event):
+def test_default_method_accepts_any_argument_and_returns_none(event):
     assert getattr(Callback(), event.name)(1, 2, 3, logs={}) is None
 
 
@@ -58,7 +58,7 @@ def test_events_shared_with_transformers_are_all_of_its_events_under_its_names()
     assert len(shared) == 16
 
 
-def test_whatever_transformers_gives_its_handlers_can_be_asked_for():
+def test_handlers_can_name_every_argument_of_transformers():
     given = set(re.findall(r"(\w+)=self\.", inspect.getsource(CallbackHandler.call_event)))
     assert {"model", "optimizer", "eval_dataloader"} <= given, "the source of transformers reads differently now"
     assert given <= set(COMMON_NAMES)
@@ -67,7 +67,7 @@ def test_whatever_transformers_gives_its_handlers_can_be_asked_for():
 @pytest.mark.parametrize(
     ("event", "param"), [("on_log", "logs"), ("on_evaluate", "metrics"), ("on_predict", "metrics")]
 )
-def test_what_transformers_gives_at_one_event_is_given_there(event, param):
+def test_events_give_the_arguments_of_transformers(event, param):
     assert param in CATALOG[event].param_names
 
 

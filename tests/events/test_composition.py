@@ -57,7 +57,7 @@ def test_providers_are_found_by_class_and_by_instance():
 
 
 @pytest.mark.parametrize("listed", [(Averaging(), Sharding()), (Sharding(), Averaging())], ids=["first", "second"])
-def test_a_conflict_is_refused_whichever_side_declares_it(listed):
+def test_a_conflict_that_either_side_declares_is_refused(listed):
     message = r"^Averaging does not work with Sharding: it averages full weights\. Leave one of them out\.$"
     with pytest.raises(ArgumentError, match=message):
         refuse_conflicts(listed)

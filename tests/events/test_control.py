@@ -1,4 +1,4 @@
-"""Requests add up, a veto wins for its step, nobody overwrites anybody, and the ledger knows who, when and why."""
+"""Requests add up, a veto wins for its step, and the ledger records author, step and reason."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_flags_of_transformers_are_all_there(control):
 
 
 @EVERY_FLAG
-def test_nothing_is_asked_for_at_first(control, flag):
+def test_no_flag_is_requested_at_first(control, flag):
     assert getattr(control, f"should_{flag}") is False
     assert not control.pending
     assert repr(control) == "TrainerControl(no flag is raised)"
@@ -52,7 +52,7 @@ def test_assignment_and_request_and_both_names_mean_the_same(control, flag):
 
 
 @EVERY_FLAG
-def test_veto_wins_whatever_the_order(flag):
+def test_veto_wins_in_every_order(flag):
     for arrangement in permutations(["request", "veto", "request"]):
         control = TrainerControl()
         for index, action in enumerate(arrangement):
@@ -71,7 +71,7 @@ def test_veto_lapses_with_its_step(control, flag):
 
 
 @EVERY_FLAG
-def test_what_was_vetoed_is_dropped_with_the_veto(control, flag):
+def test_vetoed_requests_are_dropped_with_the_veto(control, flag):
     control.request(flag)
     control.veto(flag)
     control.settle()
@@ -89,7 +89,7 @@ def test_requests_that_were_not_served_wait(control, flag):
 
 
 @EVERY_FLAG
-def test_take_lowers_the_flag_and_tells_who_asked(control, flag):
+def test_take_lowers_the_flag_and_returns_the_requesters(control, flag):
     as_author(control, "A").request(flag)
     as_author(control, "B").request(flag)
     assert control.take(flag) == {"A", "B"}
@@ -97,13 +97,13 @@ def test_take_lowers_the_flag_and_tells_who_asked(control, flag):
     assert not control.asks(flag)
 
 
-def test_take_of_what_nobody_asked_for_is_nothing_and_not_recorded(control):
+def test_take_without_a_request_is_empty_and_not_recorded(control):
     control.veto("save")
     assert control.take("save") == control.take("log") == frozenset()
     assert [entry.action for entry in control.ledger] == ["veto"]
 
 
-def test_take_gives_nothing_under_a_veto(control):
+def test_take_returns_no_request_under_a_veto(control):
     control.request("save")
     control.veto("save")
     assert control.take("save") == frozenset()
@@ -125,7 +125,7 @@ def test_flag_reads_true_while_it_is_served(control, flag):
     assert not getattr(control, f"should_{flag}")
 
 
-def test_nothing_is_served_that_was_not_requested_or_was_vetoed(control):
+def test_only_requested_flags_without_veto_are_served(control):
     assert control.begin("save") == frozenset()
     control.request("save")
     control.veto("save")
@@ -179,7 +179,7 @@ def test_finish_without_a_flag_ends_all(control):
     ("event", "flag"),
     [("on_log", "log"), ("on_evaluate", "evaluate"), ("on_save", "save"), ("on_epoch_begin", "epoch_stop")],
 )
-def test_flag_reads_false_in_the_event_that_says_its_work_is_done(run, event, flag):
+def test_flag_is_false_in_the_event_after_its_work(run, event, flag):
     seen = []
     for name in ("on_prediction_step", event):
         run.bus.on(name, lambda control: seen.append(getattr(control, f"should_{flag}")))
@@ -193,7 +193,7 @@ def test_flag_reads_false_in_the_event_that_says_its_work_is_done(run, event, fl
 # Assignment.
 
 
-def test_false_takes_back_ones_own_request_alone_and_warns_if_others_ask(control, caplog):
+def test_false_withdraws_only_the_own_request_and_warns_of_others(control, caplog):
     as_author(control, "A").should_save = True
     as_author(control, "B").should_save = True
     as_author(control, "B").should_save = False
@@ -204,14 +204,14 @@ def test_false_takes_back_ones_own_request_alone_and_warns_if_others_ask(control
     assert 'control.veto("save", reason="...")' in record.getMessage()
 
 
-def test_false_of_the_last_one_who_asks_lowers_the_flag_in_silence(control, caplog):
+def test_false_of_the_last_requester_lowers_the_flag_without_a_warning(control, caplog):
     as_author(control, "A").should_save = True
     control.should_save = False
     assert not control.should_save
     assert caplog.records == []
 
 
-def test_false_where_nobody_asks_is_nothing(control, caplog):
+def test_false_without_a_request_has_no_effect(control, caplog):
     control.should_training_stop = False
     assert list(control.ledger) == []
     assert caplog.records == []
@@ -334,7 +334,7 @@ def test_why_names_the_step_the_author_and_the_reason(control):
     assert control.why("training_stop") == control.why("should_training_stop") == why
 
 
-def test_why_names_all_who_asked_and_only_what_the_run_acted_on(control):
+def test_why_names_all_requesters_of_served_requests_only(control):
     as_author(control, "A").request("save", "due")
     as_author(control, "B").request("save")
     control.speaking.step = 4
@@ -365,7 +365,7 @@ def test_ledger_goes_through_json_and_keeps_its_bounds(control):
     assert list(resumed.ledger)[-1].action == "request"
 
 
-def test_empty_ledger_says_so(control):
+def test_empty_ledger_has_a_message(control):
     assert str(control.ledger) == "(no flag was raised)"
 
 
@@ -378,7 +378,7 @@ WRITES = st.tuples(
 
 
 @given(st.lists(WRITES, max_size=30), st.sampled_from(sorted(FLAGS)))
-def test_flag_reads_any_request_and_no_veto_and_nobody_erases_another(writes, flag):
+def test_flag_is_true_if_any_subscriber_requests_it_and_none_vetoes_it(writes, flag):
     control, requests, vetoes = TrainerControl(), set(), set()
     for action, author in writes:
         as_author(control, author)

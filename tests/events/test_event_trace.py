@@ -1,4 +1,4 @@
-"""Traces: what a run announced, as text that can be read and compared."""
+"""Traces: the announcements of a run as text."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_difference_of_equal_traces_is_empty():
     assert Trace([(1, "on_log")]).difference(Trace([(1, "on_log")])) == ""
 
 
-def test_difference_shows_what_each_has_that_the_other_has_not():
+def test_trace_difference_shows_the_entries_of_each_side():
     mine = Trace([(1, "on_step_end"), (1, "on_log"), (2, "on_step_end")])
     other = Trace([(1, "on_step_end"), (2, "on_step_end"), (2, "on_save")])
     lines = mine.difference(other).splitlines()

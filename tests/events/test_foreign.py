@@ -11,7 +11,7 @@ import transformers
 from transformers import IntervalStrategy
 from transformers.trainer_callback import ExportableState
 
-from support.fakes import hearing
+from support.fakes import callback_on
 from trainbus.events import COMMON_NAMES, EVENTS, FLAGS, Stage, SubscriptionError
 
 SHARED = [event.name for event in EVENTS if event.origin == "transformers"]
@@ -147,7 +147,7 @@ def test_its_unknown_parameter_without_a_default_is_refused_as_it_could_never_be
             bus.attach(callback)
 
 
-def test_it_names_the_author_of_what_it_assigns_and_returns(run):
+def test_foreign_callback_is_the_author_of_its_flag_writes(run):
     class Saver(transformers.TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             control.should_save = True
@@ -172,21 +172,21 @@ class OtherControl:
 @pytest.mark.parametrize("control", [transformers.TrainerControl(should_save=True), OtherControl(should_save=True)])
 def test_raised_flags_of_a_returned_control_are_requests(run, control):
     run.control.request("log", "for itself")
-    run.bus.attach(hearing("on_step_end", lambda: control, "Returner"))
+    run.bus.attach(callback_on("on_step_end", lambda: control, "Returner"))
     run.bus.announce("on_step_end")
     assert run.control.reasons("save") == {"Returner": "returned by the handler"}
     assert [flag for flag in ("log", "evaluate", "save", "training_stop") if run.control.asks(flag)] == ["log", "save"]
 
 
-def test_lowered_flags_of_a_returned_control_take_nothing_back(run):
+def test_lowered_flags_of_a_returned_control_withdraw_no_request(run):
     run.bus.on("on_step_end", lambda control: control.request("save", "mine"), id="A")
-    run.bus.attach(hearing("on_step_end", transformers.TrainerControl, "Returner"))
+    run.bus.attach(callback_on("on_step_end", transformers.TrainerControl, "Returner"))
     run.bus.announce("on_step_end")
     assert run.control.reasons("save") == {"A": "mine"}
 
 
 def test_flag_counts_only_if_it_is_true_itself(run):
-    run.bus.attach(hearing("on_step_end", lambda: OtherControl(should_training_stop="perhaps")))
+    run.bus.attach(callback_on("on_step_end", lambda: OtherControl(should_training_stop="perhaps")))
     run.bus.announce("on_step_end")
     assert not run.control.should_training_stop
 

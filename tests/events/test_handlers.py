@@ -1,4 +1,4 @@
-"""What a handler is given: what it names, or everything in the manner of transformers."""
+"""Parameters of a handler: those that it names, or all of them as in transformers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from support.fakes import hearing
+from support.fakes import callback_on
 from trainbus.events import CATALOG, COMMON_NAMES, EVENTS, Callback, SubscriptionError
 
 POSITIONAL = ("args", "state", "control")
@@ -35,7 +35,7 @@ def test_every_named_parameter_of_every_event_is_given_under_its_name(run, event
     assert seen == [{name: getattr(run, name) for name in names}]
 
 
-def test_only_what_is_named_is_given(run):
+def test_handlers_get_only_the_parameters_they_name(run):
     assert given(run, lambda seen: lambda logs, state: seen.append((logs, state))) == (run.logs, run.state)
     assert given(run, lambda seen: lambda state: seen.append(state), "on_save") is run.state
     assert given(run, lambda seen: lambda: seen.append("nothing"), "on_step_end") == "nothing"
@@ -46,7 +46,7 @@ def test_positional_three_are_narrow_parameters_where_there_are_no_kwargs(run):
     assert seen == (run.args, run.state, run.control)
 
 
-def test_three_narrow_parameters_beside_kwargs_are_not_mistaken_for_the_positional_three(run):
+def test_three_named_parameters_with_kwargs_are_not_the_positional_three(run):
     seen = given(run, lambda seen: lambda logs, model, run, **kwargs: seen.append((logs, model, run)))
     assert seen == (run.logs, run.model, run)
 
@@ -61,7 +61,7 @@ def test_keyword_only_parameters_are_given(run):
     assert given(run, keyword_only) == (run.state, run.logs)
 
 
-def test_named_parameter_with_a_default_is_given_all_the_same(run):
+def test_named_parameter_with_a_default_gets_its_value(run):
     assert given(run, lambda seen: lambda logs=None: seen.append(logs)) == run.logs
 
 
@@ -70,7 +70,7 @@ def test_own_parameter_with_a_default_is_left_alone(run):
     assert seen == (run.logs, 3, 0.5)
 
 
-def test_default_does_not_excuse_asking_for_what_another_event_has(bus):
+def test_default_value_does_not_allow_a_parameter_of_another_event(bus):
     with pytest.raises(SubscriptionError, match="names 'loss', which only"):
         bus.on("on_log", lambda logs, loss=None: None)
 
@@ -138,7 +138,7 @@ def test_kwargs_alone_hold_everything_by_name(run):
     assert values == {name: getattr(run, name) for name in (*COMMON_NAMES, "logs")}
 
 
-def test_kwargs_beside_narrow_parameters_hold_the_rest(run):
+def test_kwargs_next_to_named_parameters_hold_the_rest(run):
     logs, rest = given(run, lambda seen: lambda logs, **kwargs: seen.append((logs, kwargs)))
     assert logs == run.logs
     assert rest == {name: getattr(run, name) for name in COMMON_NAMES}
@@ -217,7 +217,7 @@ def test_refusal_of_a_function_names_function_and_event(bus):
         lambda self, *args, outputs=None, **kwargs: None,
     ],
 )
-def test_bus_knows_what_is_asked_for_by_name(bus, handler):
+def test_bus_knows_which_parameters_handlers_name(bus, handler):
     handle = bus.attach(type("Reader", (Callback,), {"on_step_end": handler})())
     assert bus.asked_for("outputs")
     handle()
@@ -225,7 +225,7 @@ def test_bus_knows_what_is_asked_for_by_name(bus, handler):
 
 
 def test_taking_everything_is_not_asking_for_something(bus):
-    bus.attach(hearing("on_step_end", lambda: None))
+    bus.attach(callback_on("on_step_end", lambda: None))
     bus.on("on_step_end", lambda args, state, control, **kwargs: None)
     assert not any(bus.asked_for(parameter) for parameter in CATALOG["on_step_end"].param_names)
 

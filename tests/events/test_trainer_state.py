@@ -17,7 +17,7 @@ def fields_of(cls: type) -> dict[str, object]:
 
 
 def a_state() -> TrainerState:
-    return TrainerState(
+    state = TrainerState(
         epoch=1.5,
         global_step=30,
         max_steps=60,
@@ -30,8 +30,9 @@ def a_state() -> TrainerState:
         stateful_callbacks={"EarlyStopping": {"waited": 2}},
         samples_seen=480,
         steps_skipped=1,
-        seconds=12.25,
     )
+    state.seconds = 12.25
+    return state
 
 
 def test_every_field_of_transformers_is_there_under_its_name_with_its_default():
@@ -55,7 +56,7 @@ def test_every_field_of_transformers_is_saved_in_order_of_its_name_and_ours_apar
     }
 
 
-def test_transformers_reads_what_is_saved(tmp_path):
+def test_transformers_loads_saved_models(tmp_path):
     state = a_state()
     state.save_to_json(tmp_path / "trainer_state.json")
     read = vars(transformers.TrainerState.load_from_json(str(tmp_path / "trainer_state.json")))
@@ -64,12 +65,12 @@ def test_transformers_reads_what_is_saved(tmp_path):
 
 
 @pytest.mark.parametrize("states", [None, [], "a", {}, {"trainbus": None}, {"another": {"waited": 1}}])
-def test_values_that_have_nothing_apart_stay_as_they_are(states):
+def test_values_without_parts_stay_unchanged(states):
     assert flattened({"global_step": 3, "stateful_callbacks": states})["stateful_callbacks"] == states
     assert flattened({"global_step": 3}) == {"global_step": 3}
 
 
-def test_what_stands_beside_the_attributes_comes_back_beside_them():
+def test_additional_state_entries_are_restored():
     values = flattened(a_state().to_file(position={"epoch": 1}, seconds=3.0))
     assert values == {**a_state().to_dict(), "position": {"epoch": 1}, "seconds": 3.0}
 
@@ -98,7 +99,7 @@ def test_dict_is_a_copy():
     assert state.log_history[0]["loss"] == 0.1 + 0.2
 
 
-def test_two_states_share_nothing():
+def test_two_states_share_no_object():
     TrainerState().log_history.append({})
     TrainerState().stateful_callbacks["A"] = {}
     assert TrainerState() == TrainerState(log_history=[], stateful_callbacks={})

@@ -1,4 +1,4 @@
-"""Trainings on two processes in which not all weights are trained in all steps, and what is refused there."""
+"""Trainings on two ranks with weights that some steps do not use, and refused settings."""
 
 import os
 from functools import partial

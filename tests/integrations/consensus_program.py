@@ -1,4 +1,4 @@
-"""Runs of two processes that differ in what they are told, one after the other: each process writes what came of it."""
+"""Runs on two ranks with different settings. Each rank writes its results."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 from ddp_program import no_thread_of_gloo_is_left
-from rank_toys import NOTHING, Somewhere, numbers, send, steps_in, trainer_of, weights, write_json
 
+from support.outcomes import history, saved_steps
+from support.ranks import NOTHING, Somewhere, send, trainer_of, weight_values, write_json
 from trainbus import Callback, Checkpoint, Evaluate, NaNGuard, StatusFile, StopAtTime, at, at_end, every, never
 
 RANK = int(os.environ["RANK"])
@@ -31,9 +32,9 @@ def outcome(name: str, trainer: Any, **options: Any) -> dict[str, Any]:
         "error": f"{type(error).__name__}: {error}" if error else "",
         "code": getattr(error, "code", None),
         "step": trainer.state.global_step,
-        "saved": steps_in(trainer.args.output_dir),
-        "weights": weights(trainer.model),
-        "numbers": numbers(trainer),
+        "saved": saved_steps(trainer.args.output_dir),
+        "weights": weight_values(trainer.model),
+        "numbers": [entry for entry in history(trainer) if "train_loss" not in entry],
         "why": trainer.control.why("training_stop"),
         "skipped": trainer.state.steps_skipped,
         "ledger": [f"{entry} (rank {entry.rank})" for entry in trainer.control.ledger],
@@ -194,7 +195,7 @@ def attached_in_another_order() -> dict[str, Any]:
     return outcome("order", trainer)
 
 
-def with_two_who_ask() -> dict[str, Any]:
+def two_requesters() -> dict[str, Any]:
     """Of two callbacks that ask for the same at once, and do not say that they may, one does so on one process."""
     trainer = trainer_of(FOLDER / "both", Checkpoint(at(8)), often={})
     trainer.on("on_step_end", lambda control: control.request("save", "always"), once=3, id="Always")
@@ -237,7 +238,7 @@ def measured_otherwise(**options: Any) -> dict[str, Any]:
     return {**ends, "best": trainer.state.best_model_checkpoint, "rate": trainer.run.learning_rate}
 
 
-def with_what_one_cannot_save(policy: str) -> dict[str, Any]:
+def unsavable_state(policy: str) -> dict[str, Any]:
     class Keeps(Callback):
         def state_dict(self) -> dict[str, Any]:
             return {"kept": 1 if RANK or trainer.state.global_step > 4 else object()}
@@ -250,7 +251,7 @@ def not_a_number(action: str) -> dict[str, Any]:
     """The loss of one process is not a number in step 3."""
     before: list[list[float]] = []
     trainer = trainer_of(FOLDER / f"nan-{action}", NaNGuard(action), often=NOTHING)
-    trainer.on("on_step_begin", lambda model: before.append(weights(model)))
+    trainer.on("on_step_begin", lambda model: before.append(weight_values(model)))
 
     def spoil(run: Any, loss: Any) -> None:
         if (run.state.global_step, RANK) == (2, 1):
@@ -270,7 +271,7 @@ def orders() -> dict[str, Any]:
     return {"described": trainer.bus.describe(), "hashed": hash("a"), **outcome("many", trainer)}
 
 
-def nobody_to_resume_from() -> dict[str, Any]:
+def no_checkpoint_to_resume() -> dict[str, Any]:
     return outcome("auto", trainer_of(FOLDER / "auto"), resume_from_checkpoint="auto")
 
 
@@ -319,7 +320,7 @@ def main() -> None:
             *(3, lambda control: control.request("skip_update", "I may"), 1, LeavesOutAllowed),
             **{"name": "left-out-by-all", "often": {**NOTHING, "logging_steps": 1, "logging_strategy": "steps"}},
         ),
-        "both": with_two_who_ask(),
+        "both": two_requesters(),
         "other": with_other_arguments(),
         "optimizer": with_another_optimizer(),
         "fewer rows": with_fewer_rows("train_dataset"),
@@ -329,14 +330,14 @@ def main() -> None:
         "plateau": measured_otherwise(
             lr_scheduler_type="reduce_lr_on_plateau", lr_scheduler_kwargs={"patience": 0}, save_strategy="no"
         ),
-        "unsavable": with_what_one_cannot_save("warn"),
-        "unsavable, and refused": with_what_one_cannot_save("raise"),
+        "unsavable": unsavable_state("warn"),
+        "unsavable, and refused": unsavable_state("raise"),
         "watched": told(
             *(3, lambda control: control.request("training_stop", "I may"), 1, Local),
             **{"name": "watched", "debug": "rank_divergence", "often": NOTHING},
         ),
         "orders": orders(),
-        "auto": nobody_to_resume_from(),
+        "auto": no_checkpoint_to_resume(),
         "own": into_folders_of_their_own(),
         **{f"nan {action}": not_a_number(action) for action in ("raise", "skip", "stop")},
     }

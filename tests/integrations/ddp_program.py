@@ -1,4 +1,4 @@
-"""Trainings of two processes, started by torchrun: each saves what it ends with."""
+"""Trainings on two ranks. torchrun starts them, and each saves its results."""
 
 import atexit
 import os

@@ -12,9 +12,9 @@ import torch
 from ddp_program import no_thread_of_gloo_is_left
 from fake_cuda import install_fake_streams
 from sharding_program import tell, train
-from sharding_toys import Net, build, data
 
 import trainbus.integrations.fairscale.fsdp as fairscale_fsdp
+from support.sharding import Net, build, data
 from trainbus import (
     EMA,
     Callback,
@@ -141,7 +141,7 @@ def errors(top, rank):
     fails("bf16", MixedPrecision("bf16"))
     fails("compile", Compile())
     fails("batch size", auto_find_batch_size=True)
-    fails("generate", before=lambda trainer: setattr(trainer.args, "predict_with_generate", True))
+    fails("generate", before=lambda trainer: vars(trainer.args).update(predict_with_generate=True))
     fails("half weights", model=Net().to(torch.bfloat16))
     fails("no values", model=Net().to("meta"))
     fails("already sharded", model=train(f"{top}/sgd", optim="sgd", max_steps=4, **WAYS["3"])[0].model)

@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rank_toys import NOTHING, Somewhere, boom, hang, send, trainer_of, weights, write_json
 
+from support.ranks import NOTHING, Somewhere, boom, hang, send, trainer_of, weight_values, write_json
 from trainbus import StatusFile
 from trainbus.engine.checkpoint.write.commit import HashedFile
 
@@ -97,7 +97,7 @@ class Pair:
                 os.kill(pid, signal.SIGKILL)
         return not left
 
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Note the exit codes, and say whether it is to be started again."""
         self.all_codes.append([self.ended[pid][0] for pid in self.pids])
         return self.how in ("restart", "signal") and self.all_codes[-1] != [0, 0] and self.starts <= RESTARTS
@@ -164,7 +164,7 @@ def session(pair: Pair) -> None:
     trainer.on("on_setup", lambda: does() if (pair.place, os.environ["RANK"]) == ("setup", str(pair.rank)) else None)
     trainer.train(resume_from_checkpoint="auto")
     if trainer.is_world_process_zero():
-        write_json(pair.path("weights.json"), weights(trainer.model))
+        write_json(pair.path("weights.json"), weight_values(trainer.model))
 
 
 def supervise() -> Pair | None:
@@ -181,7 +181,7 @@ def supervise() -> Pair | None:
             return pair
     while waiting:
         for pair in [pair for pair in waiting if pair.over()]:
-            if pair.goes_on():
+            if pair.continues():
                 if pair.start():
                     return pair
             else:

@@ -1,4 +1,4 @@
-"""Evaluations of two processes whose results have different widths: each prints what the metrics were given."""
+"""Evaluations on two ranks with results of different widths. Each rank prints the inputs of the metrics."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import sys
 import torch
 from torch import nn
 
+from support.metrics import measured
 from trainbus import Trainer, TrainingArguments
 
 
@@ -57,6 +58,7 @@ def main(folder):
             loss = trainer.evaluate()["eval_loss"]
             ends[f"{name}-{by_batch}"] = {"seen": seen[:], "loss": loss}
             seen.clear()
+    ends["metrics"] = measured(folder)
     with open(f"{folder}/end-{os.environ['RANK']}.json", "w", encoding="utf-8") as file:
         json.dump(ends, file)
     trainer.end()

@@ -1,4 +1,4 @@
-"""Runs of transformers' trainer and of ours on the same two processes: each prints what came out otherwise."""
+"""Runs of transformers and trainbus on the same two ranks. Each prints the differences."""
 
 import json
 import os
@@ -9,8 +9,12 @@ from pathlib import Path
 import torch
 import transformers
 from datasets import Dataset
-from parity_models import Normalised, TwoHeaded, llama, plain
-from parity_toys import (
+
+import trainbus
+from support.data import sentences
+from support.models import bert
+from support.outcomes import history, timeless, weights
+from support.parity_data import (
     BatchwiseAccuracy,
     Stream,
     accuracy,
@@ -21,11 +25,7 @@ from parity_toys import (
     texts,
     twice_labelled,
 )
-
-import trainbus
-from support.data import sentences
-from support.models import bert
-from support.outcomes import history, timeless, weights
+from support.parity_models import Normalised, TwoHeaded, llama, plain, sequence_to_sequence
 from support.trainers import Fresh
 
 TRAIN_ROWS, EVAL_ROWS = 41, 33
@@ -52,11 +52,25 @@ def streamed(rows):
 PADDED = {"train_dataset": texts(TRAIN_ROWS), "eval_dataset": texts(EVAL_ROWS, 1), "data_collator": padded}
 STREAMED = {"train_dataset": Stream(sentences(TRAIN_ROWS)), "eval_dataset": sentences(EVAL_ROWS, 1)}
 
+LAYERS = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+MBART = sequence_to_sequence("MBart", encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=16, **LAYERS)
+T5 = sequence_to_sequence("T5", d_ff=32, d_kv=8, num_layers=1, num_heads=2)
+
+
+def on_its_mean():
+    model = MBART()
+    model.accepts_loss_kwargs = False
+    return model
+
+
 CASES = {
     "dropout, AdamW, clipping": case(compute_metrics=everything, args={"include_for_metrics": ["inputs", "loss"]}),
     "accumulation with a ragged end": case(args={"gradient_accumulation_steps": 4}, compute_metrics=accuracy),
     "texts of different lengths": case(llama, compute_metrics=everything, **PADDED),
     "texts of different lengths, accumulated": case(llama, {"gradient_accumulation_steps": 2}, **PADDED),
+    "mBART, which ignores the count": case(MBART, {"gradient_accumulation_steps": 2, "max_steps": 4}, **PADDED),
+    "T5, which ignores the count": case(T5, {"max_steps": 4}, **PADDED),
+    "mBART, trained on its mean": case(on_its_mean, {"gradient_accumulation_steps": 2, "max_steps": 4}, **PADDED),
     "tokens counted by each process": case(llama, {"average_tokens_across_devices": False}, **PADDED),
     "label smoothing": case(args={"label_smoothing_factor": 0.1, "gradient_accumulation_steps": 2}),
     "a loss of one's own": case(plain(), compute_loss_func=summed_loss, args={"gradient_accumulation_steps": 2}),

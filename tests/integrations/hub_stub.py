@@ -1,4 +1,4 @@
-"""A hub on this machine: what of its interface a push needs, and a record of what was pushed."""
+"""A local hub: the interface that a push needs, and a record of the pushes."""
 
 from __future__ import annotations
 

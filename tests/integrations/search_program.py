@@ -1,4 +1,4 @@
-"""A search on several processes; each writes what it saw into the folder it is given."""
+"""A search on several ranks. Each writes its observations to the given folder."""
 
 import json
 import os

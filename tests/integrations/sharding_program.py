@@ -1,4 +1,4 @@
-"""Trainings of two processes that split what they hold, started by torchrun: each saves what it ends with."""
+"""Trainings on two ranks that shard their state. torchrun starts them, and each saves its results."""
 
 import atexit
 import os
@@ -8,11 +8,11 @@ import sys
 import torch
 import torch.distributed.optim
 from ddp_program import no_thread_of_gloo_is_left
-from sharding_toys import IN_OTHER_WORDS, ON_CPU, WAYS, Net, build, data
 from torch import nn
 
 import trainbus.callbacks.parallel.fully_shard
 import trainbus.integrations.fairscale.sharded_ddp  # noqa: F401
+from support.sharding import IN_OTHER_WORDS, ON_CPU, WAYS, Net, build, data
 from trainbus import EMA, FSDP, Freeze, TrainbusError, at
 from trainbus.engine.checkpoint.format.sharded import is_split
 

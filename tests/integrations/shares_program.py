@@ -1,4 +1,4 @@
-"""What two processes do with data, arguments and gradients: each writes down what it saw."""
+"""Data, arguments and gradients on two ranks. Each rank writes its observations."""
 
 import atexit
 import faulthandler
@@ -9,12 +9,13 @@ import sys
 import time
 from pathlib import Path
 
-from data_toys import BASE, Stream, build, chained, end_of, rows_of, stream_of_datasets
 from datasets.distributed import split_dataset_by_node
 from ddp_program import no_thread_of_gloo_is_left
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 import trainbus
+from support.data import SizedStream, Stream
+from support.streams import BASE, build, chained, end_of, rows_of, stream_of_datasets
 from trainbus.events.errors import ArgumentError, CheckpointError
 from trainbus.events.triggers import at
 
@@ -28,10 +29,10 @@ def streams(folder):
     workers = {"dataloader_num_workers": 2}
     own = {"accelerator_config": {"dispatch_batches": False}, "max_steps": 6}
     kinds = {
-        "stream": (lambda: Stream(33), {}),
-        "sized": (lambda: Stream(33, sized=True), {"max_steps": -1, "num_train_epochs": 1}),
-        "dropping": (lambda: Stream(33), {"dataloader_drop_last": True}),
-        "workers": (lambda: Stream(33), workers),
+        "stream": (lambda: Stream(rows_of(33)), {}),
+        "sized": (lambda: SizedStream(rows_of(33)), {"max_steps": -1, "num_train_epochs": 1}),
+        "dropping": (lambda: Stream(rows_of(33)), {"dataloader_drop_last": True}),
+        "workers": (lambda: Stream(rows_of(33)), workers),
         "datasets": (lambda: stream_of_datasets(33, 3), {}),
         "shuffled": (lambda: stream_of_datasets(33, 3).shuffle(seed=1, buffer_size=8), {}),
         "own shards": (lambda: stream_of_datasets(33, 5), own),
@@ -45,7 +46,9 @@ def streams(folder):
         trainer.train()
         found[name] = {"seen": seen, "evaluated": trainer.evaluate()["eval_rows"], **end_of(trainer)}
     for rows in (1, 2, 9):
-        trainer, _ = build(folder, Stream(rows), evaluated=Stream(rows), max_steps=1, batch_eval_metrics=False)
+        trainer, _ = build(
+            folder, Stream(rows_of(rows)), evaluated=Stream(rows_of(rows)), max_steps=1, batch_eval_metrics=False
+        )
         found[f"{rows} rows"] = {"evaluated": trainer.evaluate()["eval_rows"]}
     for name in ("stream", "datasets", "shuffled", "own shards", "workers"):
         make, args = kinds[name]
@@ -141,7 +144,7 @@ def numbers(folder):
     trainer.on("on_step_end", lambda control: control.request("training_stop", "as planned"), once=2)
     trainer.train()
     found["2-1"] = seen
-    trainer, seen = build(folder / "stream", Stream(24), **{**args, "max_steps": 6})
+    trainer, seen = build(folder / "stream", Stream(rows_of(24)), **{**args, "max_steps": 6})
     trainer.on("on_step_end", lambda control: control.request("training_stop", "as planned"), once=3)
     trainer.train(resume_from_checkpoint=True)
     return {**found, "stream": seen, "chains": chained(folder, 2, 0, 2)}

@@ -1,4 +1,4 @@
-"""Two processes of which one is told something: both do it, at the same step, and know who asked, why and where."""
+"""Two ranks act on the request of one: at the same step, with its author, reason and rank."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_evaluation_is_left_after_the_same_batch(ends):
 
 
 @pytest.mark.parametrize("place", SIGNALS)
-def test_a_stopped_run_goes_on_as_if_nobody_had_stopped_it(ends, place):
+def test_a_stopped_and_resumed_run_equals_the_uninterrupted_run(ends, place):
     for of_rank in ends:
         assert of_rank[place]["resumed"]["error"] == ""
         assert of_rank[place]["resumed"]["weights"] == of_rank["unbroken"]["weights"]
@@ -72,14 +72,14 @@ def test_a_signal_at_the_very_end_is_the_exit_code_of_both(ends):
     assert of_both(ends, "end", "code") == 143
 
 
-def test_the_status_file_says_how_it_ended_and_what_to_resume_from(ends):
+def test_the_status_file_has_the_end_and_the_checkpoint_to_resume(ends):
     status = json.loads(ends[0]["backward"]["status"])
     assert (status["status"], status["exit_code"], status["step"], status["world_size"]) == ("preempted", 130, 5, 2)
     assert status["resume_from"].endswith("backward-SIGINT/checkpoint-5")
     assert "SIGINT" in status["reason"]
 
 
-def test_what_one_asks_for_is_done_by_both_in_the_name_of_its_callback(ends):
+def test_a_request_of_one_rank_is_served_on_both_under_its_callback(ends):
     assert of_both(ends, "local stop", "step") == 3
     assert ends[0]["local stop"]["why"] == "stopped at step 3 by Local: I want to, on rank 1"
     assert ends[1]["local stop"]["why"] == "stopped at step 3 by Local: I want to"
@@ -87,7 +87,7 @@ def test_what_one_asks_for_is_done_by_both_in_the_name_of_its_callback(ends):
     assert entry == "step 3: Local request training_stop (False -> True): I want to, on rank 1 (rank 1)"
 
 
-def test_what_one_forbids_is_done_by_none(ends):
+def test_a_veto_of_one_rank_holds_on_all(ends):
     assert of_both(ends, "local veto", "saved") == [8]
 
 
@@ -95,19 +95,19 @@ def test_a_file_that_only_the_first_process_sees_has_both_save(ends):
     assert of_both(ends, "file", "saved") == [3, 8]
 
 
-def test_an_evaluation_that_is_due_on_one_is_made_by_both_beside_the_one_that_is_due_on_all(ends):
+def test_an_evaluation_due_on_one_rank_runs_on_both(ends):
     assert of_both(ends, "two", "heard") == ["", "second"]
 
 
-def test_one_clock_counts_though_they_differ(ends):
+def test_ranks_use_one_clock_if_their_clocks_differ(ends):
     assert of_both(ends, "clock", "saved") == [2, 4, 6, 8]
 
 
-def test_what_one_asks_for_while_work_is_done_is_done_by_both(ends):
+def test_a_request_of_one_rank_during_work_is_served_on_both(ends):
     assert of_both(ends, "work", "saved") == [4, 8]
 
 
-def test_a_save_that_one_forbids_as_it_begins_is_written_by_none(ends):
+def test_a_save_vetoed_on_one_rank_is_written_by_no_rank(ends):
     assert of_both(ends, "forbidden", "saved") == [8]
 
 
@@ -116,7 +116,7 @@ def test_the_end_that_an_evaluation_brings_is_saved_by_both(ends):
     assert of_both(ends, "brought", "saved") == [12]
 
 
-def test_one_that_asks_to_stop_before_the_first_step_stops_both(ends):
+def test_a_stop_request_of_one_rank_before_the_first_step_stops_both(ends):
     assert of_both(ends, "before", "step") == 0
     assert ends[0]["before"]["why"] == "stopped at step 0 by AtOnce: not today, on rank 1"
 
@@ -133,7 +133,7 @@ def test_another_order_is_refused_by_name(ends):
     assert "in on_step_end, rank 0 calls B where rank 1 calls A" in of_both(ends, "order", "error")
 
 
-def test_who_decides_alone_without_saying_so_is_named_where_that_is_watched(ends):
+def test_an_undeclared_local_decision_is_named_in_debug_mode(ends):
     error = of_both(ends, "careless", "error")
     assert "After step 3, Careless requested 'training_stop' on rank 1 and not on rank 0" in error
     assert "`local = True`" in error
@@ -152,7 +152,7 @@ def test_an_update_left_out_by_one_ends_the_run_before_the_next(ends):
     assert of_both(ends, "left out", "step") == 3
 
 
-def test_who_says_so_may_leave_out_an_update_and_then_all_do(ends):
+def test_a_declared_local_skip_skips_the_update_on_all_ranks(ends):
     run = "left out by all"
     assert of_both(ends, run, "error") == ""
     assert of_both(ends, run, "skipped") == 1
@@ -160,7 +160,7 @@ def test_who_says_so_may_leave_out_an_update_and_then_all_do(ends):
     assert any("LeavesOutAllowed request skip_update" in entry for entry in ends[0][run]["ledger"])
 
 
-def test_who_asks_beside_another_is_known_to_all(ends):
+def test_all_ranks_know_every_requester(ends):
     for of_rank in ends:
         [entry] = [entry for entry in of_rank["both"]["ledger"] if "Here request save" in entry]
         assert entry.endswith("(rank 1)")
@@ -185,11 +185,11 @@ def test_arguments_that_differ_are_refused_with_ranks_and_values(ends):
         ("fewer rows of its own", "samples of the dataset: 24 on rank 0, 16 on rank 1; batches: 3 on rank 0, 2"),
     ],
 )
-def test_what_is_built_otherwise_is_refused_with_ranks_and_values(ends, run, said):
+def test_models_that_differ_between_ranks_are_refused_with_ranks_and_values(ends, run, said):
     assert said in of_both(ends, run, "error")
 
 
-def test_what_is_decided_from_metrics_is_decided_from_those_of_the_first(ends):
+def test_all_ranks_decide_from_the_metrics_of_rank_0(ends):
     assert of_both(ends, "best", "error") == ""
     assert of_both(ends, "best", "best").endswith("checkpoint-4")
     assert of_both(ends, "best", "weights")
@@ -212,7 +212,7 @@ def test_a_state_that_one_cannot_save_ends_all_where_that_is_an_error(ends):
     assert "The checkpoint of step 4 is not written: on rank 0, CheckpointError" in ends[1][run]["error"]
 
 
-def test_who_says_so_may_decide_alone_where_that_is_watched(ends):
+def test_a_declared_local_decision_passes_in_debug_mode(ends):
     assert of_both(ends, "watched", "error") == ""
     assert of_both(ends, "watched", "step") == 3
 
@@ -223,13 +223,13 @@ def test_the_order_of_callbacks_is_the_same_under_other_seeds_of_the_hashes(ends
     assert of_both(ends, "orders", "step") == 8
 
 
-def test_auto_begins_anew_where_there_is_nothing(ends):
+def test_auto_starts_a_new_run_without_a_checkpoint(ends):
     for of_rank in ends:
         assert of_rank["auto"]["weights"] == of_rank["unbroken"]["weights"]
 
 
 @pytest.mark.parametrize(("action", "step"), [("raise", 2), ("skip", 8), ("stop", 3)])
-def test_a_loss_that_is_no_number_on_one_is_dealt_with_alike_on_both(ends, action, step):
+def test_a_nan_loss_on_one_rank_has_the_same_effect_on_both(ends, action, step):
     run = f"nan {action}"
     assert of_both(ends, run, "step") == step
     assert of_both(ends, run, "before") == of_both(ends, run, "after")  # the weights around the step
@@ -237,14 +237,14 @@ def test_a_loss_that_is_no_number_on_one_is_dealt_with_alike_on_both(ends, actio
     assert all(value == value for value in of_both(ends, run, "weights"))
 
 
-def test_processes_that_would_write_into_folders_of_their_own_are_told_before_the_first_step(ends):
+def test_ranks_with_different_output_folders_get_an_error_before_the_first_step(ends):
     seen = of_both(ends, "own", "seen")["error"]
     assert seen.startswith("ArgumentError: `output_dir` is ")
     assert "own-0 on rank 0 and " in seen
     assert "own-1 on rank 1, and all ranks write into one folder" in seen
 
 
-def test_one_that_writes_into_another_folder_all_the_same_is_told_so(ends):
+def test_a_rank_with_another_output_folder_gets_an_error(ends):
     said = [of_rank["own"]["unseen"]["error"] for of_rank in ends]
     assert all(
         "own-1 is not the folder that the first rank writes into. Give all ranks the same" in error for error in said

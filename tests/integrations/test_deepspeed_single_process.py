@@ -1,15 +1,18 @@
 """Errors, warnings and clean-up of DeepSpeed, in a single process on the CPU."""
 
 import gc
+import json
 import logging
 import warnings
 import weakref
 
+import programs
 import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from trainbus import EMA, Freeze, NaNGuard, Trainer, TrainingArguments
+from support.outcomes import same_weights, weights
+from trainbus import EMA, Freeze, HfArgumentParser, NaNGuard, Trainer, TrainingArguments
 from trainbus.events import ArgumentError, NonFiniteError
 
 pytest.importorskip("deepspeed")
@@ -212,3 +215,55 @@ def test_the_configuration_may_be_a_path_object(tmp_path):
     path = tmp_path / "ds.json"
     path.write_text("{}")
     assert TrainingArguments(str(tmp_path), use_cpu=True, deepspeed=path).deepspeed == str(path)
+
+
+def test_the_two_configurations_of_transformers_4_train_alike(tmp_path):
+    """The page gives a complete file, and a short one with the arguments that complete it."""
+    complete = json.loads(programs.TRANSFORMERS_4_DEEPSPEED)
+    del complete["fp16"]  # needs a GPU
+    complete["optimizer"]["params"]["torch_adam"] = True  # DeepSpeed's own is compiled for minutes
+    short = {"zero_optimization": complete["zero_optimization"]}
+    words = programs.TRANSFORMERS_4_COMMAND_LINE.split()
+    with pytest.warns(FutureWarning, match="fp16_backend"):
+        (given,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(["--output_dir", "out", *words])
+    arguments = {name: getattr(given, name) for name in given.given if name not in ("output_dir", "fp16")}
+    ends = []
+    for config, options in ((complete, {}), (short, {**arguments, "deepspeed_fill_sections": True})):
+        torch.manual_seed(0)
+        made = trainer(tmp_path / str(len(ends)), config, **options)
+        made.train()
+        assert type(made.lr_scheduler.inner).__name__ == "WarmupLR"
+        ends.append(weights(made.model))
+        made.end()
+    assert same_weights(*ends)
+    assert not torch.equal(ends[0]["weight"], initial_weight())
+
+
+def initial_weight():
+    torch.manual_seed(0)
+    return torch.nn.Linear(2, 2).weight
+
+
+def test_sections_are_filled_from_the_arguments_only_on_request(tmp_path):
+    plain = trainer(tmp_path / "plain", stage(1), weight_decay=0.1)
+    filled = trainer(tmp_path / "filled", stage(1), weight_decay=0.1, warmup_steps=2, deepspeed_fill_sections=True)
+    for made in (plain, filled):
+        made.train()
+    assert type(plain.lr_scheduler).__name__ == "LambdaLR"
+    assert type(filled.lr_scheduler.inner).__name__ == "WarmupDecayLR"
+    assert filled.lr_scheduler.inner.total_num_steps == 3
+    assert {group["weight_decay"] for group in filled.optimizer.param_groups} == {0.1, 0.0}
+    for made in (plain, filled):
+        made.end()
+
+
+def test_a_schedule_that_deepspeed_does_not_have_is_refused(tmp_path):
+    with pytest.raises(ArgumentError, match=r"no schedule of DeepSpeed for lr_scheduler_type='cosine'. Use 'linear'"):
+        trainer(tmp_path, stage(1), lr_scheduler_type="cosine", deepspeed_fill_sections=True).train()
+
+
+def test_parameters_of_a_loss_module_are_refused_with_deepspeeds_optimizer(tmp_path):
+    made = trainer(tmp_path, stage(1, **own("AdamW", torch_adam=True)))
+    made.criterion = torch.nn.Bilinear(2, 2, 1)
+    with pytest.raises(ArgumentError, match="DeepSpeed updates the parameters of the model only, and the loss module"):
+        made.train()

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from sharding_toys import Net, data, farthest, language_model, same
 
+from support.outcomes import same_weights
 from support.processes import run_on_two
+from support.sharding import Net, data, farthest, language_model
 from trainbus import TrainingArguments
 from trainbus.callbacks.compose import compose
 from trainbus.engine.checkpoint.format.codec import load_values
@@ -70,7 +71,7 @@ class TestTwoProcesses:
 
     @pytest.mark.parametrize("way", ["3", "3-offload"])
     def test_a_resumed_run_equals_an_uninterrupted_one(self, end, weights, way):
-        assert same(weights(f"{way}-resumed"), weights(way))
+        assert same_weights(weights(f"{way}-resumed"), weights(way))
         assert end(f"{way}-resumed")["losses"] == end(way)["losses"]
 
     @pytest.mark.parametrize("switched", ["ddp-to-3", "3-to-ddp", "3-to-stage3"])
@@ -125,10 +126,13 @@ class TestTwoProcesses:
         [
             ("optimizer", "`optimizers` has an optimizer of the whole weights"),
             ("adafactor", "Adafactor depends on the shape of a weight"),
-            ("average", "EMA does not work with FairscaleFSDP"),
+            ("average", "FairscaleFSDP does not work with EMA"),
             ("half evaluation", "HalfEvaluation does not work with FairscaleFSDP"),
-            ("bf16", "not supported with bf16; leave the word 'fairscale' out"),
-            ("compile", "Compile does not work with FairscaleFSDP"),
+            (
+                "bf16",
+                "its bf16 is not supported; leave the word 'fairscale' out",
+            ),
+            ("compile", "FairscaleFSDP does not work with Compile"),
             ("batch size", "`auto_find_batch_size`"),
             ("generate", "`predict_with_generate` uses weights outside of forward"),
             ("half weights", "start.weight is torch.bfloat16"),

@@ -1,4 +1,4 @@
-"""Results of two processes, of different widths or no tensors at all, joined into those of one evaluation."""
+"""Results of two ranks, with different widths or without tensors, are joined for one evaluation."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from support.metrics import measured
 from support.processes import run_on_two
 from trainbus.engine.distributed.ranks import Ranks
 
@@ -39,13 +40,27 @@ def test_every_row_is_there_once_and_filled_up_to_the_widest(ends, kind):
 @pytest.mark.world_size(2)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["tensors", "objects"])
-def test_by_batch_too(ends, kind):
+def test_by_batch(ends, kind):
     for of_rank in ends:
         seen = of_rank[f"{kind}-True"]["seen"]
         assert [row for rows, _, _ in seen for row in rows] == ROWS
         assert [label for _, labels, _ in seen for label in labels] == LABELS
         assert [len(rows) for rows, _, _ in seen] == [4, 4, 3]
         assert of_rank[f"{kind}-True"]["loss"] == of_rank[f"{kind}-False"]["loss"]
+
+
+@pytest.mark.world_size(2)
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["list", "stream"])
+def test_metrics_of_two_ranks_equal_those_of_one(ends, kind, tmp_path):
+    alone = measured(tmp_path)[kind]
+    del alone["eval_loss"]  # the padding row of the last batch is in its mean
+    for of_rank in ends:
+        found = of_rank["metrics"][kind]
+        assert found.keys() - {"eval_loss"} == alone.keys()
+        assert {name: found[name] for name in alone} == pytest.approx(alone, rel=1e-6)
+        assert found["eval_accuracy"] == alone["eval_accuracy"]
+        assert found["eval_PER_number"] == alone["eval_PER_number"] > 0
 
 
 class Pair(Ranks):
@@ -58,7 +73,7 @@ class Pair(Ranks):
         return torch.cat([tensor, other])
 
 
-def test_what_is_shorter_is_filled_up():
+def test_shorter_rows_are_padded():
     pair = Pair(0, 2)
     object.__setattr__(pair, "sizes", [torch.tensor([3, 4])])
     joined = pair.gather_padded(torch.ones(2, 3))
@@ -67,7 +82,7 @@ def test_what_is_shorter_is_filled_up():
     assert joined[2:].tolist() == [[7] * 4] * 3
 
 
-def test_one_process_keeps_what_it_has():
+def test_one_process_keeps_its_predictions():
     alone = Ranks()
     tensor = torch.rand(3, 2)
     assert torch.equal(alone.gather_padded(tensor), tensor)

@@ -30,7 +30,7 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_what_comes_out_is_the_same_in_every_bit(found, part):
+def test_results_equal_transformers_in_every_bit(found, part):
     wrong = {
         f"{name}, process {rank}": of_one[name][part]
         for rank, of_one in enumerate(found)
@@ -46,5 +46,5 @@ def test_there_are_enough_cases(found):
 
 
 @pytest.mark.parametrize(("name", "part"), DIFFERENT)
-def test_what_differs_on_purpose_does_differ(found, name, part):
+def test_deliberate_differences_do_differ(found, name, part):
     assert any(of_one[name][part] for of_one in found)

@@ -132,7 +132,7 @@ def test_epochs_are_named_where_saves_go_by_epochs(tmp_path, served):
     assert served.messages[:2] == ["Training in progress, epoch 1", "Training in progress, epoch 2"]
 
 
-def test_what_is_pushed_in_the_end_is_the_best_model_and_its_card_says_so(tmp_path, served):
+def test_the_final_push_has_the_best_model_and_its_card_names_it(tmp_path, served):
     trainer = build(
         tmp_path,
         **{"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "greater_is_better": True},
@@ -153,7 +153,7 @@ def test_each_push_is_announced(tmp_path, served):
     assert [step for step, event in trace.entries if event == "on_push_begin"] == [2, 4, 6, 6]
 
 
-def test_the_callback_in_the_list_says_the_same(tmp_path, served):
+def test_the_callback_in_the_list_gives_the_same(tmp_path, served):
     from trainbus import PushToHub
 
     build(
@@ -223,14 +223,14 @@ def test_the_repository_is_made_before_the_first_step(tmp_path, served):
     assert {commit.token for commit in served.commits} == {f"Bearer {SECRET}"}
 
 
-def test_one_that_is_there_is_used(tmp_path, served):
+def test_an_existing_one_is_used(tmp_path, served):
     served.repositories["me/tried"] = {"kept.txt": b"as it was"}
     build(tmp_path, hub_strategy="end").train()
     assert served.repositories["me/tried"]["kept.txt"] == b"as it was"
     assert served.messages == ["End of training"]
 
 
-def test_its_visibility_is_its_owners_affair_unless_said(tmp_path, served):
+def test_visibility_of_a_repository_stays_unless_an_argument_sets_it(tmp_path, served):
     build(tmp_path, hub_strategy="end").train()
     assert "visibility" not in served.asked_for[0]
 
@@ -292,7 +292,7 @@ def test_a_push_under_way_is_not_doubled(tmp_path, served):
     assert begun == [2, 6, 6]
 
 
-def test_it_is_if_asked_for(tmp_path, served):
+def test_it_runs_if_requested(tmp_path, served):
     begun = held(tmp_path, served, hub_always_push=True)
     assert served.messages[:3] == [f"Training in progress, step {step}" for step in (2, 4, 6)]
     assert begun == [2, 4, 6, 6]
@@ -346,7 +346,7 @@ def test_a_training_that_fails_still_waits_for_its_pushes(tmp_path, served):
 
 
 @pytest.mark.parametrize("status", [403, 500])
-def test_commits_that_fail_are_told_by_name_and_the_training_goes_on(tmp_path, served, caplog, status):
+def test_failed_push_commits_are_named_and_training_continues(tmp_path, served, caplog, status):
     served.failing["/commit/"] = status
     trainer = build(tmp_path)
     assert trainer.train().global_step == 6
@@ -357,7 +357,7 @@ def test_commits_that_fail_are_told_by_name_and_the_training_goes_on(tmp_path, s
     assert not [*(tmp_path / "tried").glob(".push-*")]
 
 
-def test_without_a_repository_the_training_goes_on_and_it_is_tried_again(tmp_path, served, caplog):
+def test_training_continues_without_a_repository_and_retries(tmp_path, served, caplog):
     served.failing["/repos/create"] = 500
     trainer = build(tmp_path)
     trainer.on("on_step_end", lambda: served.failing.clear(), once=3)
@@ -367,7 +367,7 @@ def test_without_a_repository_the_training_goes_on_and_it_is_tried_again(tmp_pat
     assert (tmp_path / "tried" / "checkpoint-2").is_dir()
 
 
-def test_it_can_be_told_not_to_train_without_a_repository(tmp_path, served):
+def test_required_repository_stops_training_if_it_cannot_be_created(tmp_path, served):
     from trainbus import PushToHub
 
     served.failing["/repos/create"] = 403
@@ -377,7 +377,7 @@ def test_it_can_be_told_not_to_train_without_a_repository(tmp_path, served):
     assert trainer.state.global_step == 0
 
 
-def test_a_hub_that_is_not_there_at_all_stops_nothing(tmp_path, monkeypatch, caplog):
+def test_an_unreachable_hub_does_not_stop_training(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     assert build(tmp_path).train().global_step == 6
     [told] = [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
@@ -387,7 +387,7 @@ def test_a_hub_that_is_not_there_at_all_stops_nothing(tmp_path, monkeypatch, cap
     assert (tmp_path / "tried" / "model.safetensors").is_file()
 
 
-def test_attempts_that_fail_one_after_the_other_are_told_once(tmp_path, served, caplog):
+def test_repeated_failures_warn_once(tmp_path, served, caplog):
     served.failing["/repos/create"] = 500
     trainer = build(tmp_path)
 
@@ -421,7 +421,7 @@ def test_a_push_by_hand_needs_no_arguments(tmp_path, served):
     assert card.data.license == "mit"
 
 
-def test_it_can_go_on_in_the_background(tmp_path, served):
+def test_a_push_can_run_in_the_background(tmp_path, served):
     trainer = build(tmp_path, push_to_hub=False)
     served.open.clear()
     pushed = trainer.push_to_hub(blocking=False)
@@ -432,7 +432,7 @@ def test_it_can_go_on_in_the_background(tmp_path, served):
     assert pushed.result().commit_message == "End of training"
 
 
-def test_what_is_pushed_by_hand_and_fails_is_an_error(tmp_path, served):
+def test_a_failed_manual_push_is_an_error(tmp_path, served):
     served.failing["/commit/"] = 403
     with pytest.raises(HfHubHTTPError, match="403"):
         build(tmp_path).push_to_hub()
@@ -479,7 +479,7 @@ def test_methods_that_are_overridden_are_those_that_are_called(tmp_path, served)
     assert len(served.commits) == 3, "the end brought nothing new"
 
 
-def test_other_processes_than_the_first_push_nothing(tmp_path, served):
+def test_only_the_first_rank_pushes(tmp_path, served):
     trainer = build(tmp_path, hub_strategy="checkpoint")
     trainer.run.ranks = dataclasses.replace(trainer.run.ranks, rank=1)
     trainer.run.state.is_world_process_zero = False

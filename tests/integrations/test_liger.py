@@ -1,4 +1,4 @@
-"""Liger kernels with a stand-in for the package, which runs on GPUs only: when they are put in, and what is refused."""
+"""Liger kernels, with a fake of the package, which needs a GPU: when they apply, and refusals."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def build(folder, model, **options):
     return Trainer(model, args, eval_dataset=sentences(4), **{"train_dataset": sentences(8), **options})
 
 
-def test_an_evaluation_alone_leaves_the_model_as_it_is(applied, tmp_path):
+def test_a_standalone_evaluation_leaves_the_model_unchanged(applied, tmp_path):
     built = build(tmp_path, bert())
     built.evaluate()
     assert applied == []
@@ -82,7 +82,7 @@ def test_a_model_that_names_no_architecture_is_refused(applied, tmp_path):
     assert applied == []
 
 
-def test_it_is_there_only_if_asked_for(applied, tmp_path):
+def test_it_exists_only_if_requested(applied, tmp_path):
     args = TrainingArguments(str(tmp_path), report_to="none")
     assert "Liger" not in Trainer(bert(), args).callbacks
     with pytest.raises(ArgumentError, match="use_liger_kernel=True"):

@@ -1,9 +1,13 @@
-"""MLflow, with a stand-in for the package that keeps runs as the real one does, refusals included."""
+"""MLflow with its real package: a folder as the store, and its server on this machine."""
 
 from __future__ import annotations
 
+import importlib.util
+import socket
+import subprocess
 import sys
-import types
+import time
+import urllib.request
 
 import pytest
 import torch
@@ -12,130 +16,130 @@ from torch.utils.data import TensorDataset
 
 from trainbus import Trainer, TrainingArguments
 
+mlflow = pytest.importorskip("mlflow")
 
-class Package(types.ModuleType):
-    """Keeps runs by id."""
-
-    def __init__(self):
-        super().__init__("mlflow")
-        self.runs, self.current, self.experiment = {}, None, "Default"
-
-    def set_experiment(self, name):
-        self.experiment = name
-
-    def active_run(self):
-        return self.current
-
-    def start_run(self, run_id=None, run_name=None):
-        assert self.current is None, "a run is active"
-        kept = {"name": run_name, "experiment": self.experiment, "params": {}, "metrics": [], "tags": {}}
-        run_id = run_id or f"id-{len(self.runs)}"
-        self.runs.setdefault(run_id, kept)["status"] = "RUNNING"
-        self.current = types.SimpleNamespace(info=types.SimpleNamespace(run_id=run_id))
-        return self.current
-
-    def end_run(self, status="FINISHED"):
-        self.run["status"], self.current = status, None
-
-    @property
-    def run(self):
-        return self.runs[self.current.info.run_id]
-
-    def log_params(self, params):
-        assert len(params) <= 100, "too many at once"
-        changed = {name for name, value in params.items() if self.run["params"].get(name, value) != value}
-        assert not changed, f"a parameter cannot be changed: {changed}"
-        self.run["params"].update(params)
-
-    def log_metrics(self, metrics, step):
-        for name, value in metrics.items():
-            assert all(letter.isalnum() or letter in "_-. :/" for letter in name), f"{name} is not allowed"
-            self.run["metrics"].append((step, name, value))
-
-    def set_tag(self, key, value):
-        self.run["tags"][key] = value
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture
-def package(monkeypatch):
+def client(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
-    module = Package()
-    monkeypatch.setitem(sys.modules, "mlflow", module)
-    sys.modules.pop("trainbus.integrations.mlflow", None)
-    yield module
-    sys.modules.pop("trainbus.integrations.mlflow", None)
+    monkeypatch.setattr("mlflow.tracking.fluent._active_experiment_id", None)
+    mlflow.set_tracking_uri(f"file://{tmp_path / 'mlruns'}")
+    yield mlflow.MlflowClient()
+    mlflow.set_tracking_uri(None)
 
 
-def build(tmp_path, **options):
+def build(folder, **options):
     torch.manual_seed(0)
     x = torch.randn(32, 4)
     data = TensorDataset(x, (x.sum(1) > 0).long())
     given = {"max_steps": 8, "logging_steps": 2, "save_steps": 4, "eval_strategy": "steps", "eval_steps": 4}
     given |= {"use_cpu": True, "disable_tqdm": True, "report_to": "mlflow", **options}
-    args = TrainingArguments(str(tmp_path), **given)
+    args = TrainingArguments(str(folder / "out"), **given)
     return Trainer(nn.Linear(4, 2), args, train_dataset=data, eval_dataset=data, criterion=nn.CrossEntropyLoss())
 
 
-def test_what_is_logged_reaches_one_run_which_ends_with_the_training(package, tmp_path):
-    built = build(tmp_path, run_name="tried")
+def run_of(client, trainer):
+    return client.get_run(trainer.callbacks["MLflow"].run_id)
+
+
+def test_logs_go_to_one_run_that_ends_with_the_training(client, tmp_path):
+    built, active = build(tmp_path, run_name="tried", project="mine"), []
+    built.on("on_step_end", lambda state: active.append(mlflow.active_run().info.run_id))
     built.train()
-    [run] = package.runs.values()
-    logged = [
-        (entry["step"], name, value)
-        for entry in built.state.log_history
-        for name, value in entry.items()
-        if name != "step" and isinstance(value, (int, float))
-    ]
-    assert run["metrics"] == logged
-    assert (run["name"], run["experiment"], run["status"]) == ("tried", "Default", "FINISHED")
-    assert run["params"]["max_steps"] == 8
-    assert run["params"].keys() == built.args.to_sanitized_dict().keys()
-    assert "all 8 steps are done" in run["tags"]["stopped"]
+    run = run_of(client, built)
+    losses = {entry["step"]: entry["loss"] for entry in built.state.log_history if "loss" in entry}
+    history = client.get_metric_history(run.info.run_id, "loss")
+    assert {metric.step: metric.value for metric in history} == losses
+    assert [metric.step for metric in client.get_metric_history(run.info.run_id, "eval_loss")] == [4, 8]
+    assert (run.info.run_name, run.info.status) == ("tried", "FINISHED")
+    assert client.get_experiment(run.info.experiment_id).name == "mine"
+    assert run.data.params["max_steps"] == "8"
+    assert run.data.params.keys() == built.args.to_sanitized_dict().keys()
+    assert "all 8 steps are done" in run.data.tags["stopped"]
+    assert run.data.metrics["train_loss"] > 0
+    assert set(active) == {run.info.run_id}
+    assert mlflow.active_run() is None
 
 
-@pytest.mark.parametrize(("project", "variable", "experiment"), [("a", "b", "a"), (None, "b", "b")])
-def test_the_experiment_is_the_project_or_what_the_environment_says(
-    package, tmp_path, monkeypatch, project, variable, experiment
-):
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", variable)
-    build(tmp_path, project=project).train()
-    assert package.runs["id-0"]["experiment"] == experiment
+def test_the_experiment_is_the_environment_variable(client, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "b")
+    built = build(tmp_path)
+    built.train()
+    assert client.get_experiment(run_of(client, built).info.experiment_id).name == "b"
 
 
-def test_later_evaluations_and_resumed_trainings_go_to_the_same_run(package, tmp_path):
+def test_later_evaluations_and_resumed_trainings_go_to_the_same_run(client, tmp_path):
     built = build(tmp_path)
     built.train()
     built.evaluate()
+    built.end()
     resumed = build(tmp_path, logging_steps=1)  # another setting than the run has
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
-    assert list(package.runs) == ["id-0"]
-    assert sum(name == "eval_loss" for _, name, _ in package.runs["id-0"]["metrics"]) == 4
-    assert package.runs["id-0"]["status"] == "FINISHED"
+    resumed.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-4"))
+    run = run_of(client, resumed)
+    assert run.info.run_id == built.callbacks["MLflow"].run_id
+    assert run.info.status == "FINISHED"
+    assert [metric.step for metric in client.get_metric_history(run.info.run_id, "eval_loss")] == [4, 8, 8]
 
 
-def test_a_run_that_is_active_is_used_and_left_active(package, tmp_path):
-    package.start_run(run_name="mine")
-    build(tmp_path).train()
-    assert list(package.runs) == ["id-0"]
-    assert package.run["status"] == "RUNNING"
-    assert package.run["metrics"]
+def test_a_run_that_is_active_is_used_and_left_active(client, tmp_path):
+    with mlflow.start_run(run_name="mine") as mine:
+        built = build(tmp_path)
+        built.train()
+        assert built.callbacks["MLflow"].run_id == mine.info.run_id
+        assert mlflow.active_run().info.run_id == mine.info.run_id
+        assert client.get_run(mine.info.run_id).info.status == "RUNNING"
+    assert client.get_metric_history(mine.info.run_id, "loss")
 
 
-def test_a_training_that_fails_is_marked(package, tmp_path):
+@pytest.mark.parametrize(("error", "status"), [(RuntimeError("planned"), "FAILED"), (KeyboardInterrupt(), "KILLED")])
+def test_a_training_that_fails_is_marked(client, tmp_path, error, status):
     built = build(tmp_path)
 
     def fail(state):
-        raise RuntimeError("as planned")
+        raise error
 
     built.on("on_step_end", fail)
-    with pytest.raises(RuntimeError, match="as planned"):
+    with pytest.raises(type(error)):
         built.train()
-    assert package.runs["id-0"]["status"] == "FAILED"
+    assert run_of(client, built).info.status == status
+    assert mlflow.active_run() is None
 
 
-def test_names_that_mlflow_does_not_take_are_changed(package, tmp_path):
+def test_names_that_mlflow_does_not_take_are_changed(client, tmp_path):
     built = build(tmp_path)
     built.log({"top@5 (é)": 0.5, "note": "text"})
-    assert package.run["metrics"] == [(0, "top_5 ___", 0.5), (0, "epoch", 0.0)]
     built.end()
-    assert package.runs["id-0"]["status"] == "FINISHED"
+    run = run_of(client, built)
+    assert run.data.metrics == {"top_5 ___": 0.5, "epoch": 0.0}
+    assert run.info.status == "FINISHED"
+
+
+@pytest.mark.slow
+def test_the_server_has_the_rows(client, tmp_path):
+    if importlib.util.find_spec("flask") is None:
+        pytest.skip("the server is not installed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "mlflow", "server", "--port", address.rpartition(":")[2], "--workers", "1"]
+    server = subprocess.Popen([*command, "--backend-store-uri", f"sqlite:///{tmp_path / 'mlflow.db'}"])
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(f"{address}/health", timeout=1).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        mlflow.set_tracking_uri(address)
+        built = build(tmp_path)
+        built.train()
+        history = mlflow.MlflowClient().get_metric_history(built.callbacks["MLflow"].run_id, "loss")
+        assert [metric.step for metric in history] == [2, 4, 6, 8]
+    finally:
+        server.terminate()
+        server.wait()

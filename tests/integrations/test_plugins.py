@@ -47,7 +47,7 @@ def test_a_class_that_a_package_offers_is_attached(tmp_path, offer):
     assert isinstance(callbacks(tmp_path)["Offered"], Offered)
 
 
-def test_a_function_may_offer_several_or_none(tmp_path, offer):
+def test_a_plugin_function_may_return_several_callbacks_or_none(tmp_path, offer):
     offer(many="factory")
     assert {"Offered", "Offered-2"} <= set(callbacks(tmp_path, max_steps=2))
     assert "Offered" not in callbacks(tmp_path, max_steps=3)
@@ -63,13 +63,13 @@ def test_a_plugin_that_fails_is_named_with_the_way_to_leave_it_out(tmp_path, off
     assert "Log" in callbacks(tmp_path)
 
 
-def test_one_that_cannot_be_imported_is_named_too(tmp_path, offer):
+def test_a_plugin_that_cannot_be_imported_is_named(tmp_path, offer):
     offer(gone="NoSuchThing")
     with pytest.raises(TrainbusError, match="'gone'"):
         callbacks(tmp_path)
 
 
-def test_a_broken_one_that_is_really_installed_cannot_stop_the_import(tmp_path):
+def test_a_broken_installed_plugin_does_not_stop_the_import(tmp_path):
     """Only building a trainer looks for plugins, and one that is broken is left out by a variable."""
     info = tmp_path / "broken_plugin-1.0.dist-info"
     info.mkdir()
@@ -107,8 +107,8 @@ def test_an_unknown_tracker_is_refused_with_the_nearest_name(tmp_path):
 )
 def test_a_missing_package_is_an_error_that_names_the_extra(monkeypatch, name, package, extra):
     target = module.TABLE[name][0].partition(":")[0]
-    monkeypatch.delitem(sys.modules, f"trainbus.integrations.{target}", raising=False)
-    for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] == package]:
+    ours = f"trainbus.integrations.{target.partition('.')[0]}"
+    for loaded in [name for name in sys.modules if f"{name}.".startswith((f"{package}.", f"{ours}."))]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setattr(sys, "meta_path", [Blocker(package), *sys.meta_path])
     with pytest.raises(MissingExtra, match=rf"trainbus\[{extra}\]"):

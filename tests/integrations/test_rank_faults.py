@@ -1,4 +1,4 @@
-"""Of two processes one is killed, hangs or raises: the other ends soon, and says which, in which step, and where."""
+"""One of two ranks is killed, hangs or raises: the other ends soon and names rank, step and place."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def weights_of(folder: Path, name: str) -> list[float]:
     return json.loads((folder / f"{name}-weights.json").read_text())
 
 
-def test_a_pair_that_nobody_disturbs_ends_well(ends):
+def test_an_undisturbed_pair_of_ranks_ends_with_code_zero(ends):
     assert ends["whole"]["codes"] == [[0, 0]]
     assert ends["whole"]["status"]["status"] == "done"
     assert ends["whole"]["status"]["exit_code"] == 0
 
 
 @pytest.mark.parametrize("name", sorted(set(RUNS) - UNLIKE))
-def test_what_is_left_can_be_resumed_from_and_the_status_says_so(ends, name):
+def test_the_remaining_checkpoint_resumes_and_the_status_names_it(ends, name):
     assert ends[name]["folder"] == ["checkpoint-2", "run_status.json"]
     status = ends[name]["status"]
     assert status["status"] == "failed"
@@ -96,7 +96,7 @@ def test_the_one_that_raises_keeps_its_error_and_the_other_names_it(ends):
     )
 
 
-def test_one_that_fails_before_it_trains_is_named_by_the_one_that_trains(ends):
+def test_a_rank_that_fails_before_training_is_named_by_the_other(ends):
     raised = ends["raised before"]
     assert raised["codes"] == [[1, 1]]
     assert error_of(raised["said"][1]) == "ValueError: boom"
@@ -106,20 +106,20 @@ def test_one_that_fails_before_it_trains_is_named_by_the_one_that_trains(ends):
     )
 
 
-def test_one_that_gets_a_signal_before_its_first_step_is_named_by_the_other(ends):
+def test_a_rank_with_a_signal_before_its_first_step_is_named_by_the_other(ends):
     stopped = ends["stopped before"]
     assert stopped["codes"] == [[1, 143]]
     assert "after step 0: Stopped: SIGTERM, before the first step. Meanwhile rank 0" in failure_of(stopped["said"][0])
 
 
 @pytest.mark.parametrize("name", ["raised before", "killed before", "stopped before"])
-def test_the_status_tells_of_what_fails_before_it_trains(ends, name):
+def test_the_status_reports_failures_before_training(ends, name):
     assert ends[name]["folder"] == ["run_status.json"]
     status = ends[name]["status"]
     assert (status["status"], status["step"], status["resume_from"]) == ("failed", 0, None)
 
 
-def test_one_that_is_short_of_memory_says_what_did_not_fit_and_nobody_starts_over(ends):
+def test_a_rank_without_memory_names_the_batch_and_no_rank_restarts(ends):
     short = ends["short of memory"]
     said = (
         "A batch of 4 samples does not fit in the memory of rank 1. Several ranks cannot start over with a smaller "
@@ -138,7 +138,7 @@ def test_the_status_gives_the_error_of_the_one_that_failed_first(ends, name):
     assert not ends[name]["status"]["reason"].startswith("RankFailure")
 
 
-def test_one_that_cannot_write_its_part_is_named_by_the_other(ends):
+def test_a_rank_that_cannot_write_its_files_is_named_by_the_other(ends):
     raised = ends["raised in a save"]
     assert raised["codes"] == [[1, 1]]
     assert error_of(raised["said"][1]) == "ValueError: boom"
@@ -156,7 +156,7 @@ def test_one_that_cannot_write_its_part_is_named_by_the_other(ends):
         ("orphaned", 1, "agreeing on requests after step 3"),
     ],
 )
-def test_one_that_is_killed_is_said_to_be_gone(ends, name, dead, where):
+def test_a_killed_rank_is_named(ends, name, dead, where):
     killed = ends[name]
     codes = [1, 1]
     codes[dead] = -9
@@ -172,7 +172,7 @@ def test_one_that_is_killed_is_said_to_be_gone(ends, name, dead, where):
     ("name", "hangs", "where"),
     [("hung", 1, "backward of step 3"), ("hung in an evaluation", 0, "an evaluation after step 4")],
 )
-def test_one_that_hangs_is_said_to_hang_when_the_time_is_up(ends, name, hangs, where):
+def test_a_rank_that_hangs_is_named_after_the_timeout(ends, name, hangs, where):
     hung = ends[name]
     assert hung["codes"][0][1 - hangs] == 1
     assert failure_of(hung["said"][1 - hangs]) == (
@@ -183,12 +183,12 @@ def test_one_that_hangs_is_said_to_hang_when_the_time_is_up(ends, name, hangs, w
     assert hung["told"] >= PATIENCE
 
 
-def test_one_that_starts_again_ends_with_the_weights_of_an_unbroken_run(ends, folder):
+def test_a_restarted_rank_ends_with_the_weights_of_an_uninterrupted_run(ends, folder):
     assert ends["restarted"]["codes"] == [[1, -9], [0, 0]]
     assert weights_of(folder, "restarted") == weights_of(folder, "whole")
 
 
-def test_a_signal_at_any_moment_ends_both_with_its_code_and_loses_nothing(ends, folder):
+def test_a_signal_at_any_moment_ends_both_ranks_with_its_code_and_loses_no_step(ends, folder):
     assert ends["told to stop"]["codes"] == [[143, 143], [0, 0]]
     assert weights_of(folder, "told to stop") == weights_of(folder, "whole")
 

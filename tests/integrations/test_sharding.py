@@ -8,9 +8,10 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from sharding_toys import IN_OTHER_WORDS, WAYS, Net, Words, build, data, farthest, language_model, same
 
+from support.outcomes import same_weights
 from support.processes import run_on_two
+from support.sharding import IN_OTHER_WORDS, WAYS, Net, Words, build, data, farthest, language_model
 from trainbus import FSDP, ShardedOptimizer, TrainingArguments
 from trainbus.callbacks.compose import compose
 from trainbus.engine.checkpoint.format.codec import load_values
@@ -63,11 +64,11 @@ class TestTwoProcesses:
     )
     def test_every_way_ends_with_the_weights_of_ddp(self, end, weights, way, suffix):
         mine, theirs = weights(way + suffix), weights("ddp" + suffix)
-        assert same(mine, theirs)
+        assert same_weights(mine, theirs)
         assert end(way + suffix)["norms"] == end("ddp" + suffix)["norms"]
         assert max(end("ddp")["norms"]) > 0.5  # clipping is at work
 
-    def test_notes_on_weights_and_how_they_are_laid_out_change_nothing(self, end, weights):
+    def test_safetensors_metadata_and_layout_do_not_change_the_weights(self, end, weights):
         assert end("notes-fsdp")["noted"] == end("notes-ddp")["noted"] == ["end.weight"]
         assert farthest(weights("notes-fsdp"), weights("notes-ddp")) <= 2e-5  # products add up in the order of layout
 
@@ -87,26 +88,26 @@ class TestTwoProcesses:
 
     @pytest.mark.parametrize("way", RESUMED)
     def test_a_resumed_run_ends_like_an_unbroken_one(self, end, weights, way):
-        assert same(weights(f"{way}-resumed"), weights(way))
+        assert same_weights(weights(f"{way}-resumed"), weights(way))
         assert end(f"{way}-resumed")["losses"] == end(way)["losses"]
 
     @pytest.mark.parametrize("runs_on", ["ddp-to-stage3", "stage3-to-ddp", "stage3-to-stage1", "simple-to-stage2"])
-    def test_what_one_way_wrote_another_resumes(self, weights, runs_on):
+    def test_one_way_to_shard_resumes_a_checkpoint_of_another(self, weights, runs_on):
         assert farthest(weights(runs_on), weights("ddp")) <= 2e-5
 
     @pytest.mark.parametrize("way", ["stage1", "stage3"])
-    def test_what_one_process_wrote_two_resume(self, runs, end, weights, way):
+    def test_two_ranks_resume_a_checkpoint_of_one_process(self, runs, end, weights, way):
         checkpoint = runs / "alone" / "checkpoint-8"
-        assert same(weights(f"alone-to-{way}"), load_file(checkpoint / "model.safetensors"))
+        assert same_weights(weights(f"alone-to-{way}"), load_file(checkpoint / "model.safetensors"))
         assert _same_state(
             end(f"alone-to-{way}")["optimizer"], load_values(checkpoint / "optimizer.safetensors")["state"]
         )
 
     @pytest.mark.parametrize("way", ["stage1", "stage3"])
-    def test_what_two_processes_wrote_one_resumes(self, runs, end, weights, way, tmp_path):
+    def test_one_process_resumes_a_checkpoint_of_two_ranks(self, runs, end, weights, way, tmp_path):
         trainer = build(tmp_path)
         trainer.train(resume_from_checkpoint=str(runs / way / "checkpoint-8"))
-        assert same(trainer.model.state_dict(), weights(way))
+        assert same_weights(trainer.model.state_dict(), weights(way))
         assert _same_state(trainer.optimizer.state_dict()["state"], end(way)["optimizer"])
 
     @pytest.mark.parametrize("way", SPLIT)
@@ -125,7 +126,7 @@ class TestTwoProcesses:
         with safe_open(folder / "optimizer.safetensors", "pt") as file:
             assert all(file.get_slice(key).get_shape() == [] for key in file.keys())  # noqa: SIM118 - it is no dict
 
-    def test_the_optimizer_is_written_whole_where_that_is_asked_for(self, runs):
+    def test_the_optimizer_is_written_whole_on_request(self, runs):
         assert [path.name for path in (runs / "many" / "checkpoint-4").glob("optimizer*")] == ["optimizer.safetensors"]
 
     def test_a_missing_part_is_found(self, runs, tmp_path, capsys):
@@ -137,7 +138,7 @@ class TestTwoProcesses:
         with pytest.raises(CheckpointError, match="one of these files is missing"):
             load_values(folder / "optimizer.safetensors")
 
-    def test_without_a_part_the_optimizer_is_not_there_and_may_begin_anew(self, runs, tmp_path, caplog):
+    def test_an_incomplete_optimizer_state_is_missing_and_may_restart(self, runs, tmp_path, caplog):
         folder = shutil.copytree(runs / "stage3" / "checkpoint-4", tmp_path / "checkpoint-4")
         (folder / "optimizer-00001-of-00002.safetensors").unlink()
         with pytest.raises(CheckpointError, match=r"optimizer-00001-of-00002\.safetensors is missing.*`resume_partial"):
@@ -147,14 +148,14 @@ class TestTwoProcesses:
         assert caplog.text.count("these start fresh: the optimizer.") == 1
         assert {int(state["step"]) for state in trainer.optimizer.state.values()} == {1}
 
-    def test_a_part_that_nobody_wrote_is_not_read(self, runs, tmp_path):
+    def test_a_missing_part_is_not_read(self, runs, tmp_path):
         folder = shutil.copytree(runs / "stage3" / "checkpoint-8", tmp_path / "checkpoint-8")
         before = load_values(folder / "optimizer.safetensors")["state"]
         shutil.copy(folder / "optimizer-00001-of-00002.safetensors", folder / "optimizer-00002-of-00003.safetensors")
         (folder / "optimizer-00003-of-00004.safetensors").write_text("noise")
         assert _same_state(load_values(folder / "optimizer.safetensors")["state"], before)
 
-    def test_of_ours_nothing_is_believed_without_its_manifest(self, runs, tmp_path):
+    def test_own_checkpoints_without_a_manifest_are_not_loaded(self, runs, tmp_path):
         folder = shutil.copytree(runs / "stage3" / "checkpoint-8", tmp_path / "checkpoint-8")
         for name in ("manifest.json", "rng_state_1.safetensors", "callbacks.safetensors"):
             (folder / name).unlink()
@@ -167,9 +168,9 @@ class TestTwoProcesses:
             unbroken, resumed = (runs / f"{way}-apart-{rank}{end}" / "checkpoint-8" for end in ("", "-resumed"))
             assert [path.name for path in unbroken.glob("*-of-*")] == []
             assert len(load_values(unbroken / "optimizer.safetensors")["state"]) == len([*Net().parameters()])
-            assert same(*(load_file(folder / "model.safetensors") for folder in (unbroken, resumed)))
+            assert same_weights(*(load_file(folder / "model.safetensors") for folder in (unbroken, resumed)))
 
-    def test_what_is_exported_is_the_model_alone(self, runs, tmp_path):
+    def test_an_export_holds_only_the_model(self, runs, tmp_path):
         assert main(["checkpoints", "export", str(runs / "stage3" / "checkpoint-8"), str(tmp_path / "out")]) == 0
         assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.safetensors"]
 
@@ -186,7 +187,7 @@ class TestTwoProcesses:
 
     def test_a_run_with_an_average_resumes_exactly(self, end, weights):
         # The second training wrote its checkpoints over those of the first.
-        assert same(weights("many-resumed"), weights("many-twice"))
+        assert same_weights(weights("many-resumed"), weights("many-twice"))
         assert end("many-resumed")["losses"] == end("many-twice")["losses"]
 
     def test_frozen_blocks_are_thawed(self, weights):
@@ -209,7 +210,7 @@ class TestTwoProcesses:
 
     def test_a_checkpoint_of_transformers_is_resumed_by_parts(self, runs, end, weights):
         theirs = runs / "theirs" / "checkpoint-4"
-        assert same(weights("words-resumed"), load_file(theirs / "model.safetensors"))
+        assert same_weights(weights("words-resumed"), load_file(theirs / "model.safetensors"))
         assert _same_state(end("words-resumed")["optimizer"], torch.load(theirs / "optimizer.pt")["state"])
 
     def test_a_model_without_values_is_given_some(self, weights):
@@ -219,10 +220,10 @@ class TestTwoProcesses:
         assert not torch.equal(wide[:33], wide[33:]), "both processes drew the same"
 
     def test_a_model_without_values_is_loaded_from_a_checkpoint(self, weights):
-        assert same(weights("filled"), weights("fsdp"))
+        assert same_weights(weights("filled"), weights("fsdp"))
 
     def test_a_model_with_values_on_the_first_process_only_is_sent(self, weights):
-        assert same(weights("sent"), weights("fsdp"))
+        assert same_weights(weights("sent"), weights("fsdp"))
 
     @pytest.mark.parametrize(
         ("what", "said"),
@@ -244,12 +245,12 @@ class TestTwoProcesses:
             ("too few", "leave `sharded_ddp` out"),
         ],
     )
-    def test_what_cannot_work_is_refused(self, runs, what, said):
+    def test_invalid_combinations_are_refused(self, runs, what, said):
         assert said in torch.load(runs / "errors.pt")[what]
 
 
 def _same_state(one, other):
-    return one.keys() == other.keys() and all(same(one[number], other[number]) for number in one)
+    return one.keys() == other.keys() and all(same_weights(one[number], other[number]) for number in one)
 
 
 # How it is spelt.
@@ -307,7 +308,7 @@ def test_words_become_fields(given, fields):
 
 
 @pytest.mark.usefixtures("several")
-def test_stage_1_stands_beside_ddp():
+def test_stage_1_works_with_ddp():
     found = built(sharding="stage1", sharding_degree=2)
     assert [type(callback).__name__ for callback in found] == ["DDP", "ShardedOptimizer"]
     assert found[1] == ShardedOptimizer(degree=2)
@@ -315,13 +316,13 @@ def test_stage_1_stands_beside_ddp():
 
 @pytest.mark.usefixtures("several")
 @pytest.mark.parametrize("sharding", ["stage1", "stage3"])
-def test_one_process_alone_holds_all_and_that_is_told(sharding, caplog):
+def test_one_process_holds_all_shards_and_warns(sharding, caplog):
     assert [type(callback).__name__ for callback in built(sharding=sharding, sharding_degree=1)] == ["DDP"]
     assert "`sharding_degree=1` shards nothing" in caplog.text
 
 
 @pytest.mark.usefixtures("several")
-def test_keys_of_the_first_fsdp_are_told_to_change_nothing(caplog):
+def test_keys_of_fsdp1_are_warned_of_as_without_effect(caplog):
     built(fsdp=True, fsdp_config={"use_orig_params": True, "backward_prefetch": "BACKWARD_PRE"})
     assert "use_orig_params, backward_prefetch has no effect" in caplog.text
 
@@ -367,14 +368,14 @@ def test_a_file_is_as_good_as_a_dict(tmp_path):
     ],
     ids=str,
 )
-def test_what_cannot_be_meant_is_refused(given, said):
+def test_invalid_settings_are_refused(given, said):
     with pytest.raises(ArgumentError) as error:
         TrainingArguments(use_cpu=True, **given)
     assert said in str(error.value)
 
 
 @pytest.mark.parametrize("given", [*WAYS.values()][1:], ids=str)
-def test_a_single_process_splits_nothing(given, tmp_path):
+def test_a_single_process_shards_no_state(given, tmp_path):
     with pytest.raises(ArgumentError, match="single process: start N of 2 or more ranks with `torchrun --standalone"):
         build(tmp_path, **given)
 
@@ -394,7 +395,7 @@ def test_a_degree_of_one_is_no_degree(kind):
         kind(degree=1)
 
 
-def test_one_that_saves_alone_is_told_to_have_all_save(tmp_path):
+def test_a_save_on_one_rank_is_an_error_with_a_remedy(tmp_path):
     trainer = build(tmp_path)
 
     def gather(model):

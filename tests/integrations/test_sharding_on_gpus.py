@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from sharding_toys import IN_OTHER_WORDS, WAYS, data, farthest
 
 from support.processes import TORCHRUN, run
+from support.sharding import IN_OTHER_WORDS, WAYS, data, farthest
 
 pytestmark = [pytest.mark.gpu, pytest.mark.world_size(2), pytest.mark.timeout(600)]
 

@@ -1,4 +1,4 @@
-"""Two processes, started by `accelerate launch`: who gets which rows, how gradients travel, who does what."""
+"""Two ranks, started by `accelerate launch`: shares of the samples, gradients, and rank 0 work."""
 
 import json
 import logging
@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from data_toys import CHAINS, Stream, build, chained, end_of, rows_of
 
+from support.data import Stream
 from support.processes import environment
+from support.streams import CHAINS, build, chained, end_of, rows_of
 
 PROGRAM = Path(__file__).with_name("shares_program.py")
 
@@ -32,7 +33,7 @@ def found(tmp_path_factory):
     one = {**ALTERNATELY, "per_device_train_batch_size": 8}
     first, began = build(folder / "numbers" / "1-2-1", rows_of(24), **one)
     stopped_at(2, first).train()
-    stream, stream_began = build(folder / "numbers" / "stream", Stream(24), **{**one, "max_steps": 6})
+    stream, stream_began = build(folder / "numbers" / "stream", Stream(rows_of(24)), **{**one, "max_steps": 6})
     stopped_at(2, stream).train()
     chains = chained(folder / "numbers", 1, 0, 0)
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
@@ -73,7 +74,7 @@ def flat(batches):
 
 
 @pytest.mark.parametrize("kind", ["stream", "sized", "datasets", "shuffled", "too few shards", "workers"])
-def test_each_row_of_a_stream_goes_to_one_process_and_what_fills_up_are_its_first(found, kind):
+def test_each_sample_of_a_stream_goes_to_one_rank_and_first_samples_fill_up(found, kind):
     first, second = (of_one["seen"] for of_one in of_both(found, "streams", kind))
     assert [*map(len, first)] == [*map(len, second)] == [4, 4, 4, 4, 1]
     rows = flat(first) + flat(second)
@@ -87,7 +88,7 @@ def test_rows_come_in_the_order_of_the_stream(found):
     assert second == [[4, 5, 6, 7], [12, 13, 14, 15], [20, 21, 22, 23], [28, 29, 30, 31], [0]]
 
 
-def test_what_is_not_full_on_every_process_can_be_left_out(found):
+def test_batches_that_are_incomplete_on_a_rank_can_be_dropped(found):
     first, second = (of_one["seen"] for of_one in of_both(found, "streams", "dropping"))
     assert sorted(flat(first[:4]) + flat(second[:4])) == [*range(32)]
     assert (first[4], second[4]) == (first[0], second[0])  # the next time round
@@ -134,7 +135,7 @@ def test_both_processes_end_with_the_same_weights(found, kind):
 
 
 @pytest.mark.parametrize(("hook", "far"), [("function", 0.0), ("fp16", 1e-3), ("powersgd", 0.05)])
-def test_gradients_that_travel_otherwise_come_to_about_the_same(found, hook, far):
+def test_communication_hooks_reach_nearly_the_same_weights(found, hook, far):
     first, second = of_both(found, "gradients", hook)
     assert first["weights"] == second["weights"]
     plain = of_both(found, "gradients", "plain")[0]
@@ -143,7 +144,7 @@ def test_gradients_that_travel_otherwise_come_to_about_the_same(found, hook, far
     assert (first["losses"] == plain["losses"]) is (far == 0)
 
 
-def test_what_a_backend_cannot_send_is_refused(found):
+def test_objects_that_a_backend_cannot_send_are_refused(found):
     assert "needs the backend nccl. The backend gloo cannot reduce" in of_both(found, "gradients", "bf16")[0]
 
 
@@ -176,13 +177,13 @@ def test_one_process_saves_and_prints_or_one_of_each_machine(found):
         assert lacking not in of_one["saved"]
 
 
-def test_machines_that_share_no_disk_go_on_from_what_is_good_on_all(found):
+def test_machines_without_a_shared_disk_resume_from_a_checkpoint_good_on_all(found):
     first, second = (resumed["newest"] for resumed in of_both(found, "roles", "resumed"))
     assert first["steps"] == second["steps"] == 4
     assert first["weights"] == second["weights"]
 
 
-def test_what_is_damaged_on_one_machine_is_named_on_all(found):
+def test_a_checkpoint_damaged_on_one_machine_is_named_on_all(found):
     first, second = (resumed["path"] for resumed in of_both(found, "roles", "resumed"))
     for rank, said in enumerate((first, second)):
         assert f"each/{rank}/checkpoint-4 cannot be resumed from: on rank 1 (" in said
@@ -194,7 +195,7 @@ def test_what_is_damaged_on_one_machine_is_named_on_all(found):
 
 
 @pytest.mark.parametrize(("name", "stop"), [("1-2-1", 4), ("2-1", 2)])
-def test_each_row_once_an_epoch_on_any_number_of_processes(found, name, stop):
+def test_each_sample_is_used_once_per_epoch_on_any_world_size(found, name, stop):
     _, in_order = found["whole"]
     first, second = of_both(found, "numbers", name)
     middle = [one + other for one, other in zip(first, second)]
@@ -212,7 +213,7 @@ def test_the_numbers_are_those_of_the_unbroken_run(found, name):
         assert torch.allclose(torch.tensor(one), torch.tensor(other), rtol=1e-5, atol=1e-6)
 
 
-def test_a_stream_is_gone_on_with_on_another_number_of_processes(found):
+def test_a_stream_resumes_on_another_world_size(found):
     first, second = of_both(found, "numbers", "stream")
     assert found["began"]["stream"] == [[*range(8)], [*range(8, 16)]]
     assert first + second == [[16, 17, 18, 19], [20, 21, 22, 23]]
@@ -220,7 +221,7 @@ def test_a_stream_is_gone_on_with_on_another_number_of_processes(found):
 
 @pytest.mark.parametrize("kind", ["rows", "grouped", "stream"])
 @pytest.mark.parametrize("chain", CHAINS)
-def test_each_row_once_though_the_number_of_processes_changes_again(found, chain, kind):
+def test_each_sample_is_used_once_if_the_world_size_changes_again(found, chain, kind):
     batches = []
     for session, processes in enumerate(CHAINS[chain]):
         name = f"{kind} {chain} {session}"
@@ -242,5 +243,5 @@ def test_each_row_once_though_the_number_of_processes_changes_again(found, chain
         assert len({*flat(batches[:-1])}) == len(flat(batches[:-1]))  # the last may be filled up
 
 
-def test_another_number_of_processes_is_said(found):
+def test_another_world_size_is_logged(found):
     assert "was written with world size 1 and resumes with world size 2" in found["said"]

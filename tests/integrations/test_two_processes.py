@@ -102,7 +102,7 @@ def test_weights_without_gradients_stay_as_they_are(ends):
     ],
     ids=str,
 )
-def test_what_would_train_other_weights_is_refused(ends, case, ways, said):
+def test_settings_that_would_change_the_weights_are_refused(ends, case, ways, said):
     for rank in range(2):
         texts = ends[rank]["refused"][case]
         assert len(texts) == ways

@@ -1,18 +1,31 @@
-"""A real offline run of Weights & Biases, read back from its file."""
+"""Runs of Weights & Biases with the real client: offline, and read back from their files."""
+
+from __future__ import annotations
 
 import json
-import struct
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from trainbus import Evaluate, Log, Trainer, TrainingArguments, every
+from support.processes import run_on_two
+from trainbus import Evaluate, KeepBest, Log, MixedPrecision, Trainer, TrainingArguments, every
+from trainbus.events.errors import ArgumentError
 
 wandb = pytest.importorskip("wandb")
 
-from wandb.proto import wandb_internal_pb2  # noqa: E402
+from wandb_files import read, segments  # noqa: E402
+
+from trainbus import Wandb  # noqa: E402
+
+QUIET = {"silent": True, "console": "off", "x_disable_stats": True, "x_save_requirements": False, "disable_git": True}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,127 +35,716 @@ def service():
     wandb.teardown()
 
 
-@pytest.fixture
-def data():
-    torch.manual_seed(0)
-    x = torch.randn(32, 4)
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("WANDB_") and name != "WANDB_SERVICE"]:
+        monkeypatch.delenv(name)
+
+
+def rows_of(size=32):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(size, 4, generator=generator)
     return TensorDataset(x, (x.sum(1) > 0).long())
 
 
-def train(tmp_path, data, callback, **options):
-    trainer = Trainer(
+def offline(folder, **options):
+    given = {"dir": str(folder), "settings": QUIET, **options.pop("options", {})}
+    return Wandb(project="demo", mode="offline", options=given, **options)
+
+
+def build(folder, *callbacks, steps=8, **options):
+    torch.manual_seed(0)
+    given = {"max_steps": steps, "save_steps": 4, "run_name": "tried", "use_cpu": True, "disable_tqdm": True}
+    listed = [*callbacks]
+    if not any(isinstance(callback, Log) for callback in listed):
+        listed.append(Log(every(2)))
+    return Trainer(
         nn.Linear(4, 2),
-        TrainingArguments(str(tmp_path / "out"), max_steps=8, save_steps=4, use_cpu=True, run_name="tried"),
-        train_dataset=data,
-        eval_dataset=data,
+        TrainingArguments(str(folder / "out"), **{**given, **options}),
+        train_dataset=rows_of(),
+        eval_dataset=rows_of(),
         criterion=nn.CrossEntropyLoss(),
-        callbacks=[callback, Log(every(2)), Evaluate(every(4))],
+        callbacks=[*listed, Evaluate(every(4))],
     )
-    trainer.train(**options)
-    return trainer
 
 
-def offline(tmp_path):
-    from trainbus import Wandb
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory):
+    """One training of 8 steps with what a user adds, finished, and its segment."""
+    folder = tmp_path_factory.mktemp("tracked")
+    best = KeepBest("eval_loss")
+    callback = offline(folder, options={"config": {"mine": {"a": 1}}}, tags=["t1"], group="g", notes="n", entity="ann")
+    trainer = build(folder, callback, Log(every(2)), best)
 
-    return Wandb(project="demo", mode="offline", options={"dir": str(tmp_path)})
+    def custom(run, state):
+        if state.global_step == 6:
+            run.log({"a.b/c d": 1.5, "nested": {"x": {"y": 2}}})
 
-
-def records(data):
-    """Return the records of a wandb file: LevelDB's log format behind a header of 7 bytes, in blocks of 32 KiB.
-
-    Each chunk is a checksum (4 bytes), a length (2), a kind (1: whole, 2: first, 3: middle, 4: last) and its bytes.
-    """
-    position, parts = 7, []
-    while position + 7 <= len(data):
-        if 32768 - position % 32768 < 7:
-            position += 32768 - position % 32768
-            continue
-        length, kind = struct.unpack("<HB", data[position + 4 : position + 7])
-        parts.append(data[position + 7 : position + 7 + length])
-        position += 7 + length
-        if kind in (1, 4):
-            yield b"".join(parts)
-            parts = []
-
-
-def read(tmp_path):
-    """Return the rows of history, the config and the summary of the newest offline run in a folder."""
-    wandb.teardown()  # its service writes the file in the background
-    path = max(tmp_path.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
-    rows, config, summary, run_id = [], {}, {}, None
-    for data in records(path.read_bytes()):
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        if record.HasField("history"):
-            rows.append({(i.key or "/".join(i.nested_key)): json.loads(i.value_json) for i in record.history.item})
-        if record.HasField("run"):
-            run_id = record.run.run_id
-            config.update({i.key: json.loads(i.value_json) for i in record.run.config.update})
-        if record.HasField("config"):
-            config.update({i.key: json.loads(i.value_json) for i in record.config.update})
-        if record.HasField("summary"):
-            summary.update({(i.key or "/".join(i.nested_key)): json.loads(i.value_json) for i in record.summary.update})
-    return rows, config, summary, run_id
-
-
-def test_what_was_logged_is_in_the_file_at_its_step(tmp_path, data):
-    trainer = train(tmp_path, data, offline(tmp_path))
-    trainer.end()
-    rows, config, summary, _ = read(tmp_path)
-    logged = {row["step"]: row["train/loss"] for row in rows if "train/loss" in row}
-    assert logged == {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
-    evaluated = [row["eval/loss"] for row in rows if "eval/loss" in row]
-    assert evaluated == [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
-    assert config["max_steps"] == 8
-    assert "all 8 steps are done" in summary["stopped"]
-
-
-def test_a_later_evaluation_goes_to_the_same_run_and_a_resumed_training_too(tmp_path, data):
-    callback = offline(tmp_path)
-    trainer = train(tmp_path, data, callback)
-    before = callback.run_id
+    trainer.on("on_step_end", custom)
+    trainer.train()
+    live = trainer.wandb
     trainer.evaluate()
     trainer.end()
-    rows, _, _, run_id = read(tmp_path)
-    assert sum("eval/loss" in row for row in rows) == 3
-    assert run_id == before
-
-    second = offline(tmp_path)
-    resumed = train(tmp_path, data, second, resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-4"))
-    resumed.end()
-    assert second.run_id == before
+    [segment] = segments(folder)
+    return trainer, segment, live, folder
 
 
-def test_a_failed_training_finishes_its_run(tmp_path, data):
-    callback = offline(tmp_path)
+def test_each_step_is_one_row_with_all_values_under_the_names_of_transformers(tracked):
+    trainer, segment, _, _ = tracked
+    during = segment.rows[:-1]
+    assert [row["train/global_step"] for row in during] == [2, 4, 6, 8]
+    assert [row["_step"] for row in segment.rows] == [0, 1, 2, 3, 4]
+    losses = {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
+    assert {row["train/global_step"]: row["train/loss"] for row in during} == losses
+    assert [("eval/loss" in row, "train/loss" in row) for row in during] == [(i % 2 == 1, True) for i in range(4)]
+    assert all({"train/epoch", "train/learning_rate", "train/grad_norm"} <= row.keys() for row in during)
 
-    def fail(state):
-        if state.global_step == 3:
+
+def test_dotted_nested_and_spaced_keys_are_kept(tracked):
+    _, segment, _, _ = tracked
+    [row] = [row for row in segment.rows if "train/a.b/c d" in row]
+    assert row["train/a.b/c d"] == 1.5
+    assert row["train/nested"] == {"x": {"y": 2}}
+    assert row["train/global_step"] == 6
+
+
+def test_an_evaluation_after_the_training_is_a_row_of_the_same_run(tracked):
+    _, segment, live, _ = tracked
+    assert segment.rows[-1]["eval/loss"] == segment.rows[-2]["eval/loss"]
+    assert segment.rows[-1]["train/global_step"] == 8
+    assert live is not None
+    assert live.id == segment.run_id
+
+
+def test_each_key_has_its_axis_without_a_glob(tracked):
+    _, segment, _, _ = tracked
+    assert "*" not in "".join(segment.axes)
+    assert segment.axes["train/global_step"] == ""
+    expected = {"train/loss", "eval/loss", "train/epoch", "train/nested.x.y", "train/a\\.b/c d"}
+    assert {segment.axes[name] for name in expected} == {"train/global_step"}
+
+
+def test_the_summary_has_the_best_value_the_reason_and_the_speed(tracked):
+    trainer, segment, _, _ = tracked
+    summary, state = segment.summary, trainer.state
+    assert "all 8 steps are done" in summary["stopped"]
+    assert (summary["best/eval/loss"], summary["best/step"]) == (state.best_metric, state.best_global_step)
+    assert summary["total/steps"] == 8
+    assert summary["total/seconds"] > 0
+    assert summary["total/samples_per_second"] > 0
+    assert {"train_runtime", "train_loss", "total_flos", "train_steps_per_second"} <= summary.keys()
+    assert segment.exit_code == 0
+
+
+def test_the_config_is_nested_and_merges_the_options_of_the_user(tracked):
+    trainer, segment, _, _ = tracked
+    config = segment.config
+    assert config["mine"] == {"a": 1}
+    assert config["arguments"]["max_steps"] == 8
+    assert "logging_steps" not in config["arguments"]  # Log(every(2)) replaces what it would build
+    assert "Log(trigger=every(2)" in config["callbacks"]["Log"]
+    assert config["model"]["num_parameters"] == config["model"]["num_trainable"] == 10
+    assert config["data"]["train"]["rows"] == 32
+    assert config["distributed"]["world_size"] == 1
+    assert config["environment"]["torch"] == torch.__version__
+    assert trainer.args.logging_steps == 500
+
+
+def test_the_options_reach_the_run(tracked):
+    _, segment, _, _ = tracked
+    run = segment.run
+    assert (run.project, run.entity, run.display_name, run.run_group, run.notes) == ("demo", "ann", "tried", "g", "n")
+    assert list(run.tags) == ["t1"]
+
+
+def test_the_id_is_on_disk_and_in_every_checkpoint(tracked):
+    trainer, segment, _, folder = tracked
+    stored = json.loads((folder / "out" / "_wandb_run.json").read_text())
+    assert stored["run_id"] == segment.run_id == trainer.run.run_id
+    assert stored["finished"]
+    for step in (4, 8):
+        state = json.loads((folder / "out" / f"checkpoint-{step}" / "trainer_state.json").read_text())
+        assert segment.run_id in json.dumps(state)
+
+
+def test_the_sync_commands_are_written_into_the_folder_of_the_run(tracked):
+    _, _, _, folder = tracked
+    script = (folder / "out" / "_wandb_sync.sh").read_text()
+    [path] = folder.glob("wandb/offline-run-*")
+    assert f"wandb sync {path}" in script.splitlines()
+
+
+def test_explicit_precision_replaces_the_arguments_in_the_config(tmp_path):
+    trainer = build(tmp_path, offline(tmp_path), MixedPrecision("bf16"), steps=1)
+    trainer.train()
+    trainer.end()
+    [segment] = segments(tmp_path)
+    assert "bf16" not in segment.config["arguments"]
+    assert "MixedPrecision" in segment.config["callbacks"]
+
+
+def test_a_resume_writes_no_row_twice_and_records_its_changes(tmp_path):
+    first = build(tmp_path, offline(tmp_path))
+    first.train()
+    first.end()
+    second = build(tmp_path, offline(tmp_path), steps=12, save_total_limit=3, max_steps=12)
+    second.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-4"))
+    second.end()
+    one, two = segments(tmp_path)
+    assert one.run_id == two.run_id
+    assert one.config["arguments"]["max_steps"] == two.config["arguments"]["max_steps"] == 8
+    change = two.config["resume"]["1"]
+    assert change["step"] == 4
+    assert change["arguments"]["max_steps"] == 12
+    assert "resume" not in one.config
+
+
+def test_after_a_crash_the_rows_beyond_the_checkpoint_are_not_repeated(tmp_path):
+    first = build(tmp_path, offline(tmp_path), Log(every(1)))
+
+    def crash(state):
+        if state.global_step == 7:
             raise RuntimeError("as planned")
 
-    trainer = Trainer(
-        nn.Linear(4, 2),
-        TrainingArguments(str(tmp_path / "out"), max_steps=8, use_cpu=True),
-        train_dataset=data,
-        criterion=nn.CrossEntropyLoss(),
-        callbacks=[callback],
-    )
-    trainer.on("on_step_end", fail)
+    first.on("on_step_end", crash)
     with pytest.raises(RuntimeError, match="as planned"):
-        trainer.train()
-    assert wandb.run is None or wandb.run.id != callback.run_id
+        first.train()
+    second = build(tmp_path, offline(tmp_path), Log(every(1)))
+    second.train(resume_from_checkpoint="auto")
+    second.end()
+    one, two = segments(tmp_path)
+    assert one.run_id == two.run_id
+    assert one.steps == [1, 2, 3, 4, 5, 6]
+    assert two.steps == [7, 8]
+    assert [row["_step"] for row in one.rows + two.rows] == list(range(8))
+    assert (one.exit_code, two.exit_code) == (1, 0)
+    assert "as planned" in one.summary["stopped"]
 
 
-def test_a_tracker_that_fails_does_not_stop_the_training(tmp_path, data, monkeypatch, caplog):
-    monkeypatch.setattr(wandb, "init", lambda **options: (_ for _ in ()).throw(OSError("no network")))
-    trainer = train(tmp_path, data, offline(tmp_path))
-    assert trainer.state.global_step == 8
-    assert "no network" in caplog.text
+def test_rows_that_a_killed_process_lost_are_restored_from_the_log_history(tmp_path):
+    first = build(tmp_path, offline(tmp_path), Log(every(1)))
+    first.train()
+    first.end()
+    [path] = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    path.write_bytes(path.read_bytes()[:7])  # what a kill leaves before the client's first flush
+    second = build(tmp_path, offline(tmp_path), Log(every(1)))
+    second.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-4"))
+    second.end()
+    assert segments(tmp_path)[-1].steps == list(range(1, 9))
+    assert f"wandb sync {path.parent}" not in (tmp_path / "out" / "_wandb_sync.sh").read_text().splitlines()
 
 
-def test_report_to_spells_it(tmp_path, data, monkeypatch):
+@pytest.mark.parametrize("on_change", ["continue", "fork", "new"])
+def test_a_resume_with_other_arguments_continues_forks_or_starts_a_new_run(tmp_path, on_change, caplog):
+    first = build(tmp_path, offline(tmp_path))
+    first.train()
+    first.end()
+    second = build(tmp_path, offline(tmp_path, on_change=on_change), learning_rate=1e-2)
+    second.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-4"))
+    second.end()
+    one, two = segments(tmp_path)
+    if on_change == "continue":
+        assert one.run_id == two.run_id
+        assert two.steps == [6, 8]
+        assert "learning_rate" in caplog.text
+        assert "on_change='fork'" in caplog.text
+        assert not {row["_step"] for row in one.rows} & {row["_step"] for row in two.rows}
+        return
+    assert one.run_id != two.run_id
+    assert two.config["arguments"]["learning_rate"] == 1e-2
+    assert two.steps == ([2, 4, 6, 8] if on_change == "fork" else [6, 8])
+    assert two.config.get("forked_from") == ({"run": one.run_id, "step": 4} if on_change == "fork" else None)
+
+
+def test_rows_survive_the_users_own_calls_of_log(tmp_path):
+    trainer = build(tmp_path, offline(tmp_path))
+    trainer.on("on_step_end", lambda: [trainer.wandb.log({"mine": n}) for n in range(3)])
+    trainer.train()
+    trainer.end()
+    [segment] = segments(tmp_path)
+    assert [row["train/global_step"] for row in segment.rows if "train/loss" in row] == [2, 4, 6, 8]
+    assert sum("mine" in row for row in segment.rows) == 24
+
+
+def test_a_lower_step_is_written_with_one_warning(tmp_path, caplog):
+    live = wandb.init(mode="offline", dir=str(tmp_path), settings=wandb.Settings(**QUIET))
+    for _ in range(2):
+        build(tmp_path, Wandb()).train()
+    assert not live._is_finished
+    live.finish()
+    [segment] = segments(tmp_path)
+    assert segment.run_id == live.id
+    assert segment.steps == [2, 4, 6, 8] * 2
+    assert wandb.run is None
+
+
+def test_a_run_of_the_user_is_used_and_left_open(tmp_path):
+    live = wandb.init(mode="offline", dir=str(tmp_path), settings=wandb.Settings(**QUIET))
+    trainer = build(tmp_path, Wandb())
+    trainer.train()
+    assert trainer.wandb is live
+    trainer.end()
+    live.log({"after": 1})
+    live.finish()
+    [segment] = segments(tmp_path)
+    assert segment.config["arguments"]["max_steps"] == 8
+    assert "after" in segment.rows[-1]
+
+
+def test_two_trainings_of_one_process_have_a_run_each(tmp_path):
+    one, two = build(tmp_path / "a", offline(tmp_path)), build(tmp_path / "b", offline(tmp_path))
+    one.train()
+    two.train()
+    two.evaluate()
+    one.evaluate()
+    one.end()
+    two.end()
+    found = segments(tmp_path)
+    assert len({segment.run_id for segment in found}) == 2
+    assert [sum("eval/loss" in row for row in segment.rows) for segment in found] == [3, 3]
+    assert wandb.run is None
+
+
+def test_a_second_training_from_the_start_is_another_run(tmp_path):
+    trainer = build(tmp_path, offline(tmp_path))
+    trainer.evaluate()
+    trainer.train()
+    first = trainer.wandb.id
+    trainer.train()
+    assert trainer.wandb.id != first
+    trainer.end()
+    one, two = segments(tmp_path)
+    assert one.steps == [0, 2, 4, 6, 8]
+    assert two.steps == [2, 4, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"options": {"projet": "x"}}, "did you mean 'project'"),
+        ({"options": {"settings": {"init_timout": 3}}}, "did you mean 'init_timeout'"),
+        ({"options": {"settings": {"init_timeout": "soon"}}}, "init_timeout"),
+        ({"mode": "ofline"}, "did you mean 'offline'"),
+        ({"project": "a/b"}, "project"),
+        ({"on_change": "forc"}, "did you mean 'fork'"),
+        ({"axis": "tokns"}, "did you mean 'tokens'"),
+        ({"log_model": "ends"}, "did you mean 'end'"),
+        ({"watch": "gradient"}, "did you mean 'gradients'"),
+        ({"mode": "shared", "options": {"fork_from": "abc?_step=3"}}, "does not work with fork_from"),
+        ({"options": {"mode": "shared", "resume_from": "abc?_step=3"}}, "does not work with resume_from"),
+        ({"options": {"settings": {"mode": "shared", "fork_from": "abc?_step=3"}}}, "does not work with fork_from"),
+    ],
+)
+def test_a_wrong_option_is_an_error_at_construction(options, message):
+    with pytest.raises(ArgumentError, match=message):
+        Wandb(**options)
+
+
+def test_environment_variables_of_transformers_are_honoured(tmp_path, monkeypatch):
+    values = {
+        "PROJECT": "envp",
+        "NAME": "envn",
+        "RUN_GROUP": "envg",
+        "TAGS": "a, b",
+        "NOTES": "envo",
+        "MODE": "offline",
+    }
+    for name, value in {**values, "DIR": str(tmp_path), "WATCH": "all", "LOG_MODEL": "end", "SILENT": "true"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    trainer = build(tmp_path, report_to="wandb", run_name=None)
+    callback = trainer.callbacks["Wandb"]
+    assert (callback.watch, callback.log_model) == ("all", "end")
+    trainer.train()
+    trainer.end()
+    [segment] = segments(tmp_path)
+    run = segment.run
+    assert (run.project, run.display_name, run.run_group, run.notes) == ("envp", "envn", "envg", "envo")
+    assert list(run.tags) == ["a", "b"]
+    assert any(name.startswith("gradients/") for row in segment.rows for name in row)
+    monkeypatch.setenv("WANDB_LOG_MODEL", "ende")
+    with pytest.raises(ArgumentError, match="did you mean 'end'"):
+        Wandb()
+
+
+def test_wandb_disabled_turns_it_off(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_DISABLED", "true")
+    trainer = build(tmp_path, offline(tmp_path), report_to="wandb")
+    trainer.train()
+    assert trainer.wandb is None
+    assert not list(tmp_path.glob("wandb/*"))
+
+
+def test_report_to_spells_it(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    args = TrainingArguments(str(tmp_path), max_steps=1, report_to="wandb", run_name="mine", use_cpu=True)
-    trainer = Trainer(nn.Linear(4, 2), args, train_dataset=data, criterion=nn.CrossEntropyLoss())
-    assert trainer.callbacks["Wandb"].name == "mine"
+    trainer = build(tmp_path, report_to="wandb", run_name="mine", project="here")
+    callback = trainer.callbacks["Wandb"]
+    assert (callback.name, callback.project) == ("mine", "here")
+    trainer.train()
+    assert trainer.wandb.disabled
+    trainer.end()
+
+
+def test_a_stop_request_of_the_web_page_stops_and_saves_under_the_name_of_the_user(tmp_path):
+    callback = offline(tmp_path, entity="ann")
+    trainer = build(tmp_path, callback)
+    trainer.on("on_step_begin", lambda state: state.global_step == 4 and callback._request_stop())
+    trainer.train()
+    trainer.end()
+    assert trainer.state.global_step == 5
+    assert (tmp_path / "out" / "checkpoint-5").is_dir()
+    entries = [entry for entry in trainer.control.ledger if "Stop button" in entry.reason]
+    assert "ann (wandb)" in {entry.author for entry in entries}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(RuntimeError("no"), 1), (KeyboardInterrupt(), 255), (SystemExit(3), 3), (SystemExit(), 0)]
+)
+def test_the_exit_code_says_how_the_run_ended(tmp_path, error, code):
+    trainer = build(tmp_path, offline(tmp_path))
+
+    def end(state):
+        if state.global_step == 3:
+            raise error
+
+    trainer.on("on_step_end", end)
+    with pytest.raises(type(error)):
+        trainer.train()
+    [segment] = segments(tmp_path)
+    assert segment.exit_code == code
+    assert segment.steps == [2]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 255)])
+def test_a_signal_marks_the_run_as_preempted_or_stopped(tmp_path, number, code):
+    trainer = build(tmp_path, offline(tmp_path))
+    trainer.on("on_step_begin", lambda state: state.global_step == 4 and os.kill(os.getpid(), number))
+    with pytest.raises(SystemExit):
+        trainer.train()
+    [segment] = segments(tmp_path)
+    assert (segment.exit_code, segment.preempting) == (code, number == signal.SIGTERM)
+    assert segment.steps == [2, 4, trainer.state.global_step]
+    assert signal.Signals(number).name in segment.summary["stopped"]
+
+
+def test_a_tracker_adds_less_than_a_millisecond_to_a_step(tmp_path):
+    callback = offline(tmp_path)
+    trainer = build(tmp_path, callback, Log(every(1)), steps=60)
+    took = []
+    add = type(callback).on_log
+
+    def timed(self, run, state, logs):
+        began = time.perf_counter()
+        add(self, run, state, logs)
+        took.append(time.perf_counter() - began)
+
+    trainer.bus.on("on_log", lambda run, state, logs: timed(callback, run, state, logs), id="again")
+    trainer.train()
+    trainer.end()
+    assert sorted(took)[len(took) // 2] < 1e-3
+
+
+def test_rows_that_the_service_did_not_receive_are_reported_at_the_end(tmp_path, caplog):
+    trainer = build(tmp_path, offline(tmp_path))
+
+    def break_client(state):
+        if state.global_step == 4:
+            trainer.wandb.finish()  # rows after this are refused by the client
+
+    trainer.on("on_step_end", break_client)
+    trainer.train()
+    trainer.end()
+    assert trainer.state.global_step == 8
+    assert "wandb did not receive" in caplog.text
+    assert "is finished" in caplog.text
+
+
+def test_checkpoints_become_artifacts_with_aliases(tmp_path):
+    trainer = build(tmp_path, offline(tmp_path, log_model="checkpoint"), KeepBest("eval_loss"), save_total_limit=None)
+    trainer.train()
+    trainer.end()
+    [segment] = segments(tmp_path)
+    aliases = [sorted(artifact.aliases) for artifact in segment.artifacts]
+    best = f"{trainer.state.best_global_step}"
+    assert [sorted({"latest", f"step-{n}", *(["best"] if best == str(n) else [])}) for n in (4, 8)] == aliases
+    assert {artifact.name for artifact in segment.artifacts} == {"model-tried"}
+    metadata = json.loads(segment.artifacts[0].metadata)
+    assert metadata["step"] == 4
+    assert metadata["size_bytes"] > 0
+    assert metadata["metrics"]["eval_loss"] > 0
+    files = {entry.path for entry in segment.artifacts[0].manifest.contents}
+    assert {"model.safetensors", "manifest.json"} <= files
+
+
+def test_the_final_model_is_an_artifact_and_a_large_one_a_reference(tmp_path):
+    trainer = build(tmp_path, offline(tmp_path, log_model="end", reference_above=10))
+    trainer.train()
+    trainer.end()
+    [segment] = segments(tmp_path)
+    [artifact] = segment.artifacts
+    assert {"latest", "final_model", "step-8"} <= set(artifact.aliases)
+    assert all(entry.ref for entry in artifact.manifest.contents)
+
+
+def test_gradients_and_weights_are_histograms_at_log_steps(tmp_path):
+    plain = build(tmp_path / "plain")
+    plain.train()
+    trainer = build(tmp_path, offline(tmp_path, watch="all"))
+    trainer.train()
+    trainer.end()
+    [segment] = segments(tmp_path)
+    for row in segment.rows:
+        for name in ("gradients/weight", "parameters/weight", "gradients/bias"):
+            assert row[name]["_type"] == "histogram"
+        assert sum(row["gradients/weight"]["values"]) == 8
+    assert segment.steps == [2, 4, 6, 8]
+    for one, other in zip(plain.model.parameters(), trainer.model.parameters()):
+        assert torch.equal(one, other)
+
+
+def test_a_failure_sends_one_alert_with_its_reason(tmp_path):
+    trainer = build(tmp_path, offline(tmp_path, alerts=True))
+
+    def fail(run, state):
+        if state.global_step in (2, 3):
+            run.log({"other_loss": float("nan")})
+        if state.global_step == 4:
+            raise RuntimeError("as planned")
+
+    trainer.on("on_step_end", fail)
+    with pytest.raises(RuntimeError):
+        trainer.train()
+    [segment] = segments(tmp_path)
+    assert [alert.title for alert in segment.alerts] == ["The loss is not finite"] * 2 + ["The run failed"]
+    assert "as planned" in segment.alerts[-1].text
+    assert all(alert.wait_duration == 600_000 for alert in segment.alerts)
+
+
+def test_limits_are_guarded_with_one_warning_that_names_the_key(caplog):
+    from trainbus.integrations.wandb.limits import Guard, Limits
+
+    guard = Guard(Limits(keys=3, value_bytes=40, row_bytes=100))
+    row = guard.apply({"a": 1, "text": "x" * 50, "c": torch.tensor(2.0), "d": 4})
+    assert row == {"a": 1, "text": "x" * 10, "c": 2.0}
+    assert "'text' is longer" in caplog.text
+    assert "'d' is not recorded" in caplog.text
+    caplog.clear()
+    guard.apply({"e": 1, "text": "x" * 50})
+    assert caplog.text == ""
+
+
+def test_other_axes_are_columns_on_request(tmp_path):
+    trainer = build(tmp_path, offline(tmp_path, axis={"eval/*": "epoch", "train/loss": "samples"}))
+    trainer.train()
+    trainer.end()
+    [segment] = segments(tmp_path)
+    assert segment.axes["eval/loss"] == "train/epoch"
+    assert segment.axes["train/loss"] == "train/samples_seen"
+    assert segment.axes["train/learning_rate"] == "train/global_step"
+    assert [row["train/samples_seen"] for row in segment.rows] == [16, 32, 48, 64]
+
+
+def kill_and_resume(folder, kills, steps, seed):
+    """Kill a training at random moments and resume it, until it is done. Return its segments."""
+    random = torch.Generator().manual_seed(seed)
+    program = [sys.executable, str(Path(__file__).with_name("wandb_kill_program.py")), str(folder), str(steps)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment.pop("WANDB_SERVICE", None)
+    for turn in range(10 * kills + 10):
+        with subprocess.Popen(
+            program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+        ) as process:
+            allowed = int(torch.randint(1, 2 * max(2, steps // max(kills, 1)), (1,), generator=random))
+            for number, _ in enumerate(process.stdout, start=1):
+                if turn < kills and number == allowed:
+                    time.sleep(float(torch.rand(1, generator=random)) * 0.03)
+                    process.send_signal(signal.SIGKILL)
+                    break
+        if turn >= kills:
+            assert process.returncode == 0
+            break
+    time.sleep(0.5)
+    return [read(path) for path in sorted(folder.glob("wandb/offline-run-*/*.wandb"))]
+
+
+def check_killed(found, steps):
+    rows = [row for segment in found for row in segment.rows]
+    assert [row["train/global_step"] for row in rows] == list(range(1, steps + 1))
+    assert [row["_step"] for row in rows] == list(range(steps))
+    assert len({segment.run_id for segment in found if segment.run_id}) == 1
+
+
+def test_a_kill_and_a_resume_leave_every_step_once_in_one_run(tmp_path):
+    check_killed(kill_and_resume(tmp_path, kills=1, steps=20, seed=3), 20)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_200_random_kills_and_resumes_leave_every_step_once_in_one_run(tmp_path):
+    kills = int(os.environ.get("TRAINBUS_KILLS", "200"))
+    check_killed(kill_and_resume(tmp_path, kills=kills, steps=4 * kills, seed=0), 4 * kills)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_parameters_of_a_sweep_override_the_arguments_before_they_are_checked(tmp_path, monkeypatch, caplog):
+    file = tmp_path / "config.yaml"
+    file.write_text("wandb_version: 1\nlearning_rate:\n  value: 0.25\nmax_steps:\n  value: 3\nwidth:\n  value: 7\n")
+    monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(file))
+    trainer = build(tmp_path, offline(tmp_path))
+    assert (trainer.args.learning_rate, trainer.args.max_steps) == (0.25, 3)
+    assert "learning_rate=0.25 overrides 5e-05" in caplog.text
+    trainer.train()
+    trainer.end()
+    assert trainer.state.global_step == 3
+    [segment] = segments(tmp_path)
+    assert segment.config["arguments"]["learning_rate"] == 0.25
+    file.write_text("wandb_version: 1\nmax_steps:\n  value: soon\n")
+    with pytest.raises(ArgumentError, match="max_steps"):
+        build(tmp_path, offline(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    """A tracked training on two ranks under a sweep, and what each rank saw."""
+    folder = tmp_path_factory.mktemp("ranks")
+    file = folder / "config.yaml"
+    file.write_text("wandb_version: 1\nlearning_rate:\n  value: 0.25\nmax_steps:\n  value: 2\nwidth:\n  value: 7\n")
+    program = Path(__file__).with_name("wandb_ranks_program.py")
+    run_on_two(program, folder, timeout=120, WANDB_SWEEP_PARAM_PATH=str(file))
+    return folder, [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def test_rank_0_receives_the_parameters_of_a_sweep_for_all_ranks(two_ranks):
+    _, ranks = two_ranks
+    for seen in ranks:
+        assert (seen["rate"], seen["steps"]) == (0.25, 2)
+        assert any("learning_rate=0.25 overrides" in line for line in seen["listed"])
+        assert not any("width" in line for line in seen["listed"])
+        assert "max_steps" in seen["refused"]
+    assert [seen["tracked"] for seen in ranks] == [True, False]
+
+
+def test_histograms_are_written_on_two_ranks(two_ranks):
+    [segment] = segments(two_ranks[0])
+    assert segment.rows[-1]["gradients/weight"]["_type"] == "histogram"
+
+
+def test_charts_count_the_samples_of_all_ranks_once(two_ranks):
+    folder, _ = two_ranks
+    [segment] = segments(folder)
+    files = next(folder.glob("wandb/offline-run-*/files"))
+    cells = json.loads((files / segment.rows[-1]["eval/confusion_matrix_table"]["path"]).read_text())["data"]
+    assert sum(cell[2] for cell in cells) == 22
+    shown = json.loads((files / segment.rows[-1]["eval/predictions"]["path"]).read_text())["data"]
+    assert [row[0] for row in shown] == [0, 1, 2, 3, 8, 9, 10, 11, 16]  # rows of rank 0's batches
+
+
+def flat(values, prefix=""):
+    """Return the paths of the leaves of a nested dict."""
+    found = set()
+    for name, value in values.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}"}
+    return found
+
+
+def test_nothing_that_transformers_and_lightning_record_is_missing(tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for name, value in {"SILENT": "true", "CONSOLE": "off"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    wandb.teardown()  # the client reads the environment once
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 2)
+
+        def forward(self, x, labels):
+            logits = self.linear(x)
+            return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    data = [{"x": x, "labels": y} for x, y in rows_of()]
+    shared = {"max_steps": 8, "logging_steps": 2, "eval_strategy": "steps", "eval_steps": 4, "use_cpu": True}
+    shared |= {"disable_tqdm": True, "report_to": "wandb", "run_name": "side", "save_strategy": "no", "seed": 3}
+    found = {}
+    for library, trainer_class, arguments in (
+        ("transformers", transformers.Trainer, transformers.TrainingArguments),
+        ("trainbus", Trainer, TrainingArguments),
+    ):
+        folder = tmp_path / library
+        folder.mkdir()
+        monkeypatch.setenv("WANDB_DIR", str(folder))
+        torch.manual_seed(0)
+        args = arguments(output_dir=str(folder / "out"), **shared)
+        if library == "transformers":  # its callback passes no folder, and the client reads the environment once
+            wandb.init(mode="offline", dir=str(folder), name="side", settings=wandb.Settings(**QUIET))
+        trainer = trainer_class(Model(), args, train_dataset=data, eval_dataset=data)
+        trainer.train()
+        if library == "transformers":
+            wandb.finish()
+        else:
+            trainer.end()
+        [found[library]] = segments(folder)
+    theirs, ours = found["transformers"], found["trainbus"]
+    by_step = {step: {} for step in theirs.steps}
+    for row in theirs.rows:
+        by_step[row["train/global_step"]] |= {name: value for name, value in row.items() if not name.startswith("_")}
+    speed = ("runtime", "per_second")
+    for row in ours.rows:
+        expected = by_step[row["train/global_step"]]
+        assert expected.keys() <= row.keys()
+        assert all(row[name] == value for name, value in expected.items() if not name.endswith(speed))
+    assert [row["train/global_step"] for row in ours.rows] == sorted(by_step)
+    summary = {name for name in flat(theirs.summary) if not name.startswith("_")}
+    assert summary <= flat(ours.summary)
+    named = {name.split(".")[0] for name in theirs.config if not name.startswith("_")}
+    lacking = named - ours.config["arguments"].keys()
+    unknown = lacking & set(TrainingArguments.__dataclass_fields__)
+    assert not unknown
+    print(f"{len(named)} config names of transformers, {len(named - lacking)} here under `arguments`")
+
+    loggers = pytest.importorskip("lightning.pytorch.loggers")
+    folder = tmp_path / "lightning"
+    folder.mkdir()
+    logger = loggers.WandbLogger(name="side", save_dir=str(folder), offline=True, settings=wandb.Settings(**QUIET))
+    logger.log_hyperparams({"lr": 5e-5, "model": {"width": 4}})
+    logger.log_metrics({"loss": 0.5}, step=2)
+    logger.experiment.finish()
+    [lightning] = segments(folder)
+    assert {"loss", "trainer/global_step"} <= flat(lightning.rows[0])  # ours: train/loss and train/global_step
+    assert {"train/loss", "train/global_step"} <= flat(ours.rows[0])
+    assert {"lr", "model"} <= lightning.config.keys()  # ours: arguments.learning_rate and model
+    assert {"arguments", "model"} <= ours.config.keys()
+
+
+def test_a_run_that_starts_early_is_the_run_of_the_training_and_of_its_resume(tmp_path):
+    out = str(tmp_path / "out")
+    early = offline(tmp_path).start(out)
+    assert early.live is not None
+    assert json.loads((tmp_path / "out" / "_wandb_run.json").read_text())["run_id"] == early.run_id
+    first = build(tmp_path, early)
+    first.train()
+    first.end()
+    second = build(tmp_path, offline(tmp_path).start(out, resume=True), Log(every(1)))
+    second.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-4"))
+    second.end()
+    one, two = segments(tmp_path)
+    assert one.run_id == two.run_id == early.run_id
+    assert one.steps == [2, 4, 6, 8]
+    assert two.steps == []
+    assert one.config["arguments"]["max_steps"] == 8
+
+
+def test_an_error_before_the_training_fails_a_run_that_started_early(tmp_path):
+    program = (
+        "import sys; from trainbus import Wandb\n"
+        "settings = {'silent': True, 'console': 'off', 'x_disable_stats': True, 'disable_git': True}\n"
+        "Wandb(mode='offline', options={'dir': sys.argv[1], 'settings': settings}).start(sys.argv[1] + '/out')\n"
+        "raise RuntimeError('no data')\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "no data" in done.stderr
+    [segment] = segments(tmp_path)
+    assert segment.exit_code == 1

@@ -6,10 +6,10 @@ from typing import Any
 
 from parity_case import EVAL_ROWS, TRAIN_ROWS, Case
 from parity_losses import BART, GPT2
-from parity_models import Poisoned, plain
-from parity_toys import accuracy, distance, poisoned
 
 from support.data import sentences
+from support.parity_data import accuracy, distance, poisoned
+from support.parity_models import Poisoned, plain
 
 QUICK = {"model": plain()}
 MEASURED = {**QUICK, "compute_metrics": accuracy}
@@ -71,7 +71,7 @@ EVALUATIONS = {
         {**steps("log", 4), "eval_strategy": "steps"}, MEASURED, about="An absent `eval_steps` follows `logging_steps`."
     ),
     "evaluation at the end": Case(
-        steps("evaluate", 5), MEASURED, about="The end of the run is evaluated, although it is not a multiple."
+        steps("evaluate", 5), MEASURED, about="The last step is evaluated, although it is no multiple of 5."
     ),
     "eval_steps as a ratio": Case(steps("evaluate", 0.25), MEASURED, about="A quarter of twelve steps."),
     "evaluation per epoch": Case({"eval_strategy": "epoch"}, MEASURED, about="Two evaluations."),
@@ -101,7 +101,9 @@ EVALUATIONS = {
     ),
     "evaluation only on start": Case({"eval_on_start": True}, MEASURED, about='It works with `eval_strategy="no"`.'),
     "eval_delay at the last step": Case(
-        steps("evaluate", 5, eval_delay=12), MEASURED, about="The end is evaluated, although it is not a multiple."
+        steps("evaluate", 5, eval_delay=12),
+        MEASURED,
+        about="The last step is evaluated, although it is no multiple of 5.",
     ),
     "evaluation without logs": Case(
         steps("evaluate", 4, logging_strategy="no"), MEASURED, about="The log has the metrics of evaluations."

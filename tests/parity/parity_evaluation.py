@@ -6,8 +6,10 @@ from typing import Any
 
 from parity_case import EVAL_ROWS, RESUMED_AT, Case
 from parity_losses import BART, GPT2
-from parity_models import Plain, of_bert, plain
-from parity_toys import (
+
+from support.data import sentences
+from support.models import bert
+from support.parity_data import (
     BatchwiseAccuracy,
     Stream,
     accuracy,
@@ -20,9 +22,7 @@ from parity_toys import (
     texts,
     without,
 )
-
-from support.data import sentences
-from support.models import bert
+from support.parity_models import Plain, of_bert, plain
 from support.trainers import Fresh
 
 SHORT = {"max_steps": 3, "eval_strategy": "epoch"}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from parity_case import EVAL_ROWS, TRAIN_ROWS, Case
-from parity_models import Anything, Normalised, TwoHeaded, bart, gpt2, llama, of_bert, plain, t5
-from parity_toys import (
+
+from support.models import bert
+from support.parity_data import (
     accuracy,
     answered,
     collator_of_transformers,
@@ -21,8 +22,7 @@ from parity_toys import (
     twice_labelled,
     without,
 )
-
-from support.models import bert
+from support.parity_models import Anything, Normalised, TwoHeaded, bart, gpt2, llama, of_bert, plain, t5
 from support.trainers import Fresh
 
 TEXTS = {"train_dataset": texts(TRAIN_ROWS), "eval_dataset": texts(EVAL_ROWS, 1), "data_collator": padded}

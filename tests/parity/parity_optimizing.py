@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from parity_case import Case
-from parity_models import Frozen, plain
-from parity_toys import Given, accuracy
 
+from support.parity_data import Given, accuracy
+from support.parity_models import Frozen, plain
 from support.trainers import Fresh
 
 QUICK = {"model": plain()}
@@ -42,7 +42,7 @@ SCHEDULES = {
     "linear, warm-up of the whole run": scheduled("linear", "The learning rate never decreases.", 12),
     "linear, warm-up longer than the run": scheduled("linear", "The run ends during the warm-up.", 20),
     "cosine, warm-up of the whole run": scheduled("cosine", "No step is left for the decay.", 12),
-    "polynomial": scheduled("polynomial", "The default power is linear.", 2),
+    "polynomial": scheduled("polynomial", "The default power of 1 is a linear decay.", 2),
     "polynomial with power": scheduled(
         "polynomial", "The power and the final learning rate are options.", 0.2, power=2.0, lr_end=1e-5
     ),

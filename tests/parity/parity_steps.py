@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from parity_case import EVAL_ROWS, TRAIN_ROWS, Case
-from parity_models import Plain, of_bert, plain
-from parity_toys import (
+
+from support.data import sentences
+from support.parity_data import (
     Rotating,
     Stream,
     Thinned,
@@ -18,8 +19,7 @@ from parity_toys import (
     texts,
     tokenizer,
 )
-
-from support.data import sentences
+from support.parity_models import Plain, of_bert, plain
 from support.trainers import Fresh
 
 STREAMED = {"train_dataset": Stream(sentences(TRAIN_ROWS)), "eval_dataset": Stream(sentences(EVAL_ROWS, 1))}

@@ -15,12 +15,12 @@ import torch
 from parity_case import BASE, EVAL_ROWS, RESUMED_AT, TRAIN_ROWS, Case
 from parity_evaluation import resumed
 from parity_losses import GPT2
-from parity_models import of_bert, plain
 from parity_outcome import as_text, run_both
-from parity_toys import accuracy, masked
 
 from support.data import points, sentences
 from support.outcomes import history, last_window, same_weights, timeless
+from support.parity_data import accuracy, masked
+from support.parity_models import of_bert, plain
 from support.trainers import both, regression_trainer
 
 ROWS = {"train_dataset": sentences(TRAIN_ROWS), "eval_dataset": sentences(EVAL_ROWS, 1)}

@@ -28,7 +28,7 @@ class FakeRun:
         return self
 
 
-def hearing(event: str, does: Callable[[], Any], name: str = "Hearer", **attributes: Any) -> Callback:
+def callback_on(event: str, does: Callable[[], Any], name: str = "Hearer", **attributes: Any) -> Callback:
     """Return a callback of a class `name` with one handler, which names no parameter and calls `does`."""
     return type(name, (Callback,), {event: lambda self: does(), **attributes})()
 

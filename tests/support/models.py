@@ -24,6 +24,18 @@ class Regression(nn.Module):
         return {"loss": nn.functional.mse_loss(predicted, labels), "logits": predicted}
 
 
+class Classifier(nn.Module):
+    """A classifier of 4 features with dropout. Returns logits of 2 classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
 class Block(nn.Module):
     """A layer with dropout. The weights of a resumed run differ if its RNG state is not restored."""
 

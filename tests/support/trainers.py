@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("TQDM_DISABLE", "1")
 
 from torch import nn
 

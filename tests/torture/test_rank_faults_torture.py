@@ -1,4 +1,4 @@
-"""Pairs of processes that are disturbed at many places, again and again: nothing is lost, and nobody waits for long."""
+"""Pairs of ranks, disturbed at many places: no step is lost, and waits are short."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_process_that_is_killed_in_a_save_leaves_no_half_checkpoint(tmp_path: 
     summary("killed in a save", seconds)
 
 
-def test_a_signal_to_one_stops_both_and_loses_nothing(tmp_path: Path, whole: list[float]) -> None:
+def test_a_signal_to_one_rank_stops_both_and_loses_no_step(tmp_path: Path, whole: list[float]) -> None:
     places = {n: chosen(n) for n in range(REPEATED)}
     runs = {f"r9-{n}": f"signal:{place}:{step}:{n % 2}:60" for n, (place, step) in places.items()}
     count = 0

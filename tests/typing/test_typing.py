@@ -1,4 +1,4 @@
-"""What mypy, pyright and an editor know of handlers. `make types` runs these tests, the slow ones included."""
+"""Types of handlers in mypy, pyright and an editor. `make types` runs these tests, with the slow ones."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ....events.errors import ArgumentError, TrainbusError, nearest
+from ....events.errors import ArgumentError, TrainbusError, closest, nearest
 from .._base import refusal
 from .fields import Argument, arguments_of, heading
 from .files import ENDINGS, VALUE_READERS, read_flags, read_values, read_yaml
@@ -227,7 +227,9 @@ class ArgumentParser(argparse.ArgumentParser):
             flag = word.partition("=")[0]
             if len(flag) > 1 and flag.startswith("-"):
                 after_flag = True
-                yield f"`{flag}` is not a flag{nearest(flag, known)}"
+                plain = {name.lstrip("-"): name for name in known}
+                name = closest(flag.lstrip("-"), plain)  # the dashes would make short flags similar
+                yield f"`{flag}` is not a flag{f'; did you mean {plain[name]!r}?' if name else '.'}"
             elif not after_flag:
                 is_file = Path(word).suffix in ENDINGS
                 yield f"{word!r} belongs to no flag; {'write a configuration file first' if is_file else 'remove it'}."

@@ -7,11 +7,12 @@ import os
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import reduce
 from inspect import isclass
 from operator import or_
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ....events.errors import nearest
 from .._checks import fits
@@ -59,6 +60,8 @@ def adapt(value: Any, hint: Any) -> Any:
     if _fits(value, hint):
         return value
     members = members_of(hint)
+    if isinstance(value, Mapping) and (records := [member for member in members if _is_record(member)]):
+        return _record(value, records[0])
     word = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)  # YAML reads yes and no as bool
     for member in members:
         if kind_of(member) in SEVERAL and isinstance(value, (list, tuple)):
@@ -120,7 +123,7 @@ def shown_type(hint: Any) -> str:
             names += [type(getattr(choice, "value", choice)).__name__ for choice in choices.values()]
         elif kind_of(member) in SEVERAL:
             names.append(shown_type(item_of(member)))
-        elif _is_mapping(member):
+        elif _is_object(member):
             names.append("JSON")
         elif member is not NONE:
             names.append("str" if member in ANYTHING else getattr(member, "__name__", str(member)))
@@ -141,7 +144,7 @@ def shown_value(value: Any) -> str:
 
 
 def _read_word(word: str, members: Sequence[Any]) -> Any:
-    if word.lstrip().startswith("{") and (mappings := [member for member in members if _is_mapping(member)]):
+    if word.lstrip().startswith("{") and (mappings := [member for member in members if _is_object(member)]):
         members = mappings  # invalid JSON is an error, not the name of a file
     alone = {*members} <= {bool, NONE}
     for member in sorted(members, key=_rank):
@@ -159,11 +162,11 @@ def _parse(word: str, member: Any, alone: bool) -> Any:
     if member is bool:
         words = dict.fromkeys(TRUE, True) | dict.fromkeys(FALSE, False) if alone else {"true": True, "false": False}
         return words[word.lower()]
-    if _is_mapping(member):
+    if _is_object(member):
         found = json.loads(word)
         if not isinstance(found, dict):
             raise ValueError(word)
-        return found
+        return _record(found, member) if _is_record(member) else found
     kind = kind_of(member)
     return kind(word) if isinstance(kind, type) and kind not in ANYTHING else word
 
@@ -196,6 +199,37 @@ def _is_mapping(member: Any) -> bool:
     return isclass(kind) and issubclass(kind, Mapping)
 
 
+def _is_record(member: Any) -> bool:
+    return isclass(member) and is_dataclass(member)
+
+
+def _is_object(member: Any) -> bool:
+    return _is_mapping(member) or _is_record(member)
+
+
+def _record(values: Mapping[str, Any], cls: Any) -> Any:
+    """Return an instance of the dataclass `cls`. Its values are converted to the types of its fields.
+
+    Raises:
+        Unreadable: A field is unknown, missing, or has another type.
+    """
+    known = {field.name: field for field in fields(cls) if field.init}
+    hints = get_type_hints(cls)
+    for name in values:
+        if name not in known:
+            raise Unreadable(f"; {cls.__name__} has no field {str(name)!r}{nearest(str(name), known)}")
+    found = {}
+    for name, field in known.items():
+        if name in values:
+            try:
+                found[name] = adapt(values[name], hints[name])
+            except Unreadable as error:
+                raise Unreadable(f"; its field {name!r} is {values[name]!r}{error}") from None
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise Unreadable(f"; {cls.__name__} needs the field {name!r}.")
+    return cls(**found)
+
+
 def _collected(items: Iterable[Any], member: Any) -> Any:
     kind, inner, found = kind_of(member), get_args(member), [*items]
     if kind is tuple and inner and Ellipsis not in inner and len(found) != len(inner):
@@ -218,6 +252,8 @@ def _known(word: str, known: Iterable[Any]) -> str:
 def _described(member: Any) -> str:
     if kind_of(member) in SEVERAL:
         return f"several of {shown_type(item_of(member))}"
+    if _is_record(member):
+        return f"a JSON object with the fields {', '.join(field.name for field in fields(member) if field.init)}"
     if _is_mapping(member):
         return "a JSON object"
     return {bool: "true or false", NONE: "none", int: "an int", float: "a float", str: "text"}.get(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,20 @@ import torch
 
 from ....events.errors import CheckpointError
 from .folder import CheckpointFolder
-from .sharded import as_tensor, has_sharded_tensors, open_tensors
+from .layout import arranged, stride_to_store
+from .sharded import StoredTensor, as_tensor, has_sharded_tensors, open_tensors
 from .tensor_cache import TensorCache
 
 _TENSOR, _ARRAY, _TUPLE, _ITEMS = "__tensor__", "__array__", "__tuple__", "__items__"
+_STRIDE = "stride"
+"""Beside `_TENSOR`: the stride of a tensor that is not contiguous. The file holds its values contiguous."""
 _SKELETON = "trainbus_skeleton"
 
 
 def encode(values: Any, name: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Encode nested dicts, lists, tuples, numbers, strings, arrays and tensors as tensors and metadata of a file.
 
-    The returned tensors share memory with the given ones.
+    The returned tensors share memory with the given ones. The metadata has the strides of those not contiguous.
 
     Args:
         values: the values.
@@ -70,12 +74,14 @@ def _encode(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Any:
     if isinstance(value, torch.Tensor):
         key = str(len(tensors))
         tensors[key] = value.detach()
-        return {_TENSOR: key}
+        stride = stride_to_store(value)
+        return {_TENSOR: key} if stride is None else {_TENSOR: key, _STRIDE: [*stride]}
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
         key = str(len(tensors))
-        tensors[key] = torch.from_numpy(value.astype(np.int64) if value.dtype == np.uint32 else value.copy())
+        # uint32 is stored as the int32 of the same bits. Format 3 and earlier store it as int64.
+        tensors[key] = torch.from_numpy(value.astype(np.int32) if value.dtype == np.uint32 else value.copy())
         return {_ARRAY: key, "dtype": str(value.dtype)}
     if isinstance(value, tuple):
         return {_TUPLE: [_encode(item, tensors, f"{where}[{index}]") for index, item in enumerate(value)]}
@@ -99,7 +105,7 @@ def _decode(value: Any, tensors: dict[str, Any]) -> Any:
     if not isinstance(value, dict):
         return value
     if _TENSOR in value:
-        return tensors[value[_TENSOR]]
+        return _with_stride(tensors[value[_TENSOR]], value.get(_STRIDE))
     if _ARRAY in value:
         return as_tensor(tensors[value[_ARRAY]]).numpy().astype(value["dtype"])
     if _TUPLE in value:
@@ -107,3 +113,9 @@ def _decode(value: Any, tensors: dict[str, Any]) -> Any:
     if _ITEMS in value:
         return {_decode(key, tensors): _decode(item, tensors) for key, item in value[_ITEMS]}
     return {key: _decode(item, tensors) for key, item in value.items()}
+
+
+def _with_stride(tensor: Any, stride: list[int] | None) -> Any:
+    if stride is None:
+        return tensor
+    return replace(tensor, stride=tuple(stride)) if isinstance(tensor, StoredTensor) else arranged(tensor, stride)

@@ -17,6 +17,16 @@ INDEX = f"{MODEL}.index.json"
 """Maps each weight to its file where the weights are in several files."""
 PICKLED_MODEL = "pytorch_model.bin"
 """The weights of a transformers checkpoint that has no safetensors: pickled tensors."""
+PICKLED_INDEX = f"{PICKLED_MODEL}.index.json"
+"""Maps each weight to its file where pickled weights are in several files."""
+ADAPTER = "adapter_model.safetensors"
+"""The weights of an adapter of peft, in the folder or in a subfolder with the name of the adapter."""
+PICKLED_ADAPTER = "adapter_model.bin"
+"""The weights of an adapter that earlier releases of peft wrote."""
+BESIDE_ADAPTERS = "other_weights.safetensors"
+"""What training changes in a model with adapters and the adapters do not hold."""
+EXTRA_STATE = "extra_state.safetensors"
+"""What `get_extra_state` of modules returns, where it is no tensor."""
 OPTIMIZER = "optimizer.safetensors"
 SCHEDULER = "scheduler.safetensors"
 SCALER = "scaler.safetensors"
@@ -28,12 +38,13 @@ HF_ARGUMENTS = "training_args.bin"
 """The pickled arguments of transformers. They are never read."""
 MANIFEST = "manifest.json"
 
-VERSION = 3
+VERSION = 4
 """The format that is written.
 
 - Format 1: the manifest does not list the files.
 - Format 2: the manifest lists the files. Values that transformers does not know are at the top of the trainer state.
 - Format 3: those values are under `stateful_callbacks`, so that transformers reads the trainer state.
+- Format 4: instead of the prefetched batch, the loader position holds the RNG states before it was fetched.
 """
 
 TO_RESUME = (STATE, ARGUMENTS, MANIFEST, RANDOM.format(rank="*"), "optimizer*", "scheduler*", "scaler*", "callbacks*")

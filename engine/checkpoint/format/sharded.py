@@ -17,9 +17,11 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
+from torch.nn import parameter
 
 from ....events.errors import CheckpointError
 from .folder import CheckpointFolder
+from .layout import arranged, dense_stride
 
 Files = dict[str, tuple[dict[str, torch.Tensor], dict[str, str]]]
 
@@ -53,6 +55,11 @@ class Region:
 def is_split(value: Any) -> bool:
     """Say whether a value is a sharded tensor (a DTensor)."""
     return isinstance(value, torch.Tensor) and hasattr(value, "device_mesh") and hasattr(value, "placements")
+
+
+def is_lazy(value: Any) -> bool:
+    """Say whether a value is a weight or buffer of a lazy module that has no shape yet."""
+    return bool(parameter.is_lazy(value))
 
 
 def own_region(tensor: Any) -> Region:
@@ -138,6 +145,8 @@ class StoredTensor:
     shards: tuple[StoredShard, ...]
     where: str
     """The file of values, for errors."""
+    stride: tuple[int, ...] | None = None
+    """The strides of the whole tensor; None if it is contiguous."""
 
     def read(self, wanted: Region) -> torch.Tensor:
         """Return a region of the tensor.
@@ -162,7 +171,8 @@ class StoredTensor:
 
     def whole(self) -> torch.Tensor:
         """Return the whole tensor."""
-        return self.read(Region((0,) * len(self.shape), tuple(self.shape)))
+        whole = self.read(Region((0,) * len(self.shape), tuple(self.shape)))
+        return whole if self.stride is None else arranged(whole, self.stride)
 
 
 def gathered(tensor: Any, device: torch.device, keep: bool) -> torch.Tensor | None:
@@ -251,14 +261,16 @@ def as_tensor(value: Any) -> Any:
 
 
 def fitted(value: Any, like: Any) -> Any:
-    """Return a tensor, stored or loaded, with the placement of another tensor.
+    """Return a tensor, stored or loaded, with the placement and the memory layout of another tensor.
 
     If `like` is sharded, the result holds the shard of this rank. Otherwise it is the whole tensor. Values that are not
-    tensors, and tensors of another shape than `like`, are returned whole.
+    tensors, and tensors of another shape than `like`, are returned whole, with their own layout.
     """
-    shaped = isinstance(value, (torch.Tensor, StoredTensor)) and not is_split(value) and is_split(like)
-    if not shaped or value.shape != like.shape:
+    tensor = isinstance(value, (torch.Tensor, StoredTensor)) and not is_split(value)
+    if not tensor or not isinstance(like, torch.Tensor) or value.shape != like.shape:
         return as_tensor(value)
+    if not is_split(like):
+        return arranged(as_tensor(value), dense_stride(like))
     region = own_region(like)
     local = value.read(region) if isinstance(value, StoredTensor) else value[region.slices((0,) * value.dim())]
     made: Any = torch.empty_like(like.detach(), dtype=value.dtype)

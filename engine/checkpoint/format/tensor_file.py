@@ -42,7 +42,7 @@ _ALIGNMENT = 8
 class Sink(Protocol):
     """Accepts bytes."""
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes | memoryview, /) -> object:
         """Write bytes. The caller does not change them afterwards."""
 
 

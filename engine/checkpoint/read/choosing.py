@@ -47,7 +47,7 @@ def checkpoint_to_resume(run: ResumableRun, wanted: str | Path | bool | None) ->
         CheckpointError: if the folder is not good, or there is no good one. The message says what is wrong with each.
     """
     args = run.args
-    everyone = run.ranks.gather_objects((wanted, os.path.abspath(args.output_dir)))
+    everyone = run.ranks.gather_objects((wanted, os.path.abspath(args.output_path)))
     first, directory = everyone[0]
     if args.save_on_each_node:
         directory = everyone[run.ranks.rank][1]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
+from ....events.state import TrainerState
 from ..format import files
 from ..protocols import ResumableRun
 from .optimizer_state import targets_of
@@ -56,3 +59,24 @@ def _take_scheduled_rates(run: ResumableRun) -> None:
     """Set the learning rates of the optimizer to those of the schedule."""
     for group, rate in zip(run.optimizer.param_groups, run.lr_scheduler.get_last_lr()):
         group["lr"] = rate
+
+
+def warn_of_other_settings(saved: Mapping[str, Any], state: TrainerState, schedule: Mapping[str, int]) -> None:
+    """Warn if a run resumes with another batch size, accumulation or intervals than its checkpoint has.
+
+    Args:
+        saved: the trainer state of the checkpoint.
+        state: the trainer state of the resumed run.
+        schedule: its `gradient_accumulation_schedule`, with strings as keys.
+    """
+    names = ("train_batch_size", "logging_steps", "eval_steps", "save_steps")
+    changes = [
+        f"{name} was {saved[name]} and is {getattr(state, name)}"
+        for name in names
+        if saved.get(name) is not None and saved[name] != getattr(state, name)
+    ]
+    name = "gradient_accumulation_schedule"
+    if saved.get(name, schedule) != schedule:  # earlier versions did not save it
+        changes.append(f"{name} was {saved[name] or None} and is {schedule or None}")
+    if changes:
+        logger.warning("The run resumes with other settings than its checkpoint has: %s.", ", ".join(changes))

@@ -72,16 +72,20 @@ def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
         saved = _saved_groups(state, path)
         _regroup(optimizer, run.model, [len(group["params"]) for group in saved], path)
         _check_fit(optimizer, state, saved, path)
-    run.seams.load_optimizer(optimizer, _placed_like_parameters(optimizer, state, plain))
+    run.seams.load_optimizer(optimizer, _placed_like_parameters(optimizer, state))
 
 
-def _placed_like_parameters(optimizer: Any, state: Any, plain: bool) -> Any:
-    """Return a state with its tensors read, and sharded where their parameters are sharded."""
+def _placed_like_parameters(optimizer: Any, state: Any) -> Any:
+    """Return a state with its tensors read, sharded and laid out in memory as their parameters are.
+
+    A fused optimizer pairs the values of a parameter and of its state by their places in memory.
+    """
     if not isinstance(state, Mapping) or not isinstance(state.get("state"), Mapping):
         return state
     parameters: dict[Any, Any] = {}
-    for group, was in zip(optimizer.param_groups, state["param_groups"]) if plain else ():
-        parameters.update(zip(was["params"], group["params"]))
+    for group, was in zip(getattr(optimizer, "param_groups", ()), state.get("param_groups", ())):
+        if isinstance(was, Mapping) and len(was.get("params", ())) == len(group["params"]):
+            parameters.update(zip(was["params"], group["params"]))
     states = {
         number: _map_leaves(entries, partial(fitted, like=parameters.get(number)))
         for number, entries in state["state"].items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,9 +15,9 @@ from ....events.state import TrainerState
 from ...data.plan import RunPlan
 from ...data.position import Position, restore_position
 from ..format.files import LACKING, CheckpointRecord
+from ..format.sharded import is_lazy
 from ..protocols import ResumableFeed, ResumableRun
-from ..rng_state import restore_random_states
-from .missing_state import warn_of_missing_state
+from .missing_state import warn_of_missing_state, warn_of_other_settings
 from .optimizer_state import restore_optimizer
 from .saved import SavedCheckpoint
 from .world_size import adapt_to_world_size, position_in_samples
@@ -76,15 +77,21 @@ class Resumption(FreshStart):
         self.checkpoint = checkpoint
         self.saved: dict[str, Any] = copy.deepcopy(checkpoint.state)  # training appends to lists in it
         # A model without values, or sharded by an earlier training, is loaded once each rank has its shard.
-        self.loads_later = any(weight.is_meta or not weight.numel() for weight in run.model.parameters())
+        # A lazy weight gets its shape from the checkpoint, before the optimizer is built.
+        known = [weight for weight in run.model.parameters() if not is_lazy(weight)]
+        self.loads_later = any(weight.is_meta or not weight.numel() for weight in known)
         if not self.loads_later:
-            checkpoint.load_weights(run.model)
+            self._load(lambda: checkpoint.load_weights(run.model))
         if ignored := checkpoint.state_files.ignored_callbacks(self.saved):
             logger.info(
                 "%s is a transformers checkpoint. The states of its callbacks are not restored: %s.",
                 checkpoint.path,
                 ", ".join(ignored),
             )
+
+    def _load(self, load_weights: Callable[[], Any]) -> None:
+        """Load the weights, through the method of a subclass if it overrides one."""
+        self.run.services.at("_load_from_checkpoint", load_weights, str(self.checkpoint.path))
 
     def data_seed(self, wanted: int | None) -> int:
         saved = self.saved.get("data_seed")
@@ -104,23 +111,32 @@ class Resumption(FreshStart):
             position = Position(epoch, steps * self.run.args.gradient_accumulation_steps)
         if self.run.args.ignore_data_skip:
             position = Position(position.epoch)
-        return self._state(state, plan), plan, position
+        state = self._state(state, plan)
+        warn_of_other_settings(self.saved, state, self.run.args.accumulation_by_epoch)
+        return state, plan, position
 
     def restore(self, feed: ResumableFeed) -> None:
         run, checkpoint = self.run, self.checkpoint
         if self.loads_later or run.seams.filled_by("load_model"):
-            checkpoint.load_weights(run.model, run.seams.load_model)
-        restore_optimizer(run, checkpoint)
-        if run.args.restore_callback_states_from_checkpoint:
-            run.callback_states.restore(checkpoint.callback_states())
+            self._load(lambda: checkpoint.load_weights(run.model, run.seams.load_model))
+        at, path = run.services.at, str(checkpoint.path)
+        at("_load_optimizer_and_scheduler", lambda: restore_optimizer(run, checkpoint), path)
+        at("_load_scaler", lambda: None, path)
+        restores = run.args.restore_callback_states_from_checkpoint
+        states, owners = checkpoint.callbacks_and_owners()
+        if not run.args.resume_partial:
+            run.callback_states.refuse_other_weights(owners, checkpoint.path, restores=restores)
+        if restores:
+            at("_load_callback_state", lambda: run.callback_states.restore(states, owners))
         own = self._own()
         warn_of_missing_state(run, checkpoint)
         own = adapt_to_world_size(own, run, checkpoint)
+        run.eval_loaders.load_state_dict(own.get("eval_workers", {}))
         run.losses.load_state_dict(own.get("losses", {}))
         run.restore_step(own.get("last_step", {}))
         run.continue_from(own)
         restore_late = not checkpoint.state_files.resumes_loader_exactly
-        feed.resume(self._place(own.get("place", {})), lambda: _restore_rng(run), restore_late)
+        feed.resume(self._place(own.get("place", {})), lambda: _restore_rng(run, path), restore_late)
         checkpoint.release()
         run.set_checkpoint(CheckpointRecord(checkpoint.path, run.state.global_step))
         run.announce("on_load")
@@ -149,6 +165,6 @@ class Resumption(FreshStart):
         return {**place, "row": where.get("rows", where["batches"] * was)}
 
 
-def _restore_rng(run: ResumableRun) -> None:
+def _restore_rng(run: ResumableRun, path: str) -> None:
     if run.randomness:
-        restore_random_states(run.randomness)
+        run.services.at("_load_rng_state", lambda: run.restore_rng(run.randomness), path)

@@ -197,12 +197,16 @@ class SavedCheckpoint(CheckpointFolder):
 
     def callback_states(self) -> dict[str, Any]:
         """Return the states of the callbacks by id; {} if there are none."""
+        return self.callbacks_and_owners()[0]
+
+    def callbacks_and_owners(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the states of the callbacks, and class, settings and version of each; {} if there are none."""
         if not self.has(files.CALLBACKS):
-            return {}
+            return {}, {}
         from ..format.codec import load_values
 
-        path = self.path / files.CALLBACKS
-        return dict(load_values(path, folder=self, cache=self._cache)["callbacks"])
+        found = load_values(self.path / files.CALLBACKS, folder=self, cache=self._cache)
+        return dict(found["callbacks"]), dict(found.get("owners", {}))
 
     @property
     def best_model_checkpoint(self) -> str:

@@ -12,7 +12,19 @@ from pathlib import Path
 from safetensors import safe_open
 
 from ....events.errors import CheckpointError
-from ..format.files import ARGUMENTS, HF_ARGUMENTS, INDEX, MANIFEST, MODEL, NATIVE, PICKLED_MODEL, PREFIX, STATE
+from ..format.files import (
+    ADAPTER,
+    ARGUMENTS,
+    HF_ARGUMENTS,
+    INDEX,
+    MANIFEST,
+    MODEL,
+    NATIVE,
+    PICKLED_ADAPTER,
+    PICKLED_MODEL,
+    PREFIX,
+    STATE,
+)
 from ..format.folder import CheckpointFolder
 from ..format.hashing import Digest, at_once, digest_of, digest_of_bytes
 from ..format.manifest import inside
@@ -170,7 +182,7 @@ def _missing(folder: CheckpointFolder) -> list[str]:
 def _unreadable(path: Path) -> list[str]:
     """Return which files without a hash are cut short or fail their own checksums."""
     found = []
-    for file in sorted(path.iterdir()):
+    for file in sorted((*path.iterdir(), *path.glob("*/adapter_model.*"))):
         if file.suffix in (".safetensors", ".pt", ".pth") or file.match("pytorch_model*.bin"):
             try:
                 _read_through(file)
@@ -191,6 +203,14 @@ def _read_through(path: Path) -> None:
                 raise ValueError(f"the checksum of {bad} in it does not match")
 
 
+def adapter_names(folder: CheckpointFolder) -> list[str]:
+    """Return the names of the files of adapters in a checkpoint, such as `adapter_model.safetensors`."""
+    found = [
+        path for name in (ADAPTER, PICKLED_ADAPTER) for path in folder.matching(name) + folder.matching(f"*/{name}")
+    ]
+    return sorted(path.relative_to(folder.path).as_posix() for path in found)
+
+
 def index_name(folder: CheckpointFolder) -> str:
     """Return the name of the index of a checkpoint's weights, if they were in several files."""
     pickled = f"{PICKLED_MODEL}.index.json"
@@ -207,7 +227,8 @@ def weight_files(folder: CheckpointFolder) -> list[str]:
     """
     name = index_name(folder)
     if not folder.has(name):
-        return [PICKLED_MODEL] if folder.has(PICKLED_MODEL) and not folder.has(MODEL) else [MODEL]
+        whole = [model for model in (MODEL, PICKLED_MODEL) if folder.has(model)][:1]
+        return whole or adapter_names(folder) or [MODEL]
     index = json.loads((folder.path / name).read_text(encoding="utf-8"))
     if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
         raise ValueError("it has no 'weight_map'")

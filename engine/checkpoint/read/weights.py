@@ -12,9 +12,14 @@ from torch import nn
 
 from ....events.errors import CheckpointError
 from ...seams import LoadModel, load_model
+from ..format.adapters import DEFAULT
+from ..format.codec import load_values
+from ..format.files import ADAPTER, EXTRA_STATE, PICKLED_ADAPTER
 from ..format.folder import CheckpointFolder
-from ..format.sharded import fitted, is_split, open_tensors
+from ..format.sharded import fitted, is_lazy, is_split, open_tensors
+from .adapters import load_adapters, read_adapters, read_beside
 from .pickled import load_pickled_weights
+from .renamed import renamed
 from .verify import index_name, link_target_outside, weight_files
 
 _SHOWN = 20
@@ -29,11 +34,18 @@ def read_weights(folder: CheckpointFolder, like: Mapping[str, Any] | None = None
         like: the state dict of the model. If it has sharded tensors, only the shards of this rank are read.
 
     Returns:
-        The weights by name, on the CPU. Names of one tied tensor share it.
+        The weights by name, on the CPU. Names of one tied tensor share it. A checkpoint of adapters has the names of
+        their files, after `<adapter>/` for every adapter but the default one.
 
     Raises:
         CheckpointError: if there are no weights, or they cannot be read.
     """
+    if holds_adapters(folder):
+        return {
+            key if name == DEFAULT else f"{name}/{key}": value
+            for name, entries in read_adapters(folder).items()
+            for key, value in entries.items()
+        } | {**read_beside(folder), **_extra_state(folder)}
     like = {} if like is None else like
     sharded = any(map(is_split, like.values()))
     state: dict[str, Any] = {}
@@ -56,7 +68,7 @@ def read_weights(folder: CheckpointFolder, like: Mapping[str, Any] | None = None
     state.update({name: state[first] for name, first in aliases.items() if first in state})
     if sharded:
         state = {name: fitted(value, like.get(name)) for name, value in state.items()}
-    return state
+    return state | _extra_state(folder)
 
 
 def load_weights(model: nn.Module, folder: CheckpointFolder, load: LoadModel = load_model) -> None:
@@ -70,8 +82,18 @@ def load_weights(model: nn.Module, folder: CheckpointFolder, load: LoadModel = l
     Raises:
         CheckpointError: if there are no weights, or they do not fit. The message gives the names.
     """
+    _give_own_memory(model)
+    if holds_adapters(folder):
+        try:
+            problem = load_adapters(model, folder, load)
+        except RuntimeError as error:
+            problem = str(error)
+        if problem:
+            raise CheckpointError(f"The adapters in {folder.path} do not fit {type(model).__name__}: {problem}")
+        return
     # If the model is sharded, each rank reads its shards only.
     state = read_weights(folder, model.state_dict() if load is load_model else None)
+    state = renamed(model, folder, state)
     try:
         missing, unexpected = load(model, state)
         problem = _misfit(set(missing) - _tied(model, state), unexpected)
@@ -79,6 +101,15 @@ def load_weights(model: nn.Module, folder: CheckpointFolder, load: LoadModel = l
         problem = str(error)
     if problem:
         raise CheckpointError(f"The weights in {folder.path} do not fit {type(model).__name__}: {problem}")
+
+
+def holds_adapters(folder: CheckpointFolder) -> bool:
+    """Say whether a checkpoint holds adapters of a model and not its other weights."""
+    try:
+        names = [path.name for path in _weight_paths(folder)]
+    except CheckpointError:  # reading the weights says why
+        return False
+    return bool(names) and all(name in (ADAPTER, PICKLED_ADAPTER) for name in names)
 
 
 def _weight_paths(folder: CheckpointFolder) -> list[Path]:
@@ -98,6 +129,19 @@ def _weight_paths(folder: CheckpointFolder) -> list[Path]:
         if not folder.has(path.relative_to(folder.path).as_posix()):
             raise CheckpointError(f"{folder.path} has no weights: it has no {path.name}. Use a complete checkpoint.")
     return paths
+
+
+def _extra_state(folder: CheckpointFolder) -> dict[str, Any]:
+    """Return what `get_extra_state` of modules returned, by name in the state dict."""
+    return load_values(folder.path / EXTRA_STATE, folder=folder) if folder.has(EXTRA_STATE) else {}
+
+
+@torch.no_grad()
+def _give_own_memory(model: nn.Module) -> None:
+    """Give expanded tensors, which repeat one place in memory, a place for each value."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if not is_lazy(tensor) and any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride())):
+            tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
 
 
 def _tied(model: nn.Module, state: Container[str]) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -13,6 +14,7 @@ class BackgroundWriter:
         """Create an idle writer. The first task starts the thread."""
         self._pool: ThreadPoolExecutor | None = None
         self._task: Future[None] | None = None
+        self._process = os.getpid()
 
     def submit(self, work: Callable[[], None]) -> None:
         """Wait for the running task, then start another. An error of the running task is raised here."""
@@ -26,14 +28,21 @@ class BackgroundWriter:
         """Whether a task has finished that `wait` has not been called for."""
         return self._task is not None and self._task.done()
 
+    def _leave_to_parent(self) -> None:
+        """Forget thread and task in a forked process: they exist in the parent only, which finishes the task."""
+        if self._process != os.getpid():
+            self._process, self._pool, self._task = os.getpid(), None, None
+
     def wait(self) -> None:
         """Wait for the running task, if there is one, and raise its error."""
+        self._leave_to_parent()
         task, self._task = self._task, None
         if task is not None:
             task.result()
 
     def close(self) -> None:
         """Wait for the running task, then end the thread."""
+        self._leave_to_parent()
         pool, self._pool = self._pool, None
         try:
             self.wait()

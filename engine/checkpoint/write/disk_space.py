@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ from ..protocols import SavableRun
 
 _REST = 1 << 20
 """Bytes for everything that is not a tensor."""
+
+_PROBE = 4096
+"""Bytes that a disk must accept before training begins."""
+_ANOTHER = "Set `output_dir` to a folder in which this user can create files."
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -59,6 +64,35 @@ def check_space(needed: int, folder: Path) -> None:
     free = bytes_free(folder)
     if free is not None and free < needed:
         raise OSError(errno.ENOSPC, "There is not enough space left on the device")
+
+
+def check_writable(folder: Path, *, leave: bool) -> None:
+    """Write a file into a folder and remove it. Permissions and free space alone do not tell whether that works.
+
+    Args:
+        folder: the folder, existing or not.
+        leave: whether folders that this creates stay.
+
+    Raises:
+        CheckpointError: if it fails. The message says why, and the remedy.
+    """
+    created: list[Path] = []
+    probe = folder / f".tmp-probe-{os.getpid()}"
+    try:
+        created = [] if leave else [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(probe, "wb") as file:
+            file.write(bytes(_PROBE))
+            file.flush()
+            os.fsync(file.fileno())
+    except (OSError, ValueError) as error:  # ValueError: the name has a null byte
+        number = getattr(error, "errno", None)
+        remedy = _remedy(number, full=False) if number in (*_FULL, *_FORBIDDEN) else _ANOTHER
+        raise CheckpointError(f"output_dir={str(folder)!r} cannot be written to: {error}. {remedy}") from error
+    finally:
+        for path in (probe, *created):
+            with suppress(OSError, ValueError):
+                path.unlink() if path is probe else path.rmdir()
 
 
 @contextmanager

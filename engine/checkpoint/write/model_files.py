@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import re
@@ -13,7 +14,12 @@ import torch
 from safetensors.torch import save_file
 
 from ....events.errors import ArgumentError
-from ..format.files import INDEX, MODEL
+from ..format.adapters import adapters_of, weights_beside
+from ..format.codec import encode
+from ..format.files import BESIDE_ADAPTERS, EXTRA_STATE, INDEX, MODEL, PICKLED_INDEX
+from ..format.folder import CheckpointFolder
+from ..format.tensor_file import write_tensors
+from ..read.verify import weight_files
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
@@ -35,14 +41,17 @@ def bytes_in(size: str | int) -> int:
     return int(number)
 
 
-def copies_of(weights: Mapping[str, torch.Tensor], copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Weights:
-    """Copy weights by name. Names of one tied tensor share the copy."""
+def copies_of(weights: Mapping[str, Any], copy_of: Callable[[str, torch.Tensor], torch.Tensor]) -> dict[str, Any]:
+    """Copy the values of a state dict by name. Names of one tied tensor share the copy."""
     firsts: dict[Any, torch.Tensor] = {}
-    copied = {}
+    copied: dict[str, Any] = {}
     for name, tensor in weights.items():
+        if not isinstance(tensor, torch.Tensor):  # the extra state of a module
+            copied[name] = copy.deepcopy(tensor)
+            continue
         same = _identity(tensor) if tensor.numel() else name
         if same not in firsts:
-            firsts[same] = copy(f"model/{name}", tensor)
+            firsts[same] = copy_of(f"model/{name}", tensor)
         copied[name] = firsts[same]
     return copied
 
@@ -60,20 +69,51 @@ def write_model(model: Any, weights: Weights | None, folder: Path, max_shard_siz
 
     Args:
         model: the model.
-        weights: the weights to write; None for those of the model.
+        weights: the state dict to write; by default the model's.
         folder: the folder.
         max_shard_size: the largest size of a file of weights. A larger tensor gets a file of its own.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    state = model.state_dict() if weights is None else weights
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    _save_extra_state({name: value for name, value in state.items() if name not in tensors}, folder)
     if not hasattr(model, "save_pretrained"):
-        save_weights(model.state_dict() if weights is None else weights, folder, bytes_in(max_shard_size))
+        save_weights(tensors, folder, bytes_in(max_shard_size))
         return
     takes = inspect.signature(model.save_pretrained).parameters
     several = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
-    options: dict[str, Any] = {} if weights is None else {"state_dict": weights}
+    own = weights is None and (len(tensors) == len(state) or "state_dict" not in takes)
+    options: dict[str, Any] = {} if own else {"state_dict": tensors}
     if "max_shard_size" in takes or several:
         options["max_shard_size"] = max_shard_size
-    model.save_pretrained(folder, **options)
+    try:
+        model.save_pretrained(str(folder), **options)  # some libraries join the path with `+`
+    except NotImplementedError:  # such as peft's PeftMixedModel
+        save_weights(tensors, folder, bytes_in(max_shard_size))
+        return
+    if adapters_of(model):
+        _save_beside(model, tensors, folder)
+    if not any((folder / name).is_file() for name in (*weight_files(CheckpointFolder(folder)), PICKLED_INDEX)):
+        # It wrote the weights in a format of its own, or none: a run could not resume from that.
+        save_weights(tensors, folder, bytes_in(max_shard_size))
+
+
+def _save_extra_state(extra: Mapping[str, Any], folder: Path) -> None:
+    """Write the extra state of modules that is no tensor: what `get_extra_state` returns."""
+    (folder / EXTRA_STATE).unlink(missing_ok=True)
+    if extra:
+        tensors, metadata = encode(dict(extra), EXTRA_STATE)
+        with open(folder / EXTRA_STATE, "wb") as file:
+            write_tensors(file, tensors, metadata)
+
+
+def _save_beside(model: Any, weights: Mapping[str, torch.Tensor], folder: Path) -> None:
+    """Write what training changes in a model with adapters and the files of the adapters do not hold."""
+    beside = weights_beside(model, weights)
+    (folder / BESIDE_ADAPTERS).unlink(missing_ok=True)
+    if beside:
+        own = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in beside.items()}
+        save_file(own, folder / BESIDE_ADAPTERS, {"format": "pt"})
 
 
 def save_weights(named: Mapping[str, torch.Tensor], folder: Path, max_bytes: int | None = None) -> None:

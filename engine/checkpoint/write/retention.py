@@ -39,7 +39,7 @@ class Keep:
     last: int | None = None
     """Keep this many of the newest."""
     best: int = 0
-    """Keep this many of the best, by the metric that chooses the best model."""
+    """Keep this many of the best, by the metric that chooses the best model, measured at the step of the checkpoint."""
     multiples: int | None = None
     """Keep every step that is a multiple of this, permanently."""
     total: int | None = None

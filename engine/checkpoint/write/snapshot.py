@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,8 +17,7 @@ from ..format import files
 from ..format.codec import encode
 from ..format.files import CheckpointRecord
 from ..format.sharded import files_of_rank, gathered, is_split
-from ..protocols import SavableRun
-from ..rng_state import random_states
+from ..protocols import STATE_WRITERS, SavableRun
 from .disk_space import bytes_needed
 from .host_copies import HostCopies
 
@@ -89,9 +89,16 @@ def take_snapshot(
         },
         tensors=tensors,
         texts=texts,
-        write_model=run.services.save_model if write_model is None else write_model,
+        write_model=partial(_write_live_model, run) if write_model is None else write_model,
         frozen=write_model is not None,
     )
+
+
+def _write_live_model(run: SavableRun, folder: str) -> None:
+    """Write the present model, and what a subclass of the Trainer adds to a checkpoint."""
+    run.services.save_model(folder)
+    for writer in STATE_WRITERS if not run.args.save_only_model else ():
+        run.services.at(writer, lambda: None, folder)
 
 
 def _state_of(
@@ -109,12 +116,17 @@ def _state_of(
             if run.seams.scaler is not None:
                 of_rank[files.SCALER] = run.seams.scaler.state_dict()
         of_rank[files.RANDOM.format(rank=run.ranks.rank)] = {
-            **random_states(),
+            **run.rng_states(),
             "place": _loader_position(run),
+            "eval_workers": run.eval_loaders.state_dict(),
             "losses": run.losses.state_dict(),
             "last_step": _last_step(run),
         }
-    shared[files.CALLBACKS] = {"callbacks": callbacks, "extra": checkpoint.extra}
+    shared[files.CALLBACKS] = {
+        "callbacks": callbacks,
+        "owners": run.callback_states.owners(),
+        "extra": checkpoint.extra,
+    }
     if saves:
         texts[files.STATE] = json.dumps(_trainer_state(run), indent=2, sort_keys=True) + "\n"
         texts[files.ARGUMENTS] = run.args.to_json_string()
@@ -148,6 +160,7 @@ def _trainer_state(run: SavableRun) -> dict[str, Any]:
         ledger=run.control.ledger.to_list(),
         data_seed=run.data_seed,
         run_id=run.run_id,
+        gradient_accumulation_schedule=run.args.accumulation_by_epoch,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch.utils.data import default_collate
 
 from ....events.errors import ArgumentError, DataError
+from ..batches import map_tensors
 
 Collator = Callable[[list[Any]], Any]
 
@@ -18,64 +20,136 @@ Collator = Callable[[list[Any]], Any]
 def default_data_collator(features: list[Any], return_tensors: str = "pt") -> Any:
     """Stack samples into a batch.
 
-    Dicts become a dict of tensors. `label` (a number) and `label_ids` (numbers) become `labels`: integers as int64,
-    other numbers as float32. Strings and None are left out. Tuples become a tuple of tensors.
+    Dicts become a dict of tensors. `label` (a number) and `label_ids` (numbers) become `labels`: integers as int64, and
+    as float32 if any of the batch is another number. Values of a column that mix integers and other numbers become the
+    wider type. Strings and None are left out. Tuples become a tuple of tensors.
 
     Args:
         features: the samples: dicts, named tuples, objects with attributes, tuples, tensors or arrays.
-        return_tensors: must be 'pt', for torch tensors.
+        return_tensors: 'pt' for torch tensors, 'np' for NumPy arrays.
 
     Returns:
         A dict or tuple of tensors of shape (rows, ...), or one such tensor.
 
     Raises:
-        DataError: if the values of a key cannot be stacked. It names the key and the remedy.
-        ArgumentError: if `return_tensors` is not 'pt'.
+        DataError: if the samples are text, numbers or the like, or if the values of a key cannot be stacked. It names
+            the sample or the key, and the remedy.
+        ArgumentError: for another value of `return_tensors`.
     """
-    only_torch(return_tensors)
+    return as_type(_stacked_batch(features), return_tensors)
+
+
+def _stacked_batch(features: list[Any]) -> Any:
     first = features[0]
     if isinstance(first, (tuple, list, torch.Tensor, np.ndarray)) and not hasattr(first, "_asdict"):
         return tuple(default_collate(features)) if isinstance(first, (tuple, list)) else default_collate(features)
     if not isinstance(first, Mapping):
+        if problem := sample_problem(first):
+            raise DataError(problem)
         features = [feature._asdict() if hasattr(feature, "_asdict") else vars(feature) for feature in features]
         first = features[0]
     batch: dict[str, Any] = {}
     if first.get("label") is not None:
-        label = first["label"].item() if isinstance(first["label"], torch.Tensor) else first["label"]
-        batch["labels"] = torch.tensor([feature["label"] for feature in features], dtype=_dtype(label))
+        labels = [_number(feature["label"]) for feature in features]
+        batch["labels"] = torch.tensor(labels, dtype=_dtype(labels))
     elif first.get("label_ids") is not None:
         if isinstance(first["label_ids"], torch.Tensor):
-            batch["labels"] = torch.stack([feature["label_ids"] for feature in features])
+            batch["labels"] = _stacked([torch.as_tensor(feature["label_ids"]) for feature in features])
         else:
             rows = [feature["label_ids"] for feature in features]
-            batch["labels"] = torch.tensor(rows, dtype=_dtype(rows[0][0]))
+            batch["labels"] = torch.tensor(np.asarray(rows) if _has_array(rows) else rows, dtype=_dtype(rows))
     for key, value in first.items():
         if key not in ("label", "label_ids") and value is not None and not isinstance(value, str):
             batch[key] = _stack(key, [feature[key] for feature in features])
     return batch
 
 
+def sample_problem(sample: Any) -> str:
+    """Return why `default_data_collator` cannot take samples of this type, with the remedy. Empty if it can."""
+    known = isinstance(sample, (Mapping, tuple, list, torch.Tensor, np.ndarray))
+    if known or hasattr(sample, "_asdict") or (hasattr(sample, "__dict__") and not callable(sample)):
+        return ""
+    shown = repr(sample)
+    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+    tokenize = "Tokenize texts first: `[tokenizer(text) for text in texts]`. " if isinstance(sample, str) else ""
+    return (
+        f"The samples are of type {type(sample).__name__}. The first is {shown}. {tokenize}Pass dicts of numbers or "
+        "tensors, such as {'input_ids': [...], 'labels': 0}, or a `data_collator` that makes batches of these samples."
+    )
+
+
+_SHOWN = 200
+"""Characters of a sample that an error shows."""
+
+
 @dataclass
 class DefaultDataCollator:
-    """`default_data_collator` as an object, for code that passes collators with their settings."""
+    """`default_data_collator` as a class, for code that builds a collator and calls it later."""
 
     return_tensors: str = "pt"
-    """Must be 'pt', for torch tensors."""
+    """Type of the result: 'pt' for torch tensors, 'np' for NumPy arrays."""
 
     def __call__(self, features: list[Any], return_tensors: str | None = None) -> Any:
         """Stack samples into a batch. `return_tensors` overrides the attribute."""
         return default_data_collator(features, return_tensors or self.return_tensors)
 
 
-def only_torch(return_tensors: str) -> None:
-    """Raise ArgumentError unless `return_tensors` is 'pt'."""
-    if return_tensors != "pt":
-        raise ArgumentError(f"`return_tensors` is {return_tensors!r}, which is not supported. Set it to 'pt'.")
+def as_type(batch: Any, return_tensors: str) -> Any:
+    """Return a batch with its torch tensors as they are for 'pt', and as NumPy arrays for 'np'.
+
+    Raises:
+        ArgumentError: for another value of `return_tensors`.
+    """
+    check_type(return_tensors)
+    return batch if return_tensors == "pt" else map_tensors(lambda tensor: tensor.numpy(), batch)
 
 
-def _dtype(label: Any) -> torch.dtype:
-    """Return the dtype of labels: int64 for integers, float32 for other numbers."""
-    return torch.int64 if isinstance(label, (int, np.integer)) else torch.float32
+def check_type(return_tensors: str) -> None:
+    """Raise ArgumentError unless `return_tensors` is 'pt' or 'np'."""
+    if return_tensors not in ("pt", "np"):
+        raise ArgumentError(
+            f"`return_tensors` is {return_tensors!r}, which is not supported. Set it to 'pt' for torch tensors or to "
+            "'np' for NumPy arrays."
+        )
+
+
+only_torch = check_type
+"""The former name of `check_type`."""
+
+
+def _number(label: Any) -> Any:
+    return label.item() if isinstance(label, torch.Tensor) and label.numel() == 1 else label
+
+
+def _has_array(rows: list[Any]) -> bool:
+    return any(isinstance(row, np.ndarray) for row in rows)
+
+
+def _dtype(labels: Any) -> torch.dtype:
+    """Return the dtype of the labels of a batch: int64 if all are integers, else float32."""
+    return torch.int64 if _are_integers(labels) else torch.float32
+
+
+def _are_integers(labels: Any) -> bool:
+    if isinstance(labels, (torch.Tensor, np.ndarray)):
+        whole = not labels.dtype.is_floating_point if isinstance(labels, torch.Tensor) else labels.dtype.kind in "iub"
+        return bool(whole)
+    if isinstance(labels, (list, tuple)):
+        return all(map(_are_integers, labels))
+    return isinstance(labels, (int, np.integer, np.bool_))
+
+
+def _stacked(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """Stack tensors. If their dtypes differ, the result has a dtype that holds all of them."""
+    return torch.stack([tensor.to(_common_dtype(tensors)) for tensor in tensors])
+
+
+def _common_dtype(tensors: list[torch.Tensor]) -> torch.dtype:
+    return functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+
+
+_MEDIA = ("PIL", "datasets", "torchcodec")
+"""The packages of decoded images, sounds and videos."""
 
 
 def _stack(key: str, values: list[Any]) -> torch.Tensor:
@@ -86,11 +160,17 @@ def _stack(key: str, values: list[Any]) -> torch.Tensor:
     """
     try:
         if isinstance(values[0], torch.Tensor):
-            return torch.stack(values)
+            return _stacked([torch.as_tensor(value) for value in values])
         if isinstance(values[0], np.ndarray):
             return torch.from_numpy(np.stack(values))
         return torch.tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
+        if type(values[0]).__module__.partition(".")[0] in _MEDIA:
+            raise DataError(
+                f"The column {key!r} holds values of type {type(values[0]).__name__}, which do not stack. Turn them "
+                "into tensors with your processor: `dataset.with_transform(function)`, or in a `data_collator`. "
+                "`dataset.with_format('torch')` suffices for images of one size."
+            ) from error
         sizes = sorted({len(value) for value in values if hasattr(value, "__len__")})
         remedy = (
             f"Its values have lengths {sizes[:5]}: pass a `processing_class` that pads, or a `data_collator`."

@@ -13,7 +13,7 @@ from torch.utils.data import get_worker_info
 from ....events.errors import DataError
 from ...arguments._base import refusal
 from ..batches import IGNORED_LABEL
-from .default import only_torch
+from .default import as_type, check_type
 from .padding import pad_rows, round_up
 
 
@@ -40,12 +40,12 @@ class DataCollatorForLanguageModeling:
     pad_to_multiple_of: int | None = None
     """Pad to a multiple of this number of tokens."""
     return_tensors: str = "pt"
-    """Must be 'pt', for torch tensors."""
+    """Type of the result: 'pt' for torch tensors, 'np' for NumPy arrays."""
     seed: int | None = None
     """Seed of the collator's own generator; worker n adds n to it. None draws from torch's global generator."""
 
     def __post_init__(self) -> None:
-        only_torch(self.return_tensors)
+        check_type(self.return_tensors)
         if problems := [*self._problems()]:
             raise refusal(problems)
         self.generator: torch.Generator | None = None
@@ -63,7 +63,7 @@ class DataCollatorForLanguageModeling:
 
         Args:
             features: dicts as the tokenizer makes them, or plain lists of token ids.
-            return_tensors: must be 'pt' or None.
+            return_tensors: 'pt' or 'np'; None for the attribute.
 
         Returns:
             A dict with `input_ids` and `labels` of shape (rows, tokens), and the other columns.
@@ -71,7 +71,9 @@ class DataCollatorForLanguageModeling:
         Raises:
             DataError: if samples need padding and the tokenizer has no padding token.
         """
-        only_torch(self.return_tensors if return_tensors is None else return_tensors)
+        return as_type(self._batch(features), self.return_tensors if return_tensors is None else return_tensors)
+
+    def _batch(self, features: list[Any]) -> Any:
         if isinstance(features[0], Mapping):
             options = {"return_tensors": "pt", "pad_to_multiple_of": self.pad_to_multiple_of}
             batch = pad_rows(self.tokenizer, features, **options)

@@ -15,7 +15,7 @@ import torch
 
 from ....events.errors import DataError
 from ..batches import IGNORED_LABEL
-from .default import only_torch
+from .default import as_type
 
 
 class Padding:
@@ -77,7 +77,7 @@ class DataCollatorForTokenClassification(Padding):
     label_pad_token_id: int = IGNORED_LABEL
     """Fills up labels. torch's losses ignore -100."""
     return_tensors: str = "pt"
-    """Must be 'pt', for torch tensors."""
+    """Type of the result: 'pt' for torch tensors, 'np' for NumPy arrays."""
 
     def __call__(self, features: list[Mapping[str, Any]], return_tensors: str | None = None) -> Any:
         """Return the batch of `features`: dicts with `input_ids`, and optionally `labels` or `label`, one per token.
@@ -85,7 +85,9 @@ class DataCollatorForTokenClassification(Padding):
         Raises:
             DataError: if a sample has more labels than the batch has tokens.
         """
-        only_torch(self.return_tensors if return_tensors is None else return_tensors)
+        return as_type(self._batch(features), self.return_tensors if return_tensors is None else return_tensors)
+
+    def _batch(self, features: list[Mapping[str, Any]]) -> Any:
         name, labels, rows = split_labels(features)
         batch = self._padded(rows)
         if labels is not None:
@@ -111,7 +113,7 @@ class DataCollatorForSeq2Seq(Padding):
     label_pad_token_id: int = IGNORED_LABEL
     """Fills up labels. torch's losses ignore -100."""
     return_tensors: str = "pt"
-    """Must be 'pt', for torch tensors."""
+    """Type of the result: 'pt' for torch tensors, 'np' for NumPy arrays."""
 
     def __call__(self, features: list[Mapping[str, Any]], return_tensors: str | None = None) -> Any:
         """Return the batch of `features`: dicts, optionally with `labels` or `label`. Without them, `labels` is None.
@@ -119,7 +121,9 @@ class DataCollatorForSeq2Seq(Padding):
         Raises:
             DataError: if a label is longer than `max_length`, or labels differ in length and `padding` is off.
         """
-        only_torch(self.return_tensors if return_tensors is None else return_tensors)
+        return as_type(self._batch(features), self.return_tensors if return_tensors is None else return_tensors)
+
+    def _batch(self, features: list[Mapping[str, Any]]) -> Any:
         _, labels, rows = split_labels(features)
         batch = self._padded(rows)
         if labels is None or all(label is None for label in labels):

@@ -37,8 +37,8 @@ def ignore_stop_signals(worker: int) -> None:
     Args:
         worker: number of the worker.
     """
-    for name in ("SIGINT", "SIGUSR1"):
-        if hasattr(signal, name):  # Windows has no SIGUSR1
+    for name in ("SIGINT", "SIGUSR1", "SIGHUP"):
+        if hasattr(signal, name):  # Windows has fewer signals
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     if hasattr(signal, "sigwaitinfo"):
         # A loader ends a hanging worker with SIGTERM. Only a thread that waits for the signal learns who sent it.

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from ...api.seeding import set_seed
+from ...checkpoint.own_generators import OwnGenerators
 from ...checkpoint.rng_state import random_states, restore_random_states
 from ..batches import map_tensors
 from ..collators.default import Collator
@@ -37,25 +38,32 @@ class WorkerCollator:
 
     collator: Collator
     """Makes the batch."""
+    _own: OwnGenerators | None = field(default=None, init=False, repr=False, compare=False)
+    """The generators of this worker's dataset and collator, once it made a batch."""
 
     def __call__(self, features: list[Any]) -> Any:
         worker = get_worker_info()
         if worker is None:
             return self.collator(features)
         batch = self.collator(features) if features else None
-        return WorkerBatch(batch, worker.id, random_states())
+        own = self._own or OwnGenerators({"dataset": worker.dataset, "collator": self.collator})
+        if features:
+            self._own = own  # the first batch may have created generators
+        return WorkerBatch(batch, worker.id, {**random_states(), "own": own.read()})
 
 
 @dataclass
 class WorkerInit:
-    """The `worker_init_fn` of training loaders: seeds a worker, or restores the RNG states of its predecessor."""
+    """The `worker_init_fn` of training loaders and persistent workers: seeds a worker, or restores its RNG states."""
 
     workers: int
     """Number of workers of the loader."""
     rank: int
     """Rank that the workers load for."""
     seeds: bool = True
-    """Whether to seed workers here. Workers of a stream keep torch's seeds, as in transformers."""
+    """Whether to seed workers here. Workers of a stream or an evaluation keep torch's seeds, as in transformers."""
+    collator: Collator | None = None
+    """The collator, whose generators are restored too."""
     states: dict[int, Any] = field(default_factory=dict)
     """RNG states to restore, by worker number. The loader sets them before workers start."""
 
@@ -66,3 +74,6 @@ class WorkerInit:
             set_seed(self.workers * self.rank + torch.initial_seed() % 2**32)
         if worker in self.states:
             restore_random_states(self.states[worker])
+            info = get_worker_info()
+            owners = {"dataset": None if info is None else info.dataset, "collator": self.collator}
+            OwnGenerators(owners).restore(self.states[worker].get("own", {}))

@@ -1,0 +1,189 @@
+"""Predictions: what a tracker shows of an evaluation, collected batch by batch in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from ...engine.data.batches import rows_of
+from ...engine.data.build import order_of
+from ...engine.evaluation.outputs import EvalPrediction
+from ...engine.run import Run
+from ...events.errors import ArgumentError
+from .class_counts import ClassCounts
+
+LARGEST = 10_000
+SHOWN_VALUES = 16
+"""The number of values of a prediction that is no class and no text."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a tracker shows of each evaluation: a table of predictions, a confusion matrix, and ROC and PR curves.
+
+    `Wandb(tables=Predictions(rows=64))` uses it. Evaluations then compute logits, also without `compute_metrics`. The
+    logits of one batch are kept at a time.
+    """
+
+    rows: int = 64
+    """The number of rows of the table: the first samples of the evaluation on rank 0. 0 leaves the table out."""
+    task: Literal["classification", "other"] | None = None
+    """The task. Default: `classification` if the labels are class numbers, with one logit per class or a single one."""
+    class_names: Sequence[str] | None = None
+    """The names of the classes. Default: `model.config.id2label`, else the numbers."""
+    max_classes: int = 50
+    """With more classes there is no confusion matrix and there are no curves."""
+    inputs: bool = True
+    """Whether the table has texts and images of the batch."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rows, int) or not 0 <= self.rows <= LARGEST:
+            raise ArgumentError(f"Predictions(rows={self.rows!r}) is not a number from 0 to {LARGEST}.")
+        if self.task not in (None, "classification", "other"):
+            raise ArgumentError(f"Predictions(task={self.task!r}) is unknown. Known: classification, other.")
+
+
+@dataclass
+class Collected:
+    """What the batches of one dataset gave so far."""
+
+    wanted: Predictions
+    """What to collect."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """The rows of the table. An image is a tensor of shape (channels, height, width)."""
+    counts: ClassCounts | None = None
+    """The counts of a classification."""
+    _samples: int = 0
+
+    def add(self, run: Run, batch: Any, prediction: EvalPrediction) -> None:
+        """Add a batch.
+
+        Args:
+            run: the run.
+            batch: the batch of this rank.
+            prediction: predictions and labels of all ranks. The rows of rank 0 come first.
+        """
+        logits, labels = _first(prediction.predictions), _first(prediction.label_ids)
+        if logits is None or logits.ndim == 0:
+            return
+        text = _is_text(run, logits)
+        classified = None if text else classes_of(logits, labels, self.wanted.task)
+        if classified is not None and classified[0].shape[1] <= self.wanted.max_classes:
+            if self.counts is None:
+                self.counts = ClassCounts(classified[0].shape[1])
+            self.counts.add(*classified)
+        own = min(len(logits), rows_of(batch) or len(logits), self.wanted.rows - len(self.rows))
+        order = order_of(run.eval_dataloader)
+        inputs = inputs_of(run, batch, own) if self.wanted.inputs and own > 0 else {}
+        single = classified is not None and len(classified[0]) == len(logits)
+        for row in range(own):
+            number = self._samples + row
+            shown: dict[str, Any] = {"id": number if order is None else order[number]}
+            shown |= {name: values[row] for name, values in inputs.items()}
+            if single and classified is not None:
+                shown |= self._classified(run, classified[0][row], labels[row])
+            else:
+                shown["label"] = None if labels is None else _shown(run, labels[row], text)
+                shown["prediction"] = _shown(run, logits[row], text, classified is not None)
+            self.rows.append(shown)
+        self._samples += len(logits)
+
+    def _classified(self, run: Run, logits: torch.Tensor, label: torch.Tensor) -> dict[str, Any]:
+        share = logits.float().softmax(0)
+        predicted, number = int(logits.argmax()), int(label)
+        names = self.names(run, len(logits))
+        known = names[number] if 0 <= number < len(names) else str(number)
+        return {"label": known, "prediction": names[predicted], "confidence": round(float(share[predicted]), 4)}
+
+    def names(self, run: Run, classes: int) -> list[str]:
+        """Return the names of the classes."""
+        if self.wanted.class_names is not None and len(self.wanted.class_names) == classes:
+            return [str(name) for name in self.wanted.class_names]
+        known = getattr(getattr(run.model, "config", None), "id2label", None)
+        found = {int(number): str(name) for number, name in known.items()} if isinstance(known, Mapping) else {}
+        return [found.get(number, str(number)) for number in range(classes)]
+
+
+def classes_of(
+    logits: torch.Tensor, labels: torch.Tensor | None, task: str | None
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return logits of shape (samples, classes) and class numbers of shape (samples,); None if they are no such task.
+
+    A single logit is the one of class 1, and class 0 has the logit 0. Logits of shape (samples, tokens, classes) are
+    one sample per token.
+
+    Args:
+        logits: the predictions.
+        labels: the labels.
+        task: `classification`, `other`, or None to decide by shapes and types.
+    """
+    if labels is None or task == "other" or not logits.is_floating_point():
+        return None
+    if labels.is_floating_point() and task is None:
+        return None
+    if logits.shape == labels.shape and (logits.ndim == 1 or logits.shape[1:] == (1,)):
+        flat = logits.reshape(-1, 1).float()
+        if task is None and not bool(((labels == 0) | (labels == 1)).all()):
+            return None
+        return torch.cat((torch.zeros_like(flat), flat), 1), labels.reshape(-1).long()
+    if logits.ndim == labels.ndim + 1 and logits.shape[:-1] == labels.shape and logits.shape[-1] > 1:
+        return logits.reshape(-1, logits.shape[-1]), labels.reshape(-1).long()
+    if logits.ndim == 2 and logits.shape[1] == 1 and labels.ndim == 1:
+        return classes_of(logits[:, 0], labels, task)
+    return None
+
+
+def inputs_of(run: Run, batch: Any, rows: int) -> dict[str, list[Any]]:
+    """Return the columns `text` and `image` of the first rows of a batch, each if the batch has it."""
+    parts = batch if isinstance(batch, Mapping) else dict(enumerate(batch if isinstance(batch, (list, tuple)) else ()))
+    found: dict[str, list[Any]] = {}
+    ids = parts.get("input_ids")
+    if isinstance(ids, torch.Tensor) and ids.ndim == 2 and hasattr(run.processing_class, "decode"):
+        found["text"] = [_decoded(run, each) for each in ids[:rows]]
+    for values in parts.values():
+        texts = isinstance(values, (list, tuple)) and len(values) >= rows and isinstance(values[0], str)
+        if texts and "text" not in found:
+            found["text"] = list(values[:rows])
+        picture = isinstance(values, torch.Tensor) and values.ndim == 4 and values.shape[1] in (1, 3, 4)
+        if picture and "image" not in found:
+            found["image"] = list(values[:rows].detach().float().cpu())
+    return found
+
+
+def _first(values: Any) -> Any:
+    """Return the first tensor of a prediction that may have several."""
+    while isinstance(values, (tuple, list, Mapping)):
+        values = next(iter(values.values() if isinstance(values, Mapping) else values), None)
+    return values if isinstance(values, torch.Tensor) else None
+
+
+def _is_text(run: Run, predictions: torch.Tensor) -> bool:
+    """Return whether predictions are tokens, or logits over the tokens of the tokenizer or the output embedding."""
+    if not predictions.is_floating_point():
+        return predictions.ndim == 2 and hasattr(run.processing_class, "decode")
+    read = getattr(run.model, "get_output_embeddings", None)
+    try:
+        weight = getattr(read() if read is not None else None, "weight", None)
+    except (NotImplementedError, AttributeError):
+        weight = None
+    return predictions.ndim == 3 and weight is not None and predictions.shape[-1] == weight.shape[0]
+
+
+def _shown(run: Run, values: torch.Tensor, text: bool, classes: bool = False) -> str | float:
+    if (text or classes) and values.is_floating_point():
+        values = values.argmax(-1)
+    if text and hasattr(run.processing_class, "decode"):
+        return _decoded(run, values)
+    if values.numel() == 1:
+        return round(float(values), 6)
+    flat = values.flatten()
+    more = ", ..." if flat.numel() > SHOWN_VALUES else ""
+    return f"[{', '.join(f'{float(value):.4g}' for value in flat[:SHOWN_VALUES])}{more}]"
+
+
+def _decoded(run: Run, tokens: torch.Tensor) -> str:
+    numbers = [number for number in tokens.tolist() if number >= 0]  # -100 marks positions without a token
+    return str(run.processing_class.decode(numbers, skip_special_tokens=True))

@@ -1,0 +1,364 @@
+"""RowTracker: the base class of trackers that write one row per step, on a thread of their own."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import sys
+import uuid
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.control import TrainerControl
+from ...events.stages import Stage
+from ...events.state import TrainerState
+from .tracker_rows import AXIS, merge, row_of, rows_of_history, totals_of
+from .tracker_worker import TrackerWorker
+
+logger = logging.getLogger(__name__)
+
+
+DRAIN_SECONDS = 5.0
+"""How long the end of a session waits for rows that are on their way to the client, in seconds."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    exit_code: int = 0
+    """0 for success, 255 after Ctrl-C, 128 plus the number for another signal, 1 for an error."""
+    reason: str = ""
+    """Why the training stopped, or the error."""
+    preempted: bool = False
+    """Whether a signal other than Ctrl-C ended the run, so that the program will probably be restarted."""
+    error: str = ""
+    """The error, if one ended the run."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a run of the tracker opens with."""
+
+    run_id: str
+    """The id."""
+    resumes: int = 0
+    """How often the run was resumed, this time included. 0 for a new run."""
+    step: int = 0
+    """The step from which it continues."""
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """What `saved_state` returned in the checkpoint; empty for a new run."""
+    exact: bool = True
+    """Whether the resumed training repeats the rows that the run has already."""
+
+
+class TrackerSession:
+    """An open run of a tracker. The worker calls its methods, one at a time."""
+
+    run_id: str = ""
+    """The id under which the service knows the run."""
+    last_step: int = -1
+    """The last step that the run had when it opened; -1 if none. Rows up to it are not written again."""
+
+    def write(self, row: dict[str, Any], step: int) -> None:
+        """Write a row."""
+        raise NotImplementedError
+
+    def summarize(self, values: Mapping[str, Any]) -> None:
+        """Write values that describe the whole run."""
+
+    def finish(self, outcome: Outcome) -> None:
+        """Close the run, so that a later session can resume it."""
+        raise NotImplementedError
+
+
+@dataclass
+class RowTracker(Callback):
+    """Writes one row per step to a run of a tracker, on rank 0, and continues that run on resume.
+
+    All values that are logged at one step become one row, with the step under `train/global_step`. A thread calls the
+    service. An error of the service is a warning. After a crash, the rows that the run has already are not written
+    again, and rows that the service lost are restored from the log history of the checkpoint.
+
+    A subclass implements `connect`, which returns what opens a `TrackerSession`.
+    """
+
+    stage = Stage.REPORT
+    service: ClassVar[str] = ""
+    """The name of the service, for messages."""
+
+    on_error: str = field(default="warn", kw_only=True)
+    """What happens when the tracker fails. By default it warns and training continues."""
+    run_id: str | None = field(default=None, init=False)
+    """The id of the tracker's run. None before the first one opens."""
+    _session: TrackerSession | None = field(default=None, init=False, repr=False, compare=False)
+    _worker: TrackerWorker | None = field(default=None, init=False, repr=False, compare=False)
+    _row: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _step: int = field(default=-1, init=False, repr=False, compare=False)
+    _written: int = field(default=-1, init=False, repr=False, compare=False)
+    _trained: bool = field(default=False, init=False, repr=False, compare=False)
+    _repeats: bool = field(default=False, init=False, repr=False, compare=False)
+    _warned: bool = field(default=False, init=False, repr=False, compare=False)
+    _resumes: int = field(default=0, init=False, repr=False, compare=False)
+    _loaded: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
+
+    # What a subclass implements.
+
+    def connect(self, run: Run, opening: Opening) -> Callable[[], TrackerSession]:
+        """Collect what the service receives. Return a function that opens the run; the worker calls it."""
+        raise NotImplementedError
+
+    def prepare(self, run: Run, opening: Opening) -> Opening:
+        """Return another identity for the run, such as the identity of a fork. It runs before `connect`."""
+        return opening
+
+    def extra_columns(self, run: Run) -> dict[str, Any]:
+        """Return columns that every row has, such as other axes."""
+        return {}
+
+    def unfinished_run(self, run: Run) -> str | None:
+        """Return the id of a run that was killed before its first checkpoint, for a restart that asks to resume."""
+        return None
+
+    def saved_state(self) -> dict[str, Any]:
+        """Return what a resumed session must know, for the checkpoint."""
+        return {}
+
+    def writes(self, run: Run) -> bool:
+        """Return whether this process has a run of the tracker."""
+        return run.state.is_world_process_zero
+
+    def missed(self, count: int, reason: str) -> None:
+        """Tell at the end what the run lacks."""
+        logger.warning("%s did not receive %d rows or values. The first reason: %s", self.service, count, reason)
+
+    @property
+    def opening_timeout(self) -> float:
+        """How long the training waits for the run to open, in seconds. Rows wait for it in memory after that."""
+        return 60.0
+
+    @property
+    def closing_timeout(self) -> float:
+        """How long the program waits for the run to finish, in seconds."""
+        return 60.0
+
+    # Opening.
+
+    def on_init_end(self) -> None:
+        self._loaded, self._trained = None, False
+        if self._worker is None:
+            self.run_id = None  # a new trainer reports to a new run, unless `start` opened it
+
+    def on_train_begin(self, run: Run) -> None:
+        loaded, self._loaded = self._loaded, None
+        if self._trained and loaded is None:
+            self._finish(Outcome())  # a second training from the start is another run
+        elif loaded is not None and loaded["run_id"] != self.run_id:
+            self._finish(Outcome())
+        opening = self._opening(run, loaded)
+        if self._worker is None:
+            self._open(run, opening)
+        else:
+            self._adopt(run, opening)
+        self._trained = True
+
+    def _opening(self, run: Run, loaded: dict[str, Any] | None) -> Opening:
+        step = run.state.global_step
+        if loaded is not None:
+            self._resumes = int(loaded.get("resumes", 0)) + 1
+            return Opening(loaded["run_id"], self._resumes, step, loaded)
+        if self._worker is not None and self.run_id is not None:  # an evaluation before the training opened it
+            return Opening(self.run_id)
+        self._resumes = 0
+        known = self.unfinished_run(run) if run.session.resume_requested else None
+        if known is not None:
+            return Opening(known, 1, step)
+        return Opening(self.new_id(run))
+
+    def new_id(self, run: Run) -> str:
+        """Return the id of a new run."""
+        return uuid.uuid4().hex
+
+    def _open(self, run: Run, opening: Opening) -> None:
+        if not self.writes(run):
+            return
+        opening = self.prepare(run, opening)
+        self.run_id, self._resumes = opening.run_id, opening.resumes
+        self._row, self._step, self._written, self._session, self._warned = {}, -1, -1, None, False
+        self._repeats = opening.resumes > 0 and opening.exact
+        self._begin(self.connect(run, opening))
+        # The service may lack the last rows before the checkpoint, if the process was killed.
+        for step, row in rows_of_history(self.backfilled(run, opening), opening.step):
+            self._put(row, step, repeated=True)
+
+    def _begin(self, opens: Callable[[], TrackerSession]) -> None:
+        """Start the worker, and let it open the run."""
+        worker = self._worker = TrackerWorker(self.service)
+
+        def open_run() -> None:
+            session = opens()
+            self._session, self.run_id = session, session.run_id
+
+        if not worker.wait_for(open_run, self.opening_timeout):
+            logger.info(
+                "%s does not answer after %.0f s. The training starts, and its rows wait in memory.",
+                *(self.service, self.opening_timeout),
+            )
+        _finish_at_exit(self)
+
+    def _adopt(self, run: Run, opening: Opening) -> None:
+        """Use the run that `start` or an evaluation before the training opened."""
+        wanted = self.prepare(run, opening)
+        if wanted.run_id != self.run_id:
+            self._finish(Outcome())
+            self._open(run, opening)
+            return
+        self._resumes, self._repeats = wanted.resumes, wanted.resumes > 0 and wanted.exact
+        self.describe(run, wanted)
+        for step, row in rows_of_history(self.backfilled(run, wanted), wanted.step):
+            self._put(row, step, repeated=True)
+
+    def describe(self, run: Run, opening: Opening) -> None:
+        """Write the settings of the training to a run that is open already."""
+
+    def backfilled(self, run: Run, opening: Opening) -> Any:
+        """Return the log history whose rows the service may lack; empty for a new run."""
+        return run.state.log_history if opening.resumes or opening.step else ()
+
+    # Rows.
+
+    def on_log(self, run: Run, state: TrainerState, logs: dict[str, Any]) -> None:
+        if self._worker is None:
+            if not self.writes(run):
+                return
+            self._open(run, Opening(self.run_id or self.new_id(run)))
+        if totals := totals_of(logs):
+            self.submit(lambda session: session.summarize(totals))
+        if row := row_of(logs, state.global_step):
+            self.add(run, row)
+
+    def add(self, run: Run, row: dict[str, Any]) -> None:
+        """Add columns to the row of the present step."""
+        step = run.state.global_step
+        if step != self._step or not merge(self._row, row):
+            self._commit()
+            self._step, self._row = step, {**self.extra_columns(run), **row, AXIS: step}
+
+    def on_step_end(self, run: Run, state: TrainerState, control: TrainerControl) -> None:
+        if self._row and self._step < state.global_step:
+            self._commit()
+
+    def _commit(self) -> None:
+        row, self._row = self._row, {}
+        if row:
+            self._put(row, self._step, repeated=self._repeats)
+
+    def _put(self, row: dict[str, Any], step: int, repeated: bool) -> None:
+        """Write a row on the worker. A repeated row equals the row of an earlier session, if the run has it."""
+        if step < self._written and not self._warned:
+            self._warned = True
+            logger.warning(
+                "%s: step %d is lower than step %d, the last one of the run %s. Its rows are written, and the axis "
+                "%r goes back. Use another run for another training.",
+                *(self.service, step, self._written, self.run_id, AXIS),
+            )
+        self._written = max(step, self._written)
+
+        def write(session: TrackerSession) -> None:
+            if not (repeated and step <= session.last_step):
+                session.write(row, step)
+
+        self.submit(write)
+
+    def submit(self, call: Callable[[Any], None]) -> None:
+        """Make a call with the open session, on the worker, after all earlier ones."""
+        if self._worker is not None:
+            self._worker.submit(lambda: self._call(call))
+
+    def _call(self, call: Callable[[Any], None]) -> None:
+        if self._session is None:
+            raise ConnectionError("the run of the tracker did not open")
+        call(self._session)
+
+    # The end.
+
+    def on_train_end(self, run: Run, control: TrainerControl) -> None:
+        values = {"stopped": control.why("training_stop"), **self.final_summary(run)}
+        self.submit(lambda session: session.summarize(values))
+
+    def final_summary(self, run: Run) -> dict[str, Any]:
+        """Return what the summary of the run holds at the end of a training."""
+        return {}
+
+    def on_exception(self, run: Run, exception: BaseException) -> None:
+        self._finish(outcome_of(exception))
+
+    def on_close(self) -> None:
+        self._commit()
+        self._repeats = False  # later evaluations are new
+        if self._worker is not None and self._session is not None:
+            self._worker.wait_for(lambda: None, DRAIN_SECONDS)  # the user may read or finish the run next
+
+    def on_end(self) -> None:
+        self.finish()
+
+    def finish(self, failed: bool = False) -> None:
+        """Close the run if one is open."""
+        self._finish(Outcome(1 if failed else 0))
+
+    def _finish(self, outcome: Outcome) -> None:
+        self._commit()
+        worker, self._worker = self._worker, None
+        if worker is None:
+            return
+
+        def close() -> None:
+            session, self._session = self._session, None
+            if session is not None:
+                session.finish(outcome)
+
+        worker.submit(close)
+        done = worker.close(self.closing_timeout)
+        missed = worker.missed + (0 if done else worker.waiting)
+        if not done or missed:
+            slow = f"it did not finish within {self.closing_timeout:.0f} s"
+            self.missed(missed, worker.reason or slow)
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._loaded is not None:
+            return dict(self._loaded)  # nothing opened yet
+        if self.run_id is None:
+            return {}
+        return {"run_id": self.run_id, "resumes": self._resumes, **self.saved_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            self._loaded = dict(state)
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """Return the outcome of a run that ends with an error or a signal."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, KeyboardInterrupt):
+        return Outcome(255, text)  # the code by which services tell a stopped run from a failed one
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        return Outcome(code, text, preempted=code > 128)
+    return Outcome(1, text, error=text)
+
+
+def _finish_at_exit(tracker: RowTracker) -> None:
+    """Finish a run that is open when the program ends. Trackers open later finish first."""
+    reference = weakref.ref(tracker)
+
+    def finish() -> None:
+        found = reference()
+        if found is not None:
+            error = getattr(sys, "last_value", None)  # the error that ended the program, if there was one
+            found._finish(outcome_of(error) if isinstance(error, BaseException) else Outcome())
+
+    atexit.register(finish)

@@ -1,0 +1,119 @@
+"""ServiceTracker: the base class of trackers whose service cannot say which rows of a run it has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...engine.arguments import TrainingArguments
+from ...engine.run import Run
+from .row_tracker import Opening, Outcome, RowTracker, TrackerSession
+
+FOLDER = ".trackers"
+"""The folder in the output folder with the records of written steps."""
+
+
+class ServiceSession(TrackerSession):
+    """An open run of a service. It records the last written step in a file, which a killed process leaves behind.
+
+    A subclass implements `log`, `tell` and `close`.
+    """
+
+    def __init__(self, run_id: str, owned: bool = True) -> None:
+        """Take the id of an open run.
+
+        Args:
+            run_id: the id under which the service knows the run.
+            owned: whether this session closes it. False for a run that the user opened.
+        """
+        self.run_id, self.owned = run_id, owned
+        self.record: Path | None = None
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Write numbers."""
+        raise NotImplementedError
+
+    def tell(self, name: str, value: Any) -> None:
+        """Write a value that describes the whole run."""
+        raise NotImplementedError
+
+    def close(self, outcome: Outcome) -> None:
+        """Close the run."""
+        raise NotImplementedError
+
+    def write(self, row: dict[str, Any], step: int) -> None:
+        self.log(dict(numbers_of(row)), step)
+        self.last_step = max(step, self.last_step)
+        if self.record is not None:
+            beside = self.record.with_suffix(".new")
+            beside.write_text(str(self.last_step), encoding="utf-8")
+            os.replace(beside, self.record)
+
+    def summarize(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            self.tell(name, value)
+
+    def finish(self, outcome: Outcome) -> None:
+        if self.owned:
+            self.close(outcome)
+
+
+@dataclass
+class ServiceTracker(RowTracker):
+    """Base class of trackers that report numbers to a service. A resumed run writes no step a second time.
+
+    A subclass implements `open_session`.
+    """
+
+    project: str | None = None
+    """The project. Default: the setting of the service."""
+    name: str | None = None
+    """The name of the run. Default: `args.run_name`, else the service chooses it."""
+    options: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    """Additional options of the call that opens the run. They override the options that this callback sets."""
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> ServiceTracker:
+        return cls(args.project, args.run_name)
+
+    def new_id(self, run: Run) -> str:
+        return run.run_id or super().new_id(run)
+
+    def open_session(self, opening: Opening, name: str | None, config: Mapping[str, Any]) -> ServiceSession:
+        """Open the run `opening.run_id`, on the worker.
+
+        Args:
+            opening: the id, and whether the run continues.
+            name: the name of the run.
+            config: the training arguments. A run that continues has them already.
+        """
+        raise NotImplementedError
+
+    def connect(self, run: Run, opening: Opening) -> Callable[[], TrackerSession]:
+        folder = Path(run.args.output_path) / FOLDER
+        name, config = self.name or run.args.run_name, run.args.to_sanitized_dict()
+        record = folder / f"{self.service.lower()}-{run.run_id or 'evaluation'}"
+
+        def open_session() -> TrackerSession:
+            folder.mkdir(parents=True, exist_ok=True)
+            session = self.open_session(opening, name, config)
+            session.record = record
+            if opening.resumes:
+                session.last_step = int(record.read_text(encoding="utf-8")) if record.exists() else opening.step
+            return session
+
+        return open_session
+
+
+def numbers_of(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a row. A number in a nested dict has the names of both, separated by `/`."""
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from numbers_of(value, f"{above}{name}/")
+        elif isinstance(value, (bool, int, float)):
+            yield f"{above}{name}", value
+        elif getattr(value, "ndim", None) == 0:
+            yield f"{above}{name}", value.item()

@@ -1,0 +1,79 @@
+"""Write a checkpoint of the last complete step when an error ends the training."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...engine.checkpoint.format.files import folder_name
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.capabilities import Capability, Conflict
+from ...events.stages import Stage, order
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class SaveOnException(Callback):
+    """Writes a checkpoint if an error or Ctrl-C ends the training: of the last complete step, which resumes exactly.
+
+    It writes nothing if the error happens inside of an update, if no step is complete, or if the step has a checkpoint.
+    In each step it notes the RNG states, the position in the data and the buffers, so that the failed step leaves no
+    trace. With several ranks it writes nothing: the other ranks may be gone, and a checkpoint needs all of them.
+    """
+
+    conflicts_with = (
+        Conflict(Capability.DEEPSPEED, "DeepSpeed's engine may be released after an error. Save at shorter intervals."),
+    )
+
+    id: str | None = None
+    """Its name in the ledger and in checkpoints."""
+    _noted: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What the last complete step left; empty before the first one, and inside of an update."""
+
+    def on_setup(self) -> None:
+        self._noted = {}
+
+    @order(Stage.PREPARE)
+    def on_step_end(self, run: Run) -> None:
+        loader = run.train_dataloader
+        self._noted = {
+            "step": run.state.global_step,
+            "rng": run.rng_states(),
+            "place": loader.resume_state() if hasattr(loader, "resume_state") else None,
+            "losses": run.losses.state_dict(),
+            "buffers": [(buffer, buffer.detach().clone()) for buffer in run.model.buffers()],
+        }
+
+    @order(Stage.RELEASE)
+    def on_pre_optimizer_step(self) -> None:
+        self._noted = {}  # the weights are about to change
+
+    @order(Stage.RELEASE)
+    def on_exception(self, run: Run, exception: BaseException) -> None:
+        noted, self._noted = self._noted, {}
+        if run.mode != "train" or noted.get("step") != run.state.global_step:
+            return
+        if not run.ranks.single_process:
+            logger.warning("SaveOnException writes no checkpoint: with several ranks, all of them would be needed.")
+            return
+        if (run.args.output_path / folder_name(noted["step"])).exists():
+            return
+        with torch.no_grad():
+            for buffer, value in noted["buffers"]:
+                buffer.copy_(value)
+        run.restore_rng(noted["rng"])
+        run.losses.load_state_dict(noted["losses"])
+        loader = run.train_dataloader
+        if noted["place"] is not None:
+            loader.resume_state = lambda: noted["place"]  # the loader has fetched batches of the failed step
+        try:
+            run.announce("on_save_due", requested_by=frozenset({self.id or type(self).__name__}))
+        finally:
+            if noted["place"] is not None:
+                del loader.resume_state
+        logger.warning("Saved a checkpoint of step %d, because of %s.", noted["step"], type(exception).__name__)

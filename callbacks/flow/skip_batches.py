@@ -1,0 +1,106 @@
+"""Skip batches before their forward: batches of a list, or batches that a function refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.control import TrainerControl
+from ...events.errors import ArgumentError, DataError
+from ...events.stages import Stage
+
+SKIP_LIST = "skipped_batches.json"
+"""The file in the output folder to which `SkipSpikes` writes. `SkipBatches` reads such a file."""
+
+
+def read_list(path: str | Path) -> frozenset[tuple[int, int]]:
+    """Return the batches of a skip list: pairs of an epoch and a number of the batch on its rank, both from 0.
+
+    Raises:
+        DataError: if the file is missing or has another content.
+    """
+    try:
+        rows = json.loads(Path(path).read_text(encoding="utf-8"))
+        return frozenset((int(row["epoch"]), int(row["batch"])) for row in rows)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(
+            f"{path} is not a skip list: {type(error).__name__}: {error}. Write a JSON list of objects with `epoch` "
+            "and `batch`, both counted from 0."
+        ) from error
+
+
+@dataclass
+class SkipBatches(Callback):
+    """Leaves out batches before their forward: no loss, no gradients, and no update if the whole step is left out.
+
+        SkipBatches("skipped_batches.json")                          # as `SkipSpikes` writes it
+        SkipBatches(when=lambda batch: batch["input_ids"].shape[1] > 4096)
+
+    The steps of the run stay the same: a skipped step counts in `state.steps_skipped`. The logged loss counts a skipped
+    batch with the average of the batches before it. If other batches of a step are trained on, the loss is still
+    divided by all of its batches. On several ranks, a batch is left out on all of them if `when` is true on one.
+
+    Raises:
+        DataError: if the list cannot be read.
+        ArgumentError: on several ranks with gradient accumulation.
+    """
+
+    stage = Stage.PREPARE
+
+    listed: str | Path | None = None
+    """The path of a skip list: a JSON list of objects with `epoch` and `batch`. Default: none."""
+    when: Callable[[Any], bool] | None = None
+    """A function of the batch that says whether to skip it. Default: none."""
+    id: str | None = None
+    """Its name in the ledger and in checkpoints."""
+    _list: frozenset[tuple[int, int]] = field(default=frozenset(), init=False, repr=False, compare=False)
+    _number: int = field(default=0, init=False, repr=False, compare=False)
+    """The batches of the current step that were handed out."""
+    _skipped: int = field(default=0, init=False, repr=False, compare=False)
+    """How many of them were skipped."""
+
+    def on_setup(self, run: Run) -> None:
+        if run.mode != "train":
+            return
+        if not run.ranks.single_process and run.args.most_accumulated > 1:
+            raise ArgumentError(
+                "SkipBatches does not work with gradient accumulation on several ranks: the ranks average gradients in "
+                "the last batch of a step only. Set `gradient_accumulation_steps=1`."
+            )
+        self._list = frozenset() if self.listed is None else read_list(self.listed)
+        run.seams.fill("SkipBatches", train_batch=lambda train: self._around(run, train))
+
+    def on_step_begin(self) -> None:
+        self._number = self._skipped = 0
+
+    def _around(self, run: Run, train: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def train_or_skip(model: Any, inputs: Any, items: Any = None) -> torch.Tensor:
+            position, number = run.position, self._number
+            self._number += 1
+            known = position is not None and (position.epoch, position.batches + number) in self._list
+            if not (known or self._refused(run, inputs)):
+                return train(model, inputs, items)
+            self._skipped += 1
+            accumulate = run.args.accumulation_in(0 if position is None else position.epoch)
+            for window in run.losses.windows:
+                window.add_mean(run.state.global_step - window.since + number / accumulate, 1 / accumulate)
+            return torch.zeros((), device=run.device)
+
+        return train_or_skip
+
+    def _refused(self, run: Run, batch: Any) -> bool:
+        if self.when is None:
+            return False
+        mine = bool(self.when(batch))
+        return mine if run.ranks.single_process else any(any(row) for row in run.ranks.gather_numbers(int(mine)))
+
+    def on_pre_optimizer_step(self, control: TrainerControl) -> None:
+        if self._skipped and self._skipped == self._number:
+            control.request("skip_update", "every batch of the step was skipped before its forward")

@@ -1,0 +1,137 @@
+"""The base class of callbacks that train some weights, and evaluate and save their average."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from ...engine.checkpoint.format.sharded import fitted
+from ...engine.loss.loss_module import LossModule
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.capabilities import Capability, Conflict
+from ...events.stages import Stage, order
+
+LOSS_MODULE = "<loss module>."
+"""The start of the names of a loss module's parameters. No parameter of a model starts with it."""
+
+
+@dataclass
+class AveragedWeights(Callback):
+    """Holds an average of the weights. It replaces the weights during evaluations, in checkpoints, and after training.
+
+    Checkpoints also hold the trained weights, so a resumed run continues with those. The average is float32 or wider. A
+    subclass fills `_average`: name -> tensor, empty as long as there is no average.
+    """
+
+    capabilities = frozenset({Capability.REPLACES_WEIGHTS})
+    conflicts_with = (
+        Conflict(
+            Capability.REPLACES_WEIGHTS,
+            "only one average can replace the weights during evaluations. Leave one of them out.",
+        ),
+    )
+
+    _loss_module: LossModule | None = field(default=None, init=False, repr=False, compare=False)
+    _average: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _trained: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def on_setup(self, run: Run) -> None:
+        if run.mode != "train":
+            return
+        self._average, self._trained = {}, {}  # a resumed run restores its own later
+        attached = run.bus.subscribers.values()
+        self._loss_module = next((each for each in attached if isinstance(each, LossModule)), None)
+
+    def begin_average(self, model: nn.Module) -> None:
+        """Start the average at the present weights, for all weights that have none yet."""
+        for name, weight in self._floating(model):
+            if name not in self._average:
+                # float32 or wider: the changes of the average are too small for half precision.
+                self._average[name] = at_least_float32(weight).clone()
+
+    def move_average(self, model: nn.Module, share: float) -> None:
+        """Move the average towards the present weights by a share of the distance."""
+        if any(name not in self._average for name, _ in self._floating(model)):
+            self.begin_average(model)  # the first batch gave lazy weights their shape
+        pairs = ((self._average[name], at_least_float32(weight)) for name, weight in self._floating(model))
+        averages, weights = zip(*pairs)
+        torch._foreach_lerp_(averages, weights, share)
+
+    @order(Stage.PREPARE)
+    def on_evaluate_begin(self, run: Run, model: nn.Module) -> None:
+        if run.mode == "train":
+            self._swap_in(model)
+
+    @order(Stage.RELEASE)
+    def on_evaluate_end(self, model: nn.Module) -> None:
+        self._swap_out(model)
+
+    @order(Stage.PREPARE)
+    def on_save_begin(self, model: nn.Module) -> None:
+        self._swap_in(model)
+
+    @order(Stage.PREPARE)
+    def on_snapshot(self, model: nn.Module) -> None:
+        self._swap_out(model)
+
+    @order(Stage.PREPARE)
+    def on_step_begin(self, model: nn.Module) -> None:
+        self._swap_out(model)  # a vetoed checkpoint has no on_snapshot
+
+    @order(Stage.PREPARE)
+    def on_exception(self, model: nn.Module) -> None:
+        self._swap_out(model)
+
+    @order(Stage.PREPARE)
+    def on_train_end(self, run: Run, model: nn.Module) -> None:
+        # In PREPARE, before KeepBest, which may load the weights of the best checkpoint.
+        self._swap_in(model)
+        self._trained, self._average = {}, {}
+
+    @order(Stage.PREPARE)
+    def on_load(self, model: nn.Module) -> None:
+        weights = dict(self._floating(model))
+        self._average, self._trained = (
+            {name: fitted(value, weights[name]).to(weights[name].device) for name, value in values.items()}
+            for values in (self._average, self._trained)
+        )
+        self._swap_out(model)
+
+    @torch.no_grad()
+    def _swap_in(self, model: nn.Module) -> None:
+        if self._average and not self._trained:
+            self._trained = {name: weight.clone() for name, weight in self._floating(model)}
+            for name, weight in self._floating(model):
+                weight.copy_(self._average[name])
+
+    @torch.no_grad()
+    def _swap_out(self, model: nn.Module) -> None:
+        if self._trained:
+            for name, weight in self._floating(model):
+                if name in self._trained:  # a former checkpoint has no parameters of a loss module
+                    weight.copy_(self._trained[name])
+            self._trained = {}
+
+    def _floating(self, model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+        """Yield names and weights of the model and of a loss module that can be averaged."""
+        loss = [] if self._loss_module is None else self._loss_module.own_parameters(model)
+        for name, weight in (*model.named_parameters(), *((f"{LOSS_MODULE}{name}", weight) for name, weight in loss)):
+            if weight.is_floating_point() and not is_lazy(weight):
+                yield name, weight.data
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"average": self._average, "trained": self._trained}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._average, self._trained = state["average"], state["trained"]
+
+
+def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor, converted to float32 if its dtype is narrower."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

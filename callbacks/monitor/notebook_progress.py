@@ -1,0 +1,185 @@
+"""NotebookProgress: a live table of the logged values and a progress bar, in a notebook."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...engine.data.build import length_of
+from ...engine.run import Run
+from ...events.bus import Handle
+from ...events.stages import Stage
+from ...events.state import TrainerState
+
+REFRESH = 0.2
+"""The shortest time between two drawings of the bar, in seconds. A browser cannot follow more."""
+
+HIDDEN = ("epoch", "total_flos", "grad_norm", "learning_rate")
+"""Logged values that have no column, and those that end with `_HIDDEN_ENDS`."""
+_HIDDEN_ENDS = ("_runtime", "_per_second", "_preparation_time")
+NAMES = {"loss": "Training Loss", "eval_loss": "Validation Loss"}
+"""Columns with a name of their own, as under transformers."""
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook that shows HTML."""
+    if "IPython" not in sys.modules:
+        return False
+    shell = sys.modules["IPython"].get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+@dataclass
+class NotebookView:
+    """A table and bars in the output of a notebook cell."""
+
+    total: int
+    """The number of steps of the run."""
+    step: int = 0
+    """The number of completed steps."""
+    comment: str = ""
+    """Text beside the bar."""
+    columns: list[str] = field(default_factory=lambda: ["Step"])
+    """The names of the columns."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """The rows: column -> value."""
+    evaluated: int | None = None
+    """The number of evaluated batches. None without an evaluation in progress."""
+    batches: int | None = None
+    """The number of batches of the evaluation; None if it is unknown."""
+    started: float = field(default_factory=time.monotonic)
+    _output: Any = None
+    _drawn: float = 0.0
+    _first: int | None = None
+
+    def add(self, step: int, values: Mapping[str, Any]) -> None:
+        """Add values to the row of a step."""
+        if not values:
+            return
+        if not self.rows or self.rows[-1]["Step"] != step:
+            self.rows.append({"Step": step})
+        self.rows[-1].update(values)
+        self.columns += [name for name in values if name not in self.columns]
+
+    def draw(self, force: bool = True) -> None:
+        """Draw the present state, or do nothing if that was done a moment ago and `force` is false."""
+        ipython = importlib.import_module("IPython.display")  # the kernel has imported it
+        now = time.monotonic()
+        if not force and now - self._drawn < REFRESH:
+            return
+        self._drawn = now
+        shown = ipython.HTML(self.html())
+        if self._output is None:
+            self._output = ipython.display(shown, display_id=True)
+        else:
+            self._output.update(shown)
+
+    def html(self) -> str:
+        """Return the view as HTML."""
+        text = _bar(self.step, self.total, f"[{self.step}/{self.total} {self.timing()}{self.comment}]")
+        if self.rows:
+            text += _table(self.columns, self.rows)
+        if self.evaluated is not None:
+            of = "" if self.batches is None else f"/{self.batches}"
+            text += _bar(self.evaluated, self.batches or self.evaluated, f"Evaluation [{self.evaluated}{of}]")
+        return text
+
+    def timing(self) -> str:
+        """Return the time so far and the time that is left, as `00:10 < 01:30, `."""
+        first = self._first = self.step if self._first is None else self._first
+        passed, done = time.monotonic() - self.started, self.step - first
+        if done <= 0:
+            return ""
+        left = passed / done * max(0, self.total - self.step)
+        return f"{_clock(passed)} &lt; {_clock(left)}, {done / max(passed, 1e-9):.2f} it/s, "
+
+
+class NotebookProgress:
+    """The view of a training. `Progress` calls it where it would draw bars on a terminal."""
+
+    def __init__(self) -> None:
+        self.view: NotebookView | None = None
+        self._handle: Handle | None = None
+
+    def begin(self, run: Run, state: TrainerState) -> None:
+        """Show the bar of a training."""
+        self.view = NotebookView(state.max_steps, state.global_step)
+        self.view.draw()
+        self._handle = run.bus.on("on_step_end", self._advance, stage=Stage.REPORT, id="Progress.notebook")
+
+    def _advance(self, state: TrainerState) -> None:
+        if self.view is not None:
+            self.view.step, self.view.comment = state.global_step, f"Epoch {state.epoch:.2f}/{state.num_train_epochs}"
+            self.view.draw(force=False)
+
+    def evaluate(self, loader: Any) -> None:
+        """Advance the bar of an evaluation by one batch."""
+        if self.view is None:
+            self.view = NotebookView(0)
+        self.view.evaluated = (self.view.evaluated or 0) + 1
+        self.view.batches = length_of(loader)
+        self.view.draw(force=False)
+
+    def evaluated(self) -> None:
+        """Remove the bar of an evaluation."""
+        if self.view is not None:
+            self.view.evaluated = None
+            self.view.draw()
+
+    def log(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Add logged values to the table."""
+        if self.view is None:
+            self.view = NotebookView(0)
+        self.view.add(step, columns_of(logs))
+        self.view.draw()
+
+    def close(self) -> None:
+        """Draw the last state."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle()
+        view, self.view = self.view, None
+        if view is not None:
+            view.evaluated = None
+            view.draw()
+
+
+def columns_of(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return logged values under the names of columns. The summary of a training has none."""
+    if "train_runtime" in logs:
+        return {}
+    return {
+        NAMES.get(name, name.removeprefix("eval_").replace("_", " ").title()): value
+        for name, value in logs.items()
+        if name not in HIDDEN and not name.endswith(_HIDDEN_ENDS) and isinstance(value, (bool, int, float, str))
+    }
+
+
+def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    head = "".join(f'<th style="text-align: left">{html.escape(name)}</th>' for name in columns)
+    body = "".join("<tr>" + "".join(f"<td>{_cell(row.get(name))}</td>" for name in columns) + "</tr>" for row in rows)
+    return f'<table border="1" class="dataframe"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "No log"
+    return f"{value:.6f}" if isinstance(value, float) else html.escape(str(value))
+
+
+def _bar(value: int, total: int, label: str) -> str:
+    if not total:
+        return ""
+    bar = f'<progress value="{value}" max="{total}" style="width: 300px; height: 20px; vertical-align: middle">'
+    return f"<div>{bar}</progress> {label}</div>"
+
+
+def _clock(seconds: float) -> str:
+    minutes, left = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes:02d}:{left:02d}"

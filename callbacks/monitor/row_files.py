@@ -1,0 +1,216 @@
+"""JsonLines and Csv: the logged rows in a file of the output folder."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ...engine.arguments import TrainingArguments
+from ...engine.evaluation.outputs import recordable
+from ...engine.run import Run
+from ..base.row_tracker import Opening, Outcome, RowTracker, TrackerSession
+from ..base.tracker_rows import AXIS
+
+
+class RowFileSession(TrackerSession):
+    """An open file of rows. Each row is one write of a whole line, so that a reader never sees a part of it."""
+
+    def __init__(self, path: Path, run_id: str, upto: float | None) -> None:
+        """Open a file.
+
+        Args:
+            path: the file.
+            run_id: the id of the run.
+            upto: the last step whose rows stay, for a run that continues. None for a new run: an earlier file is kept
+                under another name.
+        """
+        self.path, self.run_id = path, run_id
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if upto is None and path.exists() and path.stat().st_size:
+            path.rename(_free_name(path))
+        kept = self.prepare(-1.0 if upto is None else upto)
+        self.last_step = max((int(row[AXIS]) for row in kept), default=-1)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+
+    def prepare(self, upto: float) -> list[dict[str, Any]]:
+        """Remove from the file a torn last line and the rows after step `upto`. Return the rows that stay."""
+        raise NotImplementedError
+
+    def line(self, row: dict[str, Any]) -> str:
+        """Return a row as a line of the file."""
+        raise NotImplementedError
+
+    def write(self, row: dict[str, Any], step: int) -> None:
+        self._append(self.line({name: _written(value) for name, value in recordable(row)[0].items()}))
+
+    def _append(self, text: str) -> None:
+        data = text.encode()
+        before = os.fstat(self._file).st_size
+        if os.write(self._file, data) < len(data):  # the disk is full
+            os.ftruncate(self._file, before)
+            raise OSError(f"{self.path} has no space for a row of {len(data)} bytes")
+
+    def finish(self, outcome: Outcome) -> None:
+        os.fsync(self._file)
+        os.close(self._file)
+
+
+class JsonLinesSession(RowFileSession):
+    """An open file of JSON objects."""
+
+    def prepare(self, upto: float) -> list[dict[str, Any]]:
+        lines = _whole_lines(self.path)
+        kept = _rows_upto(self.path, map(json.loads, lines), upto)
+        if self.path.exists():  # the file stays the same one, which `tail -f` follows
+            os.truncate(self.path, sum(map(len, lines[: len(kept)])))
+        return kept
+
+    def line(self, row: dict[str, Any]) -> str:
+        return json.dumps({AXIS: row.get(AXIS), **row}, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+class CsvSession(RowFileSession):
+    """An open CSV file. A new column makes a new file, which replaces the former one at once."""
+
+    columns: list[str]
+
+    def prepare(self, upto: float) -> list[dict[str, Any]]:
+        reader = csv.DictReader(io.StringIO(b"".join(_whole_lines(self.path)).decode(), newline=""))
+        self.columns = list(reader.fieldnames or ())
+        kept = _rows_upto(self.path, reader, upto)
+        if self.path.exists():
+            self._replace(kept)
+        return kept
+
+    def line(self, row: dict[str, Any]) -> str:
+        flat = {name: _cell(value) for name, value in {AXIS: None, **row}.items()}
+        if new := [name for name in flat if name not in self.columns]:
+            with self.path.open(newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+            self.columns += new
+            self._replace(rows)
+            os.close(self._file)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        return self._text([flat])
+
+    def _replace(self, rows: list[dict[str, Any]]) -> None:
+        beside = self.path.with_name(f".{self.path.name}.new")
+        head = self._text([dict(zip(self.columns, self.columns, strict=True))]) if self.columns else ""
+        beside.write_text(head + self._text(rows), encoding="utf-8", newline="")
+        os.replace(beside, self.path)
+
+    def _text(self, rows: list[dict[str, Any]]) -> str:
+        text = io.StringIO(newline="")
+        csv.DictWriter(text, self.columns, lineterminator="\n").writerows(rows)
+        return text.getvalue()
+
+
+@dataclass
+class RowFile(RowTracker):
+    """Base class of trackers that write rows to a file, on rank 0.
+
+    A resumed run removes the rows after its checkpoint, and writes them again. A new run in the same folder keeps the
+    file of the earlier run as `metrics-1`, `metrics-2` and so on.
+    """
+
+    filename: ClassVar[str] = ""
+    """The name of the file in the output folder."""
+    session_class: ClassVar[type[RowFileSession]] = RowFileSession
+    """What opens the file."""
+
+    path: str | None = None
+    """The file. Default: `metrics.jsonl` or `metrics.csv` in the output folder."""
+    _known: str | None = field(default=None, init=False, repr=False, compare=False)
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> RowFile:
+        return cls()
+
+    def unfinished_run(self, run: Run) -> str | None:
+        return run.run_id if self._path(run).exists() else None
+
+    def new_id(self, run: Run) -> str:
+        return run.run_id or super().new_id(run)
+
+    def connect(self, run: Run, opening: Opening) -> Callable[[], TrackerSession]:
+        path, opens = self._path(run), self.session_class
+        reopened = opening.run_id == self._known and not opening.resumes  # an evaluation after `trainer.end()`
+        upto = math.inf if reopened else opening.step if opening.resumes else None
+        self._known = opening.run_id
+        return lambda: opens(path, opening.run_id, upto)
+
+    def _path(self, run: Run) -> Path:
+        return run.args.resolved(self.path or run.args.output_path / self.filename)
+
+
+@dataclass
+class JsonLines(RowFile):
+    """Writes each row as one line of `metrics.jsonl` in the output folder, as it is logged.
+
+    `report_to="jsonl"` builds it, or list `JsonLines()`. The file can be read while training runs:
+    `tail -f outputs/metrics.jsonl | jq -c '[."train/global_step", ."train/loss"]'`. Values that are not finite are the
+    strings `NaN`, `Infinity` and `-Infinity`, because JSON has no such numbers. Images and arrays are left out.
+    """
+
+    service: ClassVar[str] = "JsonLines"
+    filename: ClassVar[str] = "metrics.jsonl"
+    session_class = JsonLinesSession
+
+
+@dataclass
+class Csv(RowFile):
+    """Writes each row as one line of `metrics.csv` in the output folder, as it is logged.
+
+    `report_to="csv"` builds it, or list `Csv()`. The file has one column per name, and an empty cell where a row has no
+    value. `pandas.read_csv` reads it while training runs.
+    """
+
+    service: ClassVar[str] = "Csv"
+    filename: ClassVar[str] = "metrics.csv"
+    session_class = CsvSession
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file without a torn last one, which a full disk or a power cut may leave."""
+    data = path.read_bytes() if path.exists() else b""
+    return [line + b"\n" for line in data.split(b"\n")[:-1]]
+
+
+def _rows_upto(path: Path, rows: Iterable[dict[str, Any]], upto: float) -> list[dict[str, Any]]:
+    """Return the rows before the first one after step `upto`."""
+    try:
+        return list(takewhile(lambda row: float(row[AXIS]) <= upto, rows))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} has a line that is no row with a column {AXIS!r}. Move the file away, or set another `path`."
+        ) from error
+
+
+def _cell(value: Any) -> Any:
+    """Return a value for a cell. A row is one line, so text with line breaks is written as JSON."""
+    breaks = isinstance(value, str) and ("\n" in value or "\r" in value)
+    return json.dumps(value, ensure_ascii=False) if breaks or isinstance(value, (dict, list)) else value
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while (found := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
+        number += 1
+    return found
+
+
+def _written(value: Any) -> Any:
+    """Return a value with strings for numbers that JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {name: _written(part) for name, part in value.items()}
+    return [_written(part) for part in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,112 @@
+"""Log the gradients, weights and outputs of each module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.capabilities import Capability, Conflict
+from ...events.stages import Stage, order
+from ...events.triggers import Moment, Trigger, every
+from .watch_numbers import tensors_in
+
+
+@dataclass
+class WatchModules(Callback):
+    """Logs numbers about each module that has weights of its own, when its trigger is due.
+
+    - `gradients/<module>`: the norm of the gradients, before clipping;
+    - `weights/<module>`: the norm of the weights;
+    - `activations/<module>/mean`, `/std` and `/max`: of the last output, `max` is the largest magnitude.
+
+    In other steps it costs one comparison. `WatchModules(every(100), modules="encoder")` watches a part of the model.
+    """
+
+    stage = Stage.MEASURE
+    conflicts_with = (
+        Conflict(Capability.SHARDS_MODEL, "it reads full weights and gradients. Use it with DDP or a single process."),
+        Conflict(Capability.DEEPSPEED, "DeepSpeed holds the gradients. Use it with DDP or a single process."),
+    )
+
+    trigger: Trigger = field(default_factory=lambda: every(100))
+    """When to measure, at the end of a step. Default: every 100 steps."""
+    modules: str = ""
+    """The modules to watch: a regular expression that their names start with. Default: all."""
+    gradients: bool = True
+    """Whether to log the norms of gradients and weights."""
+    activations: bool = True
+    """Whether to log the outputs."""
+    id: str | None = None
+    """Its name in the ledger and in checkpoints."""
+    _hooks: list[RemovableHandle] = field(default_factory=list, init=False, repr=False, compare=False)
+    _values: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _due: bool = field(default=False, init=False, repr=False, compare=False)
+
+    def _watched(self, model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
+        return (
+            (name or type(module).__name__, module)
+            for name, module in model.named_modules()
+            if re.match(self.modules, name) and next(module.parameters(recurse=False), None) is not None
+        )
+
+    def on_step_begin(self, run: Run) -> None:
+        now = run.moment("step")
+        # The trigger is asked about the end of this step.
+        self._due = self.trigger.due(Moment("step", now.step + 1, now.epoch, now.max_steps, now.seconds, False, False))
+        if self._due and self.activations:
+            self._hooks = [
+                module.register_forward_hook(self._measure(name)) for name, module in self._watched(run.model)
+            ]
+
+    def _measure(self, name: str) -> Any:
+        def measure(module: nn.Module, inputs: Any, output: Any) -> None:
+            made = [tensor.detach() for tensor in tensors_in(output) if tensor.is_floating_point()]
+            if made:
+                values = made[0].float()
+                self._values[f"activations/{name}/mean"] = values.mean()
+                self._values[f"activations/{name}/std"] = values.std(correction=0)
+                self._values[f"activations/{name}/max"] = values.abs().max()
+
+        return measure
+
+    @order(Stage.PREPARE)
+    def on_gradients(self, run: Run) -> None:
+        if not (self._due and self.gradients):
+            return
+        for name, module in self._watched(run.model):
+            weights = [*module.parameters(recurse=False)]
+            self._values[f"weights/{name}"] = total_norm(weights)
+            grads = [weight.grad for weight in weights if weight.grad is not None]
+            if grads:
+                self._values[f"gradients/{name}"] = total_norm(grads)
+
+    def on_step_end(self, run: Run) -> None:
+        if self._due:
+            self._remove_hooks()
+            values, self._values = self._values, {}
+            run.log({name: value.item() for name, value in values.items()})
+
+    def on_close(self) -> None:
+        self._remove_hooks()
+        self._values, self._due = {}, False
+
+    def _remove_hooks(self) -> None:
+        hooks, self._hooks = self._hooks, []
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.no_grad()
+def total_norm(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Return the norm of all elements of several tensors together."""
+    norms = [torch.linalg.vector_norm(tensor.detach().float()) for tensor in tensors]
+    total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return total

@@ -1,0 +1,101 @@
+"""Clip gradients element by element, or relative to the norms of their weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from ...events.callback import Callback
+from ...events.capabilities import Capability, Conflict
+from ...events.errors import ArgumentError
+from ...events.stages import Stage
+from ..parallel.split_weights import local_part
+
+_DEEPSPEED = Conflict(
+    Capability.DEEPSPEED,
+    "DeepSpeed holds the gradients and clips them itself, by their norm. Leave it out, and set `max_grad_norm`.",
+)
+
+
+@dataclass
+class ClipByValue(Callback):
+    """Limits each element of the gradients to [-limit, limit] before each update.
+
+    It runs before the clipping by norm. Set `max_grad_norm=0` to clip by value only: `ClipByValue(0.5)` then is
+    `gradient_clip_algorithm="value"` of Lightning. The logged norm is the norm after this clipping.
+
+    Raises:
+        ArgumentError: if the limit is not above 0.
+    """
+
+    stage = Stage.ACT
+    conflicts_with = (_DEEPSPEED,)
+
+    limit: float = 1.0
+    """The largest magnitude of an element."""
+
+    def __post_init__(self) -> None:
+        if not self.limit > 0:
+            raise ArgumentError(f"ClipByValue(limit={self.limit}): set a limit above 0.")
+
+    @torch.no_grad()
+    def on_gradients(self, optimizer: Optimizer) -> None:
+        gradients = [gradient for _, gradient in pairs_of(optimizer)]
+        if gradients:
+            torch._foreach_clamp_min_(gradients, -self.limit)
+            torch._foreach_clamp_max_(gradients, self.limit)
+
+
+@dataclass
+class ClipAdaptively(Callback):
+    """Limits the norm of the gradient of each unit, such as a row of a matrix, relative to the norm of its weights.
+
+    This is adaptive gradient clipping: norm(gradient) <= factor * max(norm(weight), eps), see arXiv:2102.06171.
+    It runs before the clipping by norm. Set `max_grad_norm=0` to use it alone.
+
+    Raises:
+        ArgumentError: if `factor` or `eps` is not above 0.
+    """
+
+    stage = Stage.ACT
+    conflicts_with = (
+        _DEEPSPEED,
+        Conflict(Capability.SHARDS_MODEL, "it compares norms of full weights. Leave it out, and set `max_grad_norm`."),
+    )
+
+    factor: float = 0.01
+    """The largest ratio of the two norms."""
+    eps: float = 1e-3
+    """The least norm of weights that counts, so that weights of zero can grow."""
+
+    def __post_init__(self) -> None:
+        for name in ("factor", "eps"):
+            if not getattr(self, name) > 0:
+                raise ArgumentError(f"ClipAdaptively({name}={getattr(self, name)}): set a number above 0.")
+
+    @torch.no_grad()
+    def on_gradients(self, optimizer: Optimizer) -> None:
+        for weight, gradient in pairs_of(optimizer):
+            gradient.mul_(adaptive_scale(weight, gradient, self.factor, self.eps))
+
+
+def adaptive_scale(weight: torch.Tensor, gradient: torch.Tensor, factor: float, eps: float) -> torch.Tensor:
+    """Return the scale of each unit of a gradient, 1 where nothing is clipped. It broadcasts to the gradient."""
+    most, norm = unit_norms(weight).clamp(min=eps) * factor, unit_norms(gradient)
+    return torch.where(norm > most, most / norm.clamp(min=1e-6), torch.ones_like(norm))
+
+
+def unit_norms(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the norm of each unit: over all but the first dimension, and over the whole of a vector."""
+    inner = tuple(range(1, tensor.dim()))
+    norms: torch.Tensor = torch.linalg.vector_norm(tensor, dim=inner or None, keepdim=bool(inner))
+    return norms
+
+
+def pairs_of(optimizer: Optimizer) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return the weights of an optimizer that have a gradient, with the gradient. Of sharded ones, this rank's part."""
+    weights: list[Any] = [weight for group in optimizer.param_groups for weight in group["params"]]
+    return [(local_part(weight), local_part(weight.grad)) for weight in weights if weight.grad is not None]

@@ -1,0 +1,97 @@
+"""Skip updates whose loss is much larger than usual, and list their batches."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.control import TrainerControl
+from ...events.errors import ArgumentError
+from ..flow.skip_batches import SKIP_LIST
+
+logger = logging.getLogger(__name__)
+
+
+def is_spike(loss: float, usual: float, factor: float) -> bool:
+    """Return whether a loss is not finite, or above the usual one by more than `factor` times its magnitude."""
+    return not math.isfinite(loss) or loss - usual > (factor - 1) * abs(usual)
+
+
+@dataclass
+class SkipSpikes(Callback):
+    """Skips an update if the loss of its step is much larger than usual, or not finite.
+
+    The usual loss is an exponential mean of the losses of the steps before. The batches of a skipped step are listed in
+    `<output_dir>/skipped_batches.json`, with `epoch`, `batch`, `step`, `loss` and `usual`. `SkipBatches` takes this
+    file and leaves the batches out of another run. The host waits for the device in each step, to read the loss.
+    On several ranks, the loss is the mean over the ranks.
+
+    Raises:
+        ArgumentError: for a factor that is not above 1, a window below 1, or a negative warmup.
+    """
+
+    factor: float = 3.0
+    """The ratio to the usual loss above which a loss is a spike."""
+    window: int = 20
+    """The number of steps over which the usual loss is averaged."""
+    warmup: int = 20
+    """The number of steps of the run that are never skipped."""
+    id: str | None = None
+    """Its name in the ledger and in checkpoints."""
+    usual: float = field(default=math.nan, init=False)
+    """The usual loss."""
+    skipped: list[dict[str, Any]] = field(default_factory=list, init=False)
+    """The batches of skipped steps."""
+    _loss: list[torch.Tensor] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.factor > 1:
+            raise ArgumentError(f"SkipSpikes(factor={self.factor}): set a factor above 1.")
+        if self.window < 1 or self.warmup < 0:
+            raise ArgumentError("SkipSpikes: set a window of 1 step or more, and a warmup of 0 steps or more.")
+
+    def on_setup(self, run: Run) -> None:
+        if run.mode == "train":
+            self.usual, self.skipped = math.nan, []
+
+    def on_step_begin(self) -> None:
+        self._loss = []
+
+    def on_loss(self, loss: torch.Tensor) -> None:
+        self._loss.append(loss.detach())
+
+    def on_pre_optimizer_step(self, run: Run, control: TrainerControl) -> None:
+        if not self._loss:
+            return  # every batch was skipped before its forward
+        # The mean over the ranks, so that all of them decide alike.
+        loss, step = float(run.ranks.gather(torch.stack(self._loss).sum()).mean()), run.state.global_step + 1
+        if step > self.warmup and not math.isnan(self.usual) and is_spike(loss, self.usual, self.factor):
+            control.request("skip_update", f"the loss of step {step} is {loss:.4g}, usually {self.usual:.4g}")
+            self._list(run, step, loss)
+        elif math.isfinite(loss):
+            self.usual = loss if math.isnan(self.usual) else self.usual + (loss - self.usual) / self.window
+
+    def _list(self, run: Run, step: int, loss: float) -> None:
+        assert run.position is not None
+        first, epoch = run.position.batches, run.position.epoch
+        shown = loss if math.isfinite(loss) else str(loss)
+        for batch in range(first, first + len(self._loss)):
+            self.skipped.append({"epoch": epoch, "batch": batch, "step": step, "loss": shown, "usual": self.usual})
+        if run.state.is_world_process_zero:
+            path = run.args.output_path / SKIP_LIST
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(self.skipped, indent=2) + "\n", encoding="utf-8")
+        logger.warning("The update of step %d is skipped: its loss is %s, usually %.4g.", step, shown, self.usual)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"usual": self.usual, "skipped": json.dumps(self.skipped)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.usual, self.skipped = state["usual"], json.loads(state["skipped"])

@@ -1,0 +1,91 @@
+"""Output of reporters: a stream that is closed or full ends no training."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The error numbers of a disk without space for the output."""
+
+
+def is_terminal(stream: Any) -> bool:
+    """Say whether a stream is an open terminal. A program that starts with a closed stderr has None as `sys.stderr`."""
+    return stream is not None and not getattr(stream, "closed", False) and bool(stream.isatty())
+
+
+def say(line: str) -> None:
+    """Print a line to stdout, if anything still reads it."""
+    with open_console():
+        print(line, flush=True)
+
+
+@contextmanager
+def open_console() -> Iterator[None]:
+    """Survive a closed stdout or stderr: a reader such as `head` that left, or a terminal that vanished.
+
+    A closed stream writes to the null device from then on, so that prints of other code do not fail either. A stream
+    on a full disk loses this output only: the disk may have space again later.
+
+    Raises:
+        OSError, ValueError: if the block fails while both streams work.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        broken = [name for name in ("stdout", "stderr") if _is_broken(name)]
+        if not broken and getattr(error, "errno", None) in FULL:
+            _tell_full(str(error))
+            return
+        if not broken:
+            raise
+        for name in broken:
+            _discard(name)
+        logger.warning("%s is closed. Training continues without its output.", " and ".join(broken))
+
+
+@cache
+def _tell_full(problem: str) -> None:
+    logger.warning("stdout or stderr cannot be written: %s. Training continues, and the output is lost.", problem)
+
+
+def _is_broken(name: str) -> bool:
+    stream = getattr(sys, name)
+    try:
+        if stream is None:
+            return False
+        if _has_descriptor(name) and hasattr(select, "poll"):
+            poll = select.poll()
+            poll.register(stream.fileno(), 0)
+            if poll.poll(0):  # an error or a hang-up: nothing reads it
+                return True
+        stream.flush()
+    except (OSError, ValueError):
+        return True
+    return False
+
+
+def _has_descriptor(name: str) -> bool:
+    try:
+        return bool(getattr(sys, name).fileno() >= 0)
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _discard(name: str) -> None:
+    """Let a stream write to the null device."""
+    if _has_descriptor(name):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, getattr(sys, name).fileno())
+        os.close(null)
+    else:
+        setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 # it stays open

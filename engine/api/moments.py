@@ -1,0 +1,235 @@
+"""Methods of transformers' Trainer that a subclass overrides. Each is called at its moment, around our work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
+from typing import Any
+
+from torch import nn
+
+from ...events.control import OUTSIDE
+from ..data.batches import to_device
+from .base import TrainerBase
+from .overrides import is_overridden
+
+CALLED: dict[str, str] = {
+    "_clip_grad_norm": "In each step with `max_grad_norm`, to clip the gradients. Returns their norm.",
+    "_determine_best_metric": "After each evaluation of the run. Returns whether it is the best so far.",
+    "_evaluate": "When an evaluation is due.",
+    "_finish_current_push": "When training ends. The engine waits for pushes in any case.",
+    "_get_collator_with_removed_columns": "For each loader of a dataset without named columns. Returns its collator.",
+    "_get_dataloader": "For each loader. Returns the loader.",
+    "_get_grad_norm": "In each step with `max_grad_norm`, after clipping. Returns the norm to log.",
+    "_get_learning_rate": "In each step, after the update. Returns the learning rate to log.",
+    "_get_num_items_in_batch": "In each step and evaluation batch. Returns the items that the loss is averaged over.",
+    "_load_best_model": "When training ends, with `load_best_model_at_end`.",
+    "_load_callback_state": "In a resume, to restore the callback states.",
+    "_load_from_checkpoint": "In a resume, to load the weights.",
+    "_load_optimizer_and_scheduler": "In a resume, to restore the optimizer and the schedule.",
+    "_load_rng_state": "In a resume, to restore the RNG states.",
+    "_load_scaler": "In a resume, after the optimizer. The engine restores the scaler with it.",
+    "_move_model_to_device": "When the Trainer gets a model.",
+    "_prepare_input": "For each batch, by `_prepare_inputs`.",
+    "_push_from_checkpoint": "After a checkpoint, with `push_to_hub`.",
+    "_remove_unused_columns": "For each loader of a dataset with named columns. Returns the dataset.",
+    "_save_checkpoint": "When a checkpoint is due. The files are on disk when the method of the Trainer returns.",
+    "_save_optimizer_and_scheduler": "In each checkpoint, after the model. The engine also writes its own files.",
+    "_save_rng_state": "In each checkpoint, after the model. The engine also writes its own files.",
+    "_save_scaler": "In each checkpoint, after the model. The engine also writes its own files.",
+    "_validate_args": "At construction, once the inputs are checked.",
+    "_wrap_model": "When training begins, and not for an evaluation. Returns the model that is called.",
+    "autocast_smart_context_manager": "Around `compute_loss`, by `compute_loss_context_manager`.",
+    "compute_loss_context_manager": "Around `compute_loss`, in training and evaluation.",
+    "create_accelerator_and_postprocess": "At construction. `self.accelerator` exists before.",
+    "get_batch_samples": "In each step. Returns its batches and the items that the loss is averaged over.",
+    "get_cp_size": "When training begins, by `get_total_train_batch_size`.",
+    "get_sp_size": "When training begins, by `get_total_train_batch_size`.",
+    "get_tp_size": "When training begins, by `get_total_train_batch_size`.",
+}
+"""Method of transformers' Trainer that is called only if a subclass overrides it -> the moment."""
+
+
+class MomentMethods(TrainerBase):
+    """The defaults of these methods. Each does the work of the engine that belongs to its moment, or nothing.
+
+    The engine calls `_at(name, work, ...)`: that is `work()`, unless a subclass overrides the method. Then it is the
+    method, and `super()` in it leads here, to the same work.
+    """
+
+    _works: Mapping[str, Callable[[], Any]] = {}
+    """Method whose moment it is -> the engine's work."""
+    _overridden: frozenset[str] = frozenset()
+    """The methods of `CALLED_BY_STEPS` that the class overrides. `adapt_overrides` sets it."""
+
+    def _at(self, name: str, work: Callable[[], Any], *arguments: Any) -> Any:
+        """Do the work of a moment through the method that a subclass overrides, if it does."""
+        if not is_overridden(self, name):
+            return work()
+        with self._doing(name, work):
+            return getattr(self, name)(*arguments)
+
+    @contextmanager
+    def _doing(self, name: str, work: Callable[[], Any]) -> Iterator[None]:
+        before, self._works = self._works, {**self._works, name: work}
+        try:
+            yield
+        finally:
+            self._works = before
+
+    def _work(self, name: str) -> Any:
+        """Do the engine's work of the present moment; nothing outside of it."""
+        return self._works.get(name, _nothing)()
+
+    def overrides(self, *names: str) -> bool:
+        """Return whether a subclass overrides one of these methods."""
+        return any(is_overridden(self, name) for name in names)
+
+    # Construction and data.
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Do nothing: `self.accelerator` exists already. Override it to change it."""
+
+    def _validate_args(self) -> None:
+        """Do nothing: the inputs are checked already. Override it to check more."""
+
+    def _move_model_to_device(self, model: nn.Module, device: Any) -> None:
+        """Move a model to a device."""
+        model.to(device)
+
+    def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
+        """Return the collator. The loader removes the columns that the model does not take."""
+        return data_collator
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
+        """Return the next batches, at most `num_batches`, and the items that their loss is averaged over."""
+        batches = list(islice(epoch_iterator, num_batches))
+        return batches, self._get_num_items_in_batch(batches, device) if batches else None
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
+        """Return the items that the loss of a step is averaged over; None for a mean over each batch."""
+        raise NotImplementedError
+
+    def _prepare_input(self, data: Any) -> Any:
+        """Return nested tensors on the run's device."""
+        return to_device(data, self.args.device)
+
+    # The step.
+
+    def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
+        """Return the context around `compute_loss`. A callback does mixed precision, so by default it does nothing."""
+        return self.autocast_smart_context_manager()
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager[Any]:
+        """Return a context that does nothing, as transformers does. See `accelerator.autocast`."""
+        return nullcontext()
+
+    def _clip_grad_norm(self, model: nn.Module) -> Any:
+        """Clip the gradients and return their norm."""
+        return self._work("_clip_grad_norm")
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """Return the norm of the gradients before clipping."""
+        return grad_norm
+
+    def _get_learning_rate(self) -> float:
+        """Return the learning rate of the first parameter group."""
+        return self.run.current_learning_rate()
+
+    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
+        """Return the wrapped model for the run's model, and any other model unchanged."""
+        wrapped: nn.Module | None = self._work("_wrap_model")
+        if wrapped is not None:
+            return wrapped
+        return self.run.model_wrapped if model is self.run.model else model
+
+    def _through_overrides(self, clip: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the clip seam, called through the overridden methods."""
+
+        def clipped(optimizer: Any, parameters: Any, max_norm: float) -> Any:
+            model = self.run.model_wrapped
+            if not max_norm:
+                return clip(optimizer, parameters, max_norm)
+            norm = self._at("_clip_grad_norm", lambda: clip(optimizer, parameters, max_norm), model)
+            return self._at("_get_grad_norm", lambda: norm, model, norm)
+
+        return clipped if self.overrides("_clip_grad_norm", "_get_grad_norm") else clip
+
+    # Evaluations.
+
+    def _evaluate(self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False) -> Any:
+        """Evaluate on the trainer's datasets and return the metrics."""
+        return self._work("_evaluate")
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Return whether the metrics are the best so far, and note them in the state if they are."""
+        return bool(self._work("_determine_best_metric"))
+
+    def _load_best_model(self) -> None:
+        """Load the best model."""
+        self._work("_load_best_model")
+
+    # Checkpoints.
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
+        """Write a checkpoint of the present step."""
+        if "_save_checkpoint" in self._works:
+            self._work("_save_checkpoint")
+        else:
+            self.bus.announce("on_save_due", requested_by=frozenset({OUTSIDE}))
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Do nothing: the checkpoint has these states already. Override it to write more files."""
+
+    def _save_scaler(self, output_dir: str) -> None:
+        """Do nothing: the checkpoint has this state already. Override it to write more files."""
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Do nothing: the checkpoint has these states already. Override it to write more files."""
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        """Load the weights of the checkpoint that the run resumes from."""
+        self._work("_load_from_checkpoint")
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Restore the optimizer and the schedule."""
+        self._work("_load_optimizer_and_scheduler")
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        """Do nothing: the scaler is restored with the optimizer."""
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Restore the RNG states."""
+        self._work("_load_rng_state")
+
+    def _load_callback_state(self) -> None:
+        """Restore the callback states."""
+        self._work("_load_callback_state")
+
+    # The hub.
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Push the checkpoint that was written, as `hub_strategy` says."""
+        self._work("_push_from_checkpoint")
+
+    def _finish_current_push(self) -> None:
+        """Do nothing: the engine waits for the pushes in progress."""
+
+    # Sizes.
+
+    def get_tp_size(self) -> int:
+        """Return 1: every rank has the whole layers."""
+        return 1
+
+    def get_cp_size(self) -> int:
+        """Return 1: every rank has its own batches."""
+        return 1
+
+    def get_sp_size(self) -> int:
+        """Return 1: every rank has its own batches."""
+        return 1
+
+
+def _nothing() -> None:
+    """Do nothing. The work of a moment that has none."""

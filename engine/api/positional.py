@@ -1,0 +1,57 @@
+"""Positional arguments of `Trainer(...)` in the order of PaddleNLP: model, criterion, args, ..."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+from ...events.errors import ArgumentError, nearest
+from ..arguments import TrainingArguments
+
+
+class UnknownArgument(ArgumentError, TypeError):
+    """The Trainer takes no argument of this name. `except TypeError` catches it, as for any function."""
+
+
+Init = TypeVar("Init", bound=Callable[..., None])
+
+PADDLENLP = (
+    *("model", "criterion", "args", "data_collator", "train_dataset", "eval_dataset", "tokenizer", "compute_metrics"),
+    *("callbacks", "optimizers", "preprocess_logits_for_metrics"),
+)
+"""The parameters of PaddleNLP's Trainer, in order."""
+
+
+def has_criterion_second(given: Sequence[Any]) -> bool:
+    """Return whether positional arguments are in PaddleNLP's order: the second is a loss, or the third is the args."""
+    if len(given) > 2 and isinstance(given[2], TrainingArguments):
+        return True
+    second = given[1] if len(given) > 1 else None
+    return callable(second) and not isinstance(second, (type, TrainingArguments))
+
+
+def accepts_criterion_second(init: Init) -> Init:
+    """Decorate the constructor of a trainer, so that it also takes its positional arguments in PaddleNLP's order."""
+
+    known = inspect.signature(init).parameters
+
+    @functools.wraps(init)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        if unknown := [name for name in kwargs if name not in known]:
+            refused = " ".join(f"The Trainer takes no {name!r}{nearest(name, known)}" for name in unknown)
+            raise UnknownArgument(f"{refused} It takes: {', '.join([*known][1:])}.")
+        if not has_criterion_second(args):
+            return init(self, *args, **kwargs)
+        named = dict(zip(PADDLENLP, args))
+        if len(args) > len(PADDLENLP):
+            raise ArgumentError(
+                f"The Trainer got {len(args)} positional arguments and a criterion as the second. In this order it "
+                f"takes {len(PADDLENLP)}: {', '.join(PADDLENLP)}. Pass the others by name."
+            )
+        if twice := sorted(named.keys() & kwargs.keys()):
+            raise ArgumentError(f"The Trainer got {twice[0]!r} by position and by name. Pass it once.")
+        return init(self, **{**named, **kwargs})
+
+    return cast(Init, wrapper)

@@ -1,0 +1,68 @@
+"""Short tracebacks: an error of this library shows the line of the user and the line that raised it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import types
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+from ...events.errors import TrainbusError
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+VARIABLE = "TRAINBUS_FULL_TRACEBACKS"
+"""The environment variable that keeps tracebacks whole, if it is set to anything but 0."""
+
+_INTERNAL = (__name__.partition(".")[0], "torch", "contextlib", "functools")
+"""The packages whose frames are left out, except for the innermost frame."""
+
+
+def short_tracebacks(method: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a public method: the traceback of a `TrainbusError` leaves out the frames inside of this library.
+
+    The frames of the user's code stay, and so does the frame that raised the error. Other errors stay whole. The whole
+    traceback is logged at level DEBUG, and `TRAINBUS_FULL_TRACEBACKS=1` keeps it.
+    """
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except TrainbusError as error:
+            if os.environ.get(VARIABLE, "0") != "0":
+                raise
+            logger.debug("The whole traceback of the error", exc_info=error)
+            for each in _chain(error):
+                each.__traceback__ = shortened(each.__traceback__)
+            raise error.with_traceback(error.__traceback__)  # noqa: B904 # its cause stays
+
+    return call
+
+
+def shortened(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """Return a traceback without the frames of internal packages, except for its innermost frame."""
+    frames = []
+    while traceback is not None:
+        package = str(traceback.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in _INTERNAL or traceback.tb_next is None:
+            frames.append(traceback)
+        traceback = traceback.tb_next
+    short: types.TracebackType | None = None
+    for kept in reversed(frames):
+        short = types.TracebackType(short, kept.tb_frame, kept.tb_lasti, kept.tb_lineno)
+    return short
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and the errors that its traceback shows before it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ if error.__cause__ is not None or error.__suppress_context__ else error.__context__

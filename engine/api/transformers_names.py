@@ -1,0 +1,167 @@
+"""as_transformers: the training names of transformers become those of trainbus."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import sys
+from dataclasses import dataclass, field
+from types import ModuleType, TracebackType
+from typing import Any
+
+from ...events.errors import ImportOrderError, MissingExtra
+
+logger = logging.getLogger(__name__)
+
+_LIBRARY = "transformers"
+_OURS = __name__.partition(".")[0]
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "hf_argparser": ("HfArgumentParser",),
+    "trainer": ("Trainer",),
+    "trainer_callback": (
+        "DefaultFlowCallback", "EarlyStoppingCallback", "PrinterCallback", "ProgressCallback", "TrainerCallback",
+        "TrainerControl", "TrainerState",
+    ),
+    "trainer_seq2seq": ("Seq2SeqTrainer",),
+    "trainer_utils": (
+        "BestRun", "EvalLoopOutput", "EvalPrediction", "HubStrategy", "IntervalStrategy", "PredictionOutput",
+        "SaveStrategy", "SchedulerType", "TrainOutput", "get_last_checkpoint",
+    ),
+    "training_args": ("OptimizerNames", "ParallelMode", "TrainingArguments"),
+    "training_args_seq2seq": ("Seq2SeqTrainingArguments",),
+}  # fmt: skip
+"""Module of transformers that defines them -> the names that trainbus replaces.
+
+Collators, schedule functions and trackers of transformers work with this Trainer, and stay.
+"""
+
+_TRAINING = ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "Seq2SeqTrainingArguments")
+"""The names that make a module train with transformers, if it holds them."""
+
+
+def as_transformers(*, strict: bool = True) -> Replacement:
+    """Show trainbus's training names wherever transformers shows its own. Call it before importing other libraries.
+
+    Libraries that build on `transformers.Trainer`, such as TRL, then train with this Trainer:
+
+        import trainbus
+        trainbus.as_transformers()
+        from trl import SFTConfig, SFTTrainer
+
+    The names stay replaced until the end of the process, or until `undo`. In a `with` statement, they are replaced
+    inside of it. A library that is imported while they are replaced keeps the names of trainbus.
+
+    Args:
+        strict: refuse if a module that is already imported uses `transformers.Trainer` or `TrainingArguments`. False
+            logs a warning that lists these modules. They keep the names of transformers.
+
+    Returns:
+        What was replaced. It prints as a list.
+
+    Raises:
+        MissingExtra: if transformers is not installed.
+        ImportOrderError: if such a module is already imported, with the line to move.
+    """
+    exchanged = _exchanged()
+    held = _holders({id(theirs) for theirs, _ in exchanged.values() if theirs.__name__ in _TRAINING})
+    if held:
+        said = (
+            f"These modules were imported before `{_OURS}.as_transformers()` and keep the Trainer or the "
+            f"TrainingArguments of transformers: {', '.join(held)}. Call `{_OURS}.as_transformers()` before these "
+            f"imports, or start the program with `{_OURS} run program.py`"
+        )
+        if strict:
+            raise ImportOrderError(f"{said}, or pass `strict=False` if they need not train with {_OURS}.")
+        logger.warning("%s.", said)
+    replacement = Replacement(held=held, _exchanged=exchanged)
+    replacement._replace()
+    return replacement
+
+
+@dataclass
+class Replacement:
+    """The names of transformers that trainbus replaced. As a context manager, it restores them at the end."""
+
+    names: dict[str, Any] = field(default_factory=dict)
+    """Each place, such as `transformers.trainer.Trainer` -> what it shows now. Empty if another call replaced them."""
+    held: tuple[str, ...] = ()
+    """The modules that were imported before and keep the names of transformers."""
+    _exchanged: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{place} -> {ours.__module__}.{ours.__name__}" for place, ours in self.names.items())
+
+    def __enter__(self) -> Replacement:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.undo()
+
+    def undo(self) -> None:
+        """Show the names of transformers again. Modules of transformers that were imported since show them too."""
+        for module in _modules_of(_LIBRARY):
+            for name, value in list(vars(module).items()):
+                theirs, ours = self._exchanged.get(id(value), (None, None))
+                if value is ours and ours is not None:
+                    setattr(module, name, theirs)
+        self.names = {}
+
+    def _replace(self) -> None:
+        for module in _modules_of(_LIBRARY):
+            for name, value in list(vars(module).items()):
+                theirs, ours = self._exchanged.get(id(value), (None, None))
+                if value is theirs and ours is not None:
+                    setattr(module, name, ours)
+                    self.names[f"{module.__name__}.{name}"] = ours
+
+
+def _exchanged() -> dict[int, tuple[Any, Any]]:
+    """Return the id of each name's object, in transformers and here -> both objects. Names already replaced are absent.
+
+    It imports every module that defines one of them: a module that is imported later takes them from there.
+    """
+    try:
+        package = importlib.import_module(_LIBRARY)
+    except ModuleNotFoundError as error:
+        if error.name != _LIBRARY:
+            raise
+        raise MissingExtra(f"`as_transformers` needs transformers: pip install {_LIBRARY}") from error
+    modules = {name: importlib.import_module(f"{_LIBRARY}.{name}") for name in NAMES}
+    here = importlib.import_module(_OURS)
+    found: dict[int, tuple[Any, Any]] = {}
+    for module, names in NAMES.items():
+        for name in names:
+            theirs, ours = getattr(modules[module], name, None), getattr(here, name)
+            if theirs is not None and theirs is not ours:
+                getattr(package, name, None)  # the package imports its names when they are first used
+                found[id(theirs)] = found[id(ours)] = (theirs, ours)
+    return found
+
+
+def _modules_of(package: str) -> list[ModuleType]:
+    """Return the modules of a package.
+
+    `sys.modules` does not have all of them: transformers 5 replaces its top module while it is imported, and a program
+    may hold the one before. The garbage collector does not list objects that `gc.freeze()` excluded, so the modules
+    that other modules hold are added.
+    """
+    loaded = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+    held = [value for each in loaded for value in list(vars(each).values())]
+    everything = (*loaded, *held, *gc.get_objects())
+    modules = {id(each): each for each in everything if issubclass(type(each), ModuleType)}
+    return [each for each in modules.values() if str(vars(each).get("__name__")).partition(".")[0] == package]
+
+
+def _holders(theirs: set[int]) -> tuple[str, ...]:
+    """Return the modules outside of transformers that hold one of these classes, or a subclass of one."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in (_LIBRARY, _OURS) and isinstance(module, ModuleType):
+            values = [value for value in list(vars(module).values()) if issubclass(type(value), type)]
+            if any(id(base) in theirs for value in values for base in value.__mro__):
+                found.append(name)
+    return tuple(sorted(found))

@@ -1,0 +1,106 @@
+"""Adapters of peft in checkpoints: which files hold them, and which weights of a model each holds.
+
+peft writes the adapter `default` into the folder and every other adapter into a subfolder with its name. The files name
+the weights without the adapter. peft itself says which weight is which, so every kind of adapter works.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .files import ADAPTER, PICKLED_ADAPTER
+from .folder import CheckpointFolder
+
+DEFAULT = "default"
+"""The adapter whose files are in the folder itself."""
+_PROMPT = "prompt_embeddings"
+"""The name of a computed prompt in the file. peft loads it, and reports the name as unexpected."""
+_PREFIX = "base_model.model."
+"""What the files have before the name of a weight."""
+
+
+def adapter_files(folder: CheckpointFolder) -> dict[str, Path]:
+    """Return the files of adapters in a checkpoint, by adapter. Files that are missing are included."""
+    found: dict[str, Path] = {}
+    for name in (PICKLED_ADAPTER, ADAPTER):
+        for path in (*folder.matching(name), *folder.matching(f"*/{name}")):
+            inner = path.relative_to(folder.path).parent
+            if len(inner.parts) <= 1:
+                found[inner.name or DEFAULT] = path
+    return found
+
+
+def adapters_of(model: Any) -> list[str]:
+    """Return the names of a model's adapters; empty if it has none."""
+    configs = getattr(unwrapped(model), "peft_config", None)
+    return [*configs] if isinstance(configs, Mapping) and _peft() is not None else []
+
+
+def saved_names(model: Any, adapter: str, weights: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Return which weight of a model each entry in the file of an adapter holds: name in the file -> name in the model.
+
+    Entries that peft computes, such as the embeddings of a prompt, are left out.
+
+    Args:
+        model: the model.
+        adapter: the adapter.
+        weights: the state dict of the model.
+    """
+    inner = unwrapped(model)
+    plain = {name.removeprefix("_orig_mod."): tensor for name, tensor in weights.items()}
+    written = {name.removeprefix("_orig_mod."): name for name in weights}
+    name_of = {id(tensor): name for name, tensor in plain.items()}
+    found = _peft().get_peft_model_state_dict(
+        inner, state_dict=dict(plain), adapter_name=adapter, save_embedding_layers=False
+    )
+    prefix = "" if is_peft_model(inner) else _PREFIX
+    return {f"{prefix}{key}": written[name_of[id(value)]] for key, value in found.items() if id(value) in name_of}
+
+
+def file_name_of(model: Any, name: str) -> str:
+    """Return how a file names a weight that belongs to no adapter, such as an embedding."""
+    plain = name.removeprefix("_orig_mod.")
+    return plain if is_peft_model(unwrapped(model)) else f"{_PREFIX}{plain}"
+
+
+def load_computed(model: Any, adapter: str, entries: dict[str, torch.Tensor]) -> list[str]:
+    """Load entries of an adapter's file that are no weights of the model. Return the names that peft does not know."""
+    result = _peft().set_peft_model_state_dict(unwrapped(model), entries, adapter_name=adapter)
+    return [name for name in getattr(result, "unexpected_keys", ()) if name != _PROMPT]
+
+
+def weights_beside(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return what training changes and the files of the adapters do not hold: unfrozen weights, and buffers.
+
+    Args:
+        model: a model with adapters.
+        weights: the state dict of the model.
+    """
+    held = {name for adapter in adapters_of(model) for name in saved_names(model, adapter, weights).values()}
+    frozen = {name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad}
+    return {
+        name: tensor
+        for name, tensor in weights.items()
+        if isinstance(tensor, torch.Tensor) and name not in held and name not in frozen
+    }
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the model that `torch.compile` wraps; the model itself if it is not compiled."""
+    return getattr(model, "_orig_mod", model)
+
+
+def is_peft_model(model: Any) -> bool:
+    """Say whether peft wraps a model. transformers adds adapters to its own models without a wrapper."""
+    return _peft() is not None and isinstance(model, _peft().PeftModel)
+
+
+def _peft() -> Any:
+    # A model with adapters exists only if peft is imported. This package does not import it.
+    return sys.modules.get("peft")

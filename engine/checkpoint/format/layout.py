@@ -1,0 +1,35 @@
+"""The memory layout of tensors: strides that a checkpoint stores, and tensors laid out by strides.
+
+Files hold contiguous tensors. Optimizers that update a weight and its state in one pass over the memory, such as fused
+AdamW, need both in one layout. Matrix products of another layout may round differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+def stride_to_store(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """Return the strides to restore a tensor with; None if it is contiguous.
+
+    They are those of a copy: dense, in the order of the dimensions in memory.
+    """
+    if tensor.layout is not torch.strided or not tensor.numel() or tensor.is_contiguous():
+        return None
+    stride = dense_stride(tensor)
+    return None if stride == torch.empty(tensor.shape, device="meta").stride() else stride
+
+
+def dense_stride(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the strides of `torch.empty_like(tensor)`, which optimizers give to the state of a weight."""
+    return torch.empty_like(tensor.detach(), device="meta").stride()
+
+
+def arranged(tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """Return a tensor with the given strides: the tensor itself, or a copy."""
+    if tensor.stride() == tuple(stride):
+        return tensor
+    made = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)

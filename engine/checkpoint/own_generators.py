@@ -1,0 +1,234 @@
+"""The random generators that datasets, collators and samplers hold, and the states of these generators."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator, Mapping
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...events.errors import CheckpointError
+from .format.codec import encode
+
+logger = logging.getLogger(__name__)
+
+_DEPTH = 5
+"""Objects on the way from a dataset to a generator: a subset, a dataset, its transforms, one of them."""
+_ITEMS = 64
+"""Longer lists and dicts hold samples. They are not searched."""
+_VISITS = 2000
+"""The search ends after this number of objects."""
+_LIBRARIES = frozenset({"datasets", "numpy", "tokenizers", "torch", "transformers", "trainbus"})
+"""The globals of the functions of these packages are not searched."""
+_WRAPPERS, _WRAPPED = "trainbus.engine.data.", frozenset({"collator", "rows", "sampler"})
+"""The engine's own wrappers of datasets, collators and samplers, and the attribute with what they wrap."""
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+
+
+class OwnGenerators:
+    """The generators that are reachable from objects: as attributes, in closures, or in short lists and dicts.
+
+    The global generators of python, numpy and torch are not among them.
+    """
+
+    def __init__(self, owners: Mapping[str, Any]) -> None:
+        """Search `owners`: objects by the name with which the paths of their generators begin."""
+        self._owners = dict(owners)
+        self._warned = False
+        self.found: dict[str, Any] = {}
+        """The generators by path, such as `collator.generator`. A shared generator has its first path."""
+        self._holders: dict[str, Any] = {}
+        self.find()
+
+    def find(self) -> None:
+        """Search again. A collator may create its generator with its first batch."""
+        search = _Search()
+        for name, owner in self._owners.items():
+            search.visit(name, owner, _DEPTH)
+        self.found, self._holders = search.found, search.holders
+
+    def warn_of_unsaved(self) -> None:
+        """Warn once of generators whose states cannot be saved."""
+        unsaved = (
+            [] if self._warned else [path for path, each in self.found.items() if _saved_state(path, each) is None]
+        )
+        if unsaved:
+            self._warned = True
+            logger.warning(
+                "These random generators have no state that a checkpoint can hold: %s. A resumed run draws other "
+                "values from them. Use `random.Random`, `numpy.random.Generator` or `torch.Generator`.",
+                ", ".join(f"{path} ({type(self.found[path]).__name__})" for path in unsaved),
+            )
+
+    def read(self) -> dict[str, Any]:
+        """Return the states of the generators by path, in a form that `restore` and a checkpoint accept."""
+        states = {path: _saved_state(path, generator) for path, generator in self.found.items()}
+        return {path: state for path, state in states.items() if state is not None}
+
+    def restore(self, states: Mapping[str, Any]) -> list[str]:
+        """Restore the states that `read` returned. A generator that was not created yet is created.
+
+        Returns:
+            The paths at which there is no such generator.
+        """
+        if states.keys() - self.found.keys():
+            self.find()  # batches that were read meanwhile may have created them
+        missing = []
+        for path, state in states.items():
+            generator = self.found.get(path)
+            if generator is None:
+                generator = self._created(path, state)
+            if generator is None or not _restored(generator, state):
+                missing.append(path)
+        return missing
+
+    def _created(self, path: str, state: Mapping[str, Any]) -> Any:
+        """Put a new generator where an object has none yet, and return it; None if there is no such object."""
+        holder, _, name = path.rpartition(".")
+        owner = self._holders.get(holder)
+        if owner is None or getattr(owner, name, None) is not None:
+            return None
+        generator = _new(state)
+        try:
+            setattr(owner, name, generator)
+        except (AttributeError, TypeError):
+            return None
+        self.found[path] = generator
+        return generator
+
+
+class _Search:
+    """One search for generators."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Any] = {}
+        self.holders: dict[str, Any] = {}
+        """The objects that have attributes, by path."""
+        self._seen = {id(random._inst), id(np.random.mtrand._rand), id(torch.default_generator)}
+        self._visited: list[Any] = []  # keeps the objects alive, so that each id stays the id of one object
+
+    def visit(self, path: str, value: Any, depth: int) -> None:
+        """Search an object, and what it holds to a depth."""
+        if value is None or isinstance(value, (bool, int, float, str, bytes)) or id(value) in self._seen:
+            return
+        if isinstance(value, (type, ModuleType, torch.Tensor, np.ndarray, nn.Module)) or len(self._visited) > _VISITS:
+            return
+        self._seen.add(id(value))
+        self._visited.append(value)
+        if isinstance(value, _GENERATORS):
+            self.found[path] = value
+        elif isinstance(value, (list, tuple)):
+            for index, item in enumerate(value if len(value) <= _ITEMS else ()):
+                self.visit(f"{path}.{index}", item, depth)
+        elif isinstance(value, dict):
+            for key, item in (value if len(value) <= _ITEMS else {}).items():
+                self.visit(f"{path}.{key}", item, depth)
+        elif depth:
+            wraps = type(value).__module__.startswith(_WRAPPERS)
+            for name, item in self._parts(path, value):
+                if wraps and name in _WRAPPED:  # the path does not depend on the wrappers of the engine
+                    self.visit(path, item, depth)
+                else:
+                    self.visit(f"{path}.{name}", item, depth - 1)
+
+    def _parts(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, partial):
+            yield from (("func", value.func), ("args", value.args), ("keywords", value.keywords))
+        elif isinstance(value, (MethodType, BuiltinFunctionType)):
+            yield "self", value.__self__
+            yield "function", getattr(value, "__func__", None)
+        elif isinstance(value, FunctionType):
+            yield from _held_by_function(value)
+        else:
+            self.holders[path] = value
+            yield from _attributes(value)
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of an object, and the generators among the attributes of its class."""
+    yield from [*getattr(value, "__dict__", {}).items()]
+    for cls in type(value).__mro__:
+        if cls.__module__.partition(".")[0] in _LIBRARIES or cls is object:
+            continue
+        yield from ((name, item) for name, item in [*vars(cls).items()] if isinstance(item, _GENERATORS))
+        slots = vars(cls).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            yield name, getattr(value, name, None)
+
+
+def _held_by_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what a function of the program reads from its closure, its defaults and its module."""
+    if function.__module__ and function.__module__.partition(".")[0] in _LIBRARIES and not function.__closure__:
+        return
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # a variable that has no value yet
+            continue
+    yield "defaults", function.__defaults__
+    yield "kwdefaults", function.__kwdefaults__
+    if function.__module__ and function.__module__.partition(".")[0] not in _LIBRARIES:
+        for name in function.__code__.co_names:
+            yield name, function.__globals__.get(name)
+
+
+def _saved_state(path: str, generator: Any) -> dict[str, Any] | None:
+    """Return the state of a generator; None if it has none that a checkpoint can hold."""
+    if isinstance(generator, torch.Generator):
+        return {"kind": "torch", "device": str(generator.device), "state": generator.get_state()}
+    if isinstance(generator, np.random.RandomState):
+        return {"kind": "numpy.RandomState", "state": generator.get_state(legacy=False)}
+    if isinstance(generator, np.random.Generator):
+        state = {"kind": "numpy", "state": generator.bit_generator.state}
+        known = type(generator.bit_generator).__module__.startswith("numpy.")
+        return state if known or _can_be_encoded(state, path) else None
+    try:
+        state = {"kind": "python", "state": generator.getstate()}
+    except NotImplementedError:  # random.SystemRandom
+        return None
+    return state if type(generator) is random.Random or _can_be_encoded(state, path) else None
+
+
+def _can_be_encoded(state: dict[str, Any], path: str) -> bool:
+    try:
+        encode(state, path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _restored(generator: Any, saved: Mapping[str, Any]) -> bool:
+    """Restore the state of a generator. Return whether the state is one of such a generator."""
+    kind, state = saved["kind"], saved["state"]
+    try:
+        if kind == "torch" and isinstance(generator, torch.Generator):
+            generator.set_state(state.cpu())
+        elif kind == "numpy.RandomState" and isinstance(generator, np.random.RandomState):
+            generator.set_state(state)
+        elif kind == "numpy" and isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = state
+        elif kind == "python" and isinstance(generator, random.Random):
+            generator.setstate(state)
+        else:
+            return False
+    except (ValueError, TypeError, RuntimeError):  # such as the state of another bit generator
+        return False
+    return True
+
+
+def _new(saved: Mapping[str, Any]) -> Any:
+    """Return a new generator of the kind of a saved state."""
+    kind = saved["kind"]
+    if kind == "torch":
+        return torch.Generator(saved["device"])
+    if kind == "numpy.RandomState":
+        return np.random.RandomState()
+    if kind == "numpy":
+        return np.random.Generator(getattr(np.random, saved["state"]["bit_generator"], np.random.PCG64)())
+    return random.Random()

@@ -1,0 +1,99 @@
+"""Reading the adapters of a checkpoint and loading them into a model that has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from ....events.errors import CheckpointError
+from ...seams import LoadModel
+from ..format.adapters import DEFAULT, adapter_files, adapters_of, file_name_of, load_computed, saved_names
+from ..format.files import BESIDE_ADAPTERS
+from ..format.folder import CheckpointFolder
+from ..format.sharded import fitted
+from .pickled import load_pickled_weights
+
+Weights = dict[str, torch.Tensor]
+
+
+def read_adapters(folder: CheckpointFolder) -> dict[str, Weights]:
+    """Read the adapters of a checkpoint, by name, with the names of weights that their files have.
+
+    Raises:
+        CheckpointError: if a file cannot be read.
+    """
+    return {name: _read(path) for name, path in adapter_files(folder).items()}
+
+
+def read_beside(folder: CheckpointFolder) -> Weights:
+    """Read the weights beside the adapters, by their names in the model; {} if there are none."""
+    return _read(folder.path / BESIDE_ADAPTERS) if folder.has(BESIDE_ADAPTERS) else {}
+
+
+def load_adapters(model: nn.Module, folder: CheckpointFolder, load: LoadModel) -> str:
+    """Load the adapters of a checkpoint into the adapters of a model. Call it on every rank.
+
+    Args:
+        model: the model.
+        folder: the checkpoint.
+        load: the loading function, as the seam `load_model` defines it.
+
+    Returns:
+        Why they do not fit; an empty string if they do.
+
+    Raises:
+        CheckpointError: if a file cannot be read.
+        RuntimeError: if a weight has another shape.
+    """
+    saved, own = _of_model(read_adapters(folder), model), adapters_of(model)
+    if not own:
+        return (
+            f"the checkpoint has the adapters {', '.join(saved)} and not the weights of the model, which has no "
+            "adapter. Build the model as the saved run did, for example with `peft.get_peft_model(model, config)`"
+        )
+    if saved.keys() != {*own}:
+        return f"the checkpoint has the adapters {', '.join(saved)}, and the model has {', '.join(own)}"
+    weights = model.state_dict()
+    whole_names = {file_name_of(model, name): name for name in weights}
+    state: dict[str, Any] = {}
+    computed: dict[str, Weights] = {}
+    lacking: list[str] = []
+    beside = read_beside(folder)
+    for adapter, entries in saved.items():
+        names = saved_names(model, adapter, weights)
+        lacking += [f"{key} of {adapter}" for key in names if key not in entries]
+        names = whole_names | names
+        state |= {names[key]: value for key, value in entries.items() if key in names}
+        rest = {key: value for key, value in entries.items() if key not in names}
+        # peft computed the rest. Load it, unless the weights that it is computed from are there.
+        stored = any(f".{adapter}." in name for name in beside)
+        computed |= {adapter: rest} if rest and not stored else {}
+    unknown = [key for adapter, rest in computed.items() for key in load_computed(model, adapter, rest)]
+    state |= beside
+    _, unexpected = load(model, {name: fitted(value, weights.get(name)) for name, value in state.items()})
+    parts = [f"the checkpoint lacks {', '.join(sorted(lacking)[:20])}"] if lacking else []
+    unknown += unexpected
+    return "; ".join([*parts, *([f"the model lacks {', '.join(sorted(unknown)[:20])}"] if unknown else [])])
+
+
+def _of_model(saved: dict[str, Weights], model: nn.Module) -> dict[str, Weights]:
+    """Return adapters under the names of the model. transformers writes its only adapter without its name."""
+    own = adapters_of(model)
+    if len(own) == 1 and [*saved] == [DEFAULT]:
+        return {own[0]: saved[DEFAULT]}
+    return saved
+
+
+def _read(path: Path) -> Weights:
+    if path.suffix == ".bin":
+        return load_pickled_weights(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            # Copies: the alignment in the file is arbitrary, and it can change how matrix products round.
+            return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error

@@ -1,0 +1,41 @@
+"""Weights that a model saves under other names than it has them: read through its own `from_pretrained`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..format.folder import CheckpointFolder
+
+
+def renamed(model: nn.Module, folder: CheckpointFolder, state: dict[str, Any]) -> dict[str, Any]:
+    """Return the weights of a checkpoint under the names of the model.
+
+    `save_pretrained` of transformers may write a former layout: other names, split or merged tensors. Only the class
+    of the model knows it, so `from_pretrained` reads the folder into a second model, on the CPU.
+
+    Args:
+        model: the model.
+        folder: the checkpoint.
+        state: its weights, as its files name them.
+
+    Returns:
+        The weights. They are `state` if the names fit, or if `from_pretrained` does not find every weight either.
+    """
+    names = set(model.state_dict())
+    read = getattr(type(model), "from_pretrained", None)
+    if read is None or not set(state) - names or not names - set(state):
+        return state
+    try:
+        with torch.random.fork_rng(devices=[]):  # the second model draws its initial weights
+            dtype = next((weight.dtype for weight in model.parameters()), torch.get_default_dtype())
+            other, told = read(
+                folder.path, config=getattr(model, "config", None), dtype=dtype, output_loading_info=True
+            )
+    except Exception:
+        return state  # the error about the names follows
+    lost = [told.get(kind) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")]
+    found: dict[str, Any] = other.state_dict()
+    return state if any(lost) or set(found) != names else found

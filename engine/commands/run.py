@@ -1,0 +1,55 @@
+"""The command `trainbus run`: run a program that is written for transformers' Trainer with the Trainer of trainbus."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ...events.errors import ArgumentError, TrainbusError
+from ..api.transformers_names import as_transformers
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser's subcommands."""
+    parser = commands.add_parser(
+        "run",
+        help="run a program of transformers with this Trainer",
+        description="Run a program as `python program.py ARGS` does. In it, the training names of transformers are "
+        "those of trainbus. On several processes: torchrun --nproc_per_node 2 --no-python trainbus run program.py ARGS",
+        allow_abbrev=False,
+    )
+    parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
+    parser.add_argument("program", help="a Python file, or a module with -m")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the program")
+    parser.set_defaults(do=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the program in this process. Its errors keep their traceback, and its exit status is the one returned.
+
+    Returns:
+        0; 2 if the program cannot be started.
+    """
+    program, arguments = options.program, options.arguments
+    try:
+        if not options.module and not Path(program).is_file():
+            raise ArgumentError(f"There is no program {program!r}. Name a Python file, or a module after -m.")
+        as_transformers()
+    except TrainbusError as error:
+        print(f"trainbus: {error}", file=sys.stderr)
+        return 2
+    sys.argv = [program, *arguments]
+    sys.path[0] = str(Path.cwd() if options.module else Path(program).resolve().parent)
+    if options.module:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    else:
+        # Not `runpy.run_path`: it clears the module when the program ends, before its exit handlers run.
+        module = ModuleType("__main__")
+        module.__file__ = program
+        sys.modules["__main__"] = module
+        exec(compile(Path(program).read_bytes(), program, "exec"), vars(module))
+    return 0

@@ -1,0 +1,138 @@
+"""PreparedLoader: a DataLoader that a program built itself, as `accelerator.prepare` returns it."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from itertools import chain, cycle, islice
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+
+from ..distributed.ranks import Ranks
+from .samplers import ShuffledSampler
+
+
+class ShardedBatches:
+    """The batches of one rank among those of a batch sampler, as accelerate divides them.
+
+    All ranks get the same number of full batches. The last ones are filled up with samples from the start of the epoch.
+    A batch sampler with `drop_last` loses the batches that not every rank gets.
+    """
+
+    def __init__(self, batches: Any, ranks: Ranks) -> None:
+        """Divide `batches`, which yields lists of sample indices, among `ranks`."""
+        self.batches, self.ranks = batches, ranks
+        self.padding_rows = 0
+        """Samples of the last batch that fill it up."""
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples per batch; None if the batch sampler does not tell."""
+        return getattr(self.batches, "batch_size", None)
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether incomplete batches are dropped."""
+        return bool(getattr(self.batches, "drop_last", False))
+
+    def __len__(self) -> int:
+        count, world_size = len(self.batches), self.ranks.world_size
+        return count // world_size if self.drop_last else math.ceil(count / world_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        rank, world_size, size = self.ranks.rank, self.ranks.world_size, self.batch_size
+        first: list[Any] = []
+        group: list[Any] = []
+        self.padding_rows = 0
+        for batch in self.batches:
+            if len(first) < world_size:
+                first.append(list(batch))
+            group.append(batch)
+            if len(group) == world_size and (size is None or len(batch) == size):
+                yield group[rank]
+                group = []
+        if not group or self.drop_last:
+            return
+        if size is None:
+            yield (group + first * world_size)[rank]
+            return
+        left, again = [*chain.from_iterable(group)], [*chain.from_iterable(first)]
+        self.padding_rows = size - max(0, min(size, len(left) - rank * size))
+        yield [*islice(chain(left, cycle(again)), rank * size, (rank + 1) * size)]
+
+
+class PreparedLoader:
+    """Passes the epoch on to the samplers of a DataLoader, and gives each rank its share of the batches.
+
+    Like accelerate's loader, it fetches a batch before the step on the previous one. Its other attributes are those of
+    the DataLoader.
+    """
+
+    padding_rows = 0
+    """Padding rows at the end of the last yielded batch: they fill it up, and evaluations do not count them."""
+
+    def __init__(self, loader: DataLoader[Any], ranks: Ranks, seed: int) -> None:
+        """Prepare `loader`.
+
+        Args:
+            loader: the same on every rank. A `RandomSampler` in it gets a new order in each epoch, from `seed`.
+            ranks: the ranks that divide its batches. The last ones are filled up with samples from the start.
+            seed: the seed of the order.
+        """
+        self.loader, self.ranks = loader, ranks
+        self._batches = loader.batch_sampler
+        batches: Any = self._batches
+        sampler = getattr(batches, "sampler", None)
+        if isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == len(sampler.data_source):
+            batches.sampler = ShuffledSampler(sampler.data_source, seed)
+        if not ranks.single_process and batches is not None and not isinstance(loader.dataset, IterableDataset):
+            self.loader = copy.copy(loader)
+            # A DataLoader refuses the assignment. The copy has no iterator yet.
+            object.__setattr__(self.loader, "batch_sampler", ShardedBatches(batches, ranks))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, from 0, of every sampler and of the dataset, where they have `set_epoch`."""
+        batches: Any = self._batches
+        parts: list[Any] = [batches, getattr(batches, "sampler", None), self.loader.dataset]
+        for part in parts:
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self.loader) if self._is_sharded else math.ceil(len(self.loader) / self.ranks.world_size)
+
+    @property
+    def _is_sharded(self) -> bool:
+        """Whether the loader itself yields the batches of this rank."""
+        return self.ranks.single_process or isinstance(self.loader.batch_sampler, ShardedBatches)
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self.loader) if self._is_sharded else self._shared()
+        for batch in islice(batches, 1):
+            for following in batches:
+                self.padding_rows = 0
+                yield batch
+                batch = following
+            self.padding_rows = getattr(self.loader.batch_sampler, "padding_rows", 0)
+            yield batch
+
+    def _shared(self) -> Iterator[Any]:
+        """Yield every `world_size`-th batch, and the first ones again if another rank has one more."""
+        rank, world_size = self.ranks.rank, self.ranks.world_size
+        first: list[Any] = []
+        count = 0
+        for count, batch in enumerate(self.loader, 1):
+            if count <= world_size:
+                first.append(batch)
+            if (count - 1) % world_size == rank:
+                yield batch
+        missing = -count % world_size
+        if first and rank >= world_size - missing:
+            yield first[(rank - (world_size - missing)) % len(first)]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # a copy has no attributes yet
+            raise AttributeError(name)
+        return getattr(self.loader, name)

@@ -1,0 +1,117 @@
+"""What users pass as datasets: tables are loaded, and what cannot be a dataset is refused with its first sample."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader
+
+from ...events.errors import DataError
+from .collators.default import Collator, default_data_collator, sample_problem
+from .collators.padding import DataCollatorWithPadding
+
+SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+"""The files that are loaded as datasets."""
+
+
+def as_dataset(data: Any, load: Callable[[str], Any]) -> Any:
+    """Return a dataset: a table of pandas, or a file of rows, as a dataset of the library `datasets`.
+
+    Args:
+        data: what the user passed. Anything else than a table, a path or a dict of those is returned unchanged.
+        load: returns an integration by name.
+
+    Raises:
+        DataError: for text that is not the path of such a file.
+        MissingExtra: if the library is not installed.
+    """
+    if isinstance(data, dict) and any(map(_is_table, data.values())):
+        return {name: as_dataset(each, load) for name, each in data.items()}
+    if not _is_table(data):
+        return data
+    if not isinstance(data, (str, Path)):
+        return load("tables").from_frame(data)
+    path = Path(os.path.expanduser(data))
+    if not is_table_file(data):
+        raise DataError(
+            f"The dataset is the text {str(data)!r}. Pass a dataset, such as `datasets.load_dataset({str(data)!r}, "
+            f"split='train')` returns, or the path of a file: {', '.join(SUFFIXES)}."
+        )
+    if not path.is_file():
+        raise DataError(f"There is no file {str(data)!r} to load as a dataset. The working folder is {Path.cwd()}.")
+    return load("tables").from_file(path)
+
+
+def is_table_file(path: str | Path) -> bool:
+    """Return whether a path has the suffix of a file of rows."""
+    return Path(path).suffix.lower() in SUFFIXES
+
+
+def _is_table(data: Any) -> bool:
+    pandas = sys.modules.get("pandas")
+    frame = getattr(pandas, "DataFrame", None)  # another thread may still be importing pandas
+    return isinstance(data, (str, Path)) or (frame is not None and isinstance(data, frame))
+
+
+def problem_of(name: str, dataset: Any, collator: Collator) -> str:
+    """Return why a dataset cannot work, with the remedy. Empty if nothing is known against it.
+
+    Only the samples of lists and tuples are looked at: any other dataset may draw random numbers for a sample.
+
+    Args:
+        name: the argument, such as `train_dataset`.
+        dataset: the dataset.
+        collator: turns its samples into batches. A collator of the user may take any sample.
+    """
+    if isinstance(dataset, type):
+        return f"`{name}` is the class {dataset.__name__}. Pass an instance: `{dataset.__name__}(...)`."
+    if isinstance(dataset, DataLoader):
+        which = name.partition("_")[0]
+        return (
+            f"`{name}` is a DataLoader. Pass its dataset, `loader.dataset`, and set the batch size in the arguments. "
+            f"To keep the loader, override `get_{which}_dataloader`."
+        )
+    if type(dataset).__module__ == "datasets.dataset_dict":
+        splits = list(dataset)
+        chosen = _split_for(name, splits)
+        return (
+            f"`{name}` is a {type(dataset).__name__} with the splits {', '.join(map(repr, splits))}. Pass one of them, "
+            f"such as `data[{chosen!r}]`, or load one with `load_dataset(..., split={chosen!r})`."
+        )
+    if isinstance(dataset, Mapping):
+        keys = ", ".join(map(repr, dataset))
+        first = next(iter(dataset.values()), None)
+        if hasattr(first, "column_names"):  # a dataset
+            remedy = f"Pass one split, such as `splits[{next(iter(dataset))!r}]`."
+        else:
+            remedy = "Pass rows, such as a list of dicts. Make a dataset of columns with `datasets.Dataset.from_dict`."
+        return f"`{name}` is a {type(dataset).__name__} with the keys {keys}. {remedy}"
+    if isinstance(dataset, np.ndarray) and (dataset.ndim == 0 or dataset.dtype.kind not in "biufc"):
+        return f"`{name}` is an array of {dataset.dtype}. Pass an array of numbers, or a list of dicts."
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(dataset, pandas.Series):
+        return f"`{name}` is a pandas Series, which has one column. Pass a data frame with inputs and labels."
+    padding = type(collator) is DataCollatorWithPadding
+    if isinstance(dataset, (list, tuple)) and dataset and (padding or collator is default_data_collator):
+        problem = sample_problem(dataset[0])
+        return f"`{name}` cannot be used: {problem}" if problem else ""
+    return ""
+
+
+def _split_for(name: str, splits: list[str]) -> str:
+    """Return the split that a user most likely means by an argument."""
+    wanted = ("train",) if name == "train_dataset" else ("test", "validation")
+    return next((split for split in (*wanted, *splits) if split in splits), "train")
+
+
+def problems_of(datasets: Mapping[str, Any], collator: Collator) -> Iterator[str]:
+    """Yield the problems of the datasets of a trainer, by argument. A dict of eval datasets is checked one by one."""
+    for name, dataset in datasets.items():
+        several = name == "eval_dataset" and isinstance(dataset, Mapping)
+        sets = {f"{name}[{key!r}]": each for key, each in dataset.items()} if several else {name: dataset}
+        yield from filter(None, (problem_of(label, each, collator) for label, each in sets.items()))

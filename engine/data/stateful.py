@@ -1,0 +1,27 @@
+"""Loaders of the user that save their own position, such as torchdata's StatefulDataLoader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def adopt_state(loader: Any) -> Any:
+    """Let a loader with `state_dict` and `load_state_dict` save and resume its position. Return the loader.
+
+    The loader gets the methods of `Loader` that checkpoints use. Other loaders stay as they are.
+    """
+    saves = callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
+    if not saves or hasattr(loader, "resume_state"):
+        return loader
+
+    def resume_state() -> dict[str, Any]:
+        return {"loader": loader.state_dict()}
+
+    def resume_from(state: dict[str, Any]) -> bool:
+        if "loader" not in state:
+            return False  # another loader wrote the checkpoint, so the batches are read up to the position
+        loader.load_state_dict(state["loader"])
+        return True
+
+    loader.resume_state, loader.resume_from = resume_state, resume_from
+    return loader

@@ -1,0 +1,48 @@
+"""Evaluation loaders whose workers stay between evaluations, and the RNG states of these workers in checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class KeptLoader(Protocol):
+    """A loader with persistent workers."""
+
+    def inherit_workers(self, state: dict[str, Any]) -> None:
+        """Start the workers with these RNG states."""
+
+    def worker_states(self) -> dict[str, Any] | None:
+        """Return the RNG states of the workers, by worker number; None if they did not start."""
+
+
+class PersistentLoaders:
+    """The evaluation loaders of a run with persistent workers, by name of the dataset.
+
+    The first evaluation starts the workers and draws their seeds from the global generator. Later ones do not. So a
+    resumed run starts them with their saved RNG states, and draws no seeds.
+    """
+
+    def __init__(self) -> None:
+        """Start without loaders."""
+        self._loaders: dict[str, tuple[Any, KeptLoader]] = {}
+        self._saved: dict[str, dict[str, Any]] = {}
+
+    def find(self, name: str, dataset: Any) -> KeptLoader | None:
+        """Return the loader of a dataset; None if there is none, or if `name` is another dataset now."""
+        kept, loader = self._loaders.get(name, (None, None))
+        return loader if kept is dataset else None
+
+    def keep(self, name: str, dataset: Any, loader: KeptLoader) -> None:
+        """Keep the loader of a dataset."""
+        self._loaders[name] = dataset, loader
+        if name in self._saved:
+            loader.inherit_workers({"workers": self._saved[name]})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the RNG states of all workers that started, by name of the dataset."""
+        found = {name: loader.worker_states() for name, (_, loader) in self._loaders.items()}
+        return {**self._saved, **{name: states for name, states in found.items() if states is not None}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Start workers with these RNG states from now on."""
+        self._loaders, self._saved = {}, dict(state)

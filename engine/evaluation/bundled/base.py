@@ -1,0 +1,48 @@
+"""The interface of bundled metrics."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import Enum
+from typing import Any, ClassVar
+
+
+class Reads(str, Enum):
+    """What a metric reads from the outputs of a model."""
+
+    ARGMAX = "argmax"
+    """The class with the highest logit."""
+    SIGMOID = "sigmoid"
+    """0 or 1 for each logit: whether its probability is above a threshold."""
+    LABELS = "labels"
+    """Class numbers, as the outputs are."""
+    LOGITS = "logits"
+    """Logits of shape (labels, classes)."""
+    VALUES = "values"
+    """Numbers, for regression."""
+    TEXT = "text"
+    """Texts that a tokenizer decodes from token numbers."""
+
+
+class Bundled(ABC):
+    """A metric that is computed batch by batch. Its fields are its options."""
+
+    reads: ClassVar[tuple[Reads, ...]]
+    """What the metric can read. The first is the default."""
+    smaller_is_better: ClassVar[bool] = False
+    """Whether a smaller value is better, as of an error."""
+    needs_sequences: ClassVar[bool] = False
+    """Whether the metric receives label names per row, instead of all labels of a batch in one array."""
+
+    @property
+    def names_vary(self) -> bool:
+        """Whether the names of the results depend on the classes in the data."""
+        return False
+
+    @abstractmethod
+    def add_batch(self, *, predictions: Any, references: Any) -> None:
+        """Count one batch."""
+
+    @abstractmethod
+    def compute(self) -> dict[str, Any]:
+        """Return the metrics of all batches. Values are numbers, or dicts of numbers by class."""

@@ -1,0 +1,52 @@
+"""Metrics of the library `evaluate` as `compute_metrics`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..data.batches import IGNORED_LABEL
+from .outputs import EvalPrediction, batches_of
+
+
+def as_metric_function(given: Any) -> Any:
+    """Return `compute_metrics`: a metric of `evaluate` as a function, and anything else unchanged."""
+    is_metric = not callable(given) and callable(getattr(given, "compute", None)) and hasattr(given, "add_batch")
+    return MetricModule(given) if is_metric else given
+
+
+@dataclass
+class MetricModule:
+    """A `compute_metrics` that calls `compute(predictions=..., references=...)` of a metric of `evaluate`.
+
+    Logits of floats with one dimension more than the labels become classes, by argmax over the last dimension. Labels
+    of -100 are left out. The first of several predictions or labels counts.
+    """
+
+    metric: Any
+    """The metric, such as `evaluate.load("accuracy")` returns, or several, from `evaluate.combine`."""
+
+    def __call__(self, prediction: EvalPrediction) -> dict[str, Any]:
+        """Compute the metric of an evaluation."""
+        pairs = [self._read(*batch) for batch in batches_of(prediction)]
+        predictions, labels = (np.concatenate(parts) for parts in zip(*pairs))
+        computed: dict[str, Any] = self.metric.compute(predictions=predictions, references=labels)
+        return computed
+
+    @staticmethod
+    def _read(outputs: Any, label_ids: Any) -> tuple[Any, Any]:
+        """Return predictions and references of one batch."""
+        predictions, labels = (np.asarray(_first(part)) for part in (outputs, label_ids))
+        if predictions.ndim == labels.ndim + 1 and predictions.dtype.kind == "f":
+            predictions = predictions[..., 0] if predictions.shape[-1] == 1 else predictions.argmax(-1)
+        if predictions.shape == labels.shape and labels.dtype.kind in "iu":
+            counted = labels != IGNORED_LABEL
+            if labels.ndim > 1 or not counted.all():
+                predictions, labels = predictions[counted], labels[counted]
+        return predictions, labels
+
+
+def _first(part: Any) -> Any:
+    return part[0] if isinstance(part, (tuple, list)) else part

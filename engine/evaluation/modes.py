@@ -1,0 +1,33 @@
+"""Training and evaluation mode: after an evaluation, each module returns to the mode that it had before."""
+
+from __future__ import annotations
+
+from weakref import WeakSet
+
+from torch import nn
+
+_KEPT: WeakSet[nn.Module] = WeakSet()
+"""Modules that were in evaluation mode while their model was in training mode, such as a frozen BatchNorm."""
+
+
+def begin_training(model: nn.Module) -> None:
+    """Put a model and all its modules into training mode, as transformers does at the start of a training."""
+    _KEPT.difference_update(model.modules())
+    model.train()
+
+
+def to_eval(model: nn.Module) -> None:
+    """Put a model into evaluation mode. Note which of its modules are in that mode already."""
+    if model.training:
+        for module in model.modules():
+            (_KEPT.discard if module.training else _KEPT.add)(module)
+    model.eval()
+
+
+def to_train(model: nn.Module) -> None:
+    """Put a model into training mode, except for the modules that `to_eval` found in evaluation mode."""
+    model.train()
+    if _KEPT:
+        for module in model.modules():
+            if module in _KEPT:
+                module.training = False

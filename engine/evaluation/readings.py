@@ -1,0 +1,164 @@
+"""Readings: the predictions and references that a metric compares, from the outputs and labels of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...events.errors import ArgumentError
+from ..data.batches import IGNORED_LABEL
+from .bundled.base import Reads
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Turns outputs and labels of a batch into the predictions and references of a metric."""
+
+    reads: Reads
+    """What to read."""
+    sequences: bool = False
+    """Return lists of label names, one per row, in place of an array of classes."""
+    shift: bool = False
+    """Compare the outputs of each position with the label of the next one."""
+    threshold: float = 0.5
+    """The probability above which `sigmoid` predicts 1."""
+    ignore_index: int = IGNORED_LABEL
+    """The label that does not count."""
+    output: int = 0
+    """Which of several outputs, and of several labels, to read."""
+    label_names: dict[int, str] | None = None
+    """The names of the classes, for sequences."""
+    tokenizer: Any = None
+    """Decodes texts."""
+
+    def __call__(self, predictions: Any, labels: Any) -> tuple[Any, Any]:
+        """Return predictions and references: arrays of shape (labels,) or (rows, labels), tensors of logits, or lists.
+
+        Args:
+            predictions: outputs of shape (rows, ...), or a tuple of several.
+            labels: labels of shape (rows, ...), or a tuple of several.
+
+        Raises:
+            ArgumentError: if the outputs or labels do not fit what is read. It tells the shapes and the remedy.
+        """
+        outputs, labels = (torch.as_tensor(_one_of(part, self.output)).detach() for part in (predictions, labels))
+        if self.shift:
+            _check(outputs.ndim > 1 and labels.ndim > 1, outputs, labels, "`shift=True` needs several labels per row")
+            width = min(outputs.shape[1], labels.shape[1])
+            outputs, labels = outputs[:, : width - 1], labels[:, 1:width]
+        return _READERS[self.reads](self, outputs, labels)
+
+    def of_classes(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
+        """Return class numbers: outputs as they are."""
+        _check(
+            outputs.shape == labels.shape and not outputs.is_floating_point() and not labels.is_floating_point(),
+            outputs,
+            labels,
+            "reads='labels' needs one class number per label. For logits, set reads='argmax'",
+        )
+        counted = labels != self.ignore_index
+        if self.sequences:
+            _check(
+                labels.ndim == 2, outputs, labels, "spans need a sequence of labels per row, of shape (rows, length)"
+            )
+            pairs = [(row[mask], true[mask]) for row, true, mask in zip(outputs, labels, counted)]
+            return tuple([self._names(pair[index]) for pair in pairs] for index in (0, 1))  # type: ignore[return-value]
+        return outputs[counted].cpu().numpy(), labels[counted].cpu().numpy()
+
+    def of_argmax(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
+        """Return the class with the highest logit."""
+        _check_logits(outputs, labels, "reads='argmax'")
+        return self.of_classes(outputs.argmax(dim=-1), labels)
+
+    def of_logits(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
+        """Return logits of shape (labels, classes), and labels."""
+        _check_logits(outputs, labels, "reads='logits'")
+        counted = labels != self.ignore_index
+        return outputs[counted], labels[counted]
+
+    def of_sigmoid(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
+        """Return 0 or 1 per logit."""
+        labels = labels.reshape(outputs.shape) if outputs.numel() == labels.numel() and _one_each(outputs) else labels
+        binary = outputs.shape == labels.shape and bool(((labels == 0) | (labels == 1)).all())
+        _check(binary, outputs, labels, "reads='sigmoid' needs one logit for each label, and labels that are 0 or 1")
+        marks = outputs.float().sigmoid() > self.threshold
+        pair = [part.cpu().long().numpy() for part in (marks, labels)]
+        return tuple(part.reshape(-1) if _one_each(part) else part for part in pair)  # type: ignore[return-value]
+
+    def of_values(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
+        """Return numbers. A last dimension of 1 that the labels do not have is left out."""
+        if outputs.ndim == labels.ndim + 1 and outputs.shape[-1] == 1:
+            outputs = outputs.squeeze(-1)
+        _check(outputs.shape == labels.shape, outputs, labels, "reads='values' needs one output for each label")
+        return outputs.double().cpu().numpy(), labels.double().cpu().numpy()
+
+    def of_text(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
+        """Return decoded texts without special tokens, and without white space at both ends."""
+        _check(
+            not outputs.is_floating_point() and not labels.is_floating_point(),
+            outputs,
+            labels,
+            "reads='text' needs token numbers. Use a Seq2SeqTrainer with `predict_with_generate=True`, or set "
+            "`preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1)`",
+        )
+        return self._texts(outputs), self._texts(labels)
+
+    def _texts(self, tokens: torch.Tensor) -> list[str]:
+        filler = getattr(self.tokenizer, "pad_token_id", None)
+        filler = getattr(self.tokenizer, "eos_token_id", None) if filler is None else filler
+        rows = tokens.cpu().tolist()
+        if filler is None:
+            rows = [[token for token in row if token != self.ignore_index] for row in rows]
+        else:
+            rows = [[filler if token == self.ignore_index else token for token in row] for row in rows]
+        return [text.strip() for text in self.tokenizer.batch_decode(rows, skip_special_tokens=True)]
+
+    def _names(self, classes: torch.Tensor) -> list[str]:
+        names = self.label_names or {}
+        numbers = classes.tolist()
+        if missing := sorted({number for number in numbers if number not in names}):
+            raise ArgumentError(f"`label_names` has no name for the class {missing[0]}. Name all classes of the model.")
+        return [names[number] for number in numbers]
+
+
+_READERS: dict[Reads, Callable[[Reader, torch.Tensor, torch.Tensor], tuple[Any, Any]]] = {
+    Reads.ARGMAX: Reader.of_argmax,
+    Reads.SIGMOID: Reader.of_sigmoid,
+    Reads.LABELS: Reader.of_classes,
+    Reads.LOGITS: Reader.of_logits,
+    Reads.VALUES: Reader.of_values,
+    Reads.TEXT: Reader.of_text,
+}
+
+
+def _one_of(part: Any, index: int) -> Any:
+    if not isinstance(part, (tuple, list)):
+        return part
+    if index >= len(part):
+        raise ArgumentError(f"`output={index}` does not exist: the model has {len(part)} outputs. Set 0 or more.")
+    return part[index]
+
+
+def _one_each(array: Any) -> bool:
+    """Whether an array has one entry per row: shape (rows,) or (rows, 1)."""
+    return bool(array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1))
+
+
+def _check_logits(outputs: torch.Tensor, labels: torch.Tensor, reading: str) -> None:
+    fits = outputs.ndim == labels.ndim + 1 and outputs.shape[:-1] == labels.shape and not labels.is_floating_point()
+    _check(
+        fits and outputs.shape[-1] > 1,
+        outputs,
+        labels,
+        f"{reading} needs logits of shape (*labels, classes) and integer labels. For one logit per label, set "
+        "reads='sigmoid'; for class numbers, reads='labels'; for numbers, a metric of values such as 'mse'",
+    )
+
+
+def _check(fits: bool, outputs: torch.Tensor, labels: torch.Tensor, needs: str) -> None:
+    if not fits:
+        kinds = [f"{str(part.dtype).partition('.')[2]} of shape {tuple(part.shape)}" for part in (outputs, labels)]
+        raise ArgumentError(f"{needs}. The outputs are {kinds[0]}, and the labels {kinds[1]}.")

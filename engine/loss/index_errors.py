@@ -1,0 +1,161 @@
+"""Errors of an index out of range, such as a label that is no class: batch, sample, range and number of classes."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch.utils.data import SequentialSampler
+
+from ...events.activity import EVALUATION, PREDICTION, activity_of
+from ...events.errors import DataError
+from ..data.batches import IGNORED_LABEL, rows_of
+from ..data.loader import Loader
+from ..data.samplers import BatchedSampler, ShuffledSampler
+
+if TYPE_CHECKING:
+    from ..run import Run
+
+_LABELS = ("cross_entropy", "nll_loss", "multi_margin_loss")
+"""Functions of torch that take labels, as `input` and `target`."""
+
+_FUNCTIONAL = "torch/nn/functional.py"
+
+DEVICE_ASSERT = "device-side assert triggered"
+"""Text of the error of CUDA, which does not say what is wrong."""
+
+
+class OutOfRange(NamedTuple):
+    """Indices of one tensor that are out of range."""
+
+    what: str
+    """`labels` or `input ids`."""
+    indices: torch.Tensor
+    """All indices of the tensor."""
+    limit: int
+    """The number of valid indices, from 0."""
+    ignored: int | None
+    """An index that counts as valid."""
+
+    @property
+    def rows(self) -> list[int]:
+        """The positions along the first dimension that hold an index out of range."""
+        wrong = (self.indices < 0) | (self.indices >= self.limit)
+        if self.ignored is not None:
+            wrong &= self.indices != self.ignored
+        return wrong.reshape(wrong.shape[0], -1).any(1).nonzero().flatten().tolist() if wrong.dim() else [0]
+
+
+def out_of_range(error: BaseException) -> OutOfRange | None:
+    """Return the labels or input ids that an IndexError of torch is about, from the frames of its traceback."""
+    for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)]):
+        if not frame.f_code.co_filename.replace("\\", "/").endswith(_FUNCTIONAL):
+            continue
+        values, name = frame.f_locals, frame.f_code.co_name
+        if name in _LABELS:
+            scores, labels = values["input"], values["target"]
+            classes = scores.shape[1] if scores.dim() > 1 else scores.shape[0]
+            return OutOfRange("labels", labels.detach(), classes, values.get("ignore_index", IGNORED_LABEL))
+        if name == "embedding":
+            return OutOfRange("input ids", values["input"].detach(), values["weight"].shape[0], None)
+    return None
+
+
+@contextmanager
+def indices_explained(run: Run) -> Iterator[None]:
+    """Replace the error of an index out of range by one that names the batch, the samples and the valid range.
+
+    Errors of shapes get a note if the samples look like whole batches.
+
+    Raises:
+        DataError: for a label that is no class, or an input id that has no embedding.
+    """
+    try:
+        yield
+    except (IndexError, RuntimeError, ValueError) as error:
+        found = out_of_range(error) if isinstance(error, IndexError) else None
+        if found is not None and found.rows:
+            raise DataError(_message(run, found, error)) from error
+        if DEVICE_ASSERT in str(error) and hasattr(error, "add_note"):
+            error.add_note(
+                "A common cause is a label or an input id that is out of range. Run one step with `use_cpu=True`: the "
+                "error then names the batch and the sample."
+            )
+        elif (rows := _rows_in_sample(run)) and hasattr(error, "add_note"):
+            error.add_note(
+                f"Each batch has one sample, and each tensor of it has {rows} rows: the shapes are (1, {rows}, ...). "
+                f"If the dataset is batched already, as by `Dataset.batch({rows})`, pass it without that, and set "
+                f"`per_device_train_batch_size={rows}`."
+            )
+        raise
+
+
+def _rows_in_sample(run: Run) -> int:
+    """Return the rows of the sample of a batch of one, if all its tensors have equally many; else 0."""
+    batch = run.batch
+    if run.mode != "train" or run.train_batch_size != 1 or not isinstance(batch, Mapping) or len(batch) < 2:
+        return 0
+    shapes = {tuple(value.shape[:2]) if isinstance(value, torch.Tensor) else () for value in batch.values()}
+    shape: tuple[int, ...] = shapes.pop()
+    return shape[1] if not shapes and len(shape) == 2 and shape[0] == 1 < shape[1] else 0
+
+
+def _message(run: Run, found: OutOfRange, error: BaseException) -> str:
+    indices, what, limit = found.indices, found.what, found.limit
+    counted = indices if found.ignored is None else indices[indices != found.ignored]
+    wrong = sorted({*counted[(counted < 0) | (counted >= limit)].tolist()})
+    where, samples = _place(run, found, activity_of(error) or run.activity.name)
+    noun, remedy = ("classes", _LABEL_REMEDY) if what == "labels" else ("embeddings", _INPUT_REMEDY)
+    if max(wrong) < 0:
+        ignored = "" if found.ignored is None or what != "labels" else f", or {found.ignored}, which is ignored"
+        remedy = f"Make them 0 or more{ignored}."
+    shown = ", ".join(map(str, wrong[:5])) + (", ..." if len(wrong) > 5 else "")
+    span = f"those of this batch go from {counted.min().item()} to {counted.max().item()}"
+    return (
+        f"The {what} {shown} are out of range in {where}: {samples}. The model has {limit} {noun}, so {what} go from 0 "
+        f"to {limit - 1}; {span}. {remedy.format(least=max(wrong) + 1)}"
+    )
+
+
+_LABEL_REMEDY = "Set the number of classes of the model to {least} or more, or count labels from 0; -100 is ignored."
+_INPUT_REMEDY = "Use the tokenizer of the model, or resize its embeddings to {least} or more."
+
+
+def _place(run: Run, found: OutOfRange, activity: str) -> tuple[str, str]:
+    """Return where a batch is, and which of its samples are wrong."""
+    evaluates = activity in (EVALUATION, PREDICTION)
+    batch = None if evaluates else run.batch
+    size = None if batch is None else rows_of(batch)
+    rows = found.rows
+    flat = size is not None and size > 0 and len(found.indices) != size and len(found.indices) % size == 0
+    if flat and size is not None:  # labels of tokens, flattened to one dimension
+        rows = sorted({row // (len(found.indices) // size) for row in rows})
+    samples = f"samples {_listed(rows)} of the batch, counted from 0"
+    if evaluates:
+        return f"a batch of {activity}", samples
+    where = f"a batch of step {run.state.global_step + 1}"
+    indices = _dataset_indices(run)
+    if indices is not None:
+        named = [indices[row] for row in rows if row < len(indices)]
+        samples += f", which are the samples {_listed(named)} of the training dataset"
+    return where, samples
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+
+
+def _dataset_indices(run: Run) -> list[int] | None:
+    """Return the dataset index of each sample of the current training batch; None if the sampler does not know it."""
+    loader = run.train_dataloader
+    batches = loader.batch_sampler if isinstance(loader, Loader) else None
+    if not isinstance(batches, BatchedSampler) or run.position is None or loader.starts_at_row:
+        return None
+    if not isinstance(batches.sampler, (ShuffledSampler, SequentialSampler)):
+        return None  # the order cannot be drawn again without random draws
+    order = list(batches.sampler)
+    start = (run.position.batches + run.step.batch_index) * batches.stride + batches.rank * batches.batch_size
+    return [order[row % len(order)] for row in range(start, start + batches.batch_size)]

@@ -1,0 +1,34 @@
+"""Optimizers whose `step` needs a closure: they compute the loss several times per step."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+
+def closure_refusal(optimizer: Any) -> str:
+    """Return why an optimizer cannot be used, if its `step` requires a closure, and the remedy. Else an empty string.
+
+    The trainer computes loss and gradients once per step. `torch.optim.LBFGS` computes them several times, for its
+    line search, so the events of a step, clipping and gradient accumulation have no meaning for it.
+
+    Args:
+        optimizer: an optimizer or its class; None is allowed.
+    """
+    kind = optimizer if isinstance(optimizer, type) else type(optimizer)
+    step = getattr(kind, "step", None)
+    if step is None:
+        return ""
+    try:
+        parameters = list(inspect.signature(step).parameters.values())[1:]
+    except (TypeError, ValueError):  # a C function
+        return ""
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = [each.name for each in parameters if each.default is each.empty and each.kind not in variadic]
+    if not required:
+        return ""
+    return (
+        f"{kind.__name__}.step requires {', '.join(map(repr, required))}: it computes the loss several times per step, "
+        "and the Trainer computes it once. Use an optimizer without a closure, such as `optim='adamw_torch'`, or write "
+        f"the loop of {kind.__name__} yourself."
+    )

@@ -1,0 +1,39 @@
+"""Parameters that the user's optimizer updates and the model does not have: checkpoints keep their values."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...events.callback import Callback
+
+logger = logging.getLogger(__name__)
+
+
+class ExtraParameters(Callback):
+    """Saves and restores the values of parameters that belong to no model, such as those of a library's loss."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Take care of `parameters`, in the order of the optimizer's groups."""
+        self.parameters = list(parameters)
+
+    def __repr__(self) -> str:
+        return f"ExtraParameters({len(self.parameters)})"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {str(number): parameter.detach() for number, parameter in enumerate(self.parameters)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        saved = [state[str(number)] for number in range(len(state))]
+        if [each.shape for each in saved] != [each.shape for each in self.parameters]:
+            logger.warning(
+                "The checkpoint has other parameters beside the model than the optimizer. They keep their values."
+            )
+            return
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters, saved):
+                parameter.copy_(value)

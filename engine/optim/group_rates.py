@@ -1,0 +1,54 @@
+"""Learning rates of their own for parameters whose names match a pattern."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import nn
+
+from ...events.errors import ArgumentError, nearest
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Return whether a parameter's name starts with a pattern, or matches it as a regular expression."""
+    return name.startswith(pattern) or re.match(pattern, name) is not None
+
+
+def with_own_rates(
+    groups: Iterable[dict[str, Any]], model: nn.Module, rates: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """Move parameters whose names match a pattern to groups with the pattern's learning rate.
+
+    The given groups stay first, so that the run logs the learning rate of the other parameters. A moved parameter keeps
+    the weight decay of its group. If several patterns match a name, the first counts.
+
+    Args:
+        groups: Parameter groups, each with `params` and `weight_decay`.
+        model: The model, for the names.
+        rates: Pattern -> learning rate. `matches` says which names a pattern matches.
+
+    Raises:
+        ArgumentError: A pattern matches no trainable parameter, or only parameters that an earlier pattern matches.
+    """
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    rest, own = [], []
+    unused = set(rates)
+    for group in groups:
+        members: dict[str | None, list[nn.Parameter]] = {}
+        for parameter in group["params"]:
+            pattern = next((each for each in rates if matches(names.get(parameter, ""), each)), None)
+            members.setdefault(pattern, []).append(parameter)
+        unused -= members.keys()
+        rest.append({**group, "params": members.get(None, [])})
+        own += [{**group, "params": members[each], "lr": rate} for each, rate in rates.items() if each in members]
+    for pattern in rates:
+        if pattern in unused:
+            modules = [name for name, _ in model.named_modules() if name]
+            raise ArgumentError(
+                f"`learning_rates` has {pattern!r}, and no trainable parameter of {type(model).__name__} matches it "
+                f"first{nearest(pattern, modules)} Correct the pattern, or list it before wider ones. "
+                "Parameters of a loss module are not named here: give them a rate with `optimizers`."
+            )
+    return [*rest, *own]

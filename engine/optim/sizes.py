@@ -1,0 +1,16 @@
+"""Counts the elements of weights. Weights of lazy modules may have no shape yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch.nn.parameter import is_lazy
+
+
+def count_elements(weights: Iterable[torch.Tensor]) -> int:
+    """Return the number of elements of all weights.
+
+    A weight of a lazy module counts 0 until the first batch gives it a shape. torch raises an error for its `numel`.
+    """
+    return sum(weight.numel() for weight in weights if not is_lazy(weight))

@@ -1,0 +1,63 @@
+"""Closing events: every handler runs, also if another one fails or Ctrl-C arrives between two of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .activity import note_activity
+from .control import TrainerControl
+
+logger = logging.getLogger(__name__)
+
+
+def call_all(
+    subscriptions: Sequence[Any],
+    run: Any,
+    extras: Any,
+    control: TrainerControl,
+    event: str,
+    forgives: Callable[[Any, Exception], bool],
+) -> None:
+    """Call every handler, and raise the first error afterwards. Later errors are logged.
+
+    Args:
+        subscriptions: the handlers, in order.
+        run: the record that holds the values of the parameters.
+        extras: the parameters that only this announcement carries.
+        control: receives the author of each call, and the answer of a handler written for transformers.
+        event: the event.
+        forgives: returns whether the run continues after an exception of a handler.
+    """
+    failure: BaseException | None = None
+    speaking, number = control.speaking, 0
+    while number < len(subscriptions):
+        try:
+            while number < len(subscriptions):
+                subscription = subscriptions[number]
+                speaking.author, speaking.event = subscription.owner_id, event
+                answer = subscription.call(run, extras)
+                number += 1
+                if answer is not None and answer is not control:
+                    control.absorb(answer)
+        except BaseException as error:
+            label = "An interrupt"
+            if number < len(subscriptions) and _began(subscriptions[number].call, error):
+                failed = subscriptions[number]
+                number, label = number + 1, failed.label
+                note_activity(error, label)
+                if isinstance(error, Exception) and forgives(failed, error):
+                    continue
+            if failure is not None:
+                logger.error("%s failed too: %s: %s", label, type(error).__name__, error)
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+def _began(function: Callable[..., Any], error: BaseException) -> bool:
+    """Return whether an error that the caller caught came out of a function, or arrived before the call of it."""
+    inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    code = getattr(function, "__code__", None)
+    return code is None or (inner is not None and inner.tb_frame.f_code is code)

@@ -1,0 +1,33 @@
+"""Whether two triggers joined with `&` are ever due at the same step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def has_common_step(both: Any) -> bool:
+    """Return whether a `Both` may be due. Only steps that one side names, as in `at(3)`, can rule it out."""
+    steps = _named(both, type(both))
+    return not steps or any(_may_be_due(both, step, type(both)) for step in steps)
+
+
+def _named(trigger: Any, both: type) -> tuple[int, ...]:
+    """Return the only steps at which a trigger may be due; empty if it does not name them."""
+    if isinstance(trigger, both):
+        sides: Any = trigger
+        return _named(sides.left, both) or _named(sides.right, both)
+    steps = getattr(trigger, "steps", None)
+    return steps if isinstance(steps, tuple) else ()
+
+
+def _may_be_due(trigger: Any, step: int, both: type) -> bool:
+    """Return whether a trigger may be due at the end of a step. Triggers that depend on the run may always be."""
+    if isinstance(trigger, both):
+        sides: Any = trigger
+        return _may_be_due(sides.left, step, both) and _may_be_due(sides.right, step, both)
+    steps = getattr(trigger, "steps", None)
+    if isinstance(steps, tuple):
+        return step in steps
+    if isinstance(steps, int) and not trigger.times:
+        return step % steps == 0 and step >= trigger.after
+    return True

@@ -1,0 +1,55 @@
+"""Neptune: one run per training, online or offline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import neptune
+
+from ..callbacks.base.row_tracker import Opening, Outcome
+from ..callbacks.base.service_tracker import ServiceSession, ServiceTracker
+
+
+class NeptuneSession(ServiceSession):
+    """An open run of Neptune."""
+
+    def __init__(self, live: Any, run_id: str) -> None:
+        super().__init__(run_id)
+        self.live = live
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            if value - value == 0:  # Neptune refuses numbers that are not finite
+                self.live[name].append(value, step=step)
+
+    def tell(self, name: str, value: Any) -> None:
+        self.live[f"summary/{name}"] = value
+
+    def close(self, outcome: Outcome) -> None:
+        if outcome.exit_code:
+            self.live["sys/failed"] = True
+        self.live.stop()
+
+
+@dataclass
+class Neptune(ServiceTracker):
+    """Reports to one Neptune run. A resumed training reports to the same run.
+
+    `report_to="neptune"` builds it, or list `Neptune("team/demo", mode="offline")`. Offline, each session writes to
+    `.neptune`, which `neptune sync` uploads. Numbers that are not finite are left out, because Neptune refuses them.
+    """
+
+    service: ClassVar[str] = "Neptune"
+
+    mode: Literal["async", "sync", "offline", "debug"] | None = field(default=None, kw_only=True)
+    """How to upload. Default: `NEPTUNE_MODE`, else `async`."""
+
+    def open_session(self, opening: Opening, name: str | None, config: Mapping[str, Any]) -> ServiceSession:
+        given: dict[str, Any] = {"project": self.project, "name": name, "mode": self.mode}
+        given |= {"custom_run_id": opening.run_id, "capture_hardware_metrics": False, **self.options}
+        live = neptune.init_run(**given)
+        if not opening.resumes:
+            live["arguments"] = neptune.utils.stringify_unsupported(dict(config))
+        return NeptuneSession(live, opening.run_id)

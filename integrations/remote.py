@@ -1,0 +1,165 @@
+"""Copy checkpoints to a remote store, and fetch the newest one back. fsspec knows the stores."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import fsspec
+
+from ..engine.checkpoint.format.files import MANIFEST, step_of
+from ..engine.checkpoint.read.listing import list_checkpoints
+from ..engine.checkpoint.read.saved import SavedCheckpoint
+from ..engine.checkpoint.write.background_writer import BackgroundWriter
+from ..engine.run import Run
+from ..events.callback import Callback
+from ..events.errors import ArgumentError, CheckpointError
+from ..events.stages import Stage, order
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class RemoteStore(Callback):
+    """Copies each checkpoint to a remote store, such as `s3://bucket/run`, and starts a run with the newest of them.
+
+        trainer = Trainer(..., callbacks=[RemoteStore("s3://bucket/run-7")])
+        trainer.train(resume_from_checkpoint="auto")
+
+    The files of a checkpoint are copied first and its manifest last, so a remote checkpoint without a manifest is
+    incomplete and never used. A thread copies while training continues. When a trainer is built and the store has a
+    newer checkpoint than the output folder, it is fetched and verified. Remote checkpoints of this run that the
+    retention policy has deleted here are deleted there. The path may name any store that fsspec knows: `s3://`,
+    `gs://`, `az://`, `file://`, `memory://`. Rank 0 copies. With `save_on_each_node`, checkpoints of other machines are
+    not copied.
+
+    Raises:
+        ArgumentError: for a path without a protocol, or whose package is missing.
+        CheckpointError: if the store fails and `on_store_error` is `raise`.
+    """
+
+    url: str = "memory://checkpoints"
+    """The folder in the store, with its protocol."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the fsspec file system, such as credentials."""
+    fetch: bool = True
+    """Whether to fetch the newest remote checkpoint if it is newer than those in the output folder."""
+    on_store_error: str = "warn"
+    """What happens when the store fails: `warn` logs and continues training, `raise` ends the run."""
+    _writer: BackgroundWriter = field(default_factory=BackgroundWriter, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if "://" not in self.url:
+            raise ArgumentError(
+                f"RemoteStore({self.url!r}): write a protocol, such as s3://bucket/run or file:///path."
+            )
+        if self.on_store_error not in ("warn", "raise"):
+            raise ArgumentError(f"RemoteStore(on_store_error={self.on_store_error!r}): set 'warn' or 'raise'.")
+
+    def _open(self) -> tuple[Any, PurePosixPath]:
+        """Return the file system and the folder in it."""
+        try:
+            system, path = fsspec.core.url_to_fs(self.url, **self.options)
+        except (ValueError, ImportError) as error:
+            raise ArgumentError(f"RemoteStore({self.url!r}): {error}. Correct the protocol, or install it.") from error
+        return system, PurePosixPath(path)
+
+    @order(Stage.PREPARE)
+    def on_init_end(self, run: Run) -> None:
+        system, folder = self._open()
+        if self.fetch and run.args.should_save:
+            self._guarded(lambda: fetch_newest(system, folder, run.args.output_path), "read")
+        run.ranks.barrier()  # no rank looks for a checkpoint before it is here
+
+    @order(Stage.PREPARE)
+    def on_save_begin(self) -> None:
+        # The retention policy may delete the checkpoint that is being copied.
+        self._guarded(self._writer.wait, "written")
+
+    @order(Stage.REPORT)
+    def on_save(self, run: Run, checkpoint: Any) -> None:
+        if run.state.is_world_process_zero:
+            path = Path(checkpoint.path)
+            self._guarded(lambda: self._writer.submit(lambda: self._copy(path)), "written")
+
+    def _copy(self, path: Path) -> None:
+        system, folder = self._open()
+        upload(system, folder, path)
+        here = {saved.path.name for saved in list_checkpoints(path.parent)}
+        own = SavedCheckpoint.open(path).run_id
+        for name, (_, run_id) in complete_checkpoints(system, folder).items():
+            if name not in here and run_id == own:  # those of other runs stay
+                system.rm(str(folder / name), recursive=True)
+
+    @order(Stage.RELEASE)
+    def on_train_end(self) -> None:
+        self._guarded(self._writer.wait, "written")
+
+    def on_close(self) -> None:
+        self._guarded(self._writer.close, "written")
+
+    def _guarded(self, work: Any, how: str) -> None:
+        try:
+            work()
+        except Exception as error:  # stores raise errors of many kinds
+            text = f"The store {self.url} cannot be {how}: {type(error).__name__}: {error}."
+            if self.on_store_error == "raise":
+                raise CheckpointError(
+                    f"{text} Check its address and credentials, or set on_store_error='warn'."
+                ) from error
+            logger.warning("%s Training continues.", text)
+
+
+def upload(system: Any, folder: PurePosixPath, checkpoint: Path) -> None:
+    """Copy a checkpoint folder into a store. The manifest comes last: it makes the copy complete."""
+    target = folder / checkpoint.name
+    if system.exists(str(target)):
+        system.rm(str(target), recursive=True)
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
+    for path in sorted(files, key=lambda path: path.name == MANIFEST):
+        remote = target / path.relative_to(checkpoint).as_posix()
+        system.makedirs(str(remote.parent), exist_ok=True)
+        system.put_file(str(path), str(remote))
+
+
+def complete_checkpoints(system: Any, folder: PurePosixPath) -> dict[str, tuple[float, str]]:
+    """Return the names of the complete checkpoints in a store -> when each was written, and by which run."""
+    found = {}
+    for path in system.ls(str(folder), detail=False) if system.exists(str(folder)) else ():
+        name = PurePosixPath(path).name
+        manifest = str(folder / name / MANIFEST)
+        if step_of(Path(name)) is not None and system.exists(manifest):
+            facts = json.loads(system.cat_file(manifest))
+            found[name] = float(facts.get("time", 0.0)), str(facts.get("run_id", ""))
+    return found
+
+
+def fetch_newest(system: Any, folder: PurePosixPath, output: Path) -> None:
+    """Copy the newest complete checkpoint of a store into an output folder that has no newer one.
+
+    Raises:
+        CheckpointError: if the copy does not agree with its manifest.
+    """
+    remote = complete_checkpoints(system, folder)
+    newest_here = max((saved.time for saved in list_checkpoints(output)), default=0.0)
+    if not remote or max(remote.values())[0] <= newest_here:
+        return
+    name = max(remote, key=lambda each: remote[each])
+    staging = output / f".fetch-{name}"
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    root = folder / name
+    for path in system.find(str(root)):
+        local = staging / PurePosixPath(path).relative_to(PurePosixPath(system._strip_protocol(str(root))))
+        local.parent.mkdir(parents=True, exist_ok=True)
+        system.get_file(path, str(local))
+    if wrong := SavedCheckpoint.open(staging).problems(full=True):
+        shutil.rmtree(staging)
+        raise CheckpointError(f"The remote checkpoint {root} is damaged: {'; '.join(map(str, wrong))}.")
+    shutil.rmtree(output / name, ignore_errors=True)
+    staging.rename(output / name)
+    logger.info("Fetched %s.", root)

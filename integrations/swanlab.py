@@ -1,0 +1,65 @@
+"""SwanLab: one run per training, in the cloud or on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import swanlab
+
+try:
+    from swanlab.data.run.main import SwanLabRunState
+
+    _CRASHED: Any = SwanLabRunState.CRASHED
+except (ImportError, AttributeError):  # later versions take a word
+    _CRASHED = "crashed"
+
+from ..callbacks.base.row_tracker import Opening, Outcome
+from ..callbacks.base.service_tracker import ServiceSession, ServiceTracker
+
+
+class SwanLabSession(ServiceSession):
+    """An open run of SwanLab."""
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        swanlab.log(dict(values), step=step)
+
+    def tell(self, name: str, value: Any) -> None:
+        swanlab.config.update({f"summary/{name}": value})
+
+    def close(self, outcome: Outcome) -> None:
+        if outcome.exit_code:
+            swanlab.finish(_CRASHED, error=outcome.reason or "stopped")
+        else:
+            swanlab.finish()
+
+
+@dataclass
+class SwanLab(ServiceTracker):
+    """Reports to one SwanLab run. A resumed training reports to the same run, if the service keeps it.
+
+    `report_to="swanlab"` builds it, or list `SwanLab("demo", mode="offline")`. Offline, each session writes a folder,
+    and SwanLab prints the `swanlab sync` command. A run that you opened is used and left open.
+    """
+
+    service: ClassVar[str] = "SwanLab"
+
+    mode: str | None = field(default=None, kw_only=True)
+    """`cloud`, `local`, `offline` or `disabled`. Default: `SWANLAB_MODE`, else `cloud`."""
+
+    def open_session(self, opening: Opening, name: str | None, config: Mapping[str, Any]) -> ServiceSession:
+        if _is_running():
+            return SwanLabSession(opening.run_id, owned=False)
+        given: dict[str, Any] = {"project": self.project, "name": name, "mode": self.mode}
+        given |= {"config": dict(config), "id": opening.run_id, "resume": "allow", **self.options}
+        swanlab.init(**given)
+        return SwanLabSession(opening.run_id)
+
+
+def _is_running() -> bool:
+    try:
+        live = swanlab.get_run()
+    except RuntimeError:  # later versions raise it if no run is open
+        return False
+    return live is not None and bool(getattr(live, "running", True))

@@ -1,0 +1,37 @@
+"""Tables as datasets: data frames of pandas, and files of rows, through the library `datasets`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+from ..events.errors import DataError
+
+
+class Tables:
+    """Turns tables into datasets whose samples are dicts: column -> value."""
+
+    @staticmethod
+    def from_frame(frame: Any) -> datasets.Dataset:
+        """Return a dataset of the rows of a `pandas.DataFrame`. Its index is no column."""
+        return datasets.Dataset.from_pandas(frame, preserve_index=False)
+
+    @staticmethod
+    def from_file(path: str | Path) -> datasets.Dataset:
+        """Return a dataset of the rows of a file: `.csv`, `.tsv`, `.json`, `.jsonl` or `.parquet`.
+
+        Raises:
+            DataError: if the file cannot be read as its suffix says.
+        """
+        suffix, name = Path(path).suffix.lower(), str(path)
+        try:
+            if suffix == ".parquet":
+                return datasets.Dataset.from_parquet(name)
+            if suffix in (".json", ".jsonl"):
+                return datasets.Dataset.from_json(name)
+            return datasets.Dataset.from_csv(name, **({"sep": "\t"} if suffix == ".tsv" else {}))
+        except (datasets.exceptions.DatasetsError, OSError, ValueError) as error:
+            cause = error.__cause__ or error
+            raise DataError(f"{name} cannot be read as {suffix[1:]}: {cause}") from error

@@ -1,0 +1,124 @@
+"""Models as artifacts: committed checkpoints, uploaded on the worker, with the aliases of the retention policy."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import wandb
+
+from ...engine.optim.sizes import count_elements
+from ...engine.run import Run
+from .client import WandbSession
+
+if TYPE_CHECKING:
+    from ...callbacks.base.row_tracker import RowTracker
+
+logger = logging.getLogger(__name__)
+
+LAST, BEST = "latest", "best"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model to upload."""
+
+    folder: Path
+    """Its folder."""
+    step: int
+    """Its step."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """What the artifact says about it."""
+    final: bool = False
+    """Whether it is the result of the training."""
+
+
+@dataclass
+class ModelArtifacts:
+    """The checkpoints of a run that become artifacts."""
+
+    pending: list[Model] = field(default_factory=list)
+    """Checkpoints that are being written: they are uploaded once they are committed."""
+    _logged: dict[int, Any] = field(default_factory=dict)
+    _folders: dict[int, Path] = field(default_factory=dict)
+
+    def note(self, run: Run, checkpoint: Any, only_best: bool) -> None:
+        """Remember a checkpoint that is being written."""
+        if only_best and run.state.best_global_step != checkpoint.step:
+            return
+        metadata = {"step": checkpoint.step, "epoch": run.state.epoch, "metrics": plain_metrics(checkpoint.metrics)}
+        self.pending.append(Model(checkpoint.path, checkpoint.step, metadata))
+
+    def upload_committed(self, tracker: RowTracker, run: Run) -> None:
+        """Upload the pending checkpoints that are complete, and expire the versions of rotated ones."""
+        ready = [model for model in self.pending if model.folder.is_dir()]
+        self.pending = [model for model in self.pending if model not in ready]
+        best = run.state.best_global_step
+        for model in ready:
+            self._upload(tracker, run, model, [LAST, f"step-{model.step}", *([BEST] if model.step == best else [])])
+        self._expire_rotated(tracker)
+
+    def upload_at_end(self, tracker: RowTracker, run: Run, wanted: str) -> None:
+        """Upload what is committed by now; with `end`, the model as it is. All ranks call it."""
+        if wanted != "end":
+            self.upload_committed(tracker, run)
+            return
+        folder = run.args.output_path / "_wandb_model"
+        run.services.save_model(str(folder))
+        if tracker.writes(run):
+            state = run.state
+            step = state.best_global_step if run.args.load_best_model_at_end else state.global_step
+            metadata = {"step": step, "epoch": state.epoch, "metrics": plain_metrics(run.metrics_at(state.global_step))}
+            model = Model(folder, state.global_step, {**metadata, "final_model": True}, final=True)
+            self._upload(tracker, run, model, [LAST, f"step-{state.global_step}", "final_model"])
+
+    def _upload(self, tracker: RowTracker, run: Run, model: Model, aliases: list[str]) -> None:
+        limit = getattr(tracker, "reference_above", None)
+        metadata = {"num_parameters": count_elements(run.model.parameters()), **model.metadata}
+        name = run.args.run_name if run.args.run_name not in (None, run.args.output_dir) else None
+
+        def upload(session: Any) -> None:
+            if not isinstance(session, WandbSession) or session.live.disabled:
+                return
+            if not model.folder.is_dir():
+                logger.info("%s was rotated before its upload.", model.folder)
+                return
+            size = sum(file.stat().st_size for file in model.folder.rglob("*") if file.is_file())
+            artifact = wandb.Artifact(
+                f"model-{_valid(name or session.run_id)}", "model", metadata={**metadata, "size_bytes": size}
+            )
+            if limit is not None and size > limit:
+                artifact.add_reference(model.folder.resolve().as_uri(), checksum=False)
+            else:
+                artifact.add_dir(str(model.folder))  # copies the files, so that rotation may delete them
+            logger.info("Uploading %s, %.1f MB.", model.folder, size / 1e6)
+            logged = session.live.log_artifact(artifact, aliases=aliases)
+            if not model.final:
+                self._logged[model.step], self._folders[model.step] = logged, model.folder
+
+        tracker.submit(upload)
+
+    def _expire_rotated(self, tracker: RowTracker) -> None:
+        gone = [step for step, folder in list(self._folders.items()) if not folder.is_dir()]
+        for step in gone:
+            self._folders.pop(step)
+            artifact = self._logged.pop(step)
+
+            def expire(session: Any, artifact: Any = artifact) -> None:
+                if not session.live.offline:
+                    artifact.wait(timeout=60)
+                    artifact.delete(delete_aliases=True)
+
+            tracker.submit(expire)
+
+
+def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers among metrics."""
+    return {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
+
+
+def _valid(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)[:100]

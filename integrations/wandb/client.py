@@ -1,0 +1,300 @@
+"""The client adapter: opens a run of wandb, writes to it, and finishes it. The worker of the tracker calls it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import wandb
+from wandb.sdk import wandb_setup
+
+from ...callbacks.base.row_tracker import Outcome, TrackerSession
+from ...callbacks.base.tracker_rows import AXIS
+from ...engine.api.console import say
+from ...events.control import TrainerControl
+from . import identity
+from .identity import Identity
+from .limits import Guard
+from .options import client_settings
+from .probe import problem_of_service
+from .run_file import wait_until_complete
+
+logger = logging.getLogger(__name__)
+
+_OURS: dict[str, WandbSession] = {}
+"""The open runs of this process, by id. A run that the user opened is not among them."""
+_LOCK = threading.Lock()
+ALERT_SECONDS = 600
+"""The shortest time between two alerts with the same title."""
+
+
+@dataclass
+class Request:
+    """What opens a run."""
+
+    options: dict[str, Any]
+    """The options of `wandb.init`, without `settings`."""
+    settings: dict[str, Any]
+    """The fields of `wandb.Settings` that the user set."""
+    folder: Path
+    """The output folder, where the identity is stored."""
+    identity: Identity
+    """The identity, with the segments of earlier processes."""
+    config: dict[str, Any]
+    """The config of the run."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """What a resume adds to the config."""
+    known_step: int = -1
+    """The last step that the checkpoint knows to be written, for runs whose segments are on another machine."""
+    known_rows: int = -1
+    """The number of rows at that step."""
+    resumes: bool = False
+    """Whether an earlier process wrote to the run."""
+    init_timeout: float = 60.0
+    finish_timeout: float = 300.0
+    axis_of: Callable[[str], str] = field(default=lambda name: AXIS)
+    """Column -> the column of its axis."""
+    stop: Callable[[], None] | None = None
+    """Called on a thread of the client when the user presses Stop on the web page."""
+    save_code: bool = False
+    """Whether the code of the program is uploaded."""
+    primary: bool = True
+    """Whether this process writes rows and decides the final state. False for a further writer of a shared run."""
+
+
+class WandbSession(TrackerSession):
+    """An open run of wandb."""
+
+    def __init__(self, live: Any, owned: bool, request: Request) -> None:
+        """Wrap an open run.
+
+        Args:
+            live: the run of the client.
+            owned: whether this session finishes it.
+            request: what it was opened with.
+        """
+        self.live, self.owned, self.request = live, owned, request
+        self.run_id = live.id
+        self._guard = Guard()
+        self._defined: set[tuple[str, ...]] = set()
+        self.rows = 0
+        """The number of rows that the session wrote, and those before it."""
+
+    def continue_after(self, step: int, counter: int) -> None:
+        """Do not write steps up to `step` again, and use values of the client's counter above `counter`."""
+        self.last_step, self.rows = step, counter + 1
+        if self.owned and self.live.offline:
+            self.live.log({}, step=counter + 1, commit=False)  # online, the service continues the counter
+
+    def write(self, row: dict[str, Any], step: int) -> None:
+        row = self._guard.apply(row)
+        self._define(row)
+        # Without `step=`: the user's own `log` calls advance the client's counter, and it drops rows below it.
+        self.live.log(row, commit=True)
+        self.rows += 1
+
+    def summarize(self, values: Mapping[str, Any]) -> None:
+        self.live.summary.update(self._guard.apply(values))
+
+    def update_config(self, values: Mapping[str, Any]) -> None:
+        """Add values to the config."""
+        self.live.config.update(dict(values), allow_val_change=True)
+
+    def alert(self, title: str, text: str) -> None:
+        """Send an alert. The service drops those that follow too soon."""
+        self.live.alert(title=title[:63], text=text, level="ERROR", wait_duration=ALERT_SECONDS)
+
+    def finish(self, outcome: Outcome) -> None:
+        if not self.owned:
+            return
+        with _LOCK:
+            _OURS.pop(self.run_id, None)
+        if outcome.preempted:
+            self.live.mark_preempting()
+        self.live.finish(exit_code=outcome.exit_code)
+        if self.request.primary and not self.live.disabled:
+            wait_until_complete(Path(self.live.sync_dir))  # the client returns before its service has written the file
+        if self.request.primary and not self.live.disabled:
+            stored = identity.load(self.request.folder) or self.request.identity
+            identity.store(self.request.folder, replace(stored, finished=True))
+            tell_sync(stored)
+
+    def _define(self, row: Mapping[str, Any]) -> None:
+        for name in _leaves(row):
+            if name not in self._defined:
+                self._defined.add(name)
+                key = ".".join(part.replace("\\", "\\\\").replace(".", "\\.") for part in name)
+                axis = self.request.axis_of("/".join(name))
+                if name == (axis,):
+                    self.live.define_metric(key)
+                else:
+                    self.live.define_metric(key, step_metric=axis)
+
+
+def _leaves(row: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Return the path of each value of a row. Values of a nested dict are columns of their own."""
+    found: list[tuple[str, ...]] = []
+    for name, value in row.items():
+        found += _leaves(value, (*above, name)) if isinstance(value, Mapping) else [(*above, name)]
+    return found
+
+
+def open_run(request: Request) -> WandbSession:
+    """Open the run. Use the run that the user opened, if there is one. Go offline if the service fails.
+
+    Raises:
+        Exception: what `wandb.init` raises offline.
+    """
+    _finish_earlier(request.identity.run_id)
+    active = wandb.run
+    if active is not None and active.id not in _OURS:
+        session = WandbSession(active, owned=False, request=request)
+        session.update_config({**request.config, **request.changes})
+        if request.resumes and active.id == request.identity.run_id:
+            _continue(session)
+        return session
+    live = _init(request)
+    session = WandbSession(live, owned=True, request=request)
+    with _LOCK:
+        _OURS[live.id] = session
+    if live.disabled:
+        return session
+    if request.save_code:
+        live.log_code()
+    if request.changes:
+        session.update_config(request.changes)
+    if request.resumes:
+        _continue(session)
+    if request.primary:
+        known = replace(request.identity, run_id=live.id).with_segment(live.sync_dir, bool(live.offline))
+        identity.store(request.folder, known)
+    return session
+
+
+def _finish_earlier(run_id: str) -> None:
+    """Finish a run of this process with the same id: the client keeps one stream per id, and its file is complete."""
+    with _LOCK:
+        earlier = _OURS.get(run_id)
+    if earlier is not None:
+        earlier.finish(Outcome())
+
+
+def _init(request: Request) -> Any:
+    options = dict(request.options)
+    if options.get("dir"):
+        options["dir"] = os.path.abspath(options["dir"])  # with a relative one, the service writes no run file
+    if request.resumes and any(not part.offline for part in request.identity.segments):
+        options.setdefault("resume", "must")
+    elif request.resumes:
+        options.setdefault("resume", "allow")
+    if options.get("mode") not in (None, "online", "run", "shared"):
+        return _call_init(request, options, request.init_timeout)
+    if waiting := request.identity.waiting:
+        logger.warning(
+            "The run %s has a part that is not uploaded. It stays offline, so that its rows keep their order. "
+            "Upload that part first to go online: %s",
+            *(request.identity.run_id, "; ".join(identity.sync_commands(waiting))),
+        )
+        return _call_init(request, {**options, "mode": "offline"}, request.init_timeout)
+    began, run_id = time.monotonic(), request.identity.run_id
+    problem = problem_of_service(request.settings, request.init_timeout)
+    if not problem:
+        try:
+            return _call_init(request, options, max(1.0, request.init_timeout - (time.monotonic() - began)))
+        except Exception as error:
+            problem, run_id = _first_line(error), _offline_id(run_id)
+    live = _call_init(request, {**options, "mode": "offline", "id": run_id}, request.init_timeout)
+    logger.warning(
+        "wandb is not online: %s. The run is offline. Upload it later: wandb sync %s", problem, live.sync_dir
+    )
+    return live
+
+
+def _offline_id(run_id: str) -> str:
+    """Return the id for an offline run after the online one failed: the client's service keeps that id in use.
+
+    The service is restarted, which frees the id, unless other runs use it.
+    """
+    library = wandb_setup.singleton()
+    if library.most_recent_active_run is not None:
+        return f"{run_id}-offline"
+    process = getattr(getattr(library.ensure_service(), "_proc", None), "_process", None)
+    if process is None:  # a service that another program started
+        return f"{run_id}-offline"
+    process.kill()
+    process.wait()
+    try:
+        wandb.teardown()
+    except (Exception, SystemExit) as error:  # its connection is broken, and its exit code is the code of the kill
+        logger.debug("The service of wandb was restarted: %s", error)
+    return run_id
+
+
+def _call_init(request: Request, options: Mapping[str, Any], timeout: float) -> Any:
+    settings = client_settings(request.settings, timeout, request.finish_timeout, request.stop)
+    offline = options.get("mode") in ("offline", "dryrun")
+    given = {name: value for name, value in options.items() if not (offline and name == "resume")}
+    # The run becomes `wandb.run`, for code that calls `wandb.log`, unless another run of ours has that place.
+    reinit = "create_new" if wandb.run is not None else None
+    with _without_error_reports():
+        return wandb.init(**{"config": request.config, "reinit": reinit, **given, "settings": settings})
+
+
+@contextmanager
+def _without_error_reports() -> Iterator[None]:
+    """Keep the client from sending its own errors to the service: if that is down, they delay the exit by 30 s."""
+    name = "WANDB_ERROR_REPORTING"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "false"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+def _continue(session: WandbSession) -> None:
+    """Find out which steps the run has: online from the service, offline from its files."""
+    request, live = session.request, session.live
+    local = request.identity.written(AXIS)
+    gone = any(part.file is None for part in request.identity.segments) or not request.identity.segments
+    step, counter = local.step, local.counter
+    if not live.offline:
+        arrived = int(live.starting_step) - 1
+        if counter < 0 or counter != arrived:  # another machine wrote the rows, or the last ones did not arrive
+            step, counter = int(live.summary.get(AXIS, -1)), arrived
+    elif gone:
+        step = max(step, request.known_step)
+        counter = max(counter, request.known_rows, request.known_step)
+    session.continue_after(step, counter)
+
+
+def tell_sync(known: Identity) -> None:
+    """Print the commands that upload the offline parts of a run."""
+    waiting = known.waiting
+    if waiting:
+        commands = "\n".join(identity.sync_commands(waiting))
+        say(f"This run is offline. Upload it with:\n{commands}")
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ").rstrip(".")
+
+
+@contextmanager
+def speaking_for(control: TrainerControl, live: Any) -> Iterator[None]:
+    """Write to the control in the name of the user of a run: the ledger shows the account."""
+    speaking = control.speaking
+    before, speaking.author = speaking.author, f"{getattr(live, 'entity', None) or 'user'} (wandb)"
+    try:
+        yield
+    finally:
+        speaking.author = before

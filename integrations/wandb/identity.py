@@ -1,0 +1,109 @@
+"""The identity of a wandb run: its id and its segments, in a file of the output folder.
+
+A segment is one process's part of a run: a folder that the client writes. The file exists before the first checkpoint.
+Its name begins with `_`, so that pushing the output folder to a hub leaves it out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from .run_file import Written, last_written
+
+NAME = "_wandb_run.json"
+SYNC = "_wandb_sync.sh"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One process's part of a run."""
+
+    folder: str
+    """The folder of the client."""
+    offline: bool
+    """Whether the part waits for `wandb sync`."""
+
+    @property
+    def file(self) -> Path | None:
+        """The file with the records; None if it is gone."""
+        return next(iter(sorted(Path(self.folder).glob("run-*.wandb"))), None)
+
+    @property
+    def synced(self) -> bool:
+        """Whether `wandb sync` uploaded it. The client leaves a marker, or the user removed the folder."""
+        return self.file is None or any(Path(self.folder).glob("run-*.wandb.synced"))
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A run of wandb, over all its segments."""
+
+    run_id: str
+    """The id."""
+    segments: tuple[Segment, ...] = ()
+    """Its parts, in the order of their steps."""
+    finished: bool = False
+    """Whether the last part was finished."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """The config of the first part. A resume records its changes beside it."""
+
+    def with_segment(self, folder: str, offline: bool) -> Identity:
+        """Return the identity with another part at the end."""
+        return replace(self, segments=(*self.segments, Segment(folder, offline)), finished=False)
+
+    @property
+    def waiting(self) -> list[Segment]:
+        """The parts that wait for `wandb sync` and hold something."""
+        return [part for part in self.segments if part.offline and not part.synced and _read(part).readable]
+
+    def written(self, axis: str) -> Written:
+        """Return the last step and the last counter over all parts on this machine."""
+        found = [_read(part, axis) for part in self.segments]
+        return Written(
+            max((part.step for part in found), default=-1), max((part.counter for part in found), default=-1)
+        )
+
+
+def _read(part: Segment, axis: str = "") -> Written:
+    file = part.file
+    return Written() if file is None else last_written(file, axis)
+
+
+def load(folder: Path) -> Identity | None:
+    """Return the identity that an earlier process stored in an output folder; None if there is none."""
+    try:
+        stored = json.loads((folder / NAME).read_text())
+        segments = tuple(Segment(part["folder"], part["offline"]) for part in stored["segments"])
+        return Identity(stored["run_id"], segments, stored["finished"], stored["config"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # no file, or one that a full disk cut off: the checkpoint still has the id
+
+
+def store(folder: Path, identity: Identity) -> None:
+    """Write the identity to the output folder, complete or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(asdict(identity), indent=2, default=str)
+    last = identity.segments[-1:]  # a part that is open has an empty file until the first flush
+    listed = [*identity.waiting, *(part for part in last if part.offline and part not in identity.waiting)]
+    for name, content in ((NAME, text), (SYNC, sync_script(listed))):
+        staging = folder / f".{name}.{os.getpid()}"
+        staging.write_text(content)
+        staging.replace(folder / name)
+
+
+def sync_commands(segments: Iterable[Segment]) -> list[str]:
+    """Return the commands that upload the parts of a run, in the order of their steps."""
+    return [f"wandb sync {shlex.quote(str(Path(part.folder).resolve()))}" for part in segments]
+
+
+def sync_script(segments: Iterable[Segment]) -> str:
+    """Return a shell script with these commands."""
+    return "\n".join(
+        ["#!/bin/sh", "# Uploads the offline parts of this run. Keep the order.", *sync_commands(segments), ""]
+    )

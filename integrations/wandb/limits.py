@@ -1,0 +1,95 @@
+"""The limits of the service, applied before the client receives a row."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits that wandb documents for a run."""
+
+    keys: int = 10_000
+    """Different names in a run."""
+    value_bytes: int = 1_000_000
+    """Bytes of one value."""
+    row_bytes: int = 25_000_000
+    """Bytes of one row."""
+
+
+@dataclass
+class Guard:
+    """Keeps rows within the limits. It warns once for each kind of excess, and names the column."""
+
+    limits: Limits = field(default_factory=Limits)
+    """The limits."""
+    _keys: set[str] = field(default_factory=set)
+    _warned: set[str] = field(default_factory=set)
+
+    def apply(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a row that the service takes: plain values, without the columns beyond the limits."""
+        kept, size = {}, 0
+        for name, value in row.items():
+            if name not in self._keys and len(self._keys) >= self.limits.keys:
+                self._warn("keys", f"the run has {self.limits.keys} names, and {name!r} is not recorded")
+                continue
+            plain = plain_value(value)
+            length = _length(plain)
+            if length > self.limits.value_bytes:
+                if not isinstance(plain, str):
+                    self._warn("value", f"{name!r} has {length} bytes, and {self.limits.value_bytes} are allowed")
+                    continue
+                plain = plain[: self.limits.value_bytes // 4]  # a character has at most 4 bytes
+                length = _length(plain)
+                self._warn("value", f"{name!r} is longer than {self.limits.value_bytes} bytes, and is cut")
+            if size + length > self.limits.row_bytes:
+                self._warn("row", f"the row has more than {self.limits.row_bytes} bytes, and {name!r} is not recorded")
+                continue
+            self._keys.add(name)
+            kept[name], size = plain, size + length
+        return kept
+
+    def _warn(self, kind: str, what: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            logger.warning("A row exceeds a limit of wandb: %s. Further cases are not reported.", what)
+
+
+def plain_value(value: Any) -> Any:
+    """Return a value that the client can write: a tensor of one element becomes a number, an unknown object a text."""
+    if isinstance(value, (torch.Tensor,)):
+        return value.item() if value.numel() == 1 else value.detach().cpu().tolist()
+    if isinstance(value, Mapping):
+        return {str(name): plain_value(item) for name, item in value.items()}
+    if (
+        value is None
+        or isinstance(value, (bool, int, float, str))
+        or type(value).__module__.startswith(("wandb", "numpy"))
+    ):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [plain_value(item) for item in value]
+    if type(value).__module__.split(".")[0] in ("matplotlib", "plotly", "PIL", "pandas"):
+        return value
+    return str(value)
+
+
+def _length(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value.encode(errors="replace"))
+    if isinstance(value, (bool, int, float)) or value is None:
+        return 8
+    if isinstance(value, (dict, list)):
+        try:
+            return len(json.dumps(value, default=str))
+        except (TypeError, ValueError):
+            return 0
+    return 0  # media are files of their own

@@ -1,0 +1,136 @@
+"""Options of a wandb run: from the callback, from the environment, and checked before anything starts."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import wandb
+from wandb.util import load_yaml
+
+from ...events.errors import ArgumentError, nearest
+
+MODES = ("online", "offline", "shared", "disabled", "dryrun", "run")
+"""The modes that the client knows."""
+
+ENVIRONMENT = {
+    "project": "WANDB_PROJECT",
+    "entity": "WANDB_ENTITY",
+    "name": "WANDB_NAME",
+    "group": "WANDB_RUN_GROUP",
+    "notes": "WANDB_NOTES",
+    "job_type": "WANDB_JOB_TYPE",
+    "mode": "WANDB_MODE",
+    "dir": "WANDB_DIR",
+    "id": "WANDB_RUN_ID",
+}
+"""Option of `wandb.init` -> the environment variable that sets it. The client reads them only once in a process."""
+
+FALSE = ("", "0", "f", "false", "n", "no", "off")
+FLUSH_SECONDS = 1.0
+"""Seconds between two writes of the run file. The client's own 15 s are what a killed process would lose."""
+
+
+def is_disabled() -> bool:
+    """Return whether `WANDB_DISABLED` turns the tracker off."""
+    return os.environ.get("WANDB_DISABLED", "").lower() not in FALSE
+
+
+def from_environment() -> dict[str, Any]:
+    """Return the options that the environment sets."""
+    found: dict[str, Any] = {
+        name: value for name, variable in ENVIRONMENT.items() if (value := os.environ.get(variable))
+    }
+    if tags := os.environ.get("WANDB_TAGS"):
+        found["tags"] = [tag.strip() for tag in tags.split(",") if tag.strip()]
+    return found
+
+
+def choice_from_environment(variable: str, known: tuple[str, ...]) -> str | None:
+    """Return the value of a variable that names one of a few choices; None for false.
+
+    Raises:
+        ArgumentError: for another value. It names the nearest one.
+    """
+    value = os.environ.get(variable, "").lower()
+    if value in FALSE:
+        return None
+    if value in ("true", "1", "t", "y", "yes", "on"):
+        return known[0]
+    if value not in known:
+        raise ArgumentError(f"{variable}={value!r} is unknown{nearest(value, known)} Set {', '.join(known)} or false.")
+    return value
+
+
+def checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of `wandb.init` that the client takes.
+
+    Raises:
+        ArgumentError: for an unknown option, with the nearest one, or for a value that the client refuses.
+    """
+    known = [name for name in inspect.signature(wandb.init).parameters if name != "settings"]
+    for name in options:
+        if name not in (*known, "settings"):
+            raise ArgumentError(f"wandb.init has no option {name!r}{nearest(name, known)} Known: {', '.join(known)}.")
+    settings = settings_of(options)
+    names = {"id": "run_id", "name": "run_name", "group": "run_group", "notes": "run_notes", "tags": "run_tags"}
+    names |= {"job_type": "run_job_type", "dir": "root_dir"}
+    fields = wandb.Settings.model_fields
+    for name in settings:
+        if name not in fields:
+            raise ArgumentError(f"wandb.Settings has no field {name!r}{nearest(name, fields)}")
+    direct = {names.get(name, name): value for name, value in options.items() if value is not None}
+    mode = options.get("mode") or settings.get("mode") or os.environ.get("WANDB_MODE")
+    rewinds = [name for name in ("fork_from", "resume_from") if options.get(name) or settings.get(name)]
+    if mode == "shared" and rewinds:
+        raise ArgumentError(f"mode='shared' does not work with {rewinds[0]}: the client drops rows. Leave out one.")
+    try:
+        wandb.Settings(**{**settings, **{name: value for name, value in direct.items() if name in fields}})
+    except Exception as error:  # pydantic's and the client's own errors
+        detail = " ".join(str(error).split())
+        raise ArgumentError(f"wandb refuses an option: {detail}") from error
+    return dict(options)
+
+
+def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `settings` of the options as a dict of the fields that are set."""
+    settings = options.get("settings") or {}
+    return dict(settings) if isinstance(settings, Mapping) else settings.model_dump(exclude_unset=True)
+
+
+def client_settings(
+    given: Mapping[str, Any], init_timeout: float, finish_timeout: float, stop: Callable[[], None] | None = None
+) -> wandb.Settings:
+    """Return the settings of the client. What the user set wins."""
+    wanted: dict[str, Any] = {
+        "init_timeout": init_timeout,
+        "finish_timeout": finish_timeout,
+        "x_transaction_log_flush_interval": FLUSH_SECONDS,
+        "stop_fn": stop,
+    }
+    fields = wandb.Settings.model_fields
+    supported = {name: value for name, value in wanted.items() if name in fields and value is not None}
+    return wandb.Settings(**{**supported, **given})
+
+
+def sweep_parameters() -> dict[str, Any]:
+    """Return the parameters that `wandb agent` chose for this process; empty outside of a sweep.
+
+    The agent writes them to a file. Rank 0 reads it.
+
+    Raises:
+        ArgumentError: if the file cannot be read.
+    """
+    path = os.environ.get("WANDB_SWEEP_PARAM_PATH")
+    if not path:
+        return {}
+    try:
+        with open(path) as file:
+            written = load_yaml(file)
+        return {name: value["value"] for name, value in written.items() if isinstance(value, dict) and "value" in value}
+    except Exception as error:
+        raise ArgumentError(
+            f"WANDB_SWEEP_PARAM_PATH={path!r} cannot be read: {error}. Start rank 0 on the machine of the agent."
+        ) from error

@@ -1,0 +1,38 @@
+"""Ask whether the service answers, before the client tries. The client's own attempts have no common time limit."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+import wandb
+
+
+def problem_of_service(settings: Mapping[str, Any], timeout: float) -> str:
+    """Return why the service does not answer; empty if it does.
+
+    Every HTTP answer counts, except server errors: the client explains a wrong key better.
+
+    Args:
+        settings: the fields of `wandb.Settings` that the user set.
+        timeout: seconds to wait.
+    """
+    if any("proxy" in name or "proxies" in name for name in settings):
+        return ""  # the client alone knows how to use it
+    url = settings.get("base_url") or os.environ.get("WANDB_BASE_URL") or wandb.Settings().base_url
+    body = b'{"query": "query { viewer { id } }"}'
+    headers = {"Content-Type": "application/json", "User-Agent": f"wandb/{wandb.__version__}"}
+    unchecked = settings.get("insecure_disable_ssl") or os.environ.get("WANDB_INSECURE_DISABLE_SSL")
+    context = ssl._create_unverified_context() if unchecked else None
+    try:
+        request = urllib.request.Request(f"{str(url).rstrip('/')}/graphql", body, headers)
+        with urllib.request.urlopen(request, timeout=timeout, context=context):
+            return ""
+    except urllib.error.HTTPError as error:
+        return f"{url} answers with the error {error.code}" if error.code >= 500 else ""
+    except (OSError, ValueError) as error:
+        return f"{url} does not answer: {getattr(error, 'reason', None) or error}"

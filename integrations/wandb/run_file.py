@@ -1,0 +1,104 @@
+"""Read the file of a wandb run: which steps it holds, after a crash too.
+
+The file has the log format of LevelDB behind a header of 7 bytes: blocks of 32 KiB with chunks. A chunk is a checksum
+(4 bytes), a length (2), a kind (1: whole, 2: first, 3: middle, 4: last) and its bytes. A record is a message of wandb's
+own protocol.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wandb.proto import wandb_internal_pb2
+
+HEADER = 7
+BLOCK = 32768
+WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the file of a segment holds."""
+
+    step: int = -1
+    """The last value of the axis; -1 if there is no row."""
+    counter: int = -1
+    """The last value of wandb's own counter, `_step`; -1 if there is no row."""
+    readable: bool = False
+    """Whether the file has the record of its run, so that `wandb sync` takes it."""
+
+
+def records(path: Path, start: int = 0) -> Iterator[Any]:
+    """Yield the complete records of a file from a block on. A torn end, as a crash leaves it, ends the iteration."""
+    with path.open("rb") as file:
+        file.seek(start)
+        data = file.read()
+    position, parts = (HEADER if start == 0 else 0), []
+    while position + HEADER <= len(data):
+        if BLOCK - position % BLOCK < HEADER:
+            position += BLOCK - position % BLOCK
+            continue
+        length, kind = struct.unpack("<HB", data[position + 4 : position + HEADER])
+        chunk = data[position + HEADER : position + HEADER + length]
+        if kind not in (WHOLE, FIRST, MIDDLE, LAST) or len(chunk) < length:
+            return
+        position += HEADER + length
+        if kind in (WHOLE, FIRST):
+            parts = [chunk]
+        elif parts:
+            parts.append(chunk)  # in the first block that is read, the end of an earlier record has no start
+        if kind in (WHOLE, LAST) and parts:
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(b"".join(parts))
+            parts = []
+            yield record
+
+
+def last_written(path: Path, axis: str) -> Written:
+    """Return the last step of a file. It reads backwards, so that a long run costs no more than a short one.
+
+    Args:
+        path: the `.wandb` file.
+        axis: the column with the step.
+    """
+    try:
+        size = path.stat().st_size
+        readable = any(record.HasField("run") for record in _first(records(path), 5))
+        for block in range(size // BLOCK, -1, -1):
+            step, counter = -1, -1
+            for record in records(path, block * BLOCK):
+                if record.HasField("history"):
+                    values = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
+                    counter = max(counter, int(record.history.step.num))
+                    step = max(step, int(float(values.get(axis, -1))))
+            if step >= 0:
+                return Written(step, counter, readable)
+    except (OSError, ValueError) as error:
+        raise OSError(f"The wandb file {path} cannot be read: {error}") from error
+    return Written(readable=readable)
+
+
+def wait_until_complete(folder: Path, seconds: float = 5.0) -> None:
+    """Wait until the file of a finished segment has its last record. It gives up after some seconds."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for path in folder.glob("run-*.wandb"):
+            start = path.stat().st_size // BLOCK * BLOCK
+            if any(
+                record.HasField("exit") for begin in {max(0, start - BLOCK), start} for record in records(path, begin)
+            ):
+                return
+        time.sleep(0.01)
+
+
+def _first(found: Iterator[Any], count: int) -> Iterator[Any]:
+    for _ in range(count):
+        record = next(found, None)
+        if record is None:
+            return
+        yield record

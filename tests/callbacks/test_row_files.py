@@ -1,0 +1,166 @@
+"""Rows in files: whole lines at any time, no duplicate after a kill, and files of earlier runs that are kept."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from support.processes import environment
+from trainbus import Csv, JsonLines, Log, Trainer, TrainingArguments, every
+from trainbus.callbacks.base.row_tracker import Outcome
+from trainbus.callbacks.monitor.row_files import CsvSession, JsonLinesSession
+
+AXIS = "train/global_step"
+PROGRAM = Path(__file__).parent.parent / "integrations" / "row_file_program.py"
+
+
+def steps_of(path):
+    return [json.loads(line)[AXIS] for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def table(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def train(folder, *callbacks, steps=4, **options):
+    torch.manual_seed(0)
+    x = torch.randn(32, 4)
+    return Trainer(
+        nn.Linear(4, 2),
+        TrainingArguments(str(folder), max_steps=steps, use_cpu=True, disable_tqdm=True, save_steps=2, **options),
+        train_dataset=TensorDataset(x, (x.sum(1) > 0).long()),
+        criterion=nn.CrossEntropyLoss(),
+        callbacks=[Log(every(1)), *callbacks],
+    )
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_twice_has_each_step_once_and_is_readable_at_any_time(tmp_path):
+    command = [sys.executable, str(PROGRAM), str(tmp_path), "40"]
+    for kill_at in (7, 17):  # before the first checkpoint, and between two
+        running = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
+        for line in running.stdout:
+            if line.startswith(f"{kill_at}\n"):
+                running.send_signal(signal.SIGKILL)
+                break
+            if line.strip().isdigit() and (tmp_path / "metrics.jsonl").exists():
+                text = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8")
+                assert text == "" or text.endswith("\n")
+                assert all(json.loads(row) for row in text.splitlines())
+        running.communicate()
+        assert running.returncode == -signal.SIGKILL
+    subprocess.run(command, env=environment(), check=True, capture_output=True)
+    assert steps_of(tmp_path / "metrics.jsonl") == list(range(1, 41))
+    assert [int(row[AXIS]) for row in table(tmp_path / "metrics.csv")] == list(range(1, 41))
+    state = json.loads((tmp_path / "checkpoint-40" / "trainer_state.json").read_text(encoding="utf-8"))
+    losses = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [row["train/loss"] for row in rows] == losses
+    assert [float(row["train/loss"]) for row in table(tmp_path / "metrics.csv")] == losses
+
+
+def test_a_resume_with_other_arguments_replaces_the_rows_after_the_checkpoint(tmp_path):
+    first = train(tmp_path, JsonLines(), Csv(), steps=6)
+    first.train()
+    first.end()
+    inode = (tmp_path / "metrics.jsonl").stat().st_ino
+    resumed = train(tmp_path, JsonLines(), Csv(), steps=4, learning_rate=1.0)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    resumed.end()
+    assert steps_of(tmp_path / "metrics.jsonl") == [1, 2, 3, 4]
+    assert len(table(tmp_path / "metrics.csv")) == 4
+    assert (tmp_path / "metrics.jsonl").stat().st_ino == inode  # `tail -f` follows it
+
+
+def test_a_new_run_keeps_the_file_of_the_earlier_run(tmp_path):
+    for _ in range(3):
+        trainer = train(tmp_path, JsonLines(), Csv())
+        trainer.train()
+        trainer.end()
+    names = sorted(path.name for path in tmp_path.glob("metrics*"))
+    assert names == sorted(f"metrics{end}.{kind}" for end in ("", "-1", "-2") for kind in ("jsonl", "csv"))
+    assert all(steps_of(path) == [1, 2, 3, 4] for path in tmp_path.glob("metrics*.jsonl"))
+
+
+def test_an_evaluation_after_the_end_is_appended(tmp_path):
+    trainer = train(tmp_path, JsonLines())
+    trainer.train()
+    trainer.end()
+    trainer.evaluate(trainer.train_dataset)
+    trainer.end()
+    assert steps_of(tmp_path / "metrics.jsonl") == [1, 2, 3, 4, 4]
+
+
+def test_a_torn_last_line_is_removed(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"train/global_step": 1}\n{"train/global_step": 2}\n{"train/glob')
+    session = JsonLinesSession(path, "r", 5)
+    session.write({AXIS: 3, "a": 1}, 3)
+    session.finish(Outcome())
+    assert session.last_step == 2
+    assert steps_of(path) == [1, 2, 3]
+
+
+def test_a_file_of_another_program_is_named_and_left_as_it_is(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"loss": 1}\n')
+    with pytest.raises(ValueError, match=r"metrics.jsonl has a line that is no row with a column 'train/global_step'"):
+        JsonLinesSession(path, "r", 5)
+    assert path.read_text() == '{"loss": 1}\n'
+
+
+def test_values_without_a_json_form_are_strings_or_left_out(tmp_path):
+    session = JsonLinesSession(tmp_path / "m.jsonl", "r", None)
+    row = {AXIS: 1, "nan": float("nan"), "inf": -float("inf"), "nested": {"x": [float("nan")]}, "text": "a\nb é"}
+    session.write({**row, "tensor": torch.tensor(2.0), "image": torch.zeros(3, 4, 4)}, 1)
+    [line] = (tmp_path / "m.jsonl").read_text(encoding="utf-8").splitlines()
+    expected = {"nan": "NaN", "inf": "-Infinity", "nested": {"x": ["NaN"]}, "text": "a\nb é", "tensor": 2.0}
+    assert json.loads(line, parse_constant=pytest.fail) == {AXIS: 1, **expected}
+
+
+def test_a_new_column_keeps_the_rows_before_it(tmp_path):
+    session = CsvSession(tmp_path / "m.csv", "r", None)
+    for row in ({AXIS: 1, "a": 1.5}, {AXIS: 2, "b": "x,\ny"}, {AXIS: 3, "a": 2.5, "n": {"k": 1}}):
+        session.write(row, row[AXIS])
+        assert len(table(tmp_path / "m.csv")) == row[AXIS]
+    session.finish(Outcome())
+    assert [row["a"] for row in table(tmp_path / "m.csv")] == ["1.5", "", "2.5"]
+    assert json.loads(table(tmp_path / "m.csv")[1]["b"]) == "x,\ny"
+    resumed = CsvSession(tmp_path / "m.csv", "r", 2)
+    assert (resumed.last_step, resumed.columns) == (2, [AXIS, "a", "b", "n"])
+
+
+def test_a_full_disk_leaves_whole_lines_and_is_a_warning(tmp_path, monkeypatch, caplog):
+    real, full = os.write, {"is": False}
+
+    def write(file, data):
+        return real(file, data[:5]) if full["is"] and data.startswith(b'{"train') else real(file, data)
+
+    monkeypatch.setattr("trainbus.callbacks.monitor.row_files.os.write", write)
+    trainer = train(tmp_path, JsonLines())
+    trainer.on("on_step_end", lambda state: full.update({"is": state.global_step in (2, 3)}))
+    trainer.train()
+    trainer.end()
+    assert trainer.state.global_step == 4
+    assert all(json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert "has no space for a row" in caplog.text
+    assert "JsonLines did not receive" in caplog.text
+
+
+def test_names_of_the_arguments_build_them(tmp_path):
+    trainer = train(tmp_path, report_to=["jsonl", "csv"])
+    trainer.train()
+    trainer.end()
+    assert steps_of(tmp_path / "metrics.jsonl") == [1, 2, 3, 4]
+    assert len(table(tmp_path / "metrics.csv")) == 4

@@ -1,0 +1,116 @@
+"""Checkpoints in a remote store: copied, rotated, fetched, and never used if they are incomplete or damaged."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+fsspec = pytest.importorskip("fsspec")
+
+from support.callbacks import stop_at  # noqa: E402
+from support.outcomes import same_weights, weights  # noqa: E402
+from support.trainers import net_trainer  # noqa: E402
+from trainbus import Checkpoint, Keep, RemoteStore, every  # noqa: E402
+from trainbus.events.errors import ArgumentError, CheckpointError  # noqa: E402
+
+MEMORY = "memory://run"
+
+
+@pytest.fixture(autouse=True)
+def an_empty_store() -> Iterator[Any]:
+    store = fsspec.filesystem("memory")
+    yield store
+    store.store.clear()
+    store.pseudo_dirs[:] = [""]
+
+
+def names(url: str) -> set[str]:
+    system, path = fsspec.core.url_to_fs(url)
+    return {entry.rpartition("/")[2] for entry in system.ls(path, detail=False)} if system.exists(path) else set()
+
+
+def broken(folder: Path, url: str, keep: Keep | None = None) -> Any:
+    trainer = net_trainer(folder, RemoteStore(url), Checkpoint(every(1), keep=keep or Keep()), max_steps=6)
+    trainer.on("on_step_end", stop_at(4))
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.parametrize("protocol", ["memory", "file"])
+def test_a_run_resumes_from_the_store_on_another_machine(tmp_path: Path, protocol: str) -> None:
+    url = MEMORY if protocol == "memory" else f"file://{tmp_path / 'store'}"
+    unbroken = net_trainer(tmp_path / "unbroken", max_steps=6)
+    unbroken.train()
+    broken(tmp_path / "first", url)
+    assert names(url) == {f"checkpoint-{step}" for step in (1, 2, 3, 4)}
+    shutil.rmtree(tmp_path / "first")
+    resumed = net_trainer(tmp_path / "second", RemoteStore(url), max_steps=6)
+    steps: list[int] = []
+    resumed.on("on_step_end", lambda state: steps.append(state.global_step))
+    resumed.train(resume_from_checkpoint="auto")
+    assert steps == [5, 6]
+    assert same_weights(weights(resumed.model), weights(unbroken.model))
+
+
+def test_the_store_keeps_what_the_retention_policy_keeps(tmp_path: Path) -> None:
+    broken(tmp_path, MEMORY, Keep(last=2))
+    assert names(MEMORY) == {"checkpoint-3", "checkpoint-4"}
+
+
+def test_checkpoints_of_another_run_stay_in_the_store(tmp_path: Path) -> None:
+    broken(tmp_path / "first", MEMORY)
+    other = net_trainer(tmp_path / "second", RemoteStore(MEMORY, fetch=False), Checkpoint(every(6), keep=Keep(last=1)))
+    other.train()
+    assert names(MEMORY) == {f"checkpoint-{step}" for step in (1, 2, 3, 4, 6)}
+
+
+def test_an_incomplete_copy_is_not_used(tmp_path: Path, an_empty_store: Any) -> None:
+    broken(tmp_path / "first", MEMORY)
+    an_empty_store.rm("/run/checkpoint-4/manifest.json")
+    net_trainer(tmp_path / "second", RemoteStore(MEMORY))
+    assert {path.name for path in (tmp_path / "second").iterdir()} == {"checkpoint-3"}
+
+
+def test_a_damaged_copy_is_named(tmp_path: Path, an_empty_store: Any, caplog: pytest.LogCaptureFixture) -> None:
+    broken(tmp_path / "first", MEMORY)
+    data = an_empty_store.cat_file("/run/checkpoint-4/model.safetensors")
+    an_empty_store.pipe_file("/run/checkpoint-4/model.safetensors", data[:-1] + bytes([data[-1] ^ 1]))
+    net_trainer(tmp_path / "second", RemoteStore(MEMORY))
+    assert "The remote checkpoint /run/checkpoint-4 is damaged" in caplog.text
+    with pytest.raises(CheckpointError, match="is damaged"):
+        net_trainer(tmp_path / "third", RemoteStore(MEMORY, on_store_error="raise"))
+    assert not list((tmp_path / "third").glob("checkpoint-*"))
+
+
+def test_a_newer_local_checkpoint_stays(tmp_path: Path) -> None:
+    broken(tmp_path / "run", MEMORY)
+    before = (tmp_path / "run" / "checkpoint-4" / "manifest.json").stat().st_ino
+    net_trainer(tmp_path / "run", RemoteStore(MEMORY))
+    assert (tmp_path / "run" / "checkpoint-4" / "manifest.json").stat().st_ino == before
+
+
+def test_a_store_that_fails_does_not_end_the_run_unless_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("the bucket is gone")
+
+    trainer = net_trainer(tmp_path / "warn", RemoteStore(MEMORY), Checkpoint(every(2)), max_steps=4)
+    strict = net_trainer(tmp_path / "raise", RemoteStore(MEMORY, on_store_error="raise"), Checkpoint(every(2)))
+    monkeypatch.setattr(fsspec.implementations.memory.MemoryFileSystem, "put_file", fail)
+    trainer.train()
+    assert trainer.state.global_step == 4
+    assert "cannot be written: OSError: the bucket is gone. Training continues." in caplog.text
+    with pytest.raises(CheckpointError, match="the bucket is gone"):
+        strict.train()
+
+
+def test_a_path_without_a_protocol_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="write a protocol, such as s3://bucket/run"):
+        RemoteStore("/data/run")
+    with pytest.raises(ArgumentError, match="unknown://"):
+        RemoteStore("unknown://bucket")._open()
