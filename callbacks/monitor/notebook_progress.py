@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 import importlib
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...engine.data.build import length_of
+from ...engine.imported import imported
 from ...engine.run import Run
 from ...events.bus import Handle
 from ...events.stages import Stage
@@ -28,10 +28,8 @@ NAMES = {"loss": "Training Loss", "eval_loss": "Validation Loss"}
 
 def in_notebook() -> bool:
     """Return whether this process is the kernel of a notebook that shows HTML."""
-    if "IPython" not in sys.modules:
-        return False
-    shell = sys.modules["IPython"].get_ipython()
-    return shell is not None and hasattr(shell, "kernel")
+    ipython = imported("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from ...events.errors import DataError
+from ..imported import imported
 from .collators.default import Collator, default_data_collator, sample_problem
 from .collators.padding import DataCollatorWithPadding
 
@@ -53,9 +53,8 @@ def is_table_file(path: str | Path) -> bool:
 
 
 def _is_table(data: Any) -> bool:
-    pandas = sys.modules.get("pandas")
-    frame = getattr(pandas, "DataFrame", None)  # another thread may still be importing pandas
-    return isinstance(data, (str, Path)) or (frame is not None and isinstance(data, frame))
+    pandas = imported("pandas")
+    return isinstance(data, (str, Path)) or (pandas is not None and isinstance(data, pandas.DataFrame))
 
 
 def problem_of(name: str, dataset: Any, collator: Collator) -> str:
@@ -93,7 +92,7 @@ def problem_of(name: str, dataset: Any, collator: Collator) -> str:
         return f"`{name}` is a {type(dataset).__name__} with the keys {keys}. {remedy}"
     if isinstance(dataset, np.ndarray) and (dataset.ndim == 0 or dataset.dtype.kind not in "biufc"):
         return f"`{name}` is an array of {dataset.dtype}. Pass an array of numbers, or a list of dicts."
-    pandas = sys.modules.get("pandas")
+    pandas = imported("pandas")
     if pandas is not None and isinstance(dataset, pandas.Series):
         return f"`{name}` is a pandas Series, which has one column. Pass a data frame with inputs and labels."
     padding = type(collator) is DataCollatorWithPadding

@@ -6,7 +6,6 @@ the items of the whole step weights each item equally.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import nn
 
 from ..data.batches import IGNORED_LABEL
+from ..imported import imported
 from .signature import user_model
 
 
@@ -50,7 +50,7 @@ def predicted_labels(batch: Mapping[str, Any], shifted: bool) -> Any:
 def loss_shifts_labels(model: nn.Module) -> bool:
     """Whether the model's own loss is the causal loss of transformers, which never predicts the first label."""
     model = user_model(model)
-    losses = sys.modules.get("transformers.loss.loss_utils")
+    losses = imported("transformers.loss.loss_utils")
     if losses is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return False
     return losses.LOSS_MAPPING.get(getattr(model, "loss_type", None)) is losses.ForCausalLMLoss

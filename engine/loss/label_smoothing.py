@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 
 from ..data.batches import IGNORED_LABEL
+from ..imported import imported
 from .signature import user_model
 
 logger = logging.getLogger(__name__)
@@ -86,5 +86,5 @@ def smoothing_refusal(epsilon: float, replaces: str) -> str:
 
 def is_causal(model: nn.Module) -> bool:
     """Whether transformers lists the model as a causal language model, whose labels are shifted by one position."""
-    auto = sys.modules.get("transformers.models.auto.modeling_auto")
+    auto = imported("transformers.models.auto.modeling_auto")
     return auto is not None and type(user_model(model)).__name__ in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()

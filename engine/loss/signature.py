@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from ..imported import imported
 
 
 def user_model(model: nn.Module) -> nn.Module:
@@ -29,7 +30,7 @@ def _inside(model: nn.Module) -> nn.Module | None:
     children = model._modules
     if children.get("_orig_mod") is not None:  # torch.compile
         return children["_orig_mod"]
-    peft = sys.modules.get("peft")
+    peft = imported("peft")
     if peft is not None and isinstance(model, (peft.PeftModel, peft.PeftMixedModel)):
         adapted: Any = model
         base = adapted.get_base_model() if hasattr(adapted, "get_base_model") else adapted.base_model.model

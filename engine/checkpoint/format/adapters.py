@@ -6,7 +6,6 @@ the weights without the adapter. peft itself says which weight is which, so ever
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...imported import imported
 from .files import ADAPTER, PICKLED_ADAPTER
 from .folder import CheckpointFolder
 
@@ -102,5 +102,5 @@ def is_peft_model(model: Any) -> bool:
 
 
 def _peft() -> Any:
-    # A model with adapters exists only if peft is imported. This package does not import it.
-    return sys.modules.get("peft")
+    # A model with adapters exists only if peft is imported.
+    return imported("peft")
