@@ -35,7 +35,7 @@ def test_both_trainers_run_a_program_alike(seed: int, tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seeds", BLOCKS, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
 def test_both_trainers_run_a_hundred_programs_alike(seeds: Sequence[int]):
     failed = []
