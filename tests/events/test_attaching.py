@@ -224,7 +224,7 @@ def test_a_subscribed_method_is_detached_by_itself(bus):
     assert counter.count == 2
 
 
-def test_a_callback_without_a_handler_is_told(bus, caplog):
+def test_attaching_a_callback_without_a_handler_warns(bus, caplog):
     class Misnamed(Callback):
         def after_step(self):
             """Called by nobody."""
