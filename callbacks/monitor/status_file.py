@@ -132,9 +132,9 @@ class StatusFile(Callback):
                 self._resume_from = str(newest[0].path.absolute()) if newest else None
             replace(folder / self.name, {"status": status, "reason": reason, "exit_code": code, **self._values(run)})
         except OSError as error:
-            if not self._warned:
+            if run.saves and not self._warned:  # a run that saves nothing needs no folder
                 logger.warning("The status of the run cannot be written to %s: %s", folder / self.name, error)
-            self._warned = True
+                self._warned = True
 
     def _values(self, run: Run) -> dict[str, Any]:
         (first, began), now = self._start, time.monotonic()

@@ -176,7 +176,7 @@ def test_a_status_that_cannot_be_written_warns_once(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    net_trainer(tmp_path, **NEVER).train()
+    net_trainer(tmp_path, **{**NEVER, "save_strategy": "steps", "save_steps": 99}).train()
     assert caplog.text.count("The status of the run cannot be written") == 1
 
 
