@@ -194,10 +194,9 @@ class CallbackHandler:
 
     def _call_handlers(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> TrainerControl:
         """Call the handlers of the present event, with what a replaced method passes."""
-        assert self._current is not None
-        run = self.trainer.run
+        run, handlers = self.trainer.run, () if self._current is None else self._current.handlers
         with self._leaving():
-            self.trainer.bus.call(self._current.handlers, event, _Given(run, args, state, control), self._shown(named))
+            self.trainer.bus.call(handlers, event, _Given(run, args, state, control), self._shown(named))
         return run.control
 
     def _call_by_name(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> Any:
