@@ -42,7 +42,18 @@ class HFCompatMethods(TrainerBase):
 
     if not TYPE_CHECKING:  # a type checker would otherwise accept every misspelt attribute
 
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Set an attribute. A subclass may set any before it calls the constructor, which then sets its own."""
+            try:
+                object.__setattr__(self, name, value)
+            except AttributeError:
+                if "run" in vars(self) or not isinstance(getattr(type(self), name, None), property):
+                    raise
+                vars(self).setdefault("_set_early", {})[name] = value
+
         def __getattr__(self, name: str) -> Any:
+            if "run" not in vars(self) and name in vars(self).get("_set_early", ()):
+                return vars(self)["_set_early"][name]
             if name in MISSING:
                 raise AttributeError(f"{type(self).__name__} has no {name!r}, which transformers has: {MISSING[name]}")
             return object.__getattribute__(self, name)  # raises the original error, also for one inside a property
