@@ -66,6 +66,8 @@ class CallbackHandler:
 
         trainer.callback_handler.call_event = with_trainer
 
+    A subclass of transformers' `CallbackHandler` may also be assigned to `trainer.callback_handler`.
+
     The engine then calls the replacement once per event, in the stage DECIDE. In it, `callbacks` has the callbacks
     whose handlers take `(args, state, control, **kwargs)` and run in that stage. The bus calls all other handlers, as
     before. Other attributes may be set, and are kept.
@@ -83,6 +85,7 @@ class CallbackHandler:
         self.__dict__["trainer"] = trainer
         self._replaced: dict[str, Call] = {}
         self._current: _Routed | None = None
+        self._given: Any = None
 
     @property
     def callbacks(self) -> MutableSequence[Any]:
@@ -106,6 +109,28 @@ class CallbackHandler:
     def callback_list(self) -> str:
         """The names of the classes of all callbacks, one per line."""
         return "\n".join(type(callback).__name__ for callback in self.callbacks)
+
+    def call_through(self, handler: Any) -> None:
+        """Call the callbacks through the methods of another handler, such as a subclass of transformers' own.
+
+        Its callbacks that are not attached are attached. Its attributes are attributes of this object too.
+        """
+        for callback in handler.callbacks:
+            if not any(callback is other for other in self.trainer.callbacks.values()):
+                self.trainer.add_callback(callback)
+        handler.callbacks = AttachedCallbacks(self.trainer)
+        self._given = handler
+        self._replaced = {event: functools.partial(self._call_given, event) for event in _SHARED}
+        self.trainer.bus.reroute(self._route)
+
+    def _call_given(self, event: str, *given: Any, **named: Any) -> Any:
+        handler = self._given
+        vars(handler).update({name: getattr(self, name) for name in _FIELDS})
+        before, handler.callbacks = handler.callbacks, self.callbacks
+        try:
+            return getattr(handler, event)(*given, **named)
+        finally:
+            handler.callbacks = before
 
     def add_callback(self, callback: Any) -> None:
         """Attach a callback, or an instance of a callback class."""
@@ -150,9 +175,13 @@ class CallbackHandler:
             return functools.partial(self._at_call_event, self._replaced.get(name, self._call_handlers))
         if name in _FIELDS:
             return getattr(self.trainer.run, name)
+        if name.startswith("__"):
+            raise AttributeError(name)
         if name.startswith("on_") and name in self.trainer.bus.signals:
             through = functools.partial(self._call_through, name)
             return functools.partial(self._at_event, name, self._replaced.get(name, through))
+        if self._given is not None:
+            return getattr(self._given, name)
         raise AttributeError(
             f"The callback handler has no {name!r}{nearest(name, [_CALL_EVENT, *self.trainer.bus.signals])} "
             "It has one method per event, named `on_...`."

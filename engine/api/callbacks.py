@@ -33,6 +33,10 @@ class CallbackMethods(TrainerBase):
         """The callbacks with one method per event, for a loop of your own. See `CallbackHandler`."""
         return self._callback_handler
 
+    @callback_handler.setter
+    def callback_handler(self, handler: Any) -> None:
+        self._callback_handler.call_through(handler)
+
     @property
     def callbacks(self) -> dict[str, Any]:
         """All callbacks and subscribed functions by id, in order of attachment."""

@@ -38,7 +38,7 @@ for _event in (name for name in dir(transformers.TrainerCallback) if name.starts
 
 
 def of_each(folder: Path, change: Any, *callbacks: type) -> list[Any]:
-    """Train with both Trainers after `change(trainer)`; return what `change` returned, the callbacks and the control."""
+    """Train with both Trainers after `change(trainer)`; return what it returned, the callbacks and the trainer."""
     found = []
     for library in LIBRARIES:
         with hushed():
@@ -253,7 +253,37 @@ def test_list_of_callbacks_attaches_detaches_and_orders(tmp_path):
     trainer.callback_handler.callbacks = [each for each in callbacks if not isinstance(each, Log)]
     assert not any(isinstance(each, Log) for each in trainer.callbacks.values())
     assert "Log" not in trainer.callback_handler.callback_list.split()
-    assert [*callbacks] + [first] == [*(callbacks + [first])]
+    assert callbacks + before == [*callbacks, *before]
+    assert before + callbacks == [*before, *callbacks]
+
+
+class HandlerOfALibrary(transformers.trainer_callback.CallbackHandler):
+    """A handler that passes one more value."""
+
+    extra = 1
+
+    def call_event(self, event, args, state, control, **kwargs):
+        for callback in self.callbacks:
+            values = {"model": self.model, "optimizer": self.optimizer, "extra": self.extra, **kwargs}
+            answer = getattr(callback, event)(args, state, control, **values)
+            control = control if answer is None else answer
+        return control
+
+
+def test_handler_of_a_library_calls_the_callbacks(tmp_path):
+    def assign(trainer: Any) -> Any:
+        handler = HandlerOfALibrary([*trainer.callback_handler.callbacks], trainer.model, None, None, None)
+        trainer.callback_handler = handler
+        assert trainer.callback_handler.extra == 1
+        trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
+        late = Heard()
+        handler.add_callback(late)
+        return late
+
+    theirs, ours = of_each(tmp_path, assign, Heard)
+    assert ours[1][0].heard == theirs[1][0].heard != []
+    assert ours[0].heard == theirs[0].heard == ours[1][0].heard[1:]
+    assert all("extra" in heard for heard in ours[0].heard)
 
 
 @pytest.mark.parametrize("name", ["add_callback", "on_setup"])
