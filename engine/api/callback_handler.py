@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ...events.bus import EventBus, Subscription
+from ...events.bus import EventBus
 from ...events.catalog import CATALOG
+from ...events.channels import Subscription
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError, nearest
 from ...events.handlers import is_called_as_transformers_does
@@ -73,6 +74,8 @@ class CallbackHandler:
     before. Other attributes may be set, and are kept.
     """
 
+    trainer: HasCallbacks
+    """The trainer whose callbacks are called."""
     model: Any
     processing_class: Any
     optimizer: Any

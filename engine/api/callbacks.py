@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from ...events.bus import Channel, Handle
+from ...events.bus import Handle
 from ...events.callback import Callback
+from ...events.channels import Channel
 from ...events.composition import describe_capabilities, refuse_conflicts
 from ...events.errors import SubscriptionError, TrainbusError
 from ..checkpoint.callback_states import owner_of
