@@ -88,8 +88,8 @@ def indices_explained(run: Run) -> Iterator[None]:
         elif (rows := _rows_in_sample(run)) and hasattr(error, "add_note"):
             error.add_note(
                 f"Each batch has one sample, and each tensor of it has {rows} rows: the shapes are (1, {rows}, ...). "
-                f"If the dataset is batched already, as by `Dataset.batch({rows})`, pass it without that, and set "
-                f"`per_device_train_batch_size={rows}`."
+                f"If the dataset is batched already, as by `Dataset.batch({rows})`, pass it without that, or pass "
+                f"`trainbus.unbatched(dataset)`, and set `per_device_train_batch_size={rows}`."
             )
         raise
 

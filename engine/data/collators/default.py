@@ -80,8 +80,8 @@ def _tuple_batch(features: list[Any]) -> tuple[Any, ...]:
     return tuple(_position(f"position {place} of the samples", values) for place, values in enumerate(zip(*features)))
 
 
-def _position(name: str, values: Sequence[Any]) -> Any:
-    """Stack the values of one position of tuples. A list of numbers is one value, as in a dict of columns.
+def _position(name: str, values: Any) -> Any:
+    """Stack the values of one position of tuples, a sequence. A list of numbers is one value, as in a dict of columns.
 
     torch's `default_collate` would make a tensor of each of its elements.
     """
