@@ -8,7 +8,6 @@ from typing import Any
 from torch.nn.parameter import is_lazy
 
 from ..data.build import length_of
-from ..optim.sizes import count_elements
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +23,6 @@ def announce_training(trainer: Any) -> None:
     # A loader has the method `__len__` even if its stream has no length.
     sized = length_of(loader) is not None or length_of(getattr(loader, "dataset", None)) is not None
     samples = trainer.num_examples(loader) if sized else run.train_batch_size * plan.max_steps
-    trainable = count_elements(weight for weight in run.model.parameters() if weight.requires_grad)
     logger.info("***** Running training *****")
     logger.info("  Num examples = %s", f"{samples:,}")
     logger.info("  Num Epochs = %s", f"{plan.epochs:,}")
@@ -36,7 +34,7 @@ def announce_training(trainer: Any) -> None:
     )
     logger.info("  Gradient Accumulation steps = %s", args.gradient_accumulation_steps)
     logger.info("  Total optimization steps = %s", f"{plan.max_steps:,}")
-    logger.info("  Number of trainable parameters = %s", f"{trainable:,}")
+    logger.info("  Number of trainable parameters = %s", f"{trainer.get_num_trainable_parameters():,}")
     if lazy := sum(map(is_lazy, run.model.parameters())):
         logger.info("  %d parameters have no shape before the first batch, and are not in that number", lazy)
     if state.global_step:
