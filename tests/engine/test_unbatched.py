@@ -75,6 +75,6 @@ def test_tuples_and_columns_of_text_keep_their_values() -> None:
         ([{"x": [1, 2]}, {"x": [3]}, {"x": [4, 5]}], "Batch 1 of the dataset has 1 rows, and the first has 2"),
     ],
 )
-def test_what_is_no_batch_is_named(data: Any, message: str) -> None:
+def test_samples_that_are_not_batches_are_named(data: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read(data)
