@@ -263,7 +263,7 @@ def test_an_optimizer_that_does_not_fit_is_refused(saved: Any, tmp_path: Path):
     with pytest.raises(CheckpointError, match=r"optimizer\.pt has groups of \d+ and \d+ parameters, and the optimizer"):
         run(trainbus, tmp_path, frozen(bert()), max_steps=4).train(resume_from_checkpoint=str(checkpoint))
     with pytest.raises(
-        CheckpointError, match=r"optimizer\.pt is not the state of a SGD optimizer: it has no 'momentum'"
+        CheckpointError, match=r"optimizer\.pt is not a state of the optimizer SGD: it has no 'momentum'"
     ):
         run(trainbus, tmp_path, optim="sgd", max_steps=4).train(resume_from_checkpoint=str(checkpoint))
     folder = copy(saved, tmp_path)
