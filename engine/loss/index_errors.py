@@ -170,7 +170,7 @@ def _evaluated_indices(run: Run) -> list[int] | None:
     if not isinstance(batches, BatchedSampler):
         return None
     order = order_of(loader) or ([*batches.sampler] if isinstance(batches.sampler, SequentialSampler) else None)
-    return None if order is None else _indices(batches, order, run.evaluation.batch)
+    return None if order is None else _indices(batches, order, run.evaluation.batch_number)
 
 
 def _indices(batches: BatchedSampler, order: Sequence[int], number: int) -> list[int]:
