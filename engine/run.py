@@ -33,6 +33,7 @@ from .api.services import Services
 from .arguments import TrainingArguments
 from .checkpoint.callback_states import CallbackStates
 from .checkpoint.rng_state import random_states, restore_random_states
+from .checkpoint.storage import Disk, Storage
 from .data.plan import RunPlan
 from .data.position import Position, Sizes
 from .data.workers.persistent import PersistentLoaders
@@ -83,6 +84,8 @@ class Run:
     """The event bus of the trainer."""
     activity: Activity
     """What this process is doing, for error reports."""
+    storage: Storage
+    """The place where checkpoints are: the output folder."""
     callback_states: CallbackStates
     """The callback states for checkpoints."""
     eval_loaders: PersistentLoaders
@@ -160,6 +163,7 @@ class Run:
         self.processing_class = processing_class
         self.bus = EventBus(self, control)
         self.activity = Activity()
+        self.storage = Disk()
         self.callback_states = CallbackStates(self.bus)
         self.model_wrapped = model
         self.optimizer = self.lr_scheduler = self.checkpoint = None

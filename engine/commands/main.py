@@ -10,9 +10,9 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from ...events.errors import TrainbusError, nearest
-from . import checkpoints, plan, run
+from . import checkpoints, plan, recordings, run
 
-COMMANDS = (checkpoints, plan, run)
+COMMANDS = (checkpoints, plan, run, recordings)
 """The modules of the commands, in the order of the help."""
 
 

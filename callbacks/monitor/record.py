@@ -1,0 +1,276 @@
+"""Record everything that a run announces and decides, in a file of the output folder."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import platform
+import random
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...engine.arguments import TrainingArguments
+from ...engine.evaluation.outputs import recordable
+from ...engine.run import Run
+from ...events.recording.files import VERSION, Encoder, file_name, length_upto
+from ...events.recording.recorder import Recorder, handler_plan
+from ...events.recording.recorder import Record as Entry
+from ...events.stages import Stage, order
+from ..base.line_file import LineFile, free_name, whole_lines
+
+logger = logging.getLogger(__name__)
+
+BYTES = 2048
+"""The bytes at each end of a batch that its fingerprint covers."""
+
+WORDS = 64
+"""The 32-bit words of a random state that its fingerprint covers. All words change when the generator refills them, and
+the position in them changes with each draw."""
+
+_LINES = 512
+"""The records after which the file is written."""
+
+_SECONDS = 1.0
+"""The time after which the file is written."""
+
+
+@dataclass
+class Record(Recorder):
+    """Writes every event, every flag with author and reason, and the values of the run to `events.jsonl`.
+
+    `record=True` in the arguments builds it, or list `Record()`. `trainbus diff`, `trainbus trace` and `trainbus replay`
+    read the file. Each rank writes its own: `events-rank1.jsonl` of rank 1. A resumed run removes what the earlier
+    session wrote after the checkpoint. A new run in the folder keeps the earlier file as `events-1.jsonl`.
+
+    With fingerprints, each step also records checksums of its batches and of the random states of torch and numpy, and
+    each log one of Python's. A comparison then finds the first step with other data or another random draw. If the file
+    cannot be written, the run continues with one warning.
+    """
+
+    arguments = ("record",)
+
+    fingerprints: bool = True
+    """Record checksums of batches and random states."""
+    id: str | None = None
+    """Its name in the ledger and in checkpoints."""
+    _file: LineFile | None = field(default=None, init=False, repr=False, compare=False)
+    _buffer: list[Entry] = field(default_factory=list, init=False, repr=False, compare=False)
+    _encoder: Encoder = field(default_factory=Encoder, init=False, repr=False, compare=False)
+    _flushed: float = field(default=0.0, init=False, repr=False, compare=False)
+    _random: RandomStates | None = field(default=None, init=False, repr=False, compare=False)
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> Record | None:
+        return cls() if args.record else None
+
+    @order(Stage.PREPARE)
+    def on_setup(self, run: Run) -> None:
+        if run.mode == "train":
+            self._close()
+            self._random = RandomStates() if self.fingerprints else None
+            try:
+                self._begin(run)
+            except (OSError, ValueError, TypeError) as error:
+                self._give_up(error)
+            else:
+                self.open(run)
+
+    def on_close(self) -> None:
+        self._close()
+
+    def _begin(self, run: Run) -> None:
+        step, folder = run.state.global_step, run.args.output_path
+        path = folder / file_name(run.ranks.rank)
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = whole_lines(path)
+        if lines:
+            head = next((line for line in lines if b'"recording":' in line), b"")
+            if step > 0 and f'"run":"{run.run_id}"'.encode() in head:
+                os.truncate(path, sum(map(len, lines[: length_upto(lines, step)])))
+            else:
+                path.rename(free_name(path))
+        elif path.exists():
+            os.truncate(path, 0)
+        self._file, self._encoder = LineFile(path), Encoder()
+        self._buffer = [self._head(run)]
+        self._flush()
+
+    def _head(self, run: Run) -> Entry:
+        state = {name: value for name, value in run.state.to_dict().items() if name not in _LEFT_OUT}
+        return {
+            "recording": VERSION,
+            "run": run.run_id,
+            "rank": run.ranks.rank,
+            "ranks": run.ranks.world_size,
+            "step": run.state.global_step,
+            "time": time.time(),
+            "pid": os.getpid(),
+            "host": platform.node(),
+            "device": str(run.args.device),
+            "torch": torch.__version__,
+            "args": run.args.to_dict(),
+            "state": recordable(state)[0],
+            "handlers": handler_plan(run.bus),
+        }
+
+    # Records.
+
+    def put(self, record: Entry) -> None:
+        buffer = self._buffer
+        if record.get("e") == "on_step_begin" and (len(buffer) >= _LINES or record["t"] - self._flushed > _SECONDS):
+            self._flushed = record["t"]
+            self._flush()
+        self._buffer.append(record)
+
+    def values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return recordable(values)[0]
+
+    def observe(self, event: str, run: Run, record: Entry) -> None:
+        if event == "on_batch":
+            if self._random is not None:
+                record["batch"] = fingerprint(run.step.batch)
+                record["rng_batch"] = self._random.checksum()
+        elif event in ("on_substep_end", "on_gradients"):
+            record["loss"] = _own(run.step.loss)
+        elif event == "on_pre_optimizer_step":
+            record["norm"] = _own(run.step.grad_norm)
+        elif event == "on_step_end":
+            record["lr"] = run.step.learning_rate
+            if self._random is not None:
+                record["rng_end"] = self._random.checksum()
+        elif event == "on_step_begin":
+            if self._random is not None:
+                record["rng"] = self._random.checksum()
+        elif event in ("on_log_due", "on_epoch_begin"):
+            if self._random is not None:
+                record["python_rng"] = hash(random.getstate()[1]) & 0xFFFFFFFF
+        elif event in ("on_save_begin", "on_snapshot", "on_save", "on_load"):
+            record["checkpoint"] = run.checkpoint.step
+        elif event == "on_exception":
+            record["error"] = f"{type(run.exception).__name__}: {run.exception}"
+
+    def _watch(self, event: str, run: Run) -> None:
+        try:
+            super()._watch(event, run)
+        except Exception as error:  # a recording never ends a run
+            self._give_up(error)
+
+    # The file.
+
+    def _flush(self) -> None:
+        records, self._buffer = self._buffer, []
+        if self._file is None:
+            return
+        try:
+            _read_tensors(records)
+            self._file.append("".join(self._encoder.lines(records)))
+        except (OSError, TypeError, ValueError) as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """Warn once, and record nothing more in this session."""
+        logger.warning("The recording ends here, and the run continues: %s: %s", type(error).__name__, error)
+        self._buffer, file, self._file = [], self._file, None
+        self.close()
+        if file is not None:
+            _close_quietly(file)
+
+    def _close(self) -> None:
+        self.close()
+        self._flush()
+        file, self._file = self._file, None
+        if file is not None:
+            _close_quietly(file)
+
+
+_LEFT_OUT = ("log_history", "stateful_callbacks", "seconds", "best_model_checkpoint")
+"""The fields of the state that a recording derives from its records."""
+
+
+def _close_quietly(file: LineFile) -> None:
+    try:
+        file.close()
+    except OSError as error:
+        logger.warning("%s cannot be closed: %s", file.path, error)
+
+
+def _read_tensors(records: list[Entry]) -> None:
+    """Replace the tensors of records by numbers. Those of a device are read together, with one synchronisation."""
+    places, tensors = [], []
+    for record in records:
+        for name in ("loss", "norm", "batch"):
+            value = record.get(name)
+            if isinstance(value, torch.Tensor):
+                places.append((record, name))
+                tensors.append(value)
+    for (record, name), value in zip(places, _on_host(tensors)):
+        record[name] = zlib.crc32(value.numpy()) if name == "batch" else float(value)
+
+
+def _own(value: Any) -> Any:
+    """Return a scalar to read later: a copy of a device tensor, which a compiled step may overwrite."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if type(value) is not torch.Tensor and not isinstance(value, torch.nn.Parameter):
+        return None  # a part of a sharded tensor: reading the whole needs all ranks
+    return value.detach() if value.device.type == "cpu" else value.detach().clone()
+
+
+def _on_host(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) != 1 or tensors[0].device.type == "cpu":
+        return [tensor.cpu() for tensor in tensors]
+    sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
+    raw = torch.cat([tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in tensors]).cpu()
+    parts = raw.split(sizes)
+    return [part.clone().view(tensor.dtype) for part, tensor in zip(parts, tensors)]
+
+
+def fingerprint(batch: Any) -> Any:
+    """Return a checksum of the first tensor of a batch: its shape, and its first and last bytes.
+
+    For a tensor on another device it returns those bytes, as a tensor on this device, to be read later.
+    """
+    tensor = first_tensor(batch)
+    if tensor is None or tensor.is_meta or tensor.layout is not torch.strided:
+        return 0
+    flat = tensor.detach().reshape(-1)
+    most = max(1, BYTES // flat.element_size())
+    ends = flat if flat.numel() <= 2 * most else torch.cat((flat[:most], flat[-most:]))
+    raw = ends.contiguous().view(torch.uint8)
+    return zlib.crc32(raw.numpy(), tensor.numel() & 0xFFFFFFFF) if raw.device.type == "cpu" else raw.clone()
+
+
+def first_tensor(batch: Any) -> torch.Tensor | None:
+    """Return the first tensor in a batch of nested lists and dicts; None if there is none."""
+    if isinstance(batch, torch.Tensor):
+        return batch
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
+    return next((found for found in map(first_tensor, parts) if found is not None), None)
+
+
+class RandomStates:
+    """The random states of torch and numpy, as a checksum."""
+
+    def __init__(self) -> None:
+        """Find the memory of numpy's generator."""
+        self._generator = np.random.get_bit_generator()  # type: ignore[attr-defined] # keeps its memory alive
+        address = self._generator.ctypes.state_address
+        known = isinstance(self._generator, np.random.MT19937)
+        self._head = (ctypes.c_uint32 * (WORDS if known else 0)).from_address(address)
+        self._position = (ctypes.c_uint32 * int(known)).from_address(address + 4 * 624)
+
+    def checksum(self) -> int:
+        """Return a number that differs after a draw."""
+        memory = memoryview(torch.default_generator.get_state().numpy())
+        value = zlib.crc32(self._position, zlib.crc32(self._head, zlib.crc32(memory[: 4 * WORDS])))
+        for generator in torch.cuda.default_generators:  # empty until CUDA is initialized
+            value = (value * 31 + generator.get_offset()) & 0xFFFFFFFF
+        return value
