@@ -376,7 +376,11 @@ class Run:
 
     def seconds(self) -> float:
         """Return the training time in seconds, including earlier sessions of a resumed run."""
-        return self.state.seconds + time.monotonic() - self.session.began[1]
+        return self.state.seconds + self.clock() - self.session.began[1]
+
+    def clock(self) -> float:
+        """Return the time in seconds, from any start. A preview replaces it."""
+        return time.monotonic()
 
     def current_learning_rate(self) -> float:
         """Return the learning rate of the first parameter group."""

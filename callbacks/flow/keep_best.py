@@ -40,6 +40,7 @@ class KeepBest(Callback):
         ArgumentError: if no evaluation measures the metric, or for a second callback that chooses the best model.
     """
 
+    previews = True
     arguments = ("load_best_model_at_end", "metric_for_best_model", "greater_is_better")
     capabilities = frozenset({Capability.CHOOSES_BEST_MODEL, Capability.WRITES_CHECKPOINTS})
     conflicts_with = (

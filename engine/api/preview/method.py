@@ -1,0 +1,399 @@
+"""`Trainer.preview`: what a run will do, without doing it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+
+from ....events.callback import Callback
+from ....events.capabilities import Capability
+from ....events.composition import providers
+from ....events.errors import ArgumentError
+from ....events.recording.recorder import INSIDE, MemoryRecorder
+from ....events.recording.rows import kept_of, rows_of
+from ...checkpoint.read.choosing import checkpoint_to_resume
+from ...checkpoint.read.listing import list_checkpoints
+from ...checkpoint.rng_state import random_states, restore_random_states
+from ...checkpoint.storage import Disk
+from ...distributed.consensus import agree_single_process
+from ...distributed.ranks import Ranks
+from ...loop import Loop
+from ...optim.registry import OPTIMIZERS
+from ...optim.schedules import get_scheduler
+from ..overrides import is_overridden
+from .measure import measured
+from .result import Preview
+from .traps import Seen, describe_absent, traps
+from .virtual import (
+    Curves,
+    VirtualClock,
+    VirtualFeed,
+    VirtualRanks,
+    VirtualResumption,
+    VirtualRun,
+    VirtualServices,
+    VirtualStart,
+    VirtualStepper,
+    VirtualStorage,
+    VirtualTrainer,
+    dummy_optimizer,
+)
+
+_STEPS = INSIDE | {"on_step_begin", "on_step_end"}
+
+_REPLACED = ("log", "evaluate", "_evaluate", "_save_checkpoint", "_determine_best_metric", "_get_learning_rate")
+"""Methods that decide something, and that a preview does not call if a subclass overrides them."""
+
+Given = Mapping[str, Sequence[float] | Callable[[int], float]]
+"""Name of a metric -> its values, one for each evaluation, or a function of the step."""
+
+
+class StepRecorder(MemoryRecorder):
+    """Keeps everything except the events of ordinary steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.id = "preview"
+
+    def _watch(self, event: str, run: Any) -> None:
+        if event not in _STEPS:
+            super()._watch(event, run)
+
+
+def make_preview(
+    trainer: Any,
+    metrics: Given | None = None,
+    resume_from_checkpoint: Any = None,
+    measure: bool = False,
+    step_seconds: float | None = None,
+    processes: int | None = None,
+    checkpoint_bytes: int | None = None,
+) -> Preview:
+    """Return what `trainer.train()` will do. `Trainer.preview` describes the arguments."""
+    real = trainer.run
+    if real.mode:
+        raise ArgumentError(f"A preview is made before or after {real.mode}(), not in it.")
+    trainer._follow_arguments()
+    with _undisturbed(trainer, processes):
+        times = measured(trainer) if measure else {}
+        return _Rehearsal(
+            trainer,
+            metrics or {},
+            resume_from_checkpoint,
+            times,
+            step_seconds if step_seconds is not None else times.get("step", 0.0),
+            checkpoint_bytes,
+        ).preview()
+
+
+@contextmanager
+def _undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
+    """Restore the random states and what building a loader changes in the record of the run."""
+    run, before = trainer.run, random_states()
+    session, ranks, schedule = run.session, run.ranks, run.lr_scheduler
+    run.session = copy.copy(session)
+    run.use_batch_size(trainer.args.train_batch_size)
+    if processes is not None:
+        run.ranks = Ranks(0, processes, 0)
+    try:
+        yield
+    finally:
+        run.session, run.ranks, run.lr_scheduler = session, ranks, schedule
+        restore_random_states(before)
+
+
+class _Rehearsal:
+    """One preview."""
+
+    def __init__(
+        self,
+        trainer: Any,
+        metrics: Given,
+        resume: Any,
+        times: dict[str, float],
+        step_seconds: float,
+        checkpoint_bytes: int | None,
+    ) -> None:
+        self.trainer, self.times, self.checkpoint_bytes = trainer, times, checkpoint_bytes
+        self.notes: list[str] = []
+        real = trainer.run
+        self.clock = VirtualClock(step_seconds)
+        ranks = VirtualRanks(real.ranks.rank, real.ranks.world_size, real.ranks.local_rank)
+        self.run = run = VirtualRun(real, self.clock, ranks)
+        run.use_batch_size(real.train_batch_size)
+        run.session.mode = "train"
+        run.storage = self.storage = VirtualStorage()
+        self.callbacks = self._attach()
+        self.curves = self._curves(metrics)
+        run.services = VirtualServices(VirtualTrainer(run, trainer.eval_dataset, self.curves, self._names()))
+        chosen = checkpoint_to_resume(real, resume) if resume else None
+        if chosen is not None and trainer.args.auto_find_batch_size:
+            run.use_batch_size(chosen.state.get("train_batch_size") or run.train_batch_size)
+        self.start = VirtualStart(run) if chosen is None else VirtualResumption(run, chosen)
+
+    def preview(self) -> Preview:
+        """Run the state machine on the virtual parts."""
+        run, trainer = self.run, self.trainer
+        trainer.run.session.data_seed = self.start.data_seed(trainer.args.data_seed)
+        loader = trainer.get_train_dataloader()
+        run.session.train_dataloader = loader
+        run.state, run.plan, run.position = self.start.begin(trainer._plan_run(loader))
+        existing = Disk().checkpoints(run)
+        self.storage.saved = {each.step: each for each in existing}
+        plan, recorder = run.plan, StepRecorder()
+        run.bus.attach(recorder)
+        recorder.open(run)
+        run.announce("on_setup")
+        run.optimizer, run.lr_scheduler = self._schedule(plan.max_steps)
+        run.begin()
+        feed, stepper = VirtualFeed(run, plan), VirtualStepper(run, self.clock)
+        self.start.restore(feed)
+        loop = Loop(
+            run.bus,
+            run.state,
+            run.control,
+            feed,
+            stepper,
+            epochs=plan.epochs,
+            batches_per_epoch=plan.batches_per_epoch,
+            position=run.position,
+            agree=agree_single_process,
+        )
+        loop.run()
+        recorder.close()
+        rows = rows_of(recorder.records)
+        rates = stepper.rates
+        kept = kept_of(rows, (each.step for each in existing))
+        return Preview(
+            rows=rows,
+            kept=kept,
+            warnings=[*self.notes, *traps(self._seen(rows, rates, plan.epochs))],
+            steps=run.state.global_step,
+            max_steps=plan.max_steps,
+            epochs=round(run.state.epoch, 6),
+            learning_rates={"first": rates[0], "highest": max(rates), "last": rates[-1]} if rates else {},
+            disk=self._disk(len(kept)) if any(row["what"] == "save" for row in rows) else {},
+            time=self._time(rows),
+        )
+
+    # Callbacks.
+
+    def _attach(self) -> dict[str, Any]:
+        """Attach copies of the callbacks that take part, and note which others may decide something."""
+        bus, absent, taking = self.run.bus, [], {}
+        subscribers = self.trainer.bus.subscribers
+        bus.know(subscribers)
+        for owner_id, callback in subscribers.items():
+            copied = _copy_of(callback)
+            if copied is not None:
+                copied.id = owner_id
+                bus.attach(copied)
+                taking[owner_id] = copied
+            elif _is_outside(callback):
+                absent.append(owner_id)
+        self.notes += describe_absent(absent)
+        if replaced := [name for name in _REPLACED if is_overridden(self.trainer, name)]:
+            kind = type(self.trainer).__name__
+            self.notes.append(f"The preview does not call these methods of {kind}: {', '.join(replaced)}.")
+        return taking
+
+    # Metrics.
+
+    def _curves(self, given: Given) -> Curves:
+        curves: Curves = {}
+        for name, values in given.items():
+            full = name if name.startswith("eval_") else f"eval_{name}"
+            curves[full] = _function(values) if callable(values) else _list(full, values, self.notes)
+        assumed = []
+        for name, greater in self._read_metrics().items():
+            if name not in curves:
+                assumed.append(name)
+                curves[name] = _improving(greater)
+        if assumed and any(callback.has(Capability.EVALUATES) for callback in self.callbacks.values()):
+            self.notes.append(
+                f"{', '.join(assumed)}: assumed to improve at each evaluation. Pass `metrics={{{assumed[0]!r}: [...]}}` "
+                "for other values."
+            )
+        return curves
+
+    def _read_metrics(self) -> dict[str, bool]:
+        """Return the metrics that callbacks read, and whether a greater value is better."""
+        args, found = self.trainer.args, {}
+        for callback in self.callbacks.values():
+            best = callback.best_metric
+            if best is not None:
+                found[best.name] = best.greater_is_better
+            elif isinstance(name := getattr(callback, "metric", None), str):
+                rule = getattr(callback, "rule", None)
+                found.setdefault(name, bool(getattr(rule, "greater", not name.endswith("loss"))))
+            elif hasattr(callback, "early_stopping_patience") and args.metric_for_best_model:
+                name = args.metric_for_best_model
+                full = name if name.startswith("eval_") else f"eval_{name}"
+                found.setdefault(full, bool(args.greater_is_better))
+        return found
+
+    def _names(self) -> dict[str, tuple[str, ...]]:
+        """Return the prefixes of all evaluations, each with no further metric."""
+        given = self.trainer.eval_dataset
+        names = [*given] if isinstance(given, dict) else []
+        names += [each.variant for each in self.callbacks.values() if each.has(Capability.EVALUATES) and each.variant]
+        return {"eval": (), **{f"eval_{name}": () for name in names}}
+
+    # The schedule.
+
+    def _schedule(self, steps: int) -> tuple[Any, Any]:
+        """Return an optimizer of nothing, and the schedule of the run on it."""
+        trainer, args = self.trainer, self.trainer.args
+        given, schedule = trainer._given_optimizers
+        groups = list(given.param_groups) if given is not None else self._own_groups()
+        optimizer = dummy_optimizer(groups, args.learning_rate)
+        if schedule is not None:
+            made = copy.deepcopy(schedule, {id(schedule.optimizer): optimizer, id(given): optimizer})
+            return optimizer, made
+        if is_overridden(trainer, "create_scheduler"):
+            trainer.run.lr_scheduler = None
+            made = trainer.create_scheduler(steps, optimizer)
+            return optimizer, trainer.run.lr_scheduler if made is None else made
+        options = args.lr_scheduler_kwargs or {}
+        return optimizer, get_scheduler(
+            args.lr_scheduler_type, optimizer, args.get_warmup_steps(steps), steps, **options
+        )
+
+    def _own_groups(self) -> list[dict[str, Any]]:
+        rates = self.trainer.args.learning_rates or {}
+        if rates:
+            self.notes.append("The learning rate is that of the weights without a rate of their own.")
+        return []
+
+    # Figures.
+
+    def _seen(self, rows: list[Any], rates: list[float], epochs: int) -> Seen:
+        run = self.run
+        choosers = providers(self.callbacks.values(), Capability.CHOOSES_BEST_MODEL)
+        best = choosers[0].best_metric if choosers else None
+        name = "eval_loss" if best is None else best.name
+        values = {
+            entry["step"]: float(entry[name]) for entry in run.state.log_history if name in entry and not self._assumes(name)
+        }
+        saved = {row["step"] for row in rows if row["what"] == "save"}
+        return Seen(
+            args=self.trainer.args,
+            callbacks=self.callbacks,
+            rows=rows,
+            steps=run.state.global_step,
+            max_steps=run.state.max_steps,
+            epochs=epochs,
+            rates=rates,
+            clocked=self.clock.step_seconds > 0,
+            best={step: value for step, value in values.items() if step in saved},
+            greater=bool(best is not None and best.greater_is_better),
+        )
+
+    def _assumes(self, name: str) -> bool:
+        return name not in self.curves or getattr(self.curves[name], "assumed", False)
+
+    def _disk(self, kept: int) -> dict[str, int]:
+        size = self.checkpoint_bytes
+        if size is None:
+            size = _size_of_checkpoint(self.trainer)
+        return {"checkpoint": size, "peak": size * self.storage.most, "left": size * kept}
+
+    def _time(self, rows: list[Any]) -> dict[str, float]:
+        if not self.times:
+            return {}
+        steps = self.run.state.global_step * self.times["step"]
+        evaluations = sum(row["what"] == "evaluate" for row in rows) * self.times["evaluation"]
+        return {**self.times, "evaluation_share": evaluations / max(steps + evaluations, 1e-12)}
+
+
+def _copy_of(callback: Any) -> Any:
+    """Return a fresh copy of a callback that takes part in previews; None for others."""
+    if isinstance(callback, Callback):
+        return callback.for_preview() if callback.previews else None
+    known = type(callback).__module__.startswith("transformers.") and "EarlyStopping" in type(callback).__name__
+    return copy.deepcopy(callback) if known or getattr(callback, "previews", False) else None
+
+
+def _is_outside(subscriber: object) -> bool:
+    """Return whether a callback or function of the user or of another library may decide something."""
+    owner = subscriber if hasattr(subscriber, "__qualname__") else type(subscriber)
+    if str(getattr(owner, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]:
+        return False
+    return int(getattr(subscriber, "stage", 0)) < 50
+
+
+def _function(values: Callable[[int], float]) -> Callable[[int, int], float]:
+    return lambda step, number: values(step)
+
+
+def _list(name: str, values: Sequence[float], notes: list[str]) -> Callable[[int, int], float]:
+    if not len(values):
+        raise ArgumentError(f"preview(metrics={{{name!r}: []}}) has no value. Pass one for each evaluation.")
+
+    def value(step: int, number: int) -> float:
+        if number == len(values):
+            notes.append(f"{name}: {len(values)} values are given, and the run evaluates more often. The last repeats.")
+        return values[min(number, len(values) - 1)]
+
+    return value
+
+
+def _improving(greater: bool) -> Callable[[int, int], float]:
+    def value(step: int, number: int) -> float:
+        return float(number + 1) if greater else 1.0 / (number + 1)
+
+    value.assumed = True  # type: ignore[attr-defined]
+    return value
+
+
+def _size_of_checkpoint(trainer: Any) -> int:
+    """Return the bytes of a checkpoint: of the newest one in the output folder, or estimated from the model."""
+    for saved in reversed(list_checkpoints(trainer.args.output_path)):
+        return sum(path.stat().st_size for path in saved.path.rglob("*") if path.is_file())
+    weights = list(trainer.run.model.parameters())
+    trained = sum(weight.numel() for weight in weights if weight.requires_grad)
+    size = sum(weight.numel() * weight.element_size() for weight in [*weights, *trainer.run.model.buffers()])
+    spec = OPTIMIZERS.get(str(getattr(trainer.args.optim, "value", trainer.args.optim)))
+    states = 0.0 if trainer.args.save_only_model or spec is None else trained * (spec.state_bytes or 0.0)
+    return int(size + states)
+
+
+class PreviewMethods:
+    """The preview of a run."""
+
+    def preview(
+        self,
+        *,
+        metrics: Given | None = None,
+        resume_from_checkpoint: Any = None,
+        measure: bool = False,
+        step_seconds: float | None = None,
+        processes: int | None = None,
+        checkpoint_bytes: int | None = None,
+    ) -> Preview:
+        """Return what `train()` will do: each log, evaluation, save, deletion and the stop, with author and reason.
+
+        The state machine and the callbacks that decide are the real ones. Model, data, disk and clock are virtual. It
+        writes nothing, draws no random number and leaves the trainer unchanged.
+
+        Args:
+            metrics: the metrics that evaluations measure: name -> one value for each evaluation, or a function of the
+                step. Other metrics are assumed to improve at each evaluation.
+            resume_from_checkpoint: as in `train`.
+            measure: measure the time of a step and of an evaluation, with one batch of each. It runs the model.
+            step_seconds: the time of a step, for triggers such as `every("10min")`. Default: time does not pass.
+            processes: the number of processes. Default: those of this run.
+            checkpoint_bytes: the size of a checkpoint. Default: that of the newest one in the output folder, or an
+                estimate from the model.
+
+        Raises:
+            ArgumentError: during training, and for settings that `train` refuses too.
+        """
+        options = (metrics, resume_from_checkpoint, measure, step_seconds, processes, checkpoint_bytes)
+        return make_preview(self, *options)
+
+
+
