@@ -17,6 +17,7 @@ from .model.recurrent_memory import RecurrentMemory
 from .monitor.count_flops import CountFlops
 from .monitor.count_tokens import CountTokens
 from .monitor.empty_cache import EmptyCache
+from .monitor.follow_plan import FollowPlan
 from .monitor.memory_metrics import MemoryMetrics
 from .monitor.progress import Progress
 from .monitor.record import Record
@@ -68,6 +69,7 @@ DEFAULTS: tuple[type[Callback], ...] = (
     ExportModel,
     StatusFile,
     Record,
+    FollowPlan,
     Progress,
 )
 """The trainer calls `from_arguments` of each class. It returns None if the arguments do not select the callback.

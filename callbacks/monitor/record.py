@@ -20,8 +20,8 @@ from ...engine.arguments import TrainingArguments
 from ...engine.evaluation.outputs import recordable
 from ...engine.run import Run
 from ...events.recording.files import VERSION, Encoder, file_name, length_upto
-from ...events.recording.recorder import Recorder, handler_plan
 from ...events.recording.recorder import Record as Entry
+from ...events.recording.recorder import Recorder, handler_plan
 from ...events.stages import Stage, order
 from ..base.line_file import LineFile, free_name, whole_lines
 
@@ -211,7 +211,7 @@ def _read_tensors(records: list[Entry]) -> None:
                 places.append((record, name))
                 tensors.append(value)
     for (record, name), value in zip(places, _on_host(tensors)):
-        record[name] = zlib.crc32(value.numpy()) if name == "batch" else float(value)
+        record[name] = _checksum(value) if name == "batch" else float(value)
 
 
 def _own(value: Any) -> Any:
@@ -229,7 +229,7 @@ def _on_host(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         return [tensor.cpu() for tensor in tensors]
     sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
     raw = torch.cat([tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in tensors]).cpu()
-    parts = raw.split(sizes)
+    parts = torch.split(raw, sizes)
     return [part.clone().view(tensor.dtype) for part, tensor in zip(parts, tensors)]
 
 
@@ -245,7 +245,12 @@ def fingerprint(batch: Any) -> Any:
     most = max(1, BYTES // flat.element_size())
     ends = flat if flat.numel() <= 2 * most else torch.cat((flat[:most], flat[-most:]))
     raw = ends.contiguous().view(torch.uint8)
-    return zlib.crc32(raw.numpy(), tensor.numel() & 0xFFFFFFFF) if raw.device.type == "cpu" else raw.clone()
+    return _checksum(raw, tensor.numel()) if raw.device.type == "cpu" else raw.clone()
+
+
+def _checksum(raw: torch.Tensor, start: int = 0) -> int:
+    """Return a checksum of bytes, shape (bytes,)."""
+    return zlib.crc32(raw.numpy().data, start & 0xFFFFFFFF)
 
 
 def first_tensor(batch: Any) -> torch.Tensor | None:
@@ -269,7 +274,7 @@ class RandomStates:
 
     def checksum(self) -> int:
         """Return a number that differs after a draw."""
-        memory = memoryview(torch.default_generator.get_state().numpy())
+        memory = torch.default_generator.get_state().numpy().data
         value = zlib.crc32(self._position, zlib.crc32(self._head, zlib.crc32(memory[: 4 * WORDS])))
         for generator in torch.cuda.default_generators:  # empty until CUDA is initialized
             value = (value * 31 + generator.get_offset()) & 0xFFFFFFFF

@@ -22,7 +22,6 @@ from ...events.state import TrainerState
 from ..arguments import TrainingArguments
 from ..checkpoint.format.files import CheckpointRecord, folder_name
 
-
 _ENDS: dict[str, tuple[Flag, ...]] = {
     "on_log_due": ("log",),
     "on_evaluate_due": ("evaluate",),
@@ -46,8 +45,8 @@ class Absent:
     def _refuse(self, *_: Any, **__: Any) -> Any:
         name = object.__getattribute__(self, "_name")
         raise ReplayError(
-            f"A replay has no {name!r}: a recording holds events, flags, logs, metrics and the state. Test the callback "
-            "with a short training instead."
+            f"A replay has no {name!r}: a recording holds events, flags, logs, metrics and the state. Test the "
+            "callback with a short training instead."
         )
 
     def __getattr__(self, name: str) -> Any:

@@ -10,9 +10,9 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from ...events.errors import TrainbusError, nearest
-from . import checkpoints, plan, recordings, run
+from . import checkpoints, plan, preview, recordings, run
 
-COMMANDS = (checkpoints, plan, run, recordings)
+COMMANDS = (checkpoints, plan, preview, recordings, run)
 """The modules of the commands, in the order of the help."""
 
 
@@ -23,10 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after the program name. Default: those of this process.
 
     Returns:
-        The exit status: 0; 1 if `verify` found damage; 2 if the command cannot be done.
+        The exit status: 0; 1 if `verify` found damage or `diff` a difference; 2 if the command cannot be done, or if
+        `preview --against` found a difference.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(checkpoints.expanded(words))
+    options = _parser().parse_args(preview.expanded(checkpoints.expanded(words)))
     if words[:1] == ["run"]:
         return run.run(options)
     try:
@@ -68,7 +69,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser("trainbus", description="Plan a run, manage its checkpoints, and run programs of transformers.")
+    parser = Parser(
+        "trainbus",
+        description="Plan, preview and compare runs, manage their checkpoints, and run programs of transformers.",
+    )
     parser.add_argument("--version", action="version", version=f"trainbus {version('trainbus')}")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND", parser_class=Parser)
     for command in COMMANDS:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from operator import attrgetter
 from time import perf_counter
 from typing import Any
 
@@ -18,6 +19,8 @@ INSIDE = frozenset(
 )
 """The events between `on_step_begin` and `on_step_end`."""
 
+_STEPS = INSIDE | {"on_step_begin", "on_step_end"}
+
 REPEATED = frozenset({"on_prediction_step"})
 """Events whose repetitions are one record with a count."""
 
@@ -26,6 +29,9 @@ PROGRESS = (
     *("steps_skipped", "best_metric", "best_global_step"),
 )
 """The fields of the state that are recorded when they change, beside `best_model_checkpoint`."""
+
+
+_progress = attrgetter(*PROGRESS, "best_model_checkpoint")
 
 
 class Recorder(Callback):
@@ -116,10 +122,10 @@ class Recorder(Callback):
         self.put(record)
 
     def _note_progress(self, state: Any, record: Record) -> None:
-        best = state.best_model_checkpoint
-        now = (*(getattr(state, name) for name in PROGRESS), best)
+        now = _progress(state)
         if now == self._known:
             return
+        best = now[-1]
         known = self._known or (None,) * len(now)
         changed = {name: new for name, new, old in zip(PROGRESS, now, known) if new != old}
         if best != known[-1]:
@@ -165,18 +171,15 @@ class Recorder(Callback):
         self._add("on_best_loaded", checkpoint=checkpoint.step)
 
 
-class MemoryRecorder(Recorder):
-    """Keeps the records of the events that matter to a preview, in memory."""
+class DecisionRecorder(Recorder):
+    """Leaves out the events of steps and the state: rows of decisions do not depend on them."""
 
-    def __init__(self, keep: Callable[[str], bool] = lambda event: True) -> None:
-        """Keep the records of the events for which `keep` returns True."""
-        self.records: list[Record] = []
-        self._keep = keep
+    def _watch(self, event: str, run: Any) -> None:
+        if event not in _STEPS:
+            super()._watch(event, run)
 
-    def put(self, record: Record) -> None:
-        event = record.get("e")
-        if event is None or self._keep(event):
-            self.records.append(record)
+    def _note_progress(self, state: Any, record: Record) -> None:
+        """Do nothing."""
 
 
 def handler_plan(bus: Any) -> dict[str, dict[str, int]]:

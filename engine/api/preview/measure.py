@@ -24,7 +24,7 @@ def measured(trainer: Any) -> dict[str, float]:
     batch = to_device(next(iter(trainer.get_train_dataloader())), device, False)
     to_train(model)
     forward = _seconds(lambda: trainer.objective(model, batch), device)
-    both = _seconds(lambda: _loss(trainer.objective(model, batch)).backward(), device)
+    both = _seconds(lambda: torch.autograd.backward(_loss(trainer.objective(model, batch))), device)
     to_eval(model)
     with torch.no_grad():
         evaluation = _seconds(lambda: trainer.objective(model, batch), device)

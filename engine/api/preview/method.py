@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-
 
 from ....events.callback import Callback
 from ....events.capabilities import Capability
 from ....events.composition import providers
 from ....events.errors import ArgumentError
-from ....events.recording.recorder import INSIDE, MemoryRecorder
+from ....events.recording.recorder import DecisionRecorder, Record
 from ....events.recording.rows import kept_of, rows_of
 from ...checkpoint.read.choosing import checkpoint_to_resume
 from ...checkpoint.read.listing import list_checkpoints
@@ -21,9 +20,12 @@ from ...checkpoint.storage import Disk
 from ...distributed.consensus import agree_single_process
 from ...distributed.ranks import Ranks
 from ...loop import Loop
+from ...optim.build import parameter_groups
+from ...optim.group_rates import with_own_rates
 from ...optim.registry import OPTIMIZERS
 from ...optim.schedules import get_scheduler
 from ..overrides import is_overridden
+from .curves import Given, from_function, from_list, improving
 from .measure import measured
 from .result import Preview
 from .traps import Seen, describe_absent, traps
@@ -42,25 +44,19 @@ from .virtual import (
     dummy_optimizer,
 )
 
-_STEPS = INSIDE | {"on_step_begin", "on_step_end"}
-
 _REPLACED = ("log", "evaluate", "_evaluate", "_save_checkpoint", "_determine_best_metric", "_get_learning_rate")
 """Methods that decide something, and that a preview does not call if a subclass overrides them."""
 
-Given = Mapping[str, Sequence[float] | Callable[[int], float]]
-"""Name of a metric -> its values, one for each evaluation, or a function of the step."""
 
-
-class StepRecorder(MemoryRecorder):
-    """Keeps everything except the events of ordinary steps."""
+class MemoryRecorder(DecisionRecorder):
+    """Keeps the records in memory."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self.records: list[Record] = []
         self.id = "preview"
 
-    def _watch(self, event: str, run: Any) -> None:
-        if event not in _STEPS:
-            super()._watch(event, run)
+    def put(self, record: Record) -> None:
+        self.records.append(record)
 
 
 def make_preview(
@@ -143,7 +139,7 @@ class _Rehearsal:
         run.state, run.plan, run.position = self.start.begin(trainer._plan_run(loader))
         existing = Disk().checkpoints(run)
         self.storage.saved = {each.step: each for each in existing}
-        plan, recorder = run.plan, StepRecorder()
+        plan, recorder = run.plan, MemoryRecorder()
         run.bus.attach(recorder)
         recorder.open(run)
         run.announce("on_setup")
@@ -206,16 +202,16 @@ class _Rehearsal:
         curves: Curves = {}
         for name, values in given.items():
             full = name if name.startswith("eval_") else f"eval_{name}"
-            curves[full] = _function(values) if callable(values) else _list(full, values, self.notes)
+            curves[full] = from_function(values) if callable(values) else from_list(full, values, self.notes)
         assumed = []
         for name, greater in self._read_metrics().items():
             if name not in curves:
                 assumed.append(name)
-                curves[name] = _improving(greater)
+                curves[name] = improving(greater)
         if assumed and any(callback.has(Capability.EVALUATES) for callback in self.callbacks.values()):
             self.notes.append(
-                f"{', '.join(assumed)}: assumed to improve at each evaluation. Pass `metrics={{{assumed[0]!r}: [...]}}` "
-                "for other values."
+                f"{', '.join(assumed)}: assumed to improve at each evaluation. For other values, pass "
+                f"`metrics={{{assumed[0]!r}: [...]}}`."
             )
         return curves
 
@@ -263,10 +259,10 @@ class _Rehearsal:
         )
 
     def _own_groups(self) -> list[dict[str, Any]]:
-        rates = self.trainer.args.learning_rates or {}
-        if rates:
-            self.notes.append("The learning rate is that of the weights without a rate of their own.")
-        return []
+        """Return the groups that the trainer gives to its optimizer."""
+        trainer, args, model = self.trainer, self.trainer.args, self.trainer.run.model
+        groups = parameter_groups(model, args.weight_decay, trainer.get_decay_parameter_names(model))
+        return with_own_rates(groups, model, args.learning_rates) if args.learning_rates else groups
 
     # Figures.
 
@@ -276,7 +272,9 @@ class _Rehearsal:
         best = choosers[0].best_metric if choosers else None
         name = "eval_loss" if best is None else best.name
         values = {
-            entry["step"]: float(entry[name]) for entry in run.state.log_history if name in entry and not self._assumes(name)
+            entry["step"]: float(entry[name])
+            for entry in run.state.log_history
+            if name in entry and not self._assumes(name)
         }
         saved = {row["step"] for row in rows if row["what"] == "save"}
         return Seen(
@@ -325,30 +323,6 @@ def _is_outside(subscriber: object) -> bool:
     return int(getattr(subscriber, "stage", 0)) < 50
 
 
-def _function(values: Callable[[int], float]) -> Callable[[int, int], float]:
-    return lambda step, number: values(step)
-
-
-def _list(name: str, values: Sequence[float], notes: list[str]) -> Callable[[int, int], float]:
-    if not len(values):
-        raise ArgumentError(f"preview(metrics={{{name!r}: []}}) has no value. Pass one for each evaluation.")
-
-    def value(step: int, number: int) -> float:
-        if number == len(values):
-            notes.append(f"{name}: {len(values)} values are given, and the run evaluates more often. The last repeats.")
-        return values[min(number, len(values) - 1)]
-
-    return value
-
-
-def _improving(greater: bool) -> Callable[[int, int], float]:
-    def value(step: int, number: int) -> float:
-        return float(number + 1) if greater else 1.0 / (number + 1)
-
-    value.assumed = True  # type: ignore[attr-defined]
-    return value
-
-
 def _size_of_checkpoint(trainer: Any) -> int:
     """Return the bytes of a checkpoint: of the newest one in the output folder, or estimated from the model."""
     for saved in reversed(list_checkpoints(trainer.args.output_path)):
@@ -386,7 +360,7 @@ class PreviewMethods:
             measure: measure the time of a step and of an evaluation, with one batch of each. It runs the model.
             step_seconds: the time of a step, for triggers such as `every("10min")`. Default: time does not pass.
             processes: the number of processes. Default: those of this run.
-            checkpoint_bytes: the size of a checkpoint. Default: that of the newest one in the output folder, or an
+            checkpoint_bytes: the size of a checkpoint. Default: the size of the newest one in the output folder, or an
                 estimate from the model.
 
         Raises:
@@ -394,6 +368,3 @@ class PreviewMethods:
         """
         options = (metrics, resume_from_checkpoint, measure, step_seconds, processes, checkpoint_bytes)
         return make_preview(self, *options)
-
-
-

@@ -88,13 +88,13 @@ class Preview:
         if self.time:
             share = self.time["evaluation_share"]
             lines.append(
-                f"time: {self.time['step']:.4g} s a step, {self.time['evaluation']:.4g} s an evaluation, {share:.0%} of "
-                "the run evaluates"
+                f"time: {self.time['step']:.4g} s a step, {self.time['evaluation']:.4g} s an evaluation; evaluations "
+                f"take {share:.0%} of the run"
             )
         return lines
 
     def __str__(self) -> str:
-        cells = [[name for name in _COLUMNS], *([_cell(row, name) for name in _COLUMNS] for row in self.rows)]
+        cells = [list(_COLUMNS), *([_cell(row, name) for name in _COLUMNS] for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*cells)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in cells]
         return "\n".join([*lines, "", *self.figures(), *(f"warning: {text}" for text in self.warnings)])

@@ -110,10 +110,11 @@ def _evaluations(seen: Seen) -> Iterator[str]:
     for name, callback in seen.callbacks.items():
         patience = getattr(callback, "patience", None) or getattr(callback, "early_stopping_patience", None)
         stopped = any(row["what"] == "stop" and name in row["by"] for row in seen.rows)
-        if isinstance(patience, int) and not stopped and evaluations <= patience:
+        fresh = len(seen.rates) == seen.steps  # a resumed run may have waited before
+        if isinstance(patience, int) and fresh and not stopped and evaluations <= patience:
             yield (
-                f"{name}: a patience of {patience} needs {patience + 1} evaluations, and the run makes {evaluations}. It "
-                "cannot stop the run."
+                f"{name}: a patience of {patience} needs {patience + 1} evaluations, and the run makes {evaluations}. "
+                "It cannot stop the run."
             )
 
 
@@ -140,9 +141,9 @@ def _schedule(seen: Seen) -> Iterator[str]:
     warmup = args.get_warmup_steps(seen.max_steps)
     kind = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
     if warmup >= seen.max_steps > 0 and kind != "constant":
-        yield f"The warmup has {warmup} steps and the run {seen.max_steps}: the learning rate never reaches its full value."
+        yield f"The warmup has {warmup} steps, and the run {seen.max_steps}: it never reaches the full learning rate."
     elif len(rates) > 1 and math.isclose(rates[-1], max(rates)) and kind not in _FLAT:
-        yield f"The learning rate never decays: it is {rates[-1]:.4g} in the last step, with lr_scheduler_type={kind!r}."
+        yield f"The learning rate never decays: it is {rates[-1]:.4g} in the last step. lr_scheduler_type is {kind!r}."
     elif kind == "reduce_lr_on_plateau" and rates and rates[-1] == rates[0] and len(rates) > 1:
         yield "The schedule reduce_lr_on_plateau never reduces the learning rate with this metric."
 

@@ -253,6 +253,8 @@ class VirtualResumption(Resumption):
         stored = self.checkpoint.state_files
         if stored.has(StatePart.SCHEDULER) and run.lr_scheduler is not None:
             stored.restore(StatePart.SCHEDULER, run.lr_scheduler, run.lr_scheduler.load_state_dict)
+            for _ in range(len(getattr(run.lr_scheduler, "base_lrs", ())) - len(run.optimizer.param_groups)):
+                run.optimizer.add_param_group({"params": [torch.zeros(1)]})  # the run was saved with more groups
             for group, rate in zip(run.optimizer.param_groups, run.lr_scheduler.get_last_lr()):
                 group["lr"] = rate
         own = stored.own(run.ranks.rank, run.ranks.world_size)
