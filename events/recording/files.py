@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import TrainbusError
-from .recorder import INSIDE, Record
+from .recorder import Record
 
 VERSION = 1
 """The version of the format."""
@@ -54,54 +54,28 @@ class Encoder:
         self._patterns: dict[tuple[str, ...], int] = {}
 
     def lines(self, records: Iterable[Record]) -> Iterator[str]:
-        """Yield the lines of records. The records of a step must come in one call."""
-        step: list[Record] = []
+        """Yield the lines of records. The key `p` of a step holds its events; the line holds their number."""
         for record in records:
-            event = record.get("e")
-            if event == "on_step_begin":
-                yield from map(_line, step)
-                step = [record]
-            elif step and (event in INSIDE or event == "on_step_end") and _fits(record):
-                step.append(record)
-                if event == "on_step_end":
-                    yield from self._step(step)
-                    step = []
-            else:
-                yield from map(_line, step)
-                step = []
-                yield _line(record)
-        yield from map(_line, step)
-
-    def _step(self, records: list[Record]) -> Iterator[str]:
-        events = tuple(record["e"] for record in records)
-        number = self._patterns.get(events)
-        if number is None:
-            number = self._patterns[events] = len(self._patterns)
-            yield _line({"pattern": number, "events": list(events)})
-        first = records[0]
-        times = [round(1e6 * (record["t"] - first["t"])) for record in records[1:]]
-        line: Record = {"p": number, "s": first["s"], "t": first["t"], "d": times}
-        for record in records:
-            for name in _LISTED.get(record["e"], ()):
-                if name in record:
-                    line.setdefault(name, []).append(record[name])
-            for name in _OF_STEP.get(record["e"], ()):
-                if name in record:
-                    line[name] = record[name]
-        yield _line(line)
+            if "p" in record:
+                events = record["p"]
+                number = self._patterns.get(events)
+                if number is None:
+                    number = self._patterns[events] = len(self._patterns)
+                    yield _line({"pattern": number, "events": list(events)})
+                record["p"] = number
+            yield _line(record)
 
 
-def _fits(record: Record) -> bool:
-    """Return whether the line of a step holds all values of a record."""
-    event = record["e"]
-    known = {"e", "s", "t", *_LISTED.get(event, ()), *_OF_STEP.get(event, ())}
-    return record.keys() <= known
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
 
 
 def _line(record: Record) -> str:
     if "t" in record:
-        record = {**record, "t": round(record["t"], 6)}
-    return json.dumps(written(record), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+        record["t"] = round(record["t"], 6)
+    try:
+        return _encode(record) + "\n"
+    except ValueError:  # a number that is not finite
+        return _encode(written(record)) + "\n"
 
 
 def written(value: Any) -> Any:
@@ -145,12 +119,13 @@ def decoded(lines: Iterable[Mapping[str, Any]]) -> Iterator[Record]:
         elif "pattern" in line:
             patterns[line["pattern"]] = line["events"]
         elif "p" in line:
-            yield from _of_step(line, patterns[line["p"]])
+            yield from records_of_step(line, patterns[line["p"]])
         else:
             yield dict(line)
 
 
-def _of_step(line: Mapping[str, Any], events: list[str]) -> Iterator[Record]:
+def records_of_step(line: Mapping[str, Any], events: Sequence[str]) -> Iterator[Record]:
+    """Yield the records of a step from its line."""
     lists = {name: iter(line.get(name, ())) for names in _LISTED.values() for name in names}
     for index, event in enumerate(events):
         record: Record = {"e": event, "s": line["s"], "t": line["t"]}
