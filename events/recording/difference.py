@@ -131,7 +131,8 @@ def _compared(left: Record | None, right: Record | None, ignored: frozenset[str]
     step = min(left["s"], right["s"])
     for name in ("f" if "f" in left or "f" in right else "e", "s", "do", "by", "in"):
         if left.get(name) != right.get(name):
-            flag = next((each for each in (left, right) if "f" in each), None)
+            flags = [each for each in (left, right) if "f" in each]
+            flag = next((each for each in flags if each["do"] not in ("take", "drop")), flags[0] if flags else None)
             return Difference(step, _name(flag or left), MEANING["f" if flag else "e"], *_texts(left, right))
     for name in [*left, *(name for name in right if name not in left)]:
         if name in ignored:
