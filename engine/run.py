@@ -100,6 +100,8 @@ class Run:
     """The authors of the request that is being served."""
     prediction: Any = None
     """Predictions and labels of an evaluation batch. Handlers of `on_prediction_step` receive them; None elsewhere."""
+    saved_step: int = 0
+    """The step of the save that made a checkpoint superfluous. Handlers of `on_delete` receive it; 0 elsewhere."""
     checkpoint: Any
     """The checkpoint that is being written or was restored."""
     run: Run

@@ -163,15 +163,15 @@ def replay(recording: Path | str | Recording, callback: Any) -> Replayed:
     if not isinstance(recording, Recording):
         recording = read(Path(recording))
     head = recording.sessions[0]
-    run = ReplayRun(head, recording.path.parent)
-    handle = run.bus.attach(callback)
-    for event in {record["e"] for record in recording.records if "e" in record} - {*run.bus}:
-        run.bus.declare(Event(event, "An event of the recorded run."))
-    player = _Player(run, handle.owner_id, head["handlers"])
-    run.control.ledger.watchers.append(player.note)
-    run.mode = ""
+    played = ReplayRun(head, recording.path.parent)
+    handle = played.bus.attach(callback)
+    for event in {record["e"] for record in recording.records if "e" in record} - {*played.bus}:
+        played.bus.declare(Event(event, "An event of the recorded run."))
+    player = _Player(played, handle.owner_id, head["handlers"])
+    played.control.ledger.watchers.append(player.note)
+    played.mode = ""
     player.play({"e": "on_init_end", "s": 0})
-    run.mode = "train"
+    played.mode = "train"
     player.play({"e": "on_setup", "s": 0})
     for node in _tree(recording.records):
         if "session" in node.record:

@@ -77,7 +77,6 @@ class Configuration:
             use_cpu=True,
             disable_tqdm=True,
             per_device_eval_batch_size=4,
-            log_level="error",
             **self.arguments,
         )
         made = [eval(text, {**NAMES, **options}) for text in self.callbacks]

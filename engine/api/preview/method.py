@@ -88,16 +88,16 @@ def make_preview(
 @contextmanager
 def _undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
     """Restore the random states and what building a loader changes in the record of the run."""
-    run, before = trainer.run, random_states()
-    session, ranks, schedule = run.session, run.ranks, run.lr_scheduler
-    run.session = copy.copy(session)
-    run.use_batch_size(trainer.args.train_batch_size)
+    real, before = trainer.run, random_states()
+    session, ranks, schedule = real.session, real.ranks, real.lr_scheduler
+    real.session = copy.copy(session)
+    real.use_batch_size(trainer.args.train_batch_size)
     if processes is not None:
-        run.ranks = Ranks(0, processes, 0)
+        real.ranks = Ranks(0, processes, 0)
     try:
         yield
     finally:
-        run.session, run.ranks, run.lr_scheduler = session, ranks, schedule
+        real.session, real.ranks, real.lr_scheduler = session, ranks, schedule
         restore_random_states(before)
 
 
@@ -118,44 +118,44 @@ class _Rehearsal:
         real = trainer.run
         self.clock = VirtualClock(step_seconds)
         ranks = VirtualRanks(real.ranks.rank, real.ranks.world_size, real.ranks.local_rank)
-        self.run = run = VirtualRun(real, self.clock, ranks)
-        run.use_batch_size(real.train_batch_size)
-        run.session.mode = "train"
-        run.storage = self.storage = VirtualStorage()
+        self.virtual = virtual = VirtualRun(real, self.clock, ranks)
+        virtual.use_batch_size(real.train_batch_size)
+        virtual.storage = self.storage = VirtualStorage()
         self.callbacks = self._attach()
         self.curves = self._curves(metrics)
-        run.services = VirtualServices(VirtualTrainer(run, trainer.eval_dataset, self.curves, self._names()))
+        virtual.services = VirtualServices(VirtualTrainer(virtual, trainer.eval_dataset, self.curves, self._names()))
         chosen = checkpoint_to_resume(real, resume) if resume else None
         if chosen is not None and trainer.args.auto_find_batch_size:
-            run.use_batch_size(chosen.state.get("train_batch_size") or run.train_batch_size)
-        self.start = VirtualStart(run) if chosen is None else VirtualResumption(run, chosen)
+            virtual.use_batch_size(chosen.state.get("train_batch_size") or virtual.train_batch_size)
+        self.start = VirtualStart(virtual) if chosen is None else VirtualResumption(virtual, chosen)
 
     def preview(self) -> Preview:
         """Run the state machine on the virtual parts."""
-        run, trainer = self.run, self.trainer
-        trainer.run.session.data_seed = self.start.data_seed(trainer.args.data_seed)
+        virtual, trainer = self.virtual, self.trainer
+        borrowed = trainer.run.session
+        borrowed.data_seed = self.start.data_seed(trainer.args.data_seed)
         loader = trainer.get_train_dataloader()
-        run.session.train_dataloader = loader
-        run.state, run.plan, run.position = self.start.begin(trainer._plan_run(loader))
-        existing = Disk().checkpoints(run)
+        virtual.feed_from(loader)
+        virtual.state, virtual.plan, virtual.position = self.start.begin(trainer._plan_run(loader))
+        existing = Disk().checkpoints(virtual)
         self.storage.saved = {each.step: each for each in existing}
-        plan, recorder = run.plan, MemoryRecorder()
-        run.bus.attach(recorder)
-        recorder.open(run)
-        run.announce("on_setup")
-        run.optimizer, run.lr_scheduler = self._schedule(plan.max_steps)
-        run.begin()
-        feed, stepper = VirtualFeed(run, plan), VirtualStepper(run, self.clock)
+        plan, recorder = virtual.plan, MemoryRecorder()
+        virtual.bus.attach(recorder)
+        recorder.open(virtual)
+        virtual.announce("on_setup")
+        virtual.optimizer, virtual.lr_scheduler = self._schedule(plan.max_steps)
+        virtual.begin()
+        feed, stepper = VirtualFeed(virtual, plan), VirtualStepper(virtual, self.clock)
         self.start.restore(feed)
         loop = Loop(
-            run.bus,
-            run.state,
-            run.control,
+            virtual.bus,
+            virtual.state,
+            virtual.control,
             feed,
             stepper,
             epochs=plan.epochs,
             batches_per_epoch=plan.batches_per_epoch,
-            position=run.position,
+            position=virtual.position,
             agree=agree_single_process,
         )
         loop.run()
@@ -167,9 +167,9 @@ class _Rehearsal:
             rows=rows,
             kept=kept,
             warnings=[*self.notes, *traps(self._seen(rows, rates, plan.epochs))],
-            steps=run.state.global_step,
+            steps=virtual.state.global_step,
             max_steps=plan.max_steps,
-            epochs=round(run.state.epoch, 6),
+            epochs=round(virtual.state.epoch, 6),
             learning_rates={"first": rates[0], "highest": max(rates), "last": rates[-1]} if rates else {},
             disk=self._disk(len(kept)) if any(row["what"] == "save" for row in rows) else {},
             time=self._time(rows),
@@ -179,7 +179,7 @@ class _Rehearsal:
 
     def _attach(self) -> dict[str, Any]:
         """Attach copies of the callbacks that take part, and note which others may decide something."""
-        bus, absent, taking = self.run.bus, [], {}
+        bus, absent, taking = self.virtual.bus, [], {}
         subscribers = self.trainer.bus.subscribers
         bus.know(subscribers)
         for owner_id, callback in subscribers.items():
@@ -267,13 +267,13 @@ class _Rehearsal:
     # Figures.
 
     def _seen(self, rows: list[Any], rates: list[float], epochs: int) -> Seen:
-        run = self.run
+        virtual = self.virtual
         choosers = providers(self.callbacks.values(), Capability.CHOOSES_BEST_MODEL)
         best = choosers[0].best_metric if choosers else None
         name = "eval_loss" if best is None else best.name
         values = {
             entry["step"]: float(entry[name])
-            for entry in run.state.log_history
+            for entry in virtual.state.log_history
             if name in entry and not self._assumes(name)
         }
         saved = {row["step"] for row in rows if row["what"] == "save"}
@@ -281,8 +281,8 @@ class _Rehearsal:
             args=self.trainer.args,
             callbacks=self.callbacks,
             rows=rows,
-            steps=run.state.global_step,
-            max_steps=run.state.max_steps,
+            steps=virtual.state.global_step,
+            max_steps=virtual.state.max_steps,
             epochs=epochs,
             rates=rates,
             clocked=self.clock.step_seconds > 0,
@@ -302,7 +302,7 @@ class _Rehearsal:
     def _time(self, rows: list[Any]) -> dict[str, float]:
         if not self.times:
             return {}
-        steps = self.run.state.global_step * self.times["step"]
+        steps = self.virtual.state.global_step * self.times["step"]
         evaluations = sum(row["what"] == "evaluate" for row in rows) * self.times["evaluation"]
         return {**self.times, "evaluation_share": evaluations / max(steps + evaluations, 1e-12)}
 

@@ -62,6 +62,13 @@ class VirtualRun(Run):
             real.services,
             real.processing_class,
         )
+        opened = self.session
+        opened.mode = "train"
+
+    def feed_from(self, loader: Any) -> None:
+        """Note the loader of the trainer: a resumed run asks it how many batches are left."""
+        opened = self.session
+        opened.train_dataloader = loader
 
     def clock(self) -> float:
         return self._clock.now
@@ -95,9 +102,9 @@ class VirtualStorage:
 
     def write(self, run: Any, snapshot: Snapshot) -> None:
         """Remember the checkpoint."""
-        record = snapshot.checkpoint
-        record.run_id, record.seconds = run.run_id, snapshot.facts["seconds"]
-        self.saved[record.step] = record
+        kept = snapshot.checkpoint
+        kept.run_id, kept.seconds = run.run_id, snapshot.facts["seconds"]
+        self.saved[kept.step] = kept
         self.most = max(self.most, len(self.saved))
 
     def checkpoints(self, run: Any) -> list[Any]:
