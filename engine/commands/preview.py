@@ -12,7 +12,6 @@ from typing import Any
 from ...events.errors import ArgumentError
 from ...events.recording.rows import difference
 from ..api.preview.result import Preview
-from ..api.training import TrainingMethods
 from ..api.transformers_names import as_transformers
 from .run import execute
 
@@ -27,7 +26,7 @@ def add_to(commands: Any) -> None:
         help="show what the training of a program will do",
         description="Run a program up to its first `train()` and show its preview instead. The options of this command "
         "may follow PROGRAM. Write -- before the arguments of the program to pass all of them on. Exit status: 0; 2 "
-        "for an error, and if the preview differs from that of --against.",
+        "for an error, and if the preview differs from the one of --against.",
         allow_abbrev=False,
     )
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
@@ -104,6 +103,8 @@ def preview_of(
     Raises:
         ArgumentError: if there is no such program, or if it ends without a training.
     """
+    from ..api.training import TrainingMethods  # it imports torch, which other commands do not need
+
     if not is_module and not Path(program).is_file():
         raise ArgumentError(f"There is no program {program!r}. Name a Python file, or a module after -m.")
     if of_transformers or _imports_transformers(program, is_module):

@@ -15,7 +15,6 @@ from ...events.recording.difference import Difference, first_difference, text_of
 from ...events.recording.files import file_name, find, read
 from ...events.recording.perfetto import chrome_trace
 from ...events.recording.rows import rows_of
-from ..api.replay import replay
 
 
 def add_to(commands: Any) -> None:
@@ -102,6 +101,8 @@ def _of_all_ranks(path: Path) -> list[Path]:
 
 
 def _replay(options: argparse.Namespace) -> int:
+    from ..api.replay import replay  # it imports torch, which the other commands do not need
+
     callback = _callback(options.callback)
     played = replay(options.recording, callback)
     print(f"{played.calls} calls of {type(callback).__name__}, in {played.events} events.")

@@ -297,7 +297,7 @@ def test_a_replay_tells_what_the_callback_requests(plain: Path) -> None:
     ]
 
 
-def test_what_only_a_live_run_has_is_an_error_when_it_is_used(plain: Path) -> None:
+def test_a_parameter_without_a_recording_raises_an_error_when_used(plain: Path) -> None:
     class Reads(Callback):
         def on_step_end(self, model: Any) -> None:
             assert model is not None

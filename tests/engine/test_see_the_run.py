@@ -40,7 +40,7 @@ def test_the_commands_of_the_page_run(
     assert "request training_stop" in answers['trainbus replay outputs/one --callback "rules:StopBelow(limit=9)"']
 
 
-def test_a_changed_program_is_told_apart(
+def test_against_shows_the_difference_of_a_changed_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
