@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ...events.activity import EVALUATION, PREDICTION
@@ -24,6 +24,7 @@ from ..evaluation.metrics import metrics_of_first
 from ..evaluation.outputs import EvalLoopOutput, EvalPrediction, PredictionOutput, speed_metrics
 from ..evaluation.prediction import prediction_step
 from ..evaluation.rehearsal import REPLACEABLE, rehearse
+from ..loss.index_errors import indices_explained
 from ..session import session
 from .dataloaders import DataLoaderMethods
 from .logging import LoggingMethods
@@ -65,27 +66,23 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         if ignore_keys is None and run.mode == "train":
             ignore_keys = self._ignore_keys
         datasets = self._eval_datasets(eval_dataset)
-        own = eval_dataset is None or eval_dataset is self.eval_dataset
-        complete = own and metric_key_prefix == "eval"
-        prefixes = {_joined(metric_key_prefix, name) for name in datasets}
         everything: dict[str, float] = {}
-        foreign = not own and self._is_foreign(prefixes)
         scope = (
-            run.evaluating(metric_key_prefix, complete=complete, prefixes=prefixes, foreign=foreign)
+            self._evaluating(metric_key_prefix, eval_dataset, datasets)
             if self._override is None
             else nullcontext(self._override)  # the override is the evaluation, and this is a part of it
         )
         with session(run, "evaluate"), run.activity(EVALUATION), scope as record:
             self.bus.announce("on_evaluate_begin")
             for name, dataset in datasets.items():
-                prefix = _joined(metric_key_prefix, name)
+                prefix, record.dataset_name = _joined(metric_key_prefix, name), name
                 loss_only = self.compute_metrics is None
                 output = self._run_over(self.get_eval_dataloader(dataset), "Evaluation", prefix, ignore_keys, loss_only)
                 if output.num_samples == 0:
                     raise DataError(
                         f"The eval dataset{f' {name!r}' if name else ''} has no samples. Pass another, or leave it out."
                     )
-                record.metrics, record.dataset_name, record.step = output.metrics, name, run.state.global_step
+                record.metrics, record.step = output.metrics, run.state.global_step
                 self.bus.announce("on_evaluate_dataset")
                 record.metrics = metrics_of_first(run.ranks, record.metrics)
                 self.log(record.metrics)
@@ -112,13 +109,11 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         run = self.run
         dataset, prefix = arguments_of_evaluation(method, self, args, options)
         names = dataset if isinstance(dataset, dict) else [dataset] if isinstance(dataset, str) else None
-        prefixes = {_joined(prefix, name) for name in (self._eval_datasets(None) if dataset is None else names or [""])}
-        own = dataset is None or dataset is self.eval_dataset
-        foreign = not own and self._is_foreign(prefixes)
+        named = self._eval_datasets(None) if dataset is None else names or [""]
         with (
             session(run, "evaluate"),
             run.activity(EVALUATION),
-            run.evaluating(prefix, complete=own and prefix == "eval", prefixes=prefixes, foreign=foreign) as record,
+            self._evaluating(prefix, dataset, named) as record,
         ):
             self._override = record
             try:
@@ -137,7 +132,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         with session(self.run, "predict"), self.run.activity(PREDICTION):
             return method(self, *args, **options)
 
-    def _evaluate_anew(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _evaluate_for_callback(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Evaluate for a callback: an evaluation of its own, also inside of an overridden `evaluate`."""
         outer = self._override
         self._override = outer if "_evaluate" in self._works else None  # an overridden `_evaluate` is this evaluation
@@ -200,7 +195,8 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         streams = isinstance(self.compute_metrics, Metrics)
         compute_metrics: Any = self.compute_metrics
         by_batch = self.args.batch_eval_metrics or streams
-        with self.run.activity(PREDICTION if description == "Prediction" else EVALUATION):
+        activity = PREDICTION if description == "Prediction" else EVALUATION
+        with self.run.activity(activity), indices_explained(self.run):
             return evaluation_loop(
                 self.run,
                 dataloader,
@@ -263,6 +259,23 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
             self.preprocess_logits_for_metrics,
         )
 
+    def _evaluating(self, prefix: str, dataset: Any, names: Iterable[str]) -> AbstractContextManager[EvaluationRecord]:
+        """Return the scope of an evaluation, with a record of its own.
+
+        Args:
+            prefix: the prefix of the metric names.
+            dataset: what the caller passed as the dataset.
+            names: the names of the datasets that it measures; the empty text for one without a name.
+        """
+        own = dataset is None or dataset is self.eval_dataset
+        prefixes = {_joined(prefix, name) for name in names}
+        return self.run.evaluating(
+            prefix,
+            complete=own and prefix == "eval",
+            prefixes=prefixes,
+            foreign=not own and self._is_foreign(prefixes),
+        )
+
     def _is_foreign(self, prefixes: set[str]) -> bool:
         """Return whether an evaluation of a caller's dataset uses the names of the trainer's own metrics.
 
@@ -299,13 +312,14 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         without_metrics = self.compute_metrics is not None and output.label_ids is None
         logger.warning(
             "The %s has no %s_loss%s: the batches have no labels under the expected names (%s). The model's "
-            "forward takes: %s. Name the labels, as in TrainingArguments(label_names=['y']), and pass samples as "
+            "forward takes: %s. Name the labels, as in TrainingArguments(label_names=[%r]), and pass samples as "
             "dicts.%s",
             description.lower(),
             prefix,
             ", and compute_metrics is not called" if without_metrics else "",
             ", ".join(self.label_names) or "a parameter with 'label' in its name",
             ", ".join(self.objective.signature.parameters),
+            self.objective.signature.last_named or "y",
             " Ignore this if the samples have no labels." if description == "Prediction" else "",
         )
 

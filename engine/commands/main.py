@@ -10,9 +10,9 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from ...events.errors import TrainbusError, nearest
-from . import checkpoints, plan, preview, recordings, run
+from . import checkpoints, plan, preview, recordings, run, status, tell
 
-COMMANDS = (checkpoints, plan, preview, recordings, run)
+COMMANDS = (preview, status, tell, recordings, checkpoints, plan, run)
 """The modules of the commands, in the order of the help."""
 
 
@@ -71,7 +71,7 @@ class Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         "trainbus",
-        description="Plan, preview and compare runs, manage their checkpoints, and run programs of transformers.",
+        description="Plan, preview, watch, steer and compare runs, manage checkpoints, and run programs of transformers.",
     )
     parser.add_argument("--version", action="version", version=f"trainbus {version('trainbus')}")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND", parser_class=Parser)

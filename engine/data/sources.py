@@ -11,7 +11,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from ...events.errors import DataError
-from ..imported import imported
+from ...events.imported import imported
 from .collators.default import Collator, default_data_collator, sample_problem
 from .collators.padding import DataCollatorWithPadding
 
@@ -23,7 +23,7 @@ def as_dataset(data: Any, load: Callable[[str], Any]) -> Any:
     """Return a dataset: a table of pandas, or a file of rows, as a dataset of the library `datasets`.
 
     Args:
-        data: what the user passed. Anything else than a table, a path or a dict of those is returned unchanged.
+        data: what the user passed. A table, a path, or a dict of these is loaded. Anything else is returned unchanged.
         load: returns an integration by name.
 
     Raises:

@@ -26,7 +26,7 @@ PICKLED_ADAPTER = "adapter_model.bin"
 BESIDE_ADAPTERS = "other_weights.safetensors"
 """What training changes in a model with adapters and the adapters do not hold."""
 EXTRA_STATE = "extra_state.safetensors"
-"""What `get_extra_state` of modules returns, where it is no tensor."""
+"""The values of `Module.get_extra_state()` that are not tensors."""
 OPTIMIZER = "optimizer.safetensors"
 SCHEDULER = "scheduler.safetensors"
 SCALER = "scaler.safetensors"
@@ -180,3 +180,12 @@ def parse_hidden(path: Path) -> Hidden | None:
     if match is None:
         return None
     return Hidden(int(match["step"]), match["run"], int(match["pid"]), match["aside"] or "", match["host"] or "")
+
+
+def readable_size(count: float) -> str:
+    """Return a number of bytes as text with a decimal unit, such as `1.5 GB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.4g} {unit}"
+        count /= 1000
+    return f"{count:.4g} TB"
