@@ -71,7 +71,7 @@ class Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         "trainbus",
-        description="Plan, preview, watch, steer and compare runs, manage checkpoints, and run programs of transformers.",
+        description="Plan, preview, watch, steer and compare runs, and run programs of transformers.",
     )
     parser.add_argument("--version", action="version", version=f"trainbus {version('trainbus')}")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND", parser_class=Parser)
