@@ -38,6 +38,7 @@ class DefaultFlowCallback(Callback):
     saves and stops early only if another callback requests it.
     """
 
+    previews = True
     _saves = _evaluates = False
 
     def on_setup(self, args: TrainingArguments) -> None:
@@ -124,6 +125,8 @@ class EarlyStoppingCallback(Callback):
     Raises:
         ArgumentError: if the arguments set no `metric_for_best_model`.
     """
+
+    previews = True
 
     early_stopping_patience: int = 1
     """The number of evaluations without improvement after which training stops."""

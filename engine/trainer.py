@@ -26,6 +26,7 @@ from .api.introspection import IntrospectionMethods
 from .api.logging_setup import print_messages
 from .api.overrides import adapt_overrides, is_overridden
 from .api.positional import accepts_criterion_second
+from .api.preview.method import PreviewMethods
 from .api.publishing import PublishingMethods
 from .api.seeding import set_seed
 from .api.services import TrainerServices
@@ -43,7 +44,7 @@ from .search.hyperparameters import argument_overrides, with_values
 logger = logging.getLogger(__name__)
 
 
-class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompatMethods):
+class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, IntrospectionMethods, HFCompatMethods):
     """Trains, evaluates and predicts. It announces every event of the run to a list of callbacks.
 
     Its methods are in `engine/api/`, one file per subject.

@@ -191,6 +191,10 @@ class EventBus:
                 self.signals[subscription.event.name].disconnect(subscription)
         self._note_names()
 
+    def know(self, ids: Iterable[str]) -> None:
+        """Accept ids in `before=` and `after=` whose callbacks are not attached."""
+        self._ids.update(ids)
+
     def reorder(self, ids: Iterable[str]) -> None:
         """Give all subscribers another order of attachment.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import is_dataclass, replace
 from typing import Any, ClassVar
 
 from .capabilities import BestMetric, Capability, Conflict
@@ -37,6 +39,9 @@ class Callback(EventMethods):
     """What happens when a handler raises: `raise`, `warn` (log and continue) or `quarantine` (log and detach)."""
     local: ClassVar[bool] = False
     """Whether it decides from something that only one rank knows: a clock, a signal, a file."""
+    previews: ClassVar[bool] = False
+    """Whether it takes part in `trainer.preview()`: it decides from the state, the metrics and the clock alone, and its
+    handlers use neither the model nor files."""
     events: ClassVar[tuple[Event, ...]] = ()
     """New events that it announces with `run.announce(name, ...)`. Others may subscribe to them."""
     arguments: ClassVar[tuple[str, ...]] = ()
@@ -81,6 +86,10 @@ class Callback(EventMethods):
             if other.has(known) if isinstance(known, Capability) else isinstance(other, known):
                 return conflict.reason
         return ""
+
+    def for_preview(self) -> Callback:
+        """Return a fresh copy with the same settings, for a preview."""
+        return replace(self) if is_dataclass(self) else copy.deepcopy(self)
 
     @classmethod
     def default_id(cls) -> str:

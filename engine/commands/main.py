@@ -10,9 +10,9 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from ...events.errors import TrainbusError, nearest
-from . import checkpoints, plan, run, status, tell
+from . import checkpoints, plan, preview, recordings, run, status, tell
 
-COMMANDS = (status, tell, checkpoints, plan, run)
+COMMANDS = (preview, status, tell, recordings, checkpoints, plan, run)
 """The modules of the commands, in the order of the help."""
 
 
@@ -23,10 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after the program name. Default: those of this process.
 
     Returns:
-        The exit status: 0; 1 if `verify` found damage; 2 if the command cannot be done.
+        The exit status: 0; 1 if `verify` found damage or `diff` a difference; 2 if the command cannot be done, or if
+        `preview --against` found a difference.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(checkpoints.expanded(words))
+    options = _parser().parse_args(preview.expanded(checkpoints.expanded(words)))
     if words[:1] == ["run"]:
         return run.run(options)
     try:
@@ -69,7 +70,8 @@ class Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
-        "trainbus", description="Plan, watch and steer a run, manage its checkpoints, and run programs of transformers."
+        "trainbus",
+        description="Plan, preview, watch, steer and compare runs, and run programs of transformers.",
     )
     parser.add_argument("--version", action="version", version=f"trainbus {version('trainbus')}")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND", parser_class=Parser)

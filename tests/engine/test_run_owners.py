@@ -26,6 +26,8 @@ OWNERS: dict[str, tuple[str, ...]] = {
             "services",
             "bus",
             "callback_states",
+            "storage",
+            "saved_step",
             "activity",
             "processing_class",
             "losses",
