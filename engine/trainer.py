@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +36,9 @@ from .distributed.failures import register_process
 from .distributed.ranks import Ranks
 from .evaluation.outputs import EvalPrediction
 from .loss.loss_module import LossModule
+from .plugins.build import build
+from .plugins.selection import join
+from .plugins.text import as_texts
 from .run import Run
 from .search.hyperparameters import argument_overrides, with_values
 
@@ -150,7 +153,7 @@ class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompat
         schedule_free = ScheduleFree.for_optimizers(
             args, inputs.optimizers[0], *(inputs.optimizer_cls_and_kwargs or ())[:1]
         )
-        composed = compose(args, inputs.callbacks or [], [*found_callbacks(args), schedule_free])
+        composed, self.plugins = self._composed(args, inputs.callbacks or [], [schedule_free])
         ranks = self._join(args)
         overrides = {} if overridden else argument_overrides(args, composed, ranks)
         if overrides:
@@ -180,6 +183,8 @@ class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompat
         self.bus = self.run.bus
         self._use_model(self.run.model)
         loss_module = LossModule.around(inputs.criterion or inputs.compute_loss_func)
+        for callback in composed:
+            self.bus.declare_events_of(callback)
         for callback in (*([] if loss_module is None else [loss_module]), *composed):
             self.bus.attach(callback)
             self._warn_of_twin(callback)
@@ -189,6 +194,18 @@ class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompat
         self.bus.announce("on_init_end")
         self._built_with = self.bus.subscribers
         self._composed_from = copy.copy(args)
+
+    @staticmethod
+    def _composed(args: TrainingArguments, listed: Iterable[Any], found: Iterable[Any]) -> tuple[list[Any], list[str]]:
+        """Return all callbacks, and a line for each plugin among them."""
+        joined = join(args)
+        named = [*build(as_texts(args.callbacks), args), *joined.named]
+        return compose(args, listed, [*found_callbacks(args), *joined.auto, *found], named), joined.lines
+
+    @classmethod
+    def compose(cls, args: TrainingArguments, callbacks: Iterable[Any] = ()) -> list[Any]:
+        """Return the callbacks that a trainer with these arguments and callbacks attaches. No trainer is built."""
+        return cls._composed(args, callbacks, [ScheduleFree.for_optimizers(args, None)])[0]
 
     def _follow_arguments(self) -> None:
         """Let arguments that the program changed after construction take effect."""

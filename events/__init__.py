@@ -4,6 +4,7 @@ from .bus import Channel, EventBus, Handle, Subscription
 from .callback import Callback, TypedCallback
 from .capabilities import BestMetric, Capability, Conflict
 from .catalog import CATALOG, COMMON, COMMON_NAMES, EVENTS, Clock, Event, Kind, Param
+from .contract import CONTRACT
 from .control import FLAGS, Flag, TrainerControl
 from .errors import (
     ArgumentError,
@@ -30,6 +31,7 @@ __all__ = [
     "CATALOG",
     "COMMON",
     "COMMON_NAMES",
+    "CONTRACT",
     "EVENTS",
     "FLAGS",
     "ArgumentError",

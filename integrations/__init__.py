@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any
 
 from ..engine.arguments.unsupported import reason_against
 from ..engine.distributed.strategies import Strategy
-from ..events.callback import Callback
-from ..events.errors import ArgumentError, MissingExtra, TrainbusError, nearest
+from ..engine.plugins.installed import GROUP as GROUP
+from ..engine.plugins.installed import installed
+from ..events.errors import ArgumentError, MissingExtra, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -108,9 +107,6 @@ SEARCHES = options(Kind.SEARCH)
 TABLE = {name: (row.target, row.package, row.extra) for name, row in INTEGRATIONS.items() if row.package}
 """The registry as tuples of target, package and extra: its former form."""
 
-GROUP = "trainbus.callbacks"
-"""The entry-point group in which installed packages offer callbacks."""
-
 
 def load(name: str) -> Any:
     """Return the class of an integration.
@@ -154,14 +150,9 @@ def search_backend(name: str | None) -> Any:
 
 
 def found_callbacks(args: Any) -> list[Any]:
-    """Return the callbacks of the integrations that the arguments name, and those of installed plugins.
+    """Return the callbacks of the integrations that the arguments name.
 
-    A plugin is an entry point of the group `trainbus.callbacks`. It is a callback class, which `from_arguments(args)`
-    builds, or a function from the arguments to a callback, a list of callbacks, or None. The environment variable
-    `TRAINBUS_DISABLE_PLUGINS` disables plugins: a list of their names, or `all`.
-
-    Raises:
-        TrainbusError: if a plugin cannot be loaded. It names the plugin and how to disable it.
+    `engine.plugins.selection.join` returns those of installed plugins.
     """
     found = [load(name).from_arguments(args) for name in _trackers(args)]
     if way := way_to_shard(args):
@@ -170,8 +161,6 @@ def found_callbacks(args: Any) -> list[Any]:
         found.append(load("hub").from_arguments(args))
     if args.use_liger_kernel:
         found.append(load("liger").from_arguments(args))
-    for plugin in _enabled(entry_points(group=GROUP)):
-        found += _build(plugin, args)
     return found
 
 
@@ -197,32 +186,11 @@ def _trackers(args: Any) -> Iterator[str]:
             yield from (tracker for tracker in TRACKERS if _is_installed(tracker))
         elif name in TRACKERS:
             yield name
-        else:
-            known = f"Known: {', '.join(TRACKERS)}, all, none.{reason_against('report_to', name)}"
-            raise ArgumentError(f"report_to={name!r} is unknown{nearest(name, TRACKERS)} {known}")
+        elif name not in (plugins := installed()):  # a plugin joins with the other plugins
+            known = f"Known: {', '.join([*TRACKERS, *plugins])}, all, none.{reason_against('report_to', name)}"
+            raise ArgumentError(f"report_to={name!r} is unknown{nearest(name, [*TRACKERS, *plugins])} {known}")
 
 
 def _is_installed(name: str) -> bool:
     package = INTEGRATIONS[name].package
     return bool(package) and find_spec(package) is not None
-
-
-def _enabled(plugins: Any) -> list[EntryPoint]:
-    disabled = {name.strip() for name in os.environ.get("TRAINBUS_DISABLE_PLUGINS", "").split(",")}
-    return [plugin for plugin in sorted(plugins, key=lambda plugin: plugin.name) if not {plugin.name, "all"} & disabled]
-
-
-def _build(plugin: EntryPoint, args: Any) -> list[Any]:
-    try:
-        offered = plugin.load()
-        if isinstance(offered, type) and issubclass(offered, Callback):
-            overridden = offered.from_arguments.__func__ is not Callback.from_arguments.__func__  # type: ignore[attr-defined]
-            built = offered.from_arguments(args) if overridden else offered()
-        else:
-            built = offered(args)
-    except Exception as error:
-        raise TrainbusError(
-            f"The plugin {plugin.name!r} ({plugin.value}) cannot be loaded: {type(error).__name__}: {error}. "
-            f"Fix or uninstall it, or disable it with TRAINBUS_DISABLE_PLUGINS={plugin.name}."
-        ) from error
-    return built if isinstance(built, list) else [built]

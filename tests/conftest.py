@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from support.environment import enter, leave, restored_process
+from support.plugins import packages as packages
 
 FOLDER = enter()  # before torch and others are imported
 

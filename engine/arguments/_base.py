@@ -23,7 +23,8 @@ def arg(default: T, help: str, **meta: Any) -> T:
             Enum that a valid value becomes, if it is a member. `path=True` accepts path objects and expands `~`.
             `json=True` accepts a JSON object as text, or a path object. `object` is the class that reads objects of
             other libraries. `none=True` reads None as the default, for
-            arguments whose default was None in another trainer.
+            arguments whose default was None in another trainer. `texts=True` reads callbacks in any notation as a list
+            of texts. `repeats=True` lets a flag be given several times; its values add up.
     """
     metadata = {"help": help, **meta}
     if isinstance(default, (list, dict)):

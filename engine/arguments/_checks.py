@@ -15,6 +15,7 @@ from numbers import Integral, Real
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ...events.errors import nearest
+from ..plugins.text import as_texts
 from ._base import Group, default_of
 from .serialization import is_configuration, mask
 from .unsupported import reason_against
@@ -32,6 +33,8 @@ def normalize(field: Field[Any], value: Any) -> Any:
     allowed = field.metadata
     if (value is None and allowed.get("none")) or (isinstance(value, str) and value == mask(field.name)):
         return default_of(field)
+    if allowed.get("texts"):
+        return as_texts(value)
     if allowed.get("path"):
         if value is None:
             return default_of(field)

@@ -1,0 +1,226 @@
+"""Build callbacks from texts, with all errors in one message, and write callbacks back as texts."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import os
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from types import FunctionType
+from typing import Any
+
+from ...events import triggers
+from ...events.callback import Callback
+from ...events.errors import ArgumentError, TrainbusError
+from ...events.triggers import Both, Either, Trigger
+from ..arguments._base import refusal
+from ..arguments.cli.values import Unreadable
+from .names import find, is_own, name_of
+from .options import check_options, converted, given_options, takes_any_option
+from .text import Call, Spec, as_text
+
+_FAILURES = (TrainbusError, TypeError, ValueError, ImportError, AttributeError, KeyError, OSError)
+
+
+def build(texts: Iterable[str], args: Any, find: Callable[[str], Any] = find) -> list[Any]:
+    """Return the callbacks of texts, in order.
+
+    Args:
+        texts: the callbacks.
+        args: the training arguments, for functions and for plugins that read them.
+        find: returns the class or function of a name.
+
+    Raises:
+        ArgumentError: lists all problems of all texts: unknown names and options, wrong values, and what constructors
+            refuse.
+    """
+    built, problems = [], []
+    for text in texts:
+        found, wrong = built_from(Spec.parse(text), args, find)
+        built += found
+        problems += wrong
+    if problems:
+        raise refusal(problems)
+    return built
+
+
+def built_from(spec: Spec, args: Any, find: Callable[[str], Any] = find) -> tuple[list[Any], list[str]]:
+    """Return the callbacks of a parsed text, and its problems."""
+    try:
+        target = find(spec.name)
+    except (TrainbusError, Unreadable) as error:
+        return [], [str(error)]
+    values, problems = check_options(target, spec.options, spec.name)
+    if problems:
+        return [], problems
+    try:
+        return _make(target, values, args), []
+    except _FAILURES as error:
+        said = str(error) if isinstance(error, TrainbusError) else f"{type(error).__name__}: {error}"
+        return [], [f"`{spec}`: {said}"]
+
+
+def _make(target: Any, values: dict[str, Any], args: Any) -> list[Any]:
+    if not isinstance(target, type):
+        made = target(args, **values)
+        return [each for each in (made if isinstance(made, (list, tuple)) else [made]) if each is not None]
+    if not issubclass(target, Callback):
+        return [target(**values)]
+    if not values and reads_arguments(target) and not is_own(target):
+        found = target.from_arguments(args)
+        if found is not None:
+            return [found]
+    parameters = inspect.signature(target).parameters
+    apart = {
+        name: values.pop(name)
+        for name in ("id", "on_error")
+        if name in values and name not in parameters and not takes_any_option(target)
+    }
+    made = target(**values)
+    for name, value in apart.items():
+        setattr(made, name, value)
+    return [made]
+
+
+def reads_arguments(target: Any) -> bool:
+    """Return whether a callback class builds itself from the training arguments."""
+    if not (isinstance(target, type) and issubclass(target, Callback)):
+        return False
+    return target.from_arguments.__func__ is not Callback.from_arguments.__func__  # type: ignore[attr-defined]
+
+
+def written(callbacks: Iterable[Any]) -> list[str]:
+    """Return the texts of callbacks, each with the options that differ from their defaults.
+
+    Raises:
+        ArgumentError: lists every option whose value has no text, such as a lambda or a dataset.
+    """
+    texts, problems = [], []
+    for callback in callbacks:
+        try:
+            texts.append(str(spec_of(callback)))
+        except ArgumentError as error:
+            problems.append(str(error))
+    if problems:
+        raise refusal(problems)
+    return texts
+
+
+def spec_of(callback: Any) -> Spec:
+    """Return a callback as a name and options.
+
+    Raises:
+        ArgumentError: if a value has no text, or if its class is defined inside a function.
+    """
+    cls = type(callback)
+    name = name_of(cls)
+    if "<locals>" in name or cls.__module__ == "__main__":
+        raise ArgumentError(f"{cls.__name__} is defined in {cls.__module__}; move it to a module that can be imported.")
+    options = {}
+    for option, value in given_options(callback):
+        try:
+            options[option.name] = literal(value)
+            if converted(options[option.name], option.hint) != value:
+                raise ArgumentError("it does not read back as the same value")
+        except (ArgumentError, Unreadable) as error:
+            raise ArgumentError(f"{cls.__name__}.{option.name} cannot be written as text: {error}") from error
+    return Spec(name, options)
+
+
+def literal(value: Any) -> Any:
+    """Return a value as a literal, a trigger or a `Call`, for a text.
+
+    Raises:
+        ArgumentError: if it has no such form.
+    """
+    if isinstance(value, Enum):
+        return literal(value.value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, (list, tuple)):
+        items = [literal(each) for each in value]
+        return tuple(items) if isinstance(value, tuple) else items
+    if isinstance(value, dict):
+        return {literal(key): literal(each) for key, each in value.items()}
+    if isinstance(value, Trigger):
+        return _trigger(value)
+    if isinstance(value, (type, FunctionType)):
+        return _reference(value)
+    if dataclasses.is_dataclass(value):
+        return Call(type(value).__name__, {option.name: literal(each) for option, each in given_options(value)})
+    raise ArgumentError(f"{value!r} is no literal")
+
+
+def _trigger(trigger: Trigger) -> Any:
+    if all(type(each).__module__ == triggers.__name__ for each in _parts(trigger)):
+        return trigger
+    if isinstance(trigger, (Either, Both)):
+        raise ArgumentError(f"{trigger!r} combines a trigger of another package")
+    values = Spec(_reference(type(trigger)), {option.name: literal(each) for option, each in given_options(trigger)})
+    return f"{values}" if values.options else f"{values}()"
+
+
+def _parts(trigger: Trigger) -> Iterator[Trigger]:
+    if isinstance(trigger, (Either, Both)):
+        yield from _parts(trigger.left)
+        yield from _parts(trigger.right)
+    else:
+        yield trigger
+
+
+def _reference(value: Any) -> str:
+    if "<" in value.__qualname__ or value.__module__ == "__main__":
+        raise ArgumentError(f"{value.__qualname__} is not defined at the top level of a module that can be imported")
+    return f"{value.__module__}:{value.__qualname__}"
+
+
+def as_python(callbacks: Iterable[Any]) -> str:
+    """Return callbacks as Python: the imports, and a list named `callbacks`.
+
+    Raises:
+        ArgumentError: if a value has no text.
+    """
+    calls, names, others = [], set(), set()
+    for callback in callbacks:
+        spec, cls = spec_of(callback), type(callback)
+        options = ", ".join(f"{name}={as_text(value)}" for name, value in spec.options.items())
+        calls.append(f"    {cls.__qualname__}({options}),\n")
+        if ":" in spec.name:
+            others.add(f"from {cls.__module__} import {cls.__qualname__.partition('.')[0]}\n")
+        else:
+            names.add(cls.__name__)
+        names |= {name for value in spec.options.values() for name in _names_in(value)}
+    listed = textwrap.fill(", ".join(sorted(names)), 100, initial_indent="    ", subsequent_indent="    ")
+    own = f"from {__name__.partition('.')[0]} import (\n{listed},\n)\n" if names else ""
+    return f"{own}{''.join(sorted(others))}\ncallbacks = [\n{''.join(calls)}]\n"
+
+
+def _names_in(value: Any) -> Iterator[str]:
+    if isinstance(value, Trigger):
+        yield from (repr(part).partition("(")[0] for part in _parts(value))
+    elif isinstance(value, Call):
+        yield value.name
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _names_in(each)
+
+
+def as_yaml(callbacks: Iterable[Any]) -> str:
+    """Return callbacks as YAML: the argument `callbacks` of a configuration file.
+
+    Raises:
+        ArgumentError: if a value has no text.
+    """
+    lines = [f"  - {_quoted(text)}\n" for text in written(callbacks)]
+    return "callbacks:\n" + "".join(lines) if lines else "callbacks: []\n"
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a scalar of YAML, in quotes where a plain one would mean something else."""
+    plain = not any(mark in text for mark in (": ", " #", "'", '"', "{", "[", ",", "&", "|"))
+    return text if plain and text.isprintable() else json.dumps(text, ensure_ascii=False)
