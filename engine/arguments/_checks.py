@@ -62,7 +62,7 @@ def type_problems(args: Group, declared: type[Group]) -> dict[str, str]:
     return {
         field.name: f"`{field.name}` is {value!r} ({type(value).__name__}); it takes {field.type}."
         for field in fields(declared)
-        if not fits(value := getattr(args, field.name), hints[field.name])
+        if not (fits(value := getattr(args, field.name), hints[field.name]) or field.metadata.get("texts"))
     }
 
 

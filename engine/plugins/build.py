@@ -6,8 +6,7 @@ import dataclasses
 import inspect
 import json
 import os
-import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from types import FunctionType
 from typing import Any
@@ -20,7 +19,7 @@ from ..arguments._base import refusal
 from ..arguments.cli.values import Unreadable
 from .names import find, is_own, name_of
 from .options import check_options, converted, given_options, takes_any_option
-from .text import Call, Spec, as_text
+from .text import Call, Spec
 
 _FAILURES = (TrainbusError, TypeError, ValueError, ImportError, AttributeError, KeyError, OSError)
 
@@ -73,16 +72,19 @@ def _make(target: Any, values: dict[str, Any], args: Any) -> list[Any]:
         found = target.from_arguments(args)
         if found is not None:
             return [found]
-    parameters = inspect.signature(target).parameters
-    apart = {
-        name: values.pop(name)
-        for name in ("id", "on_error")
-        if name in values and name not in parameters and not takes_any_option(target)
-    }
-    made = target(**values)
+    apart = set_apart(target, values)
+    made = target(**{name: value for name, value in values.items() if name not in apart})
     for name, value in apart.items():
         setattr(made, name, value)
     return [made]
+
+
+def set_apart(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of `id` and `on_error` that the constructor does not take. They are set as attributes."""
+    if not issubclass(cls, Callback) or takes_any_option(cls):
+        return {}
+    parameters = inspect.signature(cls).parameters
+    return {name: options[name] for name in ("id", "on_error") if name in options and name not in parameters}
 
 
 def reads_arguments(target: Any) -> bool:
@@ -157,7 +159,7 @@ def literal(value: Any) -> Any:
 
 
 def _trigger(trigger: Trigger) -> Any:
-    if all(type(each).__module__ == triggers.__name__ for each in _parts(trigger)):
+    if all(type(each).__module__ == triggers.__name__ for each in parts_of(trigger)):
         return trigger
     if isinstance(trigger, (Either, Both)):
         raise ArgumentError(f"{trigger!r} combines a trigger of another package")
@@ -165,10 +167,10 @@ def _trigger(trigger: Trigger) -> Any:
     return f"{values}" if values.options else f"{values}()"
 
 
-def _parts(trigger: Trigger) -> Iterator[Trigger]:
+def parts_of(trigger: Trigger) -> Iterator[Trigger]:
     if isinstance(trigger, (Either, Both)):
-        yield from _parts(trigger.left)
-        yield from _parts(trigger.right)
+        yield from parts_of(trigger.left)
+        yield from parts_of(trigger.right)
     else:
         yield trigger
 
@@ -177,37 +179,6 @@ def _reference(value: Any) -> str:
     if "<" in value.__qualname__ or value.__module__ == "__main__":
         raise ArgumentError(f"{value.__qualname__} is not defined at the top level of a module that can be imported")
     return f"{value.__module__}:{value.__qualname__}"
-
-
-def as_python(callbacks: Iterable[Any]) -> str:
-    """Return callbacks as Python: the imports, and a list named `callbacks`.
-
-    Raises:
-        ArgumentError: if a value has no text.
-    """
-    calls, names, others = [], set(), set()
-    for callback in callbacks:
-        spec, cls = spec_of(callback), type(callback)
-        options = ", ".join(f"{name}={as_text(value)}" for name, value in spec.options.items())
-        calls.append(f"    {cls.__qualname__}({options}),\n")
-        if ":" in spec.name:
-            others.add(f"from {cls.__module__} import {cls.__qualname__.partition('.')[0]}\n")
-        else:
-            names.add(cls.__name__)
-        names |= {name for value in spec.options.values() for name in _names_in(value)}
-    listed = textwrap.fill(", ".join(sorted(names)), 100, initial_indent="    ", subsequent_indent="    ")
-    own = f"from {__name__.partition('.')[0]} import (\n{listed},\n)\n" if names else ""
-    return f"{own}{''.join(sorted(others))}\ncallbacks = [\n{''.join(calls)}]\n"
-
-
-def _names_in(value: Any) -> Iterator[str]:
-    if isinstance(value, Trigger):
-        yield from (repr(part).partition("(")[0] for part in _parts(value))
-    elif isinstance(value, Call):
-        yield value.name
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _names_in(each)
 
 
 def as_yaml(callbacks: Iterable[Any]) -> str:

@@ -27,7 +27,7 @@ class Spikes(Callback):
 
     def on_step_end(self): ...
 '''
-EVERYWHERE = SPIKES.replace('"""Counts spikes."""', 'auto = True')
+EVERYWHERE = SPIKES.replace('"""Counts spikes."""', "auto = True")
 FACTORY = """
 from trainbus import Callback
 
@@ -123,14 +123,14 @@ def test_the_environment_chooses_exactly_the_plugins(tmp_path, packages, monkeyp
     monkeypatch.setenv("TRAINBUS_PLUGINS", "spikes(factor=2, id='x'),many(count=1)")
     assert {"x", "Offered"} <= set(built(tmp_path, max_steps=2).callbacks)
     monkeypatch.setenv("TRAINBUS_PLUGINS", "spike")
-    with pytest.raises(ArgumentError, match="`TRAINBUS_PLUGINS` names 'spike'.* did you mean 'spikes'"):
+    with pytest.raises(ArgumentError, match=r"`TRAINBUS_PLUGINS` names 'spike'.* did you mean 'spikes'"):
         built(tmp_path)
 
 
 def test_a_run_leaves_out_a_plugin(tmp_path, packages, monkeypatch):
     offer(packages, EVERYWHERE)
     assert names(built(tmp_path, plugins="no:spikes")) == set()
-    with pytest.raises(ArgumentError, match="names 'spikse'.* did you mean 'spikes'"):
+    with pytest.raises(ArgumentError, match=r"names 'spikse'.* did you mean 'spikes'"):
         built(tmp_path, plugins="no:spikse")
     for value in ("other, spikes", "all"):
         monkeypatch.setenv("TRAINBUS_DISABLE_PLUGINS", value)
@@ -156,7 +156,7 @@ def test_all_unknown_plugins_are_told_at_once(tmp_path, packages):
         (Request(named=[Spec("b")], off={"b"}), {"a": "auto"}, {"b": "no:b"}),
         (Request(only=[]), {}, {"a": "TRAINBUS_PLUGINS"}),
         (Request(only=[Spec("b")]), {"b": "TRAINBUS_PLUGINS"}, {"a": "TRAINBUS_PLUGINS"}),
-        (Request(named=[Spec("b")], disabled={"all"}), {}, {name: "TRAINBUS_DISABLE_PLUGINS" for name in "ab"}),
+        (Request(named=[Spec("b")], disabled={"all"}), {}, dict.fromkeys("ab", "TRAINBUS_DISABLE_PLUGINS")),
     ],
 )
 def test_the_selection_is_a_pure_function(request_, joins, left_out):
