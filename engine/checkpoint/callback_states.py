@@ -78,6 +78,10 @@ class CallbackStates:
         attached = self._bus.subscribers
         return {one: owner_of(callback, self._bus.attributes_of(one)) for one, callback in attached.items()}
 
+    def forget(self) -> None:
+        """Drop the states that an earlier run of this trainer carried, and its report: a run starts fresh."""
+        self._carried, self._carried_owners, self.report = {}, {}, ResumeReport()
+
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
         """Load each state into its callback. Carry the states without a callback to the next checkpoint.
 
@@ -106,6 +110,7 @@ class CallbackStates:
             else:
                 report.restored.append(target)
             _load_state(attached[target], state)
+        report.restored.sort(key=list(attached).index)
         report.orphaned += [owner_id for owner_id in states if owner_id not in found]
         for owner_id in states:
             if owner_id not in found and owner_id in attached:
@@ -126,8 +131,7 @@ class CallbackStates:
                 "The checkpoint has states of callbacks that are not attached: %s. Later checkpoints keep them.",
                 ", ".join(self._carried),
             )
-        if states or report.new:
-            logger.info("Callback states, %s", report)
+        logger.info("Callback states, %s", report)
 
     def restore_weights(self, states: Mapping[str, Any], owners: Mapping[str, Any]) -> None:
         """Load the states of callbacks that hold trained weights, such as a loss module, and no others.

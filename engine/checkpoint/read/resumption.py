@@ -44,7 +44,7 @@ class FreshStart:
     def restore(self, feed: ResumableFeed) -> None:
         """Restore everything that is built by now: optimizer, callbacks, RNG states, loader position."""
         self.run.continue_from({})
-        self.run.callback_states.restore({})  # drops the states that an earlier run of this trainer carried
+        self.run.callback_states.forget()
 
     def _new_run_id(self) -> str:
         run_id: str = self.run.ranks.gather_objects(uuid.uuid4().hex)[0]  # the same on every rank
@@ -137,8 +137,9 @@ class Resumption(FreshStart):
         run.continue_from(own)
         restore_late = not checkpoint.state_files.resumes_loader_exactly
         feed.resume(self._place(own.get("place", {})), lambda: _restore_rng(run, path), restore_late)
+        extra = checkpoint.extra
         checkpoint.release()
-        run.set_checkpoint(CheckpointRecord(checkpoint.path, run.state.global_step))
+        run.set_checkpoint(CheckpointRecord(checkpoint.path, run.state.global_step, extra=extra))
         run.announce("on_load")
 
     def _own(self) -> dict[str, Any]:
