@@ -369,6 +369,7 @@ class Acme(ServiceTracker):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_package_that_pip_installs(tmp_path):
     """The same with a package in a fresh environment, in editable mode and as a wheel."""
     source = tmp_path / "acme-spikes"
@@ -381,25 +382,33 @@ def test_a_package_that_pip_installs(tmp_path):
         '[tool.setuptools.package-data]\nacme_spikes = ["*.json"]\n',
         encoding="utf-8",
     )
-    venv.create(tmp_path / "env", with_pip=False, system_site_packages=False)
+    venv.create(tmp_path / "env", with_pip=False)
     python = tmp_path / "env" / "bin" / "python"
     site = next((tmp_path / "env" / "lib").glob("python*/site-packages"))
-    (site / "shared.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")) + "\n")
-    root = Path(__file__).resolve().parents[2]
-    pth = "import sys; sys.path_importer_cache.clear()\n"
-    (site / "clear.pth").write_text(pth)
+    shared = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "shared.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in shared))
 
     def run(*words):
         done = subprocess.run([str(python), *words], capture_output=True, text=True, cwd=tmp_path, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    command = ("-m", "trainbus.engine.commands.main")
-    assert root.is_dir()
     for options in (["--editable"], ["--force-reinstall"]):
         run("-m", "pip", "install", "--no-build-isolation", "--no-deps", "--quiet", *options, str(source))
-        listed = json.loads(run(*command, "plugins", "--json"))["plugins"]
-        assert [(row["name"], row["package"], row["version"]) for row in listed] == [("spikes", "acme-spikes", "1.2")]
-        assert "wrote" in run(*command, "plugins", "manifest", "acme-spikes") or options
-        run(*command, "plugins", "--check")
-        assert "Spikes(factor=4)" in run(*command, "compose", "--spikes.factor", "4", "--save_strategy", "no")
+        found, said = run("-c", EACH_COMMAND).split("---\n")
+        [row] = json.loads(found)["plugins"]
+        assert (row["name"], row["package"], row["version"]) == ("spikes", "acme-spikes", "1.2")
+        assert Path(row["file"]).is_file()
+        assert row["described"] is (options != ["--editable"]), "the wheel has the manifest that the first turn wrote"
+        assert "own events: on_spike" in said
+        assert "Spikes(factor=4)" in said
+
+
+EACH_COMMAND = """
+from trainbus.engine.commands.main import main
+assert main(["plugins", "--json"]) == 0
+print("---")
+assert main(["plugins", "manifest", "acme-spikes"]) == 0
+assert main(["plugins", "--check"]) == 0
+assert main(["compose", "--spikes.factor", "4"]) == 0
+"""
