@@ -136,7 +136,7 @@ def test_reads_literals_and_triggers(expression: str, value: Any) -> None:
         ("a(" + "(" * 500 + ")" * 500 + ")", "parsed"),
     ],
 )
-def test_refuses_what_is_no_literal(text: str, says: str) -> None:
+def test_refuses_other_expressions(text: str, says: str) -> None:
     with pytest.raises(ArgumentError, match=says.replace("(", r"\(").replace(")", r"\)")):
         Spec.parse(text)
     with pytest.raises(ArgumentError):
@@ -302,7 +302,7 @@ def test_every_callback_is_written_and_read_back(cls: type[Callback], tmp_path: 
     assert all(map(same, space["callbacks"], made))
 
 
-def test_values_without_a_text_are_told_together() -> None:
+def test_one_error_names_all_values_without_a_text() -> None:
     with pytest.raises(ArgumentError) as caught:
         written([Mine(work=lambda run: run), trainbus.Evaluate(dataset=object()), EarlyStopping(), Mine(secret="x")])
     said = str(caught.value)
@@ -381,7 +381,7 @@ def test_compose_prints_a_list_that_builds_the_same_callbacks(tmp_path: Path, ca
     assert build(yaml.safe_load(capsys.readouterr().out)["callbacks"], args) == composed
 
 
-def test_compose_tells_what_is_wrong(capsys: Any) -> None:
+def test_compose_names_all_errors(capsys: Any) -> None:
     assert main(["compose", "--callbacks", "early_stoping", "ema(decay=3)"]) == 2
     said = capsys.readouterr().err
     assert "did you mean 'early_stopping'" in said

@@ -94,7 +94,7 @@ def test_restored_migrated_orphaned_and_new(saved: Path, tmp_path: Path, caplog:
     assert not [each for each in caplog.records if "has version" in each.getMessage()], "migrate needs no warning"
 
 
-def test_a_restored_state_is_told(saved: Path, tmp_path: Path, caplog: Any) -> None:
+def test_the_report_lists_restored_states(saved: Path, tmp_path: Path, caplog: Any) -> None:
     trainer = resumed(saved, tmp_path, Counter(), Counter("other"))
     assert trainer.resume_report.restored == ["Evaluate", "Checkpoint", "counter", "other"]
     assert str(trainer.resume_report) == "restored: Evaluate, Checkpoint, counter, other"

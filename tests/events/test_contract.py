@@ -139,7 +139,7 @@ def test_a_deprecated_event_of_the_catalogue_warns(monkeypatch: pytest.MonkeyPat
         bus().attach(Requiring())
 
 
-def test_what_is_deprecated_names_a_replacement() -> None:
+def test_everything_deprecated_names_a_replacement() -> None:
     """A sentence that says what to use: an event or parameter of the catalogue, or another way."""
     for event in CATALOG.values():
         for each in (event, *event.all_params.values()):

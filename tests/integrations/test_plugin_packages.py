@@ -238,7 +238,7 @@ def test_a_package_adds_a_command(packages, capsys):
     assert "did you mean 'greet'" in capsys.readouterr().err
 
 
-def test_a_broken_command_is_told_when_it_is_used(packages, capsys):
+def test_a_broken_command_is_an_error_when_it_is_used(packages, capsys):
     packages.add("", {COMMANDS: {"bad": "{pkg}.cli", "mute": "{pkg}.mute:add"}}, cli=BROKEN, mute="def add(c): ...")
     assert main(["plugins"]) == 0
     assert main(["bad"]) == 2

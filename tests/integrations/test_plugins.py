@@ -75,7 +75,7 @@ def test_a_named_plugin_joins_with_its_options(tmp_path, packages, plugins):
     assert [Spec.parse(text).name for text in trainer.args.plugins] == ["spikes"]
 
 
-def test_a_plugin_that_says_so_joins_every_run_and_is_told(tmp_path, packages, caplog):
+def test_an_auto_plugin_joins_every_run_and_is_logged(tmp_path, packages, caplog):
     offer(packages, EVERYWHERE, name="spikes", version="2.1")
     trainer = regression_trainer(tmp_path / "run", args={"max_steps": 1})
     assert names(trainer) == {"Spikes"}
@@ -137,7 +137,7 @@ def test_a_run_leaves_out_a_plugin(tmp_path, packages, monkeypatch):
         assert names(built(tmp_path)) == set()
 
 
-def test_all_unknown_plugins_are_told_at_once(tmp_path, packages):
+def test_one_error_names_all_unknown_plugins(tmp_path, packages):
     offer(packages)
     with pytest.raises(ArgumentError) as caught:
         built(tmp_path, plugins=["spiks", "ema", "no:nothing"])
@@ -174,7 +174,7 @@ def test_options_of_the_arguments_hold_where_the_environment_has_none():
 # Broken plugins.
 
 
-def test_a_broken_plugin_that_nobody_names_breaks_no_run(tmp_path, packages, caplog):
+def test_a_broken_plugin_that_is_not_named_breaks_no_run(tmp_path, packages, caplog):
     offer(packages, "raise RuntimeError('broken at import')", "bad")
     with caplog.at_level(logging.WARNING, logger="trainbus"):
         assert "Log" in built(tmp_path).callbacks
