@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 from ...events.errors import TrainbusError, nearest
 from ..plugins.installed import COMMAND_GROUP, Plugin, installed
-from . import checkpoints, compose, plan, plugins, run
+from . import checkpoints, compose, plan, plugins, run, status, tell
 
-COMMANDS = (checkpoints, compose, plan, plugins, run)
+COMMANDS = (status, tell, checkpoints, compose, plan, plugins, run)
 """The modules of the commands, in the order of the help. Installed packages add theirs; see `_add_installed`."""
 
 
@@ -76,7 +76,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def _parser(chosen: Sequence[str] = ()) -> argparse.ArgumentParser:
-    parser = Parser("trainbus", description="Plan a run, manage its checkpoints, and run programs of transformers.")
+    parser = Parser(
+        "trainbus", description="Plan, watch and steer a run, manage its checkpoints, and run programs of transformers."
+    )
     parser.add_argument("--version", action="version", version=f"trainbus {version('trainbus')}")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND", parser_class=Parser)
     for command in COMMANDS:
