@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == ["run"]:  # the errors of a program keep their traceback
         return run.run(_parser().parse_args(words))
     try:
-        status = _done(words)
+        code = _done(words)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (TrainbusError, OSError) as error:
         print(f"trainbus: {error}", file=sys.stderr)
         return 2
-    return status
+    return code
 
 
 def _done(words: list[str]) -> int:
