@@ -31,14 +31,14 @@ from .api.services import TrainerServices
 from .api.tracebacks import short_tracebacks
 from .api.training import TrainingMethods
 from .arguments import TrainingArguments
+from .arguments.plugins.build import build
+from .arguments.plugins.selection import join
+from .arguments.plugins.text import as_texts
 from .data.collators.default import Collator
 from .distributed.failures import register_process
 from .distributed.ranks import Ranks
 from .evaluation.outputs import EvalPrediction
 from .loss.loss_module import LossModule
-from .plugins.build import build
-from .plugins.selection import join
-from .plugins.text import as_texts
 from .run import Run
 from .search.hyperparameters import argument_overrides, with_values
 

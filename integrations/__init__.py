@@ -10,10 +10,10 @@ from enum import Enum
 from importlib.util import find_spec
 from typing import Any
 
+from ..engine.arguments.plugins.installed import GROUP as GROUP
+from ..engine.arguments.plugins.installed import installed
 from ..engine.arguments.unsupported import reason_against
 from ..engine.distributed.strategies import Strategy
-from ..engine.plugins.installed import GROUP as GROUP
-from ..engine.plugins.installed import installed
 from ..events.errors import ArgumentError, MissingExtra, nearest
 
 logger = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ def search_backend(name: str | None) -> Any:
 def found_callbacks(args: Any) -> list[Any]:
     """Return the callbacks of the integrations that the arguments name.
 
-    `engine.plugins.selection.join` returns those of installed plugins.
+    `engine.arguments.plugins.selection.join` returns those of installed plugins.
     """
     found = [load(name).from_arguments(args) for name in _trackers(args)]
     if way := way_to_shard(args):

@@ -13,9 +13,9 @@ from ...events.callback import Callback
 from ...events.composition import describe_capabilities, refuse_conflicts
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError, SubscriptionError, TrainbusError
+from ..arguments.plugins.build import written
 from ..checkpoint.callback_states import ResumeReport, owner_of
 from ..loss.loss_module import LossModule
-from ..plugins.build import written
 from .base import TrainerBase
 
 logger = logging.getLogger(__name__)

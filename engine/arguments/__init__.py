@@ -26,7 +26,7 @@ from .model import ModelArguments
 from .optimizer import OptimizerArguments
 from .output import OutputArguments
 from .parallel import ParallelArguments
-from .plugins import PluginArguments
+from .plugins.group import PluginArguments
 from .precision import PrecisionArguments
 from .process import ProcessArguments
 from .reporting import DebugOption, ReportingArguments

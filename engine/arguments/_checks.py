@@ -15,8 +15,8 @@ from numbers import Integral, Real
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ...events.errors import nearest
-from ..plugins.text import as_texts
 from ._base import Group, default_of
+from .plugins.text import as_texts
 from .serialization import is_configuration, mask
 from .unsupported import reason_against
 

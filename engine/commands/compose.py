@@ -9,8 +9,8 @@ from typing import Any
 
 from ..arguments import TrainingArguments
 from ..arguments.cli.parser import ArgumentParser
-from ..plugins.build import as_yaml
-from ..plugins.python import as_python
+from ..arguments.plugins.build import as_yaml
+from ..arguments.plugins.python import as_python
 
 _DESCRIPTION = (
     "Print the callbacks of a run with these arguments, as Python and as YAML: those that the arguments build, those "

@@ -9,8 +9,8 @@ from typing import Any
 
 from ...events.contract import CONTRACT
 from ...events.errors import TrainbusError
-from ..plugins.installed import COMMAND_GROUP, Plugin, installed
-from ..plugins.manifest import described, listing, manifest_for, problems_of
+from ..arguments.plugins.installed import COMMAND_GROUP, Plugin, installed
+from ..arguments.plugins.manifest import described, listing, manifest_for, problems_of
 
 _ACTIONS = ("list", "manifest")
 

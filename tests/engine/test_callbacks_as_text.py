@@ -19,12 +19,12 @@ from torch import nn
 import trainbus
 from support.trainers import net_trainer, regression_trainer
 from trainbus import ArgumentParser, Callback, Checkpoint, EarlyStopping, Keep, Trainer, TrainingArguments
+from trainbus.engine.arguments.plugins.build import as_yaml, build, written
+from trainbus.engine.arguments.plugins.names import find, own_names, snake_case
+from trainbus.engine.arguments.plugins.options import options_of
+from trainbus.engine.arguments.plugins.python import as_python
+from trainbus.engine.arguments.plugins.text import Spec, as_texts, split, value_of
 from trainbus.engine.commands.main import main
-from trainbus.engine.plugins.build import as_yaml, build, written
-from trainbus.engine.plugins.names import find, own_names, snake_case
-from trainbus.engine.plugins.options import options_of
-from trainbus.engine.plugins.python import as_python
-from trainbus.engine.plugins.text import Spec, as_texts, split, value_of
 from trainbus.events import ArgumentError, Trigger, at, at_end, every, log_spaced, never
 from trainbus.events.triggers import Moment
 from trainbus.integrations import INTEGRATIONS

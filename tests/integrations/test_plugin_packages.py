@@ -13,9 +13,9 @@ from torch import nn
 
 from support.trainers import net_trainer, regression_trainer
 from trainbus import ArgumentParser, Trainer, TrainingArguments
+from trainbus.engine.arguments.plugins.installed import MANIFEST
 from trainbus.engine.checkpoint.read.saved import SavedCheckpoint
 from trainbus.engine.commands.main import main
-from trainbus.engine.plugins.installed import MANIFEST
 from trainbus.events import ArgumentError, SubscriptionError
 
 CALLBACKS, COMMANDS = "trainbus.callbacks", "trainbus.commands"

@@ -11,8 +11,8 @@ from torch import nn
 from support.trainers import regression_trainer
 from trainbus import Trainer, TrainingArguments
 from trainbus import integrations as module
-from trainbus.engine.plugins.selection import Request, select
-from trainbus.engine.plugins.text import Spec
+from trainbus.engine.arguments.plugins.selection import Request, select
+from trainbus.engine.arguments.plugins.text import Spec
 from trainbus.events import ArgumentError, MissingExtra, TrainbusError
 
 SPIKES = '''

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ....events.errors import ArgumentError, TrainbusError, closest, nearest
-from ...plugins import argument_groups
-from ...plugins.installed import installed
-from ...plugins.text import as_texts
 from .._base import refusal
+from ..plugins import argument_groups
+from ..plugins.installed import installed
+from ..plugins.text import as_texts
 from .fields import Argument, arguments_of, heading
 from .files import ENDINGS, VALUE_READERS, read_flags, read_values, read_yaml
 from .values import Unreadable
@@ -268,7 +268,7 @@ class ArgumentParser(argparse.ArgumentParser):
                     converted[name] = argument.convert(value)
                 except Unreadable as error:
                     problems.append(f"`{name}` is {value!r}{error}")
-            elif self._has_plugins and (plugin := argument_groups.plugin_of(name)):
+            elif self._has_plugins and (plugin := argument_groups.plugin_of(str(name))):
                 given = converted.get("plugins", values.get("plugins"))
                 option = name.removeprefix(f"{plugin}.")
                 converted["plugins"] = argument_groups.with_option(given, plugin, option, value)

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...events.errors import TrainbusError
-from ..arguments._base import refusal
-from ..arguments._names import TRACKER_PACKAGES
+from ....events.errors import TrainbusError
+from .._base import refusal
+from .._names import TRACKER_PACKAGES
 from .build import _FAILURES, built_from, reads_arguments
 from .installed import Plugin, installed
 from .names import find_plugin, own_names

@@ -11,12 +11,12 @@ from enum import Enum
 from types import FunctionType
 from typing import Any
 
-from ...events import triggers
-from ...events.callback import Callback
-from ...events.errors import ArgumentError, TrainbusError
-from ...events.triggers import Both, Either, Trigger
-from ..arguments._base import refusal
-from ..arguments.cli.values import Unreadable
+from ....events import triggers
+from ....events.callback import Callback
+from ....events.errors import ArgumentError, TrainbusError
+from ....events.triggers import Both, Either, Trigger
+from .._base import refusal
+from ..cli.values import Unreadable
 from .names import find, is_own, name_of
 from .options import check_options, converted, given_options, takes_any_option
 from .text import Call, Spec

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from types import FunctionType
 from typing import Any
 
-from ...events.triggers import Both, Either, Trigger
+from ....events.triggers import Both, Either, Trigger
 from .build import parts_of, set_apart, spec_of
 from .options import given_options
 from .text import TRIGGERS

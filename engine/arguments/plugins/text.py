@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...events.errors import ArgumentError, nearest
-from ...events.triggers import Trigger, at, at_end, every, log_spaced, never
+from ....events.errors import ArgumentError, nearest
+from ....events.triggers import Trigger, at, at_end, every, log_spaced, never
 
 TRIGGERS = {function.__name__: function for function in (every, at, at_end, log_spaced, never)}
 """The functions that a text may call to make a trigger."""

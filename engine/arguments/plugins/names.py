@@ -7,8 +7,8 @@ import re
 from functools import cache
 from typing import Any
 
-from ...events.errors import ArgumentError, nearest
-from ..arguments.cli.values import Unreadable
+from ....events.errors import ArgumentError, nearest
+from ..cli.values import Unreadable
 from .installed import installed
 from .options import imported
 from .text import unknown_name

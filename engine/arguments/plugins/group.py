@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..plugins.text import problems_of
-from ._base import Group, arg
+from .._base import Group, arg
+from .text import problems_of
 
 
 @dataclass(kw_only=True)

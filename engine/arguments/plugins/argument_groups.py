@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...events.errors import TrainbusError
+from ....events.errors import TrainbusError
 from .installed import Plugin, installed
 from .manifest import described
 from .text import Spec, as_texts

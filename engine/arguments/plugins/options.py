@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
-from ...events.callback import Callback
-from ...events.errors import ArgumentError, nearest
-from ...events.triggers import Trigger
-from ..arguments._base import default_of
-from ..arguments.cli.values import Unreadable, adapt, item_of, kind_of, members_of
+from ....events.callback import Callback
+from ....events.errors import ArgumentError, nearest
+from ....events.triggers import Trigger
+from .._base import default_of
+from ..cli.values import Unreadable, adapt, item_of, kind_of, members_of
 from .text import Call, as_text, value_of
 
 REQUIRED: Any = inspect.Parameter.empty
