@@ -150,7 +150,8 @@ def _beside(listed: list[Any], named: Iterable[Any]) -> list[Any]:
         same = [other for other in listed if type(other) is type(callback)]
         if any(_are_equal(other, callback) for other in same):
             continue
-        if same and not getattr(callback, "id", None) and not getattr(callback, "variant", ""):
+        beside = isinstance(callback, Callback) and (callback.id or callback.variant)
+        if same and not beside:
             problems.append(f"{same[0]!r} in the list, and {callback!r} by text in the arguments")
         kept.append(callback)
     if problems:

@@ -81,7 +81,9 @@ def warn_of_deprecated(event: Event, named: Iterable[str], label: str) -> None:
     """
     found = [(f"the event {event.name!r}", event.deprecated)] if event.deprecated else []
     params = event.all_params
-    found += [(f"{name!r}", params[name].deprecated) for name in sorted(named) if params[name].deprecated]
+    found += [
+        (f"{name!r}", params[name].deprecated) for name in sorted({*named} & {*params}) if params[name].deprecated
+    ]
     for what, replacement in found:
         warnings.warn(f"{label} uses {what}, which is deprecated. {replacement}", FutureWarning, stacklevel=4)
 

@@ -10,11 +10,11 @@ from enum import Enum
 from importlib.util import find_spec
 from typing import Any
 
-from ..engine.arguments.plugins.installed import GROUP as GROUP
-from ..engine.arguments.plugins.installed import installed
 from ..engine.arguments.unsupported import reason_against
 from ..engine.distributed.strategies import Strategy
 from ..events.errors import ArgumentError, MissingExtra, nearest
+from ..events.installed import GROUP as GROUP
+from ..events.installed import installed
 
 logger = logging.getLogger(__name__)
 

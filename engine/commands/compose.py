@@ -7,11 +7,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from ..arguments import TrainingArguments
-from ..arguments.cli.parser import ArgumentParser
-from ..arguments.plugins.build import as_yaml
-from ..arguments.plugins.python import as_python
-
 _DESCRIPTION = (
     "Print the callbacks of a run with these arguments, as Python and as YAML: those that the arguments build, those "
     "that `--callbacks` and `--plugins` name, and plugins that join every run. Nothing is trained. The arguments are "
@@ -34,7 +29,12 @@ def run(words: Sequence[str]) -> int:
     Raises:
         ArgumentError: for arguments or callbacks that are wrong.
     """
-    from ..trainer import Trainer  # the other commands do without it
+    # Here, because the other commands do without torch.
+    from ..arguments import TrainingArguments
+    from ..arguments.cli.parser import ArgumentParser
+    from ..arguments.plugins.build import as_yaml
+    from ..arguments.plugins.python import as_python
+    from ..trainer import Trainer
 
     parser = ArgumentParser(TrainingArguments, prog="trainbus compose", description=_DESCRIPTION)
     parser.add_argument("--only", choices=("python", "yaml"), help="print only Python, or only YAML")

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from ...events.errors import TrainbusError, nearest
-from ..arguments.plugins.installed import COMMAND_GROUP, Plugin, installed
+from ...events.installed import COMMAND_GROUP, Plugin, installed
 from . import checkpoints, compose, plan, plugins, run, status, tell
 
 COMMANDS = (status, tell, checkpoints, compose, plan, plugins, run)

@@ -9,8 +9,7 @@ from typing import Any
 
 from ...events.contract import CONTRACT
 from ...events.errors import TrainbusError
-from ..arguments.plugins.installed import COMMAND_GROUP, Plugin, installed
-from ..arguments.plugins.manifest import described, listing, manifest_for, problems_of
+from ...events.installed import COMMAND_GROUP, Plugin, installed
 
 _ACTIONS = ("list", "manifest")
 
@@ -46,7 +45,10 @@ def expanded(words: list[str]) -> list[str]:
 
 
 def _list(options: argparse.Namespace) -> int:
-    rows = [*map(_checked if options.check else _known, installed().values())]
+    from ..arguments.plugins.manifest import listing  # torch, which the other commands do without
+
+    plugins = installed().values()
+    rows = [_checked(each) if options.check else {**listing(each, each.manifest()), "problems": []} for each in plugins]
     commands = [
         {"name": each.name, "package": each.package, "version": each.version, "value": each.value}
         for each in installed(COMMAND_GROUP).values()
@@ -58,11 +60,9 @@ def _list(options: argparse.Namespace) -> int:
     return 1 if any(row["problems"] for row in rows) else 0
 
 
-def _known(plugin: Plugin) -> dict[str, Any]:
-    return {**listing(plugin, plugin.manifest()), "problems": []}
-
-
 def _checked(plugin: Plugin) -> dict[str, Any]:
+    from ..arguments.plugins.manifest import described, listing, problems_of
+
     problems = problems_of(plugin)
     try:
         row = described(plugin)
@@ -111,6 +111,8 @@ def _details(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _manifest(options: argparse.Namespace) -> int:
+    from ..arguments.plugins.manifest import manifest_for
+
     manifest, path = manifest_for(options.package)
     text = json.dumps(manifest, indent=2) + "\n"
     if options.only_print:

@@ -13,10 +13,10 @@ from torch import nn
 
 from support.trainers import net_trainer, regression_trainer
 from trainbus import ArgumentParser, Trainer, TrainingArguments
-from trainbus.engine.arguments.plugins.installed import MANIFEST
 from trainbus.engine.checkpoint.read.saved import SavedCheckpoint
 from trainbus.engine.commands.main import main
 from trainbus.events import ArgumentError, SubscriptionError
+from trainbus.events.installed import MANIFEST
 
 CALLBACKS, COMMANDS = "trainbus.callbacks", "trainbus.commands"
 

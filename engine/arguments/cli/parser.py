@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ....events.errors import ArgumentError, TrainbusError, closest, nearest
+from ....events.installed import installed
 from .._base import refusal
 from ..plugins import argument_groups
-from ..plugins.installed import installed
 from ..plugins.text import as_texts
 from .fields import Argument, arguments_of, heading
 from .files import ENDINGS, VALUE_READERS, read_flags, read_values, read_yaml

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ....events.errors import TrainbusError
-from .installed import Plugin, installed
+from ....events.installed import Plugin, installed
 from .manifest import described
 from .text import Spec, as_texts
 

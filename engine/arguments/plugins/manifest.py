@@ -14,9 +14,9 @@ from ....events.catalog import CATALOG
 from ....events.contract import CONTRACT, check_requires, fits_contract
 from ....events.errors import ArgumentError, SubscriptionError
 from ....events.handlers import compile_handler
+from ....events.installed import MANIFEST, Plugin, duplicates, installed, manifest_of, module_folder
 from ....events.stages import ORDER_MARK, Order, Stage
 from ....events.subscribers import inspect_subscriber, own_events
-from .installed import MANIFEST, Plugin, duplicates, installed, manifest_of, module_folder
 from .options import options_of
 from .text import unknown_name
 

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 from ....events.errors import ArgumentError, nearest
+from ....events.installed import installed
 from ..cli.values import Unreadable
-from .installed import installed
 from .options import imported
 from .text import unknown_name
 

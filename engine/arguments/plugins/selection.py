@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ....events.errors import TrainbusError
+from ....events.installed import Plugin, installed
 from .._base import refusal
 from .._names import TRACKER_PACKAGES
 from .build import _FAILURES, built_from, reads_arguments
-from .installed import Plugin, installed
 from .names import find_plugin, own_names
 from .text import Spec, as_texts, split, unknown_name
 

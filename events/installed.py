@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ....events.errors import TrainbusError
+from .errors import TrainbusError
 
 GROUP = "trainbus.callbacks"
 """The entry-point group of callbacks."""
