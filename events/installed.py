@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -95,7 +98,7 @@ def installed(group: str = GROUP) -> dict[str, Plugin]:
     If two packages offer a name, `duplicates` names both, and the first in the order of `sys.path` counts.
     """
     found: dict[str, Plugin] = {}
-    for entry in entry_points(group=group):
+    for entry in _entries(group):
         found.setdefault(entry.name, Plugin(entry))
     return dict(sorted(found.items()))
 
@@ -103,10 +106,27 @@ def installed(group: str = GROUP) -> dict[str, Plugin]:
 def duplicates(group: str = GROUP) -> dict[str, list[Plugin]]:
     """Return the plugins whose name more than one package offers, by name."""
     found: dict[str, dict[tuple[str, str], Plugin]] = {}
-    for entry in entry_points(group=group):
+    for entry in _entries(group):
         plugin = Plugin(entry)
         found.setdefault(entry.name, {})[plugin.package, plugin.value] = plugin
     return {name: [*same.values()] for name, same in found.items() if len(same) > 1}
+
+
+def _entries(group: str) -> tuple[EntryPoint, ...]:
+    return _read(group, tuple((folder, _changed(folder)) for folder in sys.path))
+
+
+@lru_cache(maxsize=8)
+def _read(group: str, folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    """Return the entry points. Reading them is slow, so it is repeated only if a folder has changed."""
+    return tuple(entry_points(group=group))
+
+
+def _changed(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 def module_folder(module: str) -> Path | None:

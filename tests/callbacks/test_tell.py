@@ -94,9 +94,9 @@ def test_a_veto_delays_a_told_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["sve"], "'sve' is no request; did you mean 'save'?"),
-        (["lr=fast"], "'lr=fast' is no learning rate"),
-        (["lr=-1", "stp"], "'stp' is no request"),
+        (["sve"], "'sve' is not a request; did you mean 'save'?"),
+        (["lr=fast"], "'lr=fast' is not a learning rate"),
+        (["lr=-1", "stp"], "'stp' is not a request"),
         (["every", "sleep", "2"], "every 'sleep': unknown"),
         (["every", "save"], "`every` needs what and how often"),
         (["every", "save", "0"], "the interval is not above 0"),
@@ -154,7 +154,7 @@ def test_the_status_shows_progress_metrics_and_decisions(tmp_path: Path, capsys:
     assert final["steps_per_second"] > 0
 
 
-def test_a_killed_run_is_told_from_a_running_one(
+def test_the_status_of_a_killed_run_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     net_trainer(tmp_path, **NEVER).train()
