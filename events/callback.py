@@ -44,12 +44,17 @@ class Callback(EventMethods):
     handlers use neither the model nor files."""
     events: ClassVar[tuple[Event, ...]] = ()
     """New events that it announces with `run.announce(name, ...)`. Others may subscribe to them."""
+    auto: ClassVar[bool] = False
+    """Whether it joins every trainer when its package is installed. Otherwise a run must name it."""
+    requires: ClassVar[str] = ""
+    """The versions of the plugin contract that it works with, such as `>=1,<2`. Empty: all."""
     arguments: ClassVar[tuple[str, ...]] = ()
     """The training arguments that configure it. `from_arguments` reads them."""
     instead_of: ClassVar[tuple[type, ...]] = ()
     """Other classes that it replaces: in the user's list, it removes those that the arguments build."""
     state_version: ClassVar[int] = 1
-    """The version of what `state_dict` returns. A resume refuses the state of a later version."""
+    """The version of what `state_dict` returns. A resume refuses the state of a later version, and
+    passes the state of an earlier one through `migrate`."""
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     """Properties that other parts of the run must know. `has` returns the answer for one instance."""
     conflicts_with: ClassVar[tuple[Conflict, ...]] = ()
@@ -119,6 +124,17 @@ class Callback(EventMethods):
     def state_dict(self) -> dict[str, Any]:
         """Return the callback state: plain values and tensors, nested in lists and dicts."""
         return {}
+
+    def migrate(self, state: dict[str, Any], from_version: int) -> dict[str, Any]:
+        """Return a state of an earlier `state_version` in the present form. `load_state_dict` then receives it.
+
+        The default returns it unchanged.
+
+        Args:
+            state: what `state_dict` returned when the checkpoint was saved.
+            from_version: the `state_version` of the class at that time.
+        """
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state that `state_dict` returned in an earlier session."""

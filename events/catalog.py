@@ -39,6 +39,8 @@ class Param:
     """The annotation, as text with full module paths, such as `torch.nn.Module | None`."""
     doc: str = ""
     """A description of the value, in one line."""
+    deprecated: str = ""
+    """What replaces the parameter, as a sentence, if it will be removed. Naming it then warns."""
 
 
 @dataclass(frozen=True, init=False)
@@ -57,6 +59,8 @@ class Event:
     """The counter that filters of subscribed functions read."""
     origin: str = "trainbus"
     """The library that defines the event: `transformers` for the sixteen shared events."""
+    deprecated: str = ""
+    """What replaces the event, as a sentence, if it will be removed. Subscribing to it then warns."""
 
     def __init__(
         self,
@@ -66,6 +70,7 @@ class Event:
         kind: Kind = Kind.FACT,
         clock: Clock = Clock.CALLS,
         origin: str = "trainbus",
+        deprecated: str = "",
     ) -> None:
         """Declare an event. `params` may hold names instead of `Param` objects; the type of these is `Any`."""
         values = {
@@ -75,6 +80,7 @@ class Event:
             "kind": kind,
             "clock": clock,
             "origin": origin,
+            "deprecated": deprecated,
         }
         for field, value in values.items():
             object.__setattr__(self, field, value)

@@ -66,7 +66,8 @@ class ReportingArguments(Group):
     )
     report_to: str | list[str] | None = arg(
         None,
-        "Trackers that receive the logs: one name, a list, 'all' (those whose package is installed) or 'none'. None: "
+        "Trackers that receive the logs: one name, a list, 'all' (those whose package is installed) or 'none'. The "
+        "name of an installed plugin also works. None: "
         "'tensorboard' if `logging_dir` is set and TensorBoard is installed, else 'none'. The attribute holds a list.",
     )
     run_name: str | None = arg(None, "Name of the run in trackers. None: the tracker chooses it.")
