@@ -47,8 +47,8 @@ def metadata(wheel) -> dict[str, str]:
 
 def place_of(path: Path) -> str:
     """Return where a file of the repository belongs in the wheel."""
-    if path.parent == Path("engine/_root"):
-        return f"trainbus/{path.name}"
+    if path.parts[:2] == ("engine", "_root"):
+        return PurePosixPath("trainbus", *path.parts[2:]).as_posix()
     return f"trainbus/{path.as_posix()}"
 
 

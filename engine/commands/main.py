@@ -10,9 +10,9 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from ...events.errors import TrainbusError, nearest
-from . import checkpoints, plan, run
+from . import checkpoints, new_plugin, plan, run
 
-COMMANDS = (checkpoints, plan, run)
+COMMANDS = (checkpoints, plan, run, new_plugin)
 """The modules of the commands, in the order of the help."""
 
 

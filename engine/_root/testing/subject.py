@@ -20,7 +20,7 @@ class Subject:
     """
 
     make: Callable[..., Any]
-    """A class, or a function that returns a new callback. A function with one parameter gets a folder to write to."""
+    """A class, or a function that returns a new callback. A parameter `folder` gets a folder to write to."""
     name: str = ""
     """Its name in messages and test ids. Default: the name of the class or of the function."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -46,10 +46,9 @@ class Subject:
         if isinstance(self.make, type):
             return False
         try:
-            parameters = inspect.signature(self.make).parameters.values()
+            return "folder" in inspect.signature(self.make).parameters
         except (TypeError, ValueError):
             return False
-        return [parameter.default for parameter in parameters] == [inspect.Parameter.empty]
 
 
 def as_subject(given: Any, **options: Any) -> Subject:
