@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...events.errors import CheckpointError, nearest
-from ..checkpoint.format.files import TO_RESUME, step_of
+from ..checkpoint.format.files import TO_RESUME, readable_size, step_of
 from ..checkpoint.read.listing import list_checkpoints, newest_first, newest_good, survey, unfinished
 from ..checkpoint.read.saved import SavedCheckpoint
 from ..checkpoint.write.commit import remove
@@ -79,7 +79,7 @@ def _list(options: argparse.Namespace) -> int:
     pins = _pins([checkpoint for checkpoint in found if not problems[checkpoint.path]])
     rows = [("step", "time", "size", "metrics", "pins", "state")]
     for checkpoint in found:
-        size = _size(sum(path.stat().st_size for path in checkpoint.path.rglob("*") if path.is_file()))
+        size = readable_size(sum(path.stat().st_size for path in checkpoint.path.rglob("*") if path.is_file()))
         pinned = ", ".join(pins.get(checkpoint.step, ())) or "-"
         if wrong := problems[checkpoint.path]:
             rows.append((str(checkpoint.step), "-", size, "-", pinned, f"damaged: {'; '.join(wrong)}"))
@@ -230,11 +230,3 @@ def _time(seconds: float) -> str:
     with suppress(OverflowError, ValueError, OSError):
         return datetime.fromtimestamp(seconds).isoformat(" ", "seconds") if seconds else "-"
     return "-"
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.4g} {unit}"
-        count /= 1000
-    return f"{count:.4g} TB"

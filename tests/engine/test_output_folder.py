@@ -67,11 +67,12 @@ def test_with_warnings_for_save_errors_the_run_trains(tmp_path: Path, caplog: An
     assert "cannot be written to" in caplog.text
 
 
-def test_a_run_without_saves_needs_no_folder(tmp_path: Path) -> None:
+def test_a_run_without_saves_needs_no_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("a file")
     regression_trainer(tmp_path / "file", args={"max_steps": 1}).train()
+    assert caplog.text == ""
     regression_trainer(tmp_path / "none" / "run", args={"max_steps": 1}).train()
-    assert names_in(tmp_path) == ["file"]
+    assert [path.name for path in (tmp_path / "none" / "run").iterdir()] == ["run_status.json"]
 
 
 def test_the_check_leaves_no_file(tmp_path: Path) -> None:
