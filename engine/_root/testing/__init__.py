@@ -9,8 +9,8 @@ from .processes import Ended, in_processes
 from .registry import CHECKS, Check
 from .runs import TinyRun, tiny_run
 from .subject import Subject
-from .tracker import FakeTracker
 from .tiny import Net, net_samples, tiny_trainer
+from .tracker import FakeTracker
 
 __all__ = [
     "CHECKS",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,7 +80,27 @@ def tiny_trainer(folder: Path | str, *callbacks: Any, model: nn.Module | None = 
     args = TrainingArguments(str(folder), use_cpu=True, **{**arguments, **options})
     if model is None and "model_init" not in given:
         model = Net()
-    return Trainer(model, args, callbacks=list(callbacks), **given)
+    with without_plugins():
+        return Trainer(model, args, callbacks=list(callbacks), **given)
+
+
+PLUGIN_SWITCHES = {"TRAINBUS_PLUGINS": "none", "TRAINBUS_DISABLE_PLUGINS": "all"}
+"""Environment variables that keep installed plugins out of a trainer."""
+
+
+@contextmanager
+def without_plugins() -> Iterator[None]:
+    """Keep installed plugins out of the trainers that are built in the block."""
+    before = {name: os.environ.get(name) for name in PLUGIN_SWITCHES}
+    os.environ.update(PLUGIN_SWITCHES)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def weights(model: nn.Module) -> dict[str, torch.Tensor]:
