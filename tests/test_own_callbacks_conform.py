@@ -13,23 +13,15 @@ from trainbus.testing import CHECKS, Subject, parametrize_with_checks
 
 QUICK = (
     *("constructs", "attaches", "describes", "copies", "trains_alone", "evaluates_alone", "state_round_trip"),
-    *("prints_nothing", "draws_no_random_numbers", "keeps_weights", "keeps_arguments", "lets_errors_through"),
+    *("prints_nothing", "draws_no_random_numbers", "keeps_weights", "keeps_arguments"),
 )
 """The checks of `make test`. `tests/test_every_callback.py` covers the others there, and `make torture` runs them."""
 
 SERVICES = (
-    "ClearML",
-    "Comet",
-    "DeepSpeed",
-    "MLflow",
-    "Neptune",
-    "PushToHub",
-    "SwanLab",
-    "TensorBoard",
-    "Trackio",
-    "Wandb",
+    *("ClearML", "Comet", "DeepSpeed", "MLflow", "Neptune", "PushToHub", "SwanLab", "TensorBoard", "Trackio", "Wandb"),
+    *("Compile", "ExportModel"),
 )
-"""Callbacks whose packages take long to start. All their checks run in `make torture`."""
+"""Callbacks that take long to start or to compile. All their checks run in `make torture`."""
 
 PRINTS = {"Evaluate", "Log", "PrinterCallback", "Progress"}
 """Callbacks that print on purpose, or log through one that does."""

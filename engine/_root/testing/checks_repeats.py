@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from safetensors.torch import save_file
 from .. import Checkpoint
 from ..engine.checkpoint.format.codec import encode, load_values
 from ..events import CheckpointError
+from .faults import InjectedFault
 from .lab import Lab, difference, handled, other_weights
 from .registry import RUNS, check, fail
 from .runs import train
@@ -78,24 +80,38 @@ def state_round_trip(lab: Lab) -> None:
         return  # a callback of transformers
     around = [other for other in lab.around(callback) if not isinstance(other, Checkpoint)]
     trainer, states = lab.trainer(*around, callback), []
-    with handled(trainer, "on_step_end", lambda: states.append(callback.state_dict())):
+    with handled(trainer, "on_step_end", lambda: states.append(copy.deepcopy(callback.state_dict()))):
         train(trainer)
-    for number, state in enumerate([callback.state_dict(), *states]):
-        if not state:
-            continue
+    files = []
+    for number, state in enumerate(states):
         path = lab.folder / f"state-{number}.safetensors"
         try:
-            tensors, metadata = encode(copy.deepcopy(state), "the state")
+            tensors, metadata = encode(state, "the state")
         except CheckpointError as error:
             fail(f"a checkpoint cannot hold its state: {error}")
         save_file(tensors, path, metadata)
-        fresh = lab.new()
-        fresh.load_state_dict(load_values(path))
-        restored = fresh.state_dict()
-        if not equal(restored, state):
-            wrong = [name for name in {**state, **restored} if not equal(state.get(name), restored.get(name))]
-            pairs = ", ".join(f"{name} is {restored.get(name)!r} instead of {state.get(name)!r}" for name in wrong)
-            fail(f"a new callback does not restore the state: {pairs[:300]}")
+        files.append((state, path))
+    fresh = lab.new()
+
+    def load() -> None:
+        """Load the states where a resumed run loads them: when all callbacks are set up."""
+        for state, path in files:
+            if state:
+                _compare_loaded(fresh, state, path)
+        raise InjectedFault
+
+    resumed = lab.trainer(*around, fresh)
+    with handled(resumed, "on_setup", load), suppress(InjectedFault):
+        train(resumed)
+
+
+def _compare_loaded(fresh: Any, state: dict[str, Any], path: Path) -> None:
+    fresh.load_state_dict(load_values(path))
+    restored = fresh.state_dict()
+    if not equal(restored, state):
+        wrong = [name for name in {**state, **restored} if not equal(state.get(name), restored.get(name))]
+        pairs = ", ".join(f"{name} is {restored.get(name)!r} instead of {state.get(name)!r}" for name in wrong)
+        fail(f"a new callback does not restore the state: {pairs[:300]}")
 
 
 @check(
