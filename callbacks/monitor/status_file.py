@@ -7,11 +7,13 @@ import logging
 import os
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...engine.arguments import TrainingArguments
+from ...engine.checkpoint.format.files import Checkpoint
 from ...engine.checkpoint.read.listing import list_checkpoints, newest_first
 from ...engine.commands.status import NAME as NAME
 from ...engine.distributed.failure_report import error_line
@@ -62,11 +64,19 @@ class StatusFile(Callback):
     _next: float = field(default=0.0, init=False, repr=False, compare=False)
     _metrics: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _resume_from: str | None = field(default=None, init=False, repr=False, compare=False)
+    _seen: frozenset[tuple[str, int]] | None = field(default=None, init=False, repr=False, compare=False)
     _start: tuple[int, float] = field(default=(0, 0.0), init=False, repr=False, compare=False)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> StatusFile:
         return cls()
+
+    def on_setup(self, run: Run) -> None:
+        if run.mode == "train":
+            self._resume_from, self._seen = None, None
+
+    def on_load(self, run: Run, checkpoint: Checkpoint) -> None:
+        self._resume_from, self._seen = str(checkpoint.path.absolute()), _checkpoints_in(run.args.output_path)
 
     @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
@@ -127,9 +137,10 @@ class StatusFile(Callback):
         folder = run.args.output_path
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if looks:  # for checkpoints; between two of them the newest stays the same
+            # Finding the newest checkpoint reads all manifests, so only after a change.
+            if looks and (seen := _checkpoints_in(folder)) != self._seen:
                 newest = newest_first(list_checkpoints(folder))
-                self._resume_from = str(newest[0].path.absolute()) if newest else None
+                self._resume_from, self._seen = str(newest[0].path.absolute()) if newest else None, seen
             replace(folder / self.name, {"status": status, "reason": reason, "exit_code": code, **self._values(run)})
         except OSError as error:
             if run.saves and not self._warned:  # a run that saves nothing needs no folder
@@ -154,6 +165,15 @@ class StatusFile(Callback):
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
+
+
+def _checkpoints_in(folder: Path) -> frozenset[tuple[str, int]]:
+    """Return the names of the checkpoints in a folder, each with the time of its last change in nanoseconds."""
+    found = set()
+    for path in folder.glob("checkpoint-*"):
+        with suppress(OSError):  # retention deletes it at this moment
+            found.add((path.name, path.stat().st_mtime_ns))
+    return frozenset(found)
 
 
 def preempted_by(signal: str, stopped: str) -> str:

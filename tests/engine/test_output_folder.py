@@ -55,7 +55,7 @@ def test_a_full_disk_is_found_before_the_first_step(tmp_path: Path, monkeypatch:
     with pytest.raises(CheckpointError, match=r"No space left on device. Free some space"):
         regression_trainer(tmp_path / "run", args=SAVES, callbacks=[steps]).train()
     assert steps.done == 0
-    assert names_in(tmp_path) == []
+    assert names_in(tmp_path / "run") == []
 
 
 def test_with_warnings_for_save_errors_the_run_trains(tmp_path: Path, caplog: Any) -> None:
@@ -78,7 +78,7 @@ def test_a_run_without_saves_needs_no_folder(tmp_path: Path, caplog: pytest.LogC
 def test_the_check_leaves_no_file(tmp_path: Path) -> None:
     run = regression_trainer(tmp_path / "deep" / "run", args=SAVES)
     seen: list[list[str]] = []
-    run.on("on_train_begin", lambda: seen.append(names_in(tmp_path)))
+    run.on("on_train_begin", lambda: seen.append(names_in(tmp_path / "deep" / "run")))
     run.train()
     assert seen == [[]]
     assert names_in(tmp_path / "deep" / "run") == ["checkpoint-1", "checkpoint-2"]
