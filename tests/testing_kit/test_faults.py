@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import random
 import threading
 import time
@@ -149,16 +150,22 @@ class ChangesTheArguments(Callback):
         args.max_grad_norm = 0.5
 
 
+OPENED: list[int] = []
+"""Files that `ForgetsToCloseAFile` left open."""
+
+
 @dataclass
 class ForgetsToCloseAFile(Callback):
     file: Any = field(default=None, init=False, repr=False, compare=False)
 
     def on_train_begin(self, args: Any) -> None:
         Path(args.output_dir).mkdir(exist_ok=True)
-        self.file = (Path(args.output_dir) / "rows.txt").open("w")
+        self.file = os.open(Path(args.output_dir) / "rows.txt", os.O_CREAT | os.O_WRONLY)
+        OPENED.append(self.file)
 
     def on_train_end(self) -> None:  # an error leaves the file open
-        self.file.close()
+        os.close(self.file)
+        OPENED.remove(self.file)
 
 
 @dataclass
@@ -376,6 +383,8 @@ def findings(given: Any, two_processes: bool = False, **promises: Any) -> dict[s
         return examination.findings(chosen_checks((), two_processes))
     finally:
         examination.close()
+        while OPENED:
+            os.close(OPENED.pop())
 
 
 @pytest.mark.parametrize(
