@@ -29,7 +29,7 @@ from trainbus.testing import (
 
 
 def test_a_tiny_run_returns_what_happened(tmp_path: Path) -> None:
-    run = tiny_run(EarlyStopping(patience=1, min_delta=100.0), folder=tmp_path)
+    run = tiny_run(EarlyStopping(patience=1, threshold=100.0), folder=tmp_path)
     assert run.steps == 4
     assert run.events[-1] == "on_close"
     assert [row["step"] for row in run.metrics] == [2, 4]
@@ -98,7 +98,7 @@ def test_a_killed_process_leaves_its_checkpoints(tmp_path: Path) -> None:
 
     (ended,) = in_processes(train, count=1)
     assert ended.exit_code == -signal.SIGKILL
-    assert (tmp_path / "checkpoint-3").is_dir()
+    assert list(tmp_path.glob("checkpoint-*"))
     assert tiny_run(folder=tmp_path, resume_from_checkpoint=True).steps == 6
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 from ..events import SubscriptionError, TrainbusError
@@ -86,7 +87,7 @@ def describes(lab: Lab) -> None:
 )
 def copies(lab: Lab) -> None:
     """Can be copied before a run in the ways that it promises."""
-    ways = {"deepcopy": copy.deepcopy, "pickle": _pickled}
+    ways: dict[str, Callable[[Any], Any]] = {"deepcopy": copy.deepcopy, "pickle": _pickled}
     for way in sorted(lab.subject.promises):
         callback = lab.new()
         if way == "pickle" and "<locals>" in type(callback).__qualname__:

@@ -133,7 +133,8 @@ def _remember_weights(trainer: Trainer) -> Callable[[], Any]:
 def lets_errors_through(lab: Lab) -> None:
     """Lets an error of the model, and of another callback, end the run."""
     for place, event in (("the model", "forward"), ("another callback", "on_gradients")):
-        trainer, raised = lab.among(lab.new()), []
+        trainer = lab.among(lab.new())
+        raised: list[BaseException] = []
 
         def fault(place: str = place, raised: list[BaseException] = raised) -> BaseException:
             raised.append(InjectedFault(f"an error in {place}"))

@@ -27,7 +27,8 @@ class VirtualClock:
 
     def per_step(self, trainer: Trainer, seconds: float) -> Callable[[], Any]:
         """Let time pass in each step of a trainer, before the callbacks. Return a function that ends this."""
-        return trainer.on("on_step_begin", lambda: self.advance(seconds), id="clock")
+        undo: Callable[[], Any] = trainer.on("on_step_begin", lambda: self.advance(seconds), id="clock")
+        return undo
 
     @contextmanager
     def running(self) -> Iterator[VirtualClock]:
@@ -36,7 +37,7 @@ class VirtualClock:
         begun = {name: originals[name]() for name in CLOCKS}
         for name in CLOCKS:
             setattr(time, name, lambda name=name: begun[name] + self.seconds)
-        time.sleep = self.advance
+        time.sleep = self.advance  # type: ignore[assignment]
         try:
             yield self
         finally:

@@ -40,7 +40,8 @@ def raise_at(step: int, event: str = "on_gradients", error: Callable[[], BaseExc
 
     def inject(trainer: Trainer) -> Undo:
         if event != "forward":
-            return trainer.on(event, lambda: fail(trainer), stage=Stage.RELEASE, id="fault")
+            undo_event: Undo = trainer.on(event, lambda: fail(trainer), stage=Stage.RELEASE, id="fault")
+            return undo_event
         hooks: list[Any] = []
 
         def hook(model: Any) -> None:
@@ -62,7 +63,10 @@ def signal_at(step: int, number: int = signal.SIGTERM) -> Injector:
     """Send a signal to this process at the end of a step."""
 
     def inject(trainer: Trainer) -> Undo:
-        return trainer.on("on_step_end", lambda: signal.raise_signal(number), once=step, id="fault")
+        undo: Undo = trainer.on(
+            "on_step_end", lambda: signal.raise_signal(number), once=step, stage=Stage.PREPARE, id="fault"
+        )
+        return undo
 
     return inject
 
@@ -71,7 +75,10 @@ def kill_at(step: int) -> Injector:
     """Kill this process at the end of a step, as a machine that fails does. Use it in `in_processes`."""
 
     def inject(trainer: Trainer) -> Undo:
-        return trainer.on("on_step_end", lambda: os.kill(os.getpid(), signal.SIGKILL), once=step, id="fault")
+        undo: Undo = trainer.on(
+            "on_step_end", lambda: os.kill(os.getpid(), signal.SIGKILL), once=step, stage=Stage.RELEASE, id="fault"
+        )
+        return undo
 
     return inject
 

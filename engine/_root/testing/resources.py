@@ -18,17 +18,17 @@ from torch import nn
 def resources(model: nn.Module | None = None) -> Counter[str]:
     """Return what is open or set in this process and on a model, in words, with how often."""
     found: Counter[str] = Counter()
-    for number in _descriptors():
+    for descriptor in _descriptors():
         try:
-            target = os.readlink(f"/proc/self/fd/{number}")
+            target = os.readlink(f"/proc/self/fd/{descriptor}")
         except OSError:
             continue  # closed since it was listed
         kind = target.partition(":")[0] if ":[" in target else ""
         found[f"an open {kind}" if kind else f"the open file {target}"] += 1
     for thread in threading.enumerate():
         found[f"the running thread {_without_number(thread.name)}"] += 1
-    for handler in logging.getLogger().handlers:
-        found[f"the log handler {type(handler).__name__}"] += 1
+    for logged in logging.getLogger().handlers:
+        found[f"the log handler {type(logged).__name__}"] += 1
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         found[f"the handler of {number.name}: {_name(signal.getsignal(number))}"] += 1
     found[f"the working folder {os.getcwd()}"] += 1
