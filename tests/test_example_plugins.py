@@ -29,13 +29,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def run_tests(installed: Path, *options: str) -> str:
+def run_tests(installed: Path, *options: str) -> None:
     tests = [str(package / "tests") for package in PACKAGES]
     words = [sys.executable, "-m", "pytest", *OPTIONS, f"--rootdir={installed}", *options, *tests]
     variables = {**os.environ, "PYTHONPATH": str(installed)}
     done = subprocess.run(words, cwd=installed, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    return done.stdout
 
 
 def test_there_are_seven_packages_of_at_most_120_lines() -> None:
@@ -49,15 +48,13 @@ def test_there_are_seven_packages_of_at_most_120_lines() -> None:
 
 @pytest.mark.timeout(300)
 def test_installed_packages_do_what_their_tests_say(installed: Path) -> None:
-    out = run_tests(installed, "-k", "not conforms")
-    assert " passed" in out
+    run_tests(installed, "-k", "not conforms")  # pytest fails if it collects no test
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_installed_packages_pass_all_checks(installed: Path) -> None:
-    out = run_tests(installed, "-k", "conforms")
-    assert " passed" in out
+    run_tests(installed, "-k", "conforms")
 
 
 def test_each_package_offers_its_module_as_an_entry_point(installed: Path) -> None:
