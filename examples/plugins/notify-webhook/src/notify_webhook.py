@@ -1,4 +1,4 @@
-"""Post a message to a webhook, such as that of a Slack channel, when a run begins, ends or fails."""
+"""Post a message to a webhook, such as a Slack channel has, when a run begins, ends or fails."""
 
 from __future__ import annotations
 

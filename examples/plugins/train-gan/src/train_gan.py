@@ -44,7 +44,7 @@ class TrainGan(Callback):
     stage = Stage.PREPARE
 
     learning_rate: float = 2e-4
-    """The rate of the discriminator. The rate of the generator is that of the training arguments."""
+    """The rate of the discriminator. The training arguments set the rate of the generator."""
     key: str = "x"
     """The name of the real samples in a batch."""
     _optimizer: torch.optim.Optimizer | None = field(default=None, init=False, repr=False, compare=False)
