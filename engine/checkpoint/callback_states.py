@@ -197,9 +197,10 @@ def _settings(callback: Any) -> dict[str, Any]:
 
 
 def _attributes(callback: Any, attributes: Mapping[str, Any] | None, saved: bool) -> dict[str, Any]:
-    """Return the settings of a class that is no dataclass: the attributes named like arguments of its constructor.
+    """Return the settings of a callback that is not a dataclass.
 
-    If there are none, all public attributes are. Only plain values can be compared.
+    These are the attributes with the names of constructor arguments. If there are none, these are all public
+    attributes. Only plain values can be compared.
     """
     now = getattr(callback, "__dict__", {})
     public = {
