@@ -23,7 +23,7 @@ SERVICES = (
 )
 """Callbacks that take long to start or to compile. All their checks run in `make torture`."""
 
-PRINTS = {"Evaluate", "Log", "PrinterCallback", "Progress"}
+PRINTS = {"Evaluate", "Log", "PrinterCallback", "Progress", "WatchModules"}
 """Callbacks that print on purpose, or log through one that does."""
 
 DIFFERENT = {

@@ -40,8 +40,13 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument("--only", choices=("python", "yaml"), help="print only Python, or only YAML")
     args, *rest = parser.parse_args_into_dataclasses([*words], look_for_args_file=False)
     only = next((each.only for each in rest if isinstance(each, argparse.Namespace)), None)
-    logging.getLogger(__name__.partition(".")[0]).setLevel(logging.ERROR)
-    composed = Trainer.compose(args)
+    logger = logging.getLogger(__name__.partition(".")[0])
+    before = logger.level
+    logger.setLevel(logging.ERROR)  # the composition is the output
+    try:
+        composed = Trainer.compose(args)
+    finally:
+        logger.setLevel(before)
     parts = {"python": as_python, "yaml": as_yaml}
     print("\n".join(write(composed) for name, write in parts.items() if only in (None, name)), end="")
     return 0

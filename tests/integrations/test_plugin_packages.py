@@ -358,8 +358,9 @@ class Acme(ServiceTracker):
         name="offered-acme",
     )
     with pytest.raises(ArgumentError, match="did you mean 'acme'"):
-        net_trainer(tmp_path, report_to="acmee")
-    trainer = net_trainer(tmp_path, report_to=["acme", "jsonl"], project="p", logging_strategy="steps", logging_steps=2)
+        net_trainer(tmp_path, report_to="acmee", plugins=[])
+    options = {"plugins": [], "project": "p", "logging_strategy": "steps", "logging_steps": 2}
+    trainer = net_trainer(tmp_path, report_to=["acme", "jsonl"], **options)
     assert trainer.callbacks["Acme"].project == "p"
     with caplog.at_level(logging.INFO, logger="trainbus"):
         trainer.train()
