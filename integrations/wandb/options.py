@@ -15,6 +15,9 @@ from ...events.errors import ArgumentError, nearest
 MODES = ("online", "offline", "shared", "disabled", "dryrun", "run")
 """The modes that the client knows."""
 
+OFFLINE = ("offline", "dryrun", "disabled")
+"""The modes that do not use the service."""
+
 ENVIRONMENT = {
     "project": "WANDB_PROJECT",
     "entity": "WANDB_ENTITY",

@@ -21,7 +21,7 @@ from trainbus.events.errors import ArgumentError
 
 wandb = pytest.importorskip("wandb")
 
-from wandb_files import read, segments  # noqa: E402
+from wandb_files import read, segments, serve  # noqa: E402
 
 from trainbus import Wandb  # noqa: E402
 
@@ -549,20 +549,26 @@ def kill_and_resume(folder, kills, steps, seed):
     program = [sys.executable, str(Path(__file__).with_name("wandb_kill_program.py")), str(folder), str(steps)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("WANDB_SERVICE", None)
-    for turn in range(10 * kills + 10):
-        with subprocess.Popen(
-            program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-        ) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(program, env=environment, **pipes) as parent:
+        for turn in range(kills + 1):
             allowed = int(torch.randint(1, 2 * max(2, steps // max(kills, 1)), (1,), generator=random))
-            for number, _ in enumerate(process.stdout, start=1):
-                if turn < kills and number == allowed:
-                    time.sleep(float(torch.rand(1, generator=random)) * 0.03)
-                    process.send_signal(signal.SIGKILL)
+            pause = float(torch.rand(1, generator=random)) * 0.03  # within a step, or a save
+            print("go", file=parent.stdin, flush=True)
+            child, done = 0, 0
+            for line in parent.stdout:
+                kind, _, number = line.strip().partition(" ")
+                if kind == "process":
+                    child = int(number)
+                elif kind == "status":
+                    assert turn < kills or number == "0"
                     break
-        if turn >= kills:
-            assert process.returncode == 0
-            break
-    time.sleep(0.5)
+                else:
+                    done += 1
+                    if turn < kills and done == allowed:
+                        time.sleep(pause)
+                        os.kill(child, signal.SIGKILL)
+        parent.stdin.close()
     return [read(path) for path in sorted(folder.glob("wandb/offline-run-*/*.wandb"))]
 
 
@@ -581,7 +587,9 @@ def test_a_kill_and_a_resume_leave_every_step_once_in_one_run(tmp_path):
 @pytest.mark.timeout(7200)
 def test_200_random_kills_and_resumes_leave_every_step_once_in_one_run(tmp_path):
     kills = int(os.environ.get("TRAINBUS_KILLS", "200"))
-    check_killed(kill_and_resume(tmp_path, kills=kills, steps=4 * kills, seed=0), 4 * kills)
+    found = kill_and_resume(tmp_path, kills=kills, steps=20 * kills, seed=0)
+    check_killed(found, 20 * kills)
+    print(f"{kills} kills, {20 * kills} steps in {len(found)} parts, of which {sum(map(bool, (part.rows for part in found)))} have rows")
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -609,12 +617,19 @@ def two_ranks(tmp_path_factory):
     file = folder / "config.yaml"
     file.write_text("wandb_version: 1\nlearning_rate:\n  value: 0.25\nmax_steps:\n  value: 2\nwidth:\n  value: 7\n")
     program = Path(__file__).with_name("wandb_ranks_program.py")
-    run_on_two(program, folder, timeout=120, WANDB_SWEEP_PARAM_PATH=str(file))
-    return folder, [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+    with serve() as stub:
+        settings = {
+            "WANDB_SWEEP_PARAM_PATH": str(file),
+            "STUB": stub.url,
+            "WANDB_API_KEY": "a" * 40,
+            "WANDB_MODE": "online",
+        }
+        run_on_two(program, folder, timeout=120, **settings)
+    return folder, [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)], stub
 
 
 def test_rank_0_receives_the_parameters_of_a_sweep_for_all_ranks(two_ranks):
-    _, ranks = two_ranks
+    _, ranks, _ = two_ranks
     for seen in ranks:
         assert (seen["rate"], seen["steps"]) == (0.25, 2)
         assert any("learning_rate=0.25 overrides" in line for line in seen["listed"])
@@ -629,13 +644,22 @@ def test_histograms_are_written_on_two_ranks(two_ranks):
 
 
 def test_charts_count_the_samples_of_all_ranks_once(two_ranks):
-    folder, _ = two_ranks
+    folder, _, _ = two_ranks
     [segment] = segments(folder)
     files = next(folder.glob("wandb/offline-run-*/files"))
     cells = json.loads((files / segment.rows[-1]["eval/confusion_matrix_table"]["path"]).read_text())["data"]
     assert sum(cell[2] for cell in cells) == 22
     shown = json.loads((files / segment.rows[-1]["eval/predictions"]["path"]).read_text())["data"]
     assert [row[0] for row in shown] == [0, 1, 2, 3, 8, 9, 10, 11, 16]  # rows of rank 0's batches
+
+
+def test_a_shared_run_has_one_writer_of_rows_and_one_of_metrics_on_each_further_machine(two_ranks):
+    folder, _, stub = two_ranks
+    assert [row["train/global_step"] for row in stub.rows] == [1, 2, 3, 4]
+    assert len({upsert["name"] for upsert in stub.upserts}) == 1
+    assert [len(list(folder.glob(f"node-{rank}/wandb/run-*"))) for rank in (0, 1)] == [1, 1]
+    assert stub.exit_codes == [0]  # rank 0 alone decides the final state
+    assert {"rank-0", "rank-1"} <= stub.labels
 
 
 def flat(values, prefix=""):

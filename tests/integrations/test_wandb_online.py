@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
 from test_wandb import QUIET, build, rows_of
 from torch import nn
 
-from trainbus import Log, Trainer, TrainingArguments, every
+from trainbus import KeepBest, Log, Trainer, TrainingArguments, every
 
 wandb = pytest.importorskip("wandb")
 
@@ -61,6 +65,26 @@ def test_a_run_reaches_the_service_and_a_resume_continues_it(tmp_path):
     assert steps_of(stub.rows) == [2, 4, 6, 8]  # the resumed training repeats them, and writes none twice
     assert {upsert["name"] for upsert in stub.upserts} == {first.run.run_id}
     assert stub.exit_codes == [0, 0]
+
+
+@pytest.mark.parametrize("log_model", ["checkpoint", "best"])
+def test_versions_of_rotated_checkpoints_are_deleted_also_after_a_resume(tmp_path, log_model):
+    with serve() as stub:
+        for steps in (8, 16):
+            tracker = online(tmp_path, stub.url, log_model=log_model, finish_timeout=20.0)
+            trainer = build(tmp_path, tracker, KeepBest("eval_loss"), steps=steps, save_total_limit=1)
+            trainer.train(resume_from_checkpoint="auto")
+            trainer.end()
+            stub.existing = True
+    best, kept = trainer.state.best_global_step, stub.artifacts.of_state("COMMITTED")
+    assert [f"step-{best}" in aliases and "best" in aliases for aliases in kept][-1]
+    folders = {path.name.partition("-")[2] for path in (tmp_path / "out").glob("checkpoint-*")}
+    named = {alias.partition("-")[2] for aliases in kept for alias in aliases if alias.startswith("step-")}
+    assert named == (folders if log_model == "checkpoint" else {str(best)})
+    deleted = stub.artifacts.of_state("DELETED")
+    assert any("step-8" in aliases for aliases in deleted)  # the first session wrote it, the second rotated it
+    assert any(name.endswith("/model.safetensors") for name in stub.artifacts.uploaded)
+    assert steps_of(stub.rows) == [2, 4, 6, 8, 10, 12, 14, 16]
 
 
 @pytest.mark.slow  # the client asks the service every 15 seconds
@@ -116,6 +140,27 @@ def test_a_service_that_dies_in_the_middle_neither_stops_nor_delays_the_training
     assert read(path).steps == [2, 4, 6, 8]  # nothing is lost: `wandb sync` uploads the file
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_agent_of_a_sweep_gives_its_parameters_to_every_rank(tmp_path):
+    program = str(Path(__file__).with_name("wandb_agent_program.py"))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", program]
+    values = {"learning_rate": {"value": 0.25}, "max_steps": {"value": 3}, "width": {"value": 7}}
+    chosen = {"type": "run", "run_id": "chosen", "program": program, "args": values, "sweep_id": "s"}
+    stub = Stub(commands=[chosen], sweep_command=[*launch, str(tmp_path)])
+    with serve(stub):
+        environment = {**os.environ, "WANDB_BASE_URL": stub.url, "OMP_NUM_THREADS": "1", "WANDB_DIR": str(tmp_path)}
+        environment.pop("WANDB_SERVICE", None)
+        environment.pop("WANDB_MODE", None)
+        agent = [sys.executable, "-m", "wandb", "agent", "--count", "1", "ann/p/s"]
+        done = subprocess.run(agent, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+    assert ranks == [{"rate": 0.25, "steps": 3, "run": "chosen"}] * 2
+    assert steps_of(stub.rows) == [1, 2, 3]
+    assert {upsert["name"] for upsert in stub.upserts} == {"chosen"}
+
+
 @contextmanager
 def black_hole():
     """A service that accepts connections and never answers."""
@@ -157,6 +202,7 @@ def test_a_black_holed_service_costs_the_init_timeout_and_changes_no_weight(tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_black_holed_service_adds_less_than_two_percent(tmp_path):
     steps, width = 1500, 512
     _, alone = min((train_against(tmp_path / f"plain-{n}", None, steps, width) for n in range(3)), key=lambda r: r[1])
