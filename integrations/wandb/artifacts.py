@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +118,11 @@ class ModelArtifacts:
         for name in gone:
             self.versions.pop(name)
             logged = self._logged.pop(name, None)
-            tracker.submit(lambda session, name=name, logged=logged: delete_version(session, name, logged))
+            tracker.submit(partial(_delete, name, logged))
+
+
+def _delete(name: str, logged: Any, session: WandbSession) -> None:
+    delete_version(session, name, logged)
 
 
 def delete_version(session: WandbSession, name: str, logged: Any) -> None:

@@ -31,7 +31,7 @@ def check_shared(mode: str | None, options: Mapping[str, Any]) -> None:
 
 
 def is_further_node(run: Run) -> bool:
-    """Return whether this process is the first one of a machine other than that of rank 0."""
+    """Return whether this process is the first one of its machine, and rank 0 is on another machine."""
     return run.ranks.rank != 0 and run.ranks.local_rank == 0
 
 
@@ -57,7 +57,7 @@ class NodeWriter:
         self._worker.wait_until_tried(self.timeout)
 
     def close(self, outcome: Outcome) -> None:
-        """Leave the run. Its final state is that of rank 0."""
+        """Leave the run. Rank 0 sets its final state."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.close(self.timeout, lambda: self._leave(outcome))

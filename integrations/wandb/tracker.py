@@ -215,7 +215,9 @@ class Wandb(RowTracker):
     def on_log(self, run: Run, state: TrainerState, logs: dict[str, Any]) -> None:
         super().on_log(run, state, logs)
         bad = [
-            name for name, value in logs.items() if "loss" in name and isinstance(value, float) and value - value != 0
+            name
+            for name, value in logs.items()
+            if "loss" in str(name) and isinstance(value, float) and value - value != 0
         ]
         if self.alerts and bad:
             self._alert("The loss is not finite", f"{bad[0]} is {logs[bad[0]]} at step {state.global_step}.")

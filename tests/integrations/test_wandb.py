@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -333,6 +335,8 @@ def test_a_second_training_from_the_start_is_another_run(tmp_path):
         ({"mode": "shared", "options": {"fork_from": "abc?_step=3"}}, "does not work with fork_from"),
         ({"options": {"mode": "shared", "resume_from": "abc?_step=3"}}, "does not work with resume_from"),
         ({"options": {"settings": {"mode": "shared", "fork_from": "abc?_step=3"}}}, "does not work with fork_from"),
+        ({"shared": True, "mode": "offline"}, "shared=True needs the service"),
+        ({"shared": True, "options": {"fork_from": "abc?_step=3"}}, "does not work with fork_from"),
     ],
 )
 def test_a_wrong_option_is_an_error_at_construction(options, message):
@@ -543,6 +547,73 @@ def test_other_axes_are_columns_on_request(tmp_path):
     assert [row["train/samples_seen"] for row in segment.rows] == [16, 32, 48, 64]
 
 
+def test_the_axis_of_tokens_is_a_column(tmp_path):
+    trainer = build(tmp_path, offline(tmp_path, axis="tokens"))
+    trainer.on("on_step_end", lambda state: setattr(state, "num_input_tokens_seen", 100 * state.global_step))
+    trainer.train()
+    trainer.end()
+    [segment] = segments(tmp_path)
+    assert segment.axes["train/loss"] == segment.axes["eval/loss"] == "train/num_input_tokens_seen"
+    assert segment.axes["train/num_input_tokens_seen"] == "train/global_step"
+    assert all(row["train/num_input_tokens_seen"] > 0 for row in segment.rows)
+
+
+def test_a_service_of_the_client_that_dies_loses_no_row(tmp_path, caplog):
+    trainer = build(tmp_path, offline(tmp_path), Log(every(1)))
+
+    def kill_service(state):
+        if state.global_step == 4:
+            process = wandb.setup()._connection._proc._process
+            process.kill()
+            process.wait()
+
+    trainer.on("on_step_end", kill_service)
+    trainer.train()
+    trainer.end()
+    found = segments(tmp_path)
+    assert [step for segment in found for step in segment.steps] == list(range(1, 9))
+    assert len({segment.run_id for segment in found if segment.run_id}) == 1
+    assert found[-1].exit_code == 0
+    assert "continues with another one" in caplog.text
+    assert "did not receive" not in caplog.text
+
+
+def test_rows_that_the_service_has_not_written_to_the_file_yet_are_not_repeated(tmp_path, monkeypatch):
+    monkeypatch.setattr("trainbus.integrations.wandb.client.wait_until_complete", lambda folder: False)
+    first = build(tmp_path, offline(tmp_path))
+    first.train()
+    first.end()
+    [path] = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    assert segments(tmp_path)[0].steps == [2, 4, 6, 8]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:7])  # the file as a slow service leaves it for a while
+    second = build(tmp_path, offline(tmp_path))
+    second.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-4"))
+    second.end()
+    path.write_bytes(whole)
+    assert [segment.steps for segment in segments(tmp_path)] == [[2, 4, 6, 8], []]
+
+
+def test_values_of_every_kind_are_recorded(tmp_path):
+    trainer = build(tmp_path, offline(tmp_path))
+    mine = {
+        **{"nan": float("nan"), "inf": float("inf"), "bool": True, "none": None, "text": "x", 5: 6, "": 7},
+        **{"numpy": np.float32(1.5), "int64": np.int64(3), "tensor": torch.tensor(2.5), "when": datetime(2026, 1, 2)},
+        **{"list": [1, torch.tensor(2)], "nested": {1: {"deep": np.bool_(True)}}, "k" * 3000: 1, "object": object()},
+    }
+    trainer.on("on_step_end", lambda run, state: run.log(mine) if state.global_step == 2 else None)
+    trainer.train()
+    trainer.end()
+    [segment] = segments(tmp_path)
+    assert segment.steps == [2, 4, 6, 8]
+    row = segment.rows[0]
+    assert (row["train/bool"], row["train/numpy"], row["train/int64"], row["train/tensor"]) == (True, 1.5, 3, 2.5)
+    assert row["train/5"] == 6
+    assert row["train/nested"]["1"]["deep"] is True
+    assert "2026-01-02" in row["train/when"]
+    assert "train/loss" in row
+
+
 def kill_and_resume(folder, kills, steps, seed):
     """Kill a training at random moments and resume it, until it is done. Return its segments."""
     random = torch.Generator().manual_seed(seed)
@@ -589,7 +660,8 @@ def test_200_random_kills_and_resumes_leave_every_step_once_in_one_run(tmp_path)
     kills = int(os.environ.get("TRAINBUS_KILLS", "200"))
     found = kill_and_resume(tmp_path, kills=kills, steps=20 * kills, seed=0)
     check_killed(found, 20 * kills)
-    print(f"{kills} kills, {20 * kills} steps in {len(found)} parts, of which {sum(map(bool, (part.rows for part in found)))} have rows")
+    full = sum(bool(part.rows) for part in found)
+    print(f"{kills} kills, {20 * kills} steps in {len(found)} parts, {full} of them with rows")
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
