@@ -118,20 +118,16 @@ class ModelArtifacts:
         for name in gone:
             self.versions.pop(name)
             logged = self._logged.pop(name, None)
-            tracker.submit(partial(_delete, name, logged))
+            tracker.submit(partial(delete_version, name, logged))
 
 
-def _delete(name: str, logged: Any, session: WandbSession) -> None:
-    delete_version(session, name, logged)
-
-
-def delete_version(session: WandbSession, name: str, logged: Any) -> None:
+def delete_version(name: str, logged: Any, session: WandbSession) -> None:
     """Delete a version of an artifact, because the checkpoint that it holds was rotated. Offline, it stays.
 
     Args:
-        session: the open run.
         name: the artifact and its alias.
         logged: the artifact as the client returned it; None if an earlier process uploaded it.
+        session: the open run.
     """
     live = session.live
     if live.offline or live.disabled:
