@@ -95,6 +95,10 @@ SYNONYMS = {
     "metrics": "compute_metrics",
     "workers": "dataloader_num_workers",
     "num_workers": "dataloader_num_workers",
+    "stop": "training_stop",
+    "eval": "evaluate",
+    "checkpoint": "save",
+    "skip": "skip_update",
 }
 """Names of other libraries -> the argument with that meaning. Only errors use them; a guess is never applied."""
 

@@ -76,6 +76,12 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
             f"{type(callback).__name__} is not a callback: it has no method named on_<event>. "
             f"Add one, such as on_step_end, or subscribe a function with trainer.on(event, function)."
         )
+    if not handlers and isinstance(callback, Callback) and (idle := _methods_of(type(callback))):
+        logger.warning(
+            "%s has no handler, so no event calls it. It has the methods %s. The name of a handler is the name of its "
+            "event, such as on_step_end.",
+            *(type(callback).__name__, ", ".join(idle)),
+        )
     stage = getattr(callback, "stage", Stage.DECIDE)
     if not isinstance(stage, Stage):
         if not foreign:
@@ -141,6 +147,15 @@ def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:
     while (candidate := name if serial == 1 else f"{name}-{serial}") in taken:
         serial += 1
     return candidate
+
+
+def _methods_of(cls: type[Callback]) -> list[str]:
+    """Return the public methods that a class adds to `Callback`."""
+    return [
+        name
+        for name, value in inspect.getmembers(cls, inspect.isfunction)
+        if not name.startswith("_") and not hasattr(Callback, name) and value.__name__ != "<lambda>"
+    ]
 
 
 def _base_of(cls: type) -> type | None:

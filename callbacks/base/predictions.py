@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -164,11 +165,10 @@ def _is_text(run: Run, predictions: torch.Tensor) -> bool:
     """Return whether predictions are tokens, or logits over the tokens of the tokenizer or the output embedding."""
     if not predictions.is_floating_point():
         return predictions.ndim == 2 and hasattr(run.processing_class, "decode")
-    read = getattr(run.model, "get_output_embeddings", None)
-    try:
-        weight = getattr(read() if read is not None else None, "weight", None)
-    except (NotImplementedError, AttributeError):
-        weight = None
+    read = getattr(run.model, "get_output_embeddings", lambda: None)
+    weight = None
+    with suppress(NotImplementedError):  # a model of transformers without a head
+        weight = getattr(read(), "weight", None)
     return predictions.ndim == 3 and weight is not None and predictions.shape[-1] == weight.shape[0]
 
 

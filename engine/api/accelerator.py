@@ -34,8 +34,9 @@ INSTEAD: dict[str, str] = {
     **dict.fromkeys(("prepare_data_loader", "prepare_optimizer", "prepare_scheduler", "verify_device_map"), _PREPARE),
     **dict.fromkeys(("clip_grad_value_", "unscale_gradients", "lomo_backward", "trigger_sync_in_backward"), _STEP),
     **dict.fromkeys(("optimizer_step_was_skipped", "join_uneven_inputs", "profile"), _STEP),
-    **dict.fromkeys(("on_main_process", "on_local_main_process", "on_last_process", "on_process"), _MAIN),
-    **dict.fromkeys(("on_local_process",), _MAIN),
+    **dict.fromkeys(
+        ("on_main_process", "on_local_main_process", "on_last_process", "on_process", "on_local_process"), _MAIN
+    ),
     "dataloader_config": "set `accelerator_config` in the arguments.",
     "split_between_processes": "take `rows[rank::world_size]`, with `process_index` and `num_processes`.",
     **dict.fromkeys(("set_trigger", "check_trigger"), _FLAG),

@@ -24,6 +24,7 @@ def announce_training(trainer: Any) -> None:
     # A loader has the method `__len__` even if its stream has no length.
     sized = length_of(loader) is not None or length_of(getattr(loader, "dataset", None)) is not None
     samples = trainer.num_examples(loader) if sized else run.train_batch_size * plan.max_steps
+    # Not `get_num_trainable_parameters`: transformers does not call this method here, and a program may override it.
     trainable = count_elements(weight for weight in run.model.parameters() if weight.requires_grad)
     logger.info("***** Running training *****")
     logger.info("  Num examples = %s", f"{samples:,}")

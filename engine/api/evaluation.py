@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ...events.activity import EVALUATION, PREDICTION
@@ -65,13 +65,9 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         if ignore_keys is None and run.mode == "train":
             ignore_keys = self._ignore_keys
         datasets = self._eval_datasets(eval_dataset)
-        own = eval_dataset is None or eval_dataset is self.eval_dataset
-        complete = own and metric_key_prefix == "eval"
-        prefixes = {_joined(metric_key_prefix, name) for name in datasets}
         everything: dict[str, float] = {}
-        foreign = not own and self._is_foreign(prefixes)
         scope = (
-            run.evaluating(metric_key_prefix, complete=complete, prefixes=prefixes, foreign=foreign)
+            self._evaluating(metric_key_prefix, eval_dataset, datasets)
             if self._override is None
             else nullcontext(self._override)  # the override is the evaluation, and this is a part of it
         )
@@ -112,13 +108,11 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         run = self.run
         dataset, prefix = arguments_of_evaluation(method, self, args, options)
         names = dataset if isinstance(dataset, dict) else [dataset] if isinstance(dataset, str) else None
-        prefixes = {_joined(prefix, name) for name in (self._eval_datasets(None) if dataset is None else names or [""])}
-        own = dataset is None or dataset is self.eval_dataset
-        foreign = not own and self._is_foreign(prefixes)
+        named = self._eval_datasets(None) if dataset is None else names or [""]
         with (
             session(run, "evaluate"),
             run.activity(EVALUATION),
-            run.evaluating(prefix, complete=own and prefix == "eval", prefixes=prefixes, foreign=foreign) as record,
+            self._evaluating(prefix, dataset, named) as record,
         ):
             self._override = record
             try:
@@ -137,7 +131,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         with session(self.run, "predict"), self.run.activity(PREDICTION):
             return method(self, *args, **options)
 
-    def _evaluate_anew(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _evaluate_for_callback(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Evaluate for a callback: an evaluation of its own, also inside of an overridden `evaluate`."""
         outer = self._override
         self._override = outer if "_evaluate" in self._works else None  # an overridden `_evaluate` is this evaluation
@@ -261,6 +255,23 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
             self._accepted_columns(),
             self.compute_metrics,
             self.preprocess_logits_for_metrics,
+        )
+
+    def _evaluating(self, prefix: str, dataset: Any, names: Iterable[str]) -> AbstractContextManager[EvaluationRecord]:
+        """Return the scope of an evaluation, with a record of its own.
+
+        Args:
+            prefix: the prefix of the metric names.
+            dataset: what the caller passed as the dataset.
+            names: the names of the datasets that it measures; the empty text for one without a name.
+        """
+        own = dataset is None or dataset is self.eval_dataset
+        prefixes = {_joined(prefix, name) for name in names}
+        return self.run.evaluating(
+            prefix,
+            complete=own and prefix == "eval",
+            prefixes=prefixes,
+            foreign=not own and self._is_foreign(prefixes),
         )
 
     def _is_foreign(self, prefixes: set[str]) -> bool:

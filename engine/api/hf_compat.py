@@ -20,8 +20,7 @@ class HFCompatMethods(TrainerBase):
         made = vars(self).get("_accelerator")
         if made is None or made.run is not self.run:
             made = self._accelerator = Accelerator(self.run, None)
-        trainer: Any = self  # another group of methods has the seed
-        made.stepper, made.seed = vars(self).get("_stepper"), trainer._order_seed()
+        made.stepper, made.seed = vars(self).get("_stepper"), self._order_seed()
         return made
 
     @property

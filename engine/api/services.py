@@ -70,7 +70,7 @@ class TrainerServices:
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
         """Evaluate and return the metrics."""
-        metrics: dict[str, float] = self.trainer._evaluate_anew(args, options)
+        metrics: dict[str, float] = self.trainer._evaluate_for_callback(args, options)
         return metrics
 
     def rehearse_evaluation(self) -> tuple[str, ...] | None:

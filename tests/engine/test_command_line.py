@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import trainbus
 from support.checkpoints import GONE, commit, flip, names_in, rewrite, saving
 from support.data import points, sentences
 from support.models import bert
@@ -293,3 +294,32 @@ def test_the_program_is_the_one_that_is_installed_and_needs_no_torch(root, tmp_p
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "newest" in done.stdout
+
+
+# Words that are wrong.
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("chekpoints", "out"), "unknown command 'chekpoints'; did you mean 'checkpoints'?"),
+        (("plan", "--parms", "7b"), "unknown argument '--parms'; did you mean '--params'?"),
+        (("checkpoints", "prune", "out", "--keep-lst", "2"), "did you mean '--keep-last'?"),
+        (("checkpoints", "prune", "out", "--keep-last", "2", "--mode", "mn"), "unknown mode 'mn'; did you mean 'min'?"),
+        (("plan", "--params", "7b", "--gpu", "2"), "did you mean '--gpus'?"),
+    ],
+)
+def test_an_unknown_word_of_the_command_line_names_the_nearest(words, told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_the_version_is_printed(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"trainbus {trainbus.__version__}\n"

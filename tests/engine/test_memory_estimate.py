@@ -254,7 +254,7 @@ def test_a_number_of_parameters_may_be_written_in_many_ways(word, capsys):
         ("--params=7b --opt-level=O3", "level is 'O3'"),
         ("--params=7b --hidden=64", "Activations need layers, hidden and sequence, but only hidden is set."),
         ("--gpus=8", "required: --params"),
-        ("--params=7b --gpu=8", "unrecognized arguments: --gpu=8"),
+        ("--params=7b --gpu=8", "unknown argument '--gpu'; did you mean '--gpus'?"),
     ],
 )
 def test_wrong_options_are_refused(words, said, capsys):

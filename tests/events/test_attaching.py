@@ -222,3 +222,17 @@ def test_a_subscribed_method_is_detached_by_itself(bus):
     bus.detach(counter.note)
     bus.announce("on_step_end")
     assert counter.count == 2
+
+
+def test_attaching_a_callback_without_a_handler_warns(bus, caplog):
+    class Misnamed(Callback):
+        def after_step(self):
+            """Called by nobody."""
+
+    class Marker(Callback):
+        """Only read by others."""
+
+    bus.attach(Marker())
+    assert caplog.text == ""
+    bus.attach(Misnamed())
+    assert "Misnamed has no handler, so no event calls it. It has the methods after_step." in caplog.text

@@ -91,6 +91,11 @@ def test_a_veto_of_one_rank_holds_on_all(ends):
     assert of_both(ends, "local veto", "saved") == [8]
 
 
+def test_settings_that_only_the_first_process_reads_change_on_both(ends):
+    assert of_both(ends, "words", "saved") == [5]
+    assert of_both(ends, "words", "rates") == [0.001, 0.001]
+
+
 def test_a_file_that_only_the_first_process_sees_has_both_save(ends):
     assert of_both(ends, "file", "saved") == [3, 8]
 

@@ -30,7 +30,7 @@ class Outcome:
     """The checkpoint folders after training, sorted by step."""
     evaluated: dict[str, Any]
     """The result of `evaluate()` after training."""
-    predicted: tuple[Any, Any, dict[str, Any]]
+    predicted: Any
     """Predictions, labels and metrics of `predict()`."""
 
 
@@ -49,22 +49,7 @@ def run_both(case: Case, folder: Path) -> tuple[Outcome, Outcome]:
 
 def outcome_of(case: Case, trainer: Any) -> Outcome:
     """Train, evaluate and predict as a case says, and return the results."""
-    output = case.train(trainer)
-    state = trainer.state
-    result = timeless(output.metrics)
-    # The printer callback of transformers removes this from the result. The log has the number.
-    result.pop("total_flos", None)
-    chosen = state.best_model_checkpoint
-    trained = {
-        "steps": {
-            **{"done": state.global_step, "planned": state.max_steps, "epochs": state.num_train_epochs},
-            **{"epoch": state.epoch, "loss": output.training_loss, "result": result},
-        },
-        "weights": weights(trainer.model),
-        "history": history(trainer),
-        "best": (state.best_metric, state.best_global_step, chosen and Path(chosen).name),
-        "checkpoints": sorted((path.name for path in Path(trainer.args.output_dir).glob("checkpoint-*")), key=by_step),
-    }
+    trained = trained_by(trainer, case.train(trainer))
     evaluated = timeless(trainer.evaluate())
     sets = trainer.eval_dataset
     rows = case.test if case.test is not None else next(iter(sets.values())) if type(sets) is dict else sets
@@ -74,6 +59,30 @@ def outcome_of(case: Case, trainer: Any) -> Outcome:
         evaluated=evaluated,
         predicted=(predicted.predictions, predicted.label_ids, timeless(predicted.metrics)),
     )
+
+
+def trained_by(trainer: Any, output: Any) -> dict[str, Any]:
+    """Return the results of a training, as fields of an `Outcome`.
+
+    Args:
+        trainer: the trainer that trained.
+        output: the result of `train()`.
+    """
+    state = trainer.state
+    result = timeless(output.metrics)
+    # The printer callback of transformers removes this from the result. The log has the number.
+    result.pop("total_flos", None)
+    chosen = state.best_model_checkpoint
+    return {
+        "steps": {
+            **{"done": state.global_step, "planned": state.max_steps, "epochs": state.num_train_epochs},
+            **{"epoch": state.epoch, "loss": output.training_loss, "result": result},
+        },
+        "weights": weights(trainer.model),
+        "history": history(trainer),
+        "best": (state.best_metric, state.best_global_step, chosen and Path(chosen).name),
+        "checkpoints": sorted((path.name for path in Path(trainer.args.output_dir).glob("checkpoint-*")), key=by_step),
+    }
 
 
 def by_step(folder: str) -> int:

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from parity_grammar import Program, Request
-from parity_outcome import as_text, by_step
+from parity_outcome import Outcome, as_text, trained_by
 
 import trainbus
-from support.outcomes import history, same_weights, timeless, weights
+from support.outcomes import same_weights, timeless
 from support.trainers import hushed
 
 EVENTS = (
@@ -29,21 +28,9 @@ EVENTS = (
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(Outcome):
     """What one trainer did with a program: everything that a user can read."""
 
-    steps: dict[str, Any]
-    """Planned and completed steps and epochs, and the result of training."""
-    weights: dict[str, torch.Tensor]
-    history: list[dict[str, Any]]
-    """The log, without the values that depend on the speed of the machine."""
-    best: tuple[Any, ...]
-    """Value, step and folder of the best model."""
-    checkpoints: list[str]
-    """The checkpoint folders after training, sorted by step."""
-    evaluated: dict[str, Any]
-    predicted: list[Any]
-    """Predictions, labels and metrics, as lists."""
     calls: list[tuple[Any, ...]]
     """The events that a callback received: name, step, epoch, flags, and the names of logged values."""
 
@@ -68,21 +55,8 @@ def _run(program: Program, library: Any, folder: Path) -> Record:
         requests = [requesting(request) for request in program.requests]
         trainer = _trainer(program, library, folder, requests, calls)
         output = trainer.train()
-    state = trainer.state
-    result = timeless(output.metrics)
-    result.pop("total_flos", None)  # only the log has it in both
-    chosen = state.best_model_checkpoint
-    trained = {
-        "steps": {
-            **{"done": state.global_step, "planned": state.max_steps, "epochs": state.num_train_epochs},
-            **{"epoch": state.epoch, "loss": output.training_loss, "result": result},
-            **{"tokens": state.num_input_tokens_seen, "operations": state.total_flos},
-        },
-        "weights": weights(trainer.model),
-        "history": history(trainer),
-        "best": (state.best_metric, state.best_global_step, chosen and Path(chosen).name),
-        "checkpoints": sorted((path.name for path in folder.glob("checkpoint-*")), key=by_step),
-    }
+    trained = trained_by(trainer, output)
+    trained["steps"] |= {"tokens": trainer.state.num_input_tokens_seen, "operations": trainer.state.total_flos}
     evaluated = timeless(trainer.evaluate())
     predicted = trainer.predict(program.data(program.eval_rows, 2))
     values = [_lists(predicted.predictions), _lists(predicted.label_ids), timeless(predicted.metrics)]

@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from ....events.errors import CheckpointError
+from ..format.files import readable_size
 from ..protocols import SavableRun
 
 _REST = 1 << 20
@@ -113,10 +114,10 @@ def explained(step: int, needed: int, folder: Path) -> Iterator[None]:
         raise
     except (OSError, SafetensorError) as error:
         free = bytes_free(folder)
-        available = "an unknown number is free" if free is None else f"{free} are free"
+        available = "an unknown amount" if free is None else readable_size(free)
         raise CheckpointError(
             f"The checkpoint of step {step} cannot be written to {folder}: {str(error).rstrip('.')}. "
-            f"It needs about {needed} bytes, and {available} there. Earlier checkpoints are unchanged. "
+            f"It needs about {readable_size(needed)}, and {available} is free. Earlier checkpoints are unchanged. "
             + _remedy(getattr(error, "errno", None), full=free is not None and free < needed)
         ) from error
 

@@ -1,0 +1,232 @@
+"""The command `trainbus checkpoints`: list, verify, prune and export checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from ...events.errors import CheckpointError, nearest
+from ..checkpoint.format.files import TO_RESUME, readable_size, step_of
+from ..checkpoint.read.listing import list_checkpoints, newest_first, newest_good, survey, unfinished
+from ..checkpoint.read.saved import SavedCheckpoint
+from ..checkpoint.write.commit import remove
+from ..checkpoint.write.retention import Keep
+
+_SPEEDS = ("_runtime", "_per_second", "epoch")
+"""Endings of metrics that do not measure the model."""
+
+_ACTIONS = ("list", "verify", "prune", "export")
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser's subcommands."""
+    parser = commands.add_parser(
+        "checkpoints",
+        help="list, verify, prune or export checkpoints",
+        description="`trainbus checkpoints FOLDER` is short for `trainbus checkpoints list FOLDER`.",
+    )
+    actions = parser.add_subparsers(required=True)
+
+    listing = actions.add_parser("list", help="list the checkpoints in a folder, after a quick check")
+    listing.add_argument("folder", type=_folder, help="a folder of checkpoints, or one checkpoint")
+    listing.set_defaults(do=_list)
+
+    verify = actions.add_parser("verify", help="read every file and compare it with its hash")
+    verify.add_argument("folder", type=_folder, help="a folder of checkpoints, or one checkpoint")
+    verify.set_defaults(do=_verify)
+
+    prune = actions.add_parser("prune", help="delete checkpoints of the last run that need not be kept")
+    prune.add_argument("folder", type=_folder, help="a folder of checkpoints")
+    prune.add_argument("--keep-last", type=int, required=True, metavar="N", help="keep the newest N")
+    prune.add_argument("--keep-best", type=int, default=0, metavar="K", help="also keep the best K by --metric")
+    prune.add_argument("--metric", metavar="M", help="the metric of --keep-best; default: eval_loss")
+    prune.add_argument("--mode", choices=("min", "max"), help="which value is best; default: min for losses, else max")
+    prune.add_argument("--dry-run", action="store_true", help="print what would be deleted, and delete nothing")
+    prune.add_argument("--yes", action="store_true", help="do not ask on a terminal before deleting")
+    prune.set_defaults(do=_prune)
+
+    export = actions.add_parser("export", help="copy the model of a checkpoint, without the training state")
+    export.add_argument("checkpoint", type=_folder, help="one checkpoint, such as outputs/checkpoint-500")
+    export.add_argument("out", type=Path, help="a folder that does not exist yet")
+    export.set_defaults(do=_export)
+
+
+def expanded(words: list[str]) -> list[str]:
+    """Return the words of a command line with the action `list` where it was left out."""
+    if words[:1] == ["checkpoints"] and len(words) > 1 and words[1] not in (*_ACTIONS, "-h", "--help"):
+        return ["checkpoints", "list", *words[1:]]
+    return words
+
+
+def _folder(word: str) -> Path:
+    path = Path(word)
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {word!r}")
+    return path
+
+
+def _list(options: argparse.Namespace) -> int:
+    folder: Path = options.folder
+    found = survey(folder) if step_of(folder) is None else [SavedCheckpoint.open(folder)]
+    problems = {checkpoint.path: checkpoint.problems(full=False) for checkpoint in found}
+    pins = _pins([checkpoint for checkpoint in found if not problems[checkpoint.path]])
+    rows = [("step", "time", "size", "metrics", "pins", "state")]
+    for checkpoint in found:
+        size = readable_size(sum(path.stat().st_size for path in checkpoint.path.rglob("*") if path.is_file()))
+        pinned = ", ".join(pins.get(checkpoint.step, ())) or "-"
+        if wrong := problems[checkpoint.path]:
+            rows.append((str(checkpoint.step), "-", size, "-", pinned, f"damaged: {'; '.join(wrong)}"))
+        else:
+            metrics = _metrics(checkpoint) or "-"
+            rows.append((str(checkpoint.step), _time(checkpoint.time), size, metrics, pinned, "good"))
+    if found:
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        for row in rows:
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+    else:
+        print(f"There are no checkpoints in {folder}.")
+    for path in unfinished(folder):
+        print(f"{path.name} was never finished. Delete it if no run writes here.")
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    folder: Path = options.folder
+    found = [*survey(folder), *map(SavedCheckpoint.open, unfinished(folder))] or [SavedCheckpoint.open(folder)]
+    damaged = 0
+    for checkpoint in found:
+        problems = checkpoint.problems()
+        damaged += bool(problems)
+        unlisted = "" if checkpoint.is_listed else " (it has no manifest: only the presence of its files was checked)"
+        print(f"{checkpoint.path.name}: {'; '.join(problems) if problems else f'good{unlisted}'}")
+    return 1 if damaged else 0
+
+
+def _prune(options: argparse.Namespace) -> int:
+    good = list_checkpoints(options.folder)
+    newest, damaged = newest_good([checkpoint for checkpoint in good if checkpoint.run_id])
+    if newest is None:
+        raise CheckpointError(
+            f"No good checkpoint in {options.folder} records its run, so none is deleted. Check the folder with "
+            "`trainbus checkpoints verify`."
+        )
+    own = [found for found in good if found.run_id == newest.run_id and found not in damaged]
+    pins = _pins(own)
+    metric = _measured_metric(options.metric or "eval_loss", own) if options.keep_best or options.metric else ""
+    greater = options.mode == "max" if options.mode else not metric.endswith("loss")
+    keep = Keep(last=options.keep_last, best=options.keep_best)
+    superfluous = keep.superfluous(own, pinned=set(pins), metric=metric, greater_is_better=greater)
+    why = f"not among the newest {options.keep_last}"
+    why += f" or the best {options.keep_best} by {metric}" if options.keep_best else ""
+    for checkpoint in superfluous:
+        value = f" ({metric}={_short(checkpoint.metrics.get(metric))})" if metric else ""
+        print(f"{'would delete' if options.dry_run else 'to delete:'} {checkpoint.path.name}{value}: {why}")
+    if not options.dry_run:
+        if superfluous and not options.yes and _on_terminal() and not _agreed(len(superfluous)):
+            print("nothing is deleted")
+            return 0
+        for checkpoint in superfluous:
+            remove(checkpoint)
+            print(f"deleted {checkpoint.path.name}")
+    kept = ", ".join(checkpoint.path.name for checkpoint in own if checkpoint not in superfluous)
+    print(f"{'would keep' if options.dry_run else 'kept'} {kept}")
+    paths = {checkpoint.path for checkpoint in own}
+    others = ", ".join(found.path.name for found in survey(options.folder) if found.path not in paths)
+    if others:
+        print(f"not touched, because damaged or of another run: {others}")
+    return 0
+
+
+def _measured_metric(name: str, checkpoints: Sequence[SavedCheckpoint]) -> str:
+    """Return the name of a metric as the checkpoints have it: `accuracy` may be `eval_accuracy` there.
+
+    Raises:
+        CheckpointError: if no checkpoint has a number for it. Without one, the best ones are unknown.
+    """
+    known = {
+        metric
+        for checkpoint in checkpoints
+        for metric, value in checkpoint.metrics.items()
+        if isinstance(value, (int, float)) and not metric.endswith(_SPEEDS)
+    }
+    for candidate in (name, f"eval_{name}"):
+        if candidate in known:
+            return candidate
+    listed = f"They have {', '.join(sorted(known))}" if known else "They have no metrics, so leave out --keep-best"
+    raise CheckpointError(
+        f"--metric {name}: no checkpoint of the run has this metric{nearest(name, sorted(known))} Nothing is deleted. "
+        f"{listed}."
+    )
+
+
+def _on_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _agreed(count: int) -> bool:
+    """Ask on the terminal. Anything but yes means no."""
+    try:
+        return input(f"Delete {count} checkpoint{'s' * (count > 1)}? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
+def _export(options: argparse.Namespace) -> int:
+    source, out = options.checkpoint, options.out
+    problems = SavedCheckpoint.open(source).problems()
+    if problems and step_of(source) is None and (inside := survey(source)):
+        raise CheckpointError(f"{source} is a folder of checkpoints. Export one of them, such as {inside[-1].path}.")
+    if problems:
+        raise CheckpointError(f"{source} is not exported: {'; '.join(problems)}. Export a good checkpoint.")
+    if out.exists():
+        raise CheckpointError(f"{out} exists. Give a folder that does not exist.")
+    staging = out.with_name(f".tmp-{out.name}")
+    shutil.rmtree(staging, ignore_errors=True)
+    try:
+        shutil.copytree(source, staging, ignore=_only_for_resuming)
+        staging.rename(out)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    print(f"exported to {out}: {', '.join(sorted(path.relative_to(out).as_posix() for path in out.rglob('*')))}")
+    return 0
+
+
+def _only_for_resuming(folder: str, names: list[str]) -> set[str]:
+    return {name for name in names if any(fnmatch(name, pattern) for pattern in TO_RESUME)}
+
+
+def _pins(good: list[SavedCheckpoint]) -> dict[int, list[str]]:
+    """Return why good checkpoints are never deleted, by step: the newest, and the best that its trainer state names."""
+    ordered = newest_first(good)
+    pins: dict[int, list[str]] = {}
+    if ordered:
+        newest = ordered[0]
+        best = newest.best_model_checkpoint
+        for checkpoint in ordered:
+            reasons = ["best"] * (checkpoint.path.name == best and checkpoint.run_id == newest.run_id)
+            reasons += ["newest"] * (checkpoint is newest)
+            if reasons:
+                pins[checkpoint.step] = reasons
+    return pins
+
+
+def _metrics(checkpoint: SavedCheckpoint) -> str:
+    measured = {name: value for name, value in checkpoint.metrics.items() if not name.endswith(_SPEEDS)}
+    return ", ".join(f"{name}={_short(value)}" for name, value in measured.items())
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _time(seconds: float) -> str:
+    with suppress(OverflowError, ValueError, OSError):
+        return datetime.fromtimestamp(seconds).isoformat(" ", "seconds") if seconds else "-"
+    return "-"
