@@ -650,6 +650,7 @@ def check_killed(found, steps):
     assert len({segment.run_id for segment in found if segment.run_id}) == 1
 
 
+@pytest.mark.timeout(600)  # two processes on a busy machine
 def test_a_kill_and_a_resume_leave_every_step_once_in_one_run(tmp_path):
     check_killed(kill_and_resume(tmp_path, kills=1, steps=20, seed=3), 20)
 
@@ -696,7 +697,7 @@ def two_ranks(tmp_path_factory):
             "WANDB_API_KEY": "a" * 40,
             "WANDB_MODE": "online",
         }
-        run_on_two(program, folder, timeout=120, **settings)
+        run_on_two(program, folder, timeout=300, **settings)
     return folder, [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)], stub
 
 
