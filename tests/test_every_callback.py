@@ -242,6 +242,8 @@ def test_equal_and_shown_by_value(cls: type[Callback], make: Callable[[], Any]) 
 
 def _another(name: str, value: Any) -> Any:
     """Return another value of the same kind that the field takes too, or None if this does not know one."""
+    if name == "shared":
+        return None  # it needs the service, and the callback of these tests is offline
     if name in ("id", "prefix", "project"):
         return "other"
     if isinstance(value, bool):
