@@ -61,7 +61,14 @@ ALIASES: dict[str, Alias] = {
 _STOPPING = "Use the callback `EarlyStopping(patience=...)`."
 _DEVICES = "The launcher decides, as in `torchrun --nproc-per-node=2`, or the variable `CUDA_VISIBLE_DEVICES`."
 
+_OF_TRAINER = (
+    *("model", "train_dataset", "eval_dataset", "data_collator", "processing_class", "tokenizer", "model_init"),
+    *("criterion", "compute_loss_func", "compute_metrics", "callbacks", "optimizers", "optimizer_cls_and_kwargs"),
+    "preprocess_logits_for_metrics",
+)
+
 ELSEWHERE = {
+    **{name: f"Pass it to the Trainer: `Trainer({name}=...)`." for name in _OF_TRAINER},
     **dict.fromkeys(("patience", "early_stopping_patience", "early_stopping_threshold"), _STOPPING),
     **dict.fromkeys(("gpus", "n_gpus", "num_gpus", "devices", "accelerator"), _DEVICES),
 }

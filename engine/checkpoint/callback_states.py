@@ -48,6 +48,10 @@ class CallbackStates:
         attached = self._bus.subscribers
         return {one: owner_of(callback, self._bus.attributes_of(one)) for one, callback in attached.items()}
 
+    def forget_carried(self) -> None:
+        """Drop the states that an earlier run of this trainer carried: they belong to that run."""
+        self._carried, self._carried_owners = {}, {}
+
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
         """Load each state into its callback. Carry the states without a callback to the next checkpoint.
 

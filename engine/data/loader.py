@@ -312,6 +312,8 @@ class Loader(DataLoader[Any]):
         if self.stream_end is not None:
             batch = self.stream_end.align(batch, END)
         progress.pulled += batch is not END
+        if self.num_workers and self._stream is not None and self.stream_end is None:
+            self._stream.check_length(progress.pulled, self.num_workers)
         return batch
 
     def _check_end(self, end: StopIteration, progress: EpochProgress) -> None:

@@ -154,7 +154,7 @@ def test_the_status_shows_progress_metrics_and_decisions(tmp_path: Path, capsys:
     assert final["steps_per_second"] > 0
 
 
-def test_a_killed_run_is_told_from_a_running_one(
+def test_the_status_of_a_killed_run_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     net_trainer(tmp_path, **NEVER).train()

@@ -12,7 +12,7 @@ from support.processes import run_on_two
 
 PROGRAM = Path(__file__).with_name("consensus_program.py")
 
-pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
