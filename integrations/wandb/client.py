@@ -253,8 +253,6 @@ def _wait_for_earlier(known: Identity) -> None:
 
 def _init(request: Request) -> Any:
     options = dict(request.options)
-    if options.get("dir"):
-        options["dir"] = os.path.abspath(options["dir"])  # with a relative one, the service writes no run file
     if request.resumes and any(not part.offline for part in request.identity.segments):
         options.setdefault("resume", "must")
     elif request.resumes:

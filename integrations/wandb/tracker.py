@@ -34,6 +34,7 @@ from .options import (
     OFFLINE,
     checked,
     choice_from_environment,
+    folder_of,
     from_environment,
     is_disabled,
     settings_of,
@@ -332,7 +333,7 @@ class Wandb(RowTracker):
 
     def _request(self, folder: Path, known: Identity, chosen: Mapping[str, Any]) -> Request:
         return Request(
-            options={**chosen, "id": known.run_id, **self._given_options()},
+            options={**chosen, "id": known.run_id, **self._given_options(), "dir": folder_of(self.options)},
             settings={**({"x_label": label_of(0)} if self.shared else {}), **settings_of(self.options)},
             folder=folder,
             identity=replace(known, config=self._config or known.config),

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +27,8 @@ wandb = pytest.importorskip("wandb")
 from wandb_files import read, segments, serve  # noqa: E402
 
 from trainbus import Wandb  # noqa: E402
+from trainbus.integrations.wandb import identity  # noqa: E402
+from trainbus.integrations.wandb.options import folder_of  # noqa: E402
 
 QUIET = {"silent": True, "console": "off", "x_disable_stats": True, "x_save_requirements": False, "disable_git": True}
 
@@ -811,6 +814,39 @@ def test_nothing_that_transformers_and_lightning_record_is_missing(tmp_path, mon
     assert {"train/loss", "train/global_step"} <= flat(ours.rows[0])
     assert {"lr", "model"} <= lightning.config.keys()  # ours: arguments.learning_rate and model
     assert {"arguments", "model"} <= ours.config.keys()
+
+
+def test_each_run_of_a_process_is_written_where_the_program_works_at_its_start(tmp_path, monkeypatch):
+    callback = {"mode": "offline", "options": {"settings": QUIET}}
+    folders = [tmp_path / name for name in ("one", "two", "named", "chosen")]
+    for folder in folders:
+        folder.mkdir()
+        if folder.name in ("one", "two"):
+            monkeypatch.chdir(folder)
+        else:
+            monkeypatch.setenv("WANDB_DIR", str(tmp_path / "named"))  # stays set for the last run
+        if folder.name == "chosen":
+            callback["options"] = {"settings": {**QUIET, "root_dir": str(folder)}}
+        trainer = build(folder, Wandb(**callback))
+        trainer.train()
+        trainer.end()
+    assert [len(list(folder.glob("wandb/offline-run-*"))) for folder in folders] == [1, 1, 1, 1]
+
+
+def test_a_folder_that_cannot_be_used_does_not_end_the_training(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_DIR", "/proc/wandb")
+    trainer = build(tmp_path, Wandb(mode="offline", options={"settings": QUIET}))
+    trainer.train()
+    [part] = identity.load(tmp_path / "out").segments
+    trainer.end()
+    assert Path(part.folder).is_relative_to(tempfile.gettempdir())  # where the client writes it then
+    assert read(next(Path(part.folder).glob("*.wandb"))).steps == [2, 4, 6, 8]
+    monkeypatch.delenv("WANDB_DIR")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert folder_of({}) == tempfile.gettempdir()
 
 
 def test_a_run_that_starts_early_is_the_run_of_the_training_and_of_its_resume(tmp_path):
