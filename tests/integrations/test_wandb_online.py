@@ -10,13 +10,16 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
 from test_wandb import QUIET, build, rows_of
 from torch import nn
 
+from support.processes import TORCHRUN
 from trainbus import KeepBest, Log, Trainer, TrainingArguments, every
 
 wandb = pytest.importorskip("wandb")
@@ -41,10 +44,10 @@ def service():
     wandb.teardown()
 
 
-def online(folder, url, **options):
+def online(folder, url, kind=Wandb, **options):
     settings = {**FAST, "base_url": url, **options.pop("settings", {})}
     given = {"init_timeout": 10.0, "finish_timeout": 5.0, **options}
-    return Wandb(project="p", mode="online", options={"dir": str(folder), "settings": settings}, **given)
+    return kind(project="p", mode="online", options={"dir": str(folder), "settings": settings}, **given)
 
 
 def steps_of(rows):
@@ -144,7 +147,7 @@ def test_a_service_that_dies_in_the_middle_neither_stops_nor_delays_the_training
 @pytest.mark.timeout(600)
 def test_an_agent_of_a_sweep_gives_its_parameters_to_every_rank(tmp_path):
     program = str(Path(__file__).with_name("wandb_agent_program.py"))
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", program]
+    launch = [sys.executable, *TORCHRUN, program]
     values = {"learning_rate": {"value": 0.25}, "max_steps": {"value": 3}, "width": {"value": 7}}
     chosen = {"type": "run", "run_id": "chosen", "program": program, "args": values, "sweep_id": "s"}
     stub = Stub(commands=[chosen], sweep_command=[*launch, str(tmp_path)])
@@ -153,7 +156,7 @@ def test_an_agent_of_a_sweep_gives_its_parameters_to_every_rank(tmp_path):
         environment.pop("WANDB_SERVICE", None)
         environment.pop("WANDB_MODE", None)
         agent = [sys.executable, "-m", "wandb", "agent", "--count", "1", "ann/p/s"]
-        done = subprocess.run(agent, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=500)
+        done = subprocess.run(agent, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
     assert ranks == [{"rate": 0.25, "steps": 3, "run": "chosen"}] * 2
@@ -178,40 +181,61 @@ def black_hole():
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def train_against(folder, tracker, steps, width):
+def train_against(folder, tracker, steps, width, period):
+    """Train with a log at every `period` steps. Return the trainer, and the seconds of each such period but the first.
+
+    Each period has one log step. The first one contains the start.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2))
     args = TrainingArguments(str(folder), max_steps=steps, save_strategy="no", use_cpu=True, disable_tqdm=True)
-    callbacks = [Log(every(10)), *([] if tracker is None else [tracker])]
+    callbacks = [Log(every(period)), *([] if tracker is None else [tracker])]
     trainer = Trainer(model, args, train_dataset=rows_of(), criterion=nn.CrossEntropyLoss(), callbacks=callbacks)
-    began = time.process_time(), time.monotonic()
+    began = []
+    trainer.on(
+        "on_step_begin",
+        lambda state: began.append(time.perf_counter()) if state.global_step % period == 0 else None,
+    )
     trainer.train()
-    return trainer, time.monotonic() - began[1]
+    return trainer, [end - begin for begin, end in pairwise(began)][1:]
+
+
+class TimedStart(Wandb):
+    """Measures the start of the training."""
+
+    def on_train_begin(self, run):
+        began = time.monotonic()
+        super().on_train_begin(run)
+        self.seconds = time.monotonic() - began
 
 
 def test_a_black_holed_service_costs_the_init_timeout_and_changes_no_weight(tmp_path):
-    plain, alone = train_against(tmp_path / "plain", None, 40, 16)
+    _, before = train_against(tmp_path / "before", None, 100, 16, 1)
     with black_hole() as url:
-        tracked, seconds = train_against(tmp_path / "hole", online(tmp_path, url, init_timeout=2.0), 40, 16)
+        tracker = online(tmp_path, url, TimedStart, init_timeout=2.0)
+        tracked, took = train_against(tmp_path / "hole", tracker, 100, 16, 1)
         tracked.end()
+    plain, after = train_against(tmp_path / "after", None, 100, 16, 1)
     for one, other in zip(plain.model.parameters(), tracked.model.parameters()):
         assert torch.equal(one, other)
-    assert seconds < 2.0 + 3.0 + 10 * alone
+    assert tracker.seconds < 2.0 + 1.0
+    # The median of many steps is that of steps that did not wait for a processor. A step takes about 1 ms.
+    assert median(took) < 2 * max(median(before), median(after)) + 1e-3
     [segment] = segments(tmp_path)
-    assert segment.steps == [10, 20, 30, 40]
+    assert segment.steps == list(range(1, 101))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_black_holed_service_adds_less_than_two_percent(tmp_path):
-    steps, width = 1500, 512
-    _, alone = min((train_against(tmp_path / f"plain-{n}", None, steps, width) for n in range(3)), key=lambda r: r[1])
-    with black_hole() as url:
-        times = []
-        for n in range(3):
+    def ratio(turn):
+        _, plain = train_against(tmp_path / f"plain-{turn}", None, 1500, 512, 10)
+        with black_hole() as url:
             tracker = online(tmp_path, url, init_timeout=2.0)
-            trainer, seconds = train_against(tmp_path / f"hole-{n}", tracker, steps, width)
+            trainer, took = train_against(tmp_path / f"hole-{turn}", tracker, 1500, 512, 10)
             trainer.end()
-            times.append(seconds)
-    print(f"alone {alone:.2f} s, with a black-holed service {min(times):.2f} s")
-    assert min(times) < 2.0 + alone * 1.02
+        return median(took) / median(plain)
+
+    ratios = [ratio(turn) for turn in range(7)]
+    print("with a black-holed service / without a tracker:", " ".join(f"{one:.3f}" for one in sorted(ratios)))
+    assert median(ratios) < 1.02

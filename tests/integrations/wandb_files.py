@@ -184,7 +184,9 @@ class Stub:
     def _sweep(self, query: str) -> dict[str, Any]:
         """Answer an agent: the sweep has the run `chosen`, and ends after it."""
         if "query SweepWithRuns" in query:
-            return {"project": {"sweep": {"config": json.dumps({"command": self.sweep_command}), "runs": {"edges": []}}}}
+            return {
+                "project": {"sweep": {"config": json.dumps({"command": self.sweep_command}), "runs": {"edges": []}}}
+            }
         if "createAgent(" in query:
             return {"createAgent": {"agent": {"id": "agent"}}}
         if "agentHeartbeat(" in query:
