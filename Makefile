@@ -74,6 +74,7 @@ types: $(READY) links
 links:
 	mkdir -p $(FARM)
 	for path in engine/_root/*.py engine/_root/py.typed; do ln -sfn ../../$$path $(FARM)/; done
+	ln -sfn ../../engine/_root/testing $(FARM)/testing
 	for folder in $(FOLDERS); do ln -sfn ../../$$folder $(FARM)/$$folder; done
 
 wheel: $(READY)

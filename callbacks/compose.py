@@ -22,23 +22,27 @@ from .stopping.stop_at_max_steps import StopAtMaxSteps
 logger = logging.getLogger(__name__)
 
 
-def compose(args: TrainingArguments, listed: Iterable[Any], found: Iterable[Any] = ()) -> list[Any]:
+def compose(
+    args: TrainingArguments, listed: Iterable[Any], found: Iterable[Any] = (), named: Iterable[Any] = ()
+) -> list[Any]:
     """Return the callbacks of a trainer in the order in which they are attached.
 
-    The order is: callbacks that the arguments build, callbacks that were found, callbacks of the user's list. A listed
-    callback replaces a built or found callback of its class or of a class in its `instead_of`. A variant, such as a
-    `Log` with a prefix, replaces nothing.
+    The order is: callbacks that the arguments build, callbacks that were found, callbacks that the arguments name as
+    text, callbacks of the user's list. A named or listed callback replaces a built or found callback of its class or of
+    a class in its `instead_of`. A variant, such as a `Log` with a prefix, replaces nothing.
 
     Args:
         args: the training arguments.
         listed: the user's list: callbacks, or classes of callbacks.
-        found: trackers and plugins. None is skipped.
+        found: trackers, and plugins that join every run. None is skipped.
+        named: callbacks and plugins that the arguments name. One that equals a listed callback is skipped.
 
     Raises:
-        ArgumentError: if a listed callback contradicts an argument that the user set, or if two callbacks exclude each
-            other. It names both.
+        ArgumentError: if a listed or named callback contradicts an argument that the user set, if a named one
+            contradicts a listed one, or if two callbacks exclude each other. It names both.
     """
     explicit = [callback() if isinstance(callback, type) else callback for callback in listed]
+    explicit = [*_beside(explicit, named), *explicit]
     built = [callback for callback in (cls.from_arguments(args) for cls in DEFAULTS) if callback is not None]
     built += [callback for callback in found if callback is not None]
     _refuse_contradictions(args, explicit)
@@ -73,6 +77,10 @@ def recompose(bus: EventBus, before: TrainingArguments, args: TrainingArguments,
     Raises:
         ArgumentError: for an argument that decides how the model is placed, or if two callbacks exclude each other.
     """
+    if texts := sorted({"callbacks", "plugins"} & {*changed}):
+        raise ArgumentError(
+            f"{', '.join(texts)} changed after the Trainer was built. Set it before, or use `add_callback`."
+        )
     attached = list(bus.subscribers.values())
     flow = any(isinstance(callback, DefaultFlowCallback) for callback in attached)
     for cls in DEFAULTS:
@@ -133,6 +141,30 @@ def _replaces(listed: Any, built: Any) -> bool:
     if not isinstance(listed, Callback):
         return isinstance(listed, type(built))  # a callback of another library has no variant and no `instead_of`
     return not listed.variant and (isinstance(listed, type(built)) or isinstance(built, listed.instead_of))
+
+
+def _beside(listed: list[Any], named: Iterable[Any]) -> list[Any]:
+    """Return the named callbacks without those that equal a listed one."""
+    kept, problems = [], []
+    for callback in named:
+        same = [other for other in listed if type(other) is type(callback)]
+        if any(_are_equal(other, callback) for other in same):
+            continue
+        beside = isinstance(callback, Callback) and (callback.id or callback.variant)
+        if same and not beside:
+            problems.append(f"{same[0]!r} in the list, and {callback!r} by text in the arguments")
+        kept.append(callback)
+    if problems:
+        raise ArgumentError(
+            "The list of callbacks contradicts the arguments. For each pair, leave out one of the two, or give the "
+            "text an id=... of its own to have both:\n- " + "\n- ".join(problems)
+        )
+    return kept
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Say whether two callbacks of one class have the same settings. Those of other libraries define no equality."""
+    return bool(one == other) or (not isinstance(one, Callback) and vars(one) == vars(other))
 
 
 def _refuse_contradictions(args: TrainingArguments, explicit: list[Any]) -> None:

@@ -17,8 +17,10 @@ from .model.recurrent_memory import RecurrentMemory
 from .monitor.count_flops import CountFlops
 from .monitor.count_tokens import CountTokens
 from .monitor.empty_cache import EmptyCache
+from .monitor.follow_plan import FollowPlan
 from .monitor.memory_metrics import MemoryMetrics
 from .monitor.progress import Progress
+from .monitor.record import Record
 from .monitor.status_file import StatusFile
 from .monitor.watch_numbers import WatchNumbers
 from .optimizer.metric_schedule import MetricSchedule
@@ -66,6 +68,8 @@ DEFAULTS: tuple[type[Callback], ...] = (
     Checkpoint,
     ExportModel,
     StatusFile,
+    Record,
+    FollowPlan,
     Progress,
 )
 """The trainer calls `from_arguments` of each class. It returns None if the arguments do not select the callback.

@@ -38,6 +38,7 @@ class DefaultFlowCallback(Callback):
     saves and stops early only if another callback requests it.
     """
 
+    previews = True
     _saves = _evaluates = False
 
     def on_setup(self, args: TrainingArguments) -> None:
@@ -72,7 +73,9 @@ class DefaultFlowCallback(Callback):
 
     @classmethod
     def remove_from(cls, bus: EventBus) -> Callback | None:
-        """Detach every callback of this class, and end the decisions of the default callbacks.
+        """Detach every callback of this class, and turn off the default callbacks.
+
+        The default callbacks then no longer stop the run, and no longer request logs, evaluations and saves.
 
         Returns:
             The detached callback of this class; None if there was none.
@@ -122,6 +125,8 @@ class EarlyStoppingCallback(Callback):
     Raises:
         ArgumentError: if the arguments set no `metric_for_best_model`.
     """
+
+    previews = True
 
     early_stopping_patience: int = 1
     """The number of evaluations without improvement after which training stops."""

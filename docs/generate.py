@@ -149,12 +149,21 @@ class PrintLoss(Callback):
 def _event(event: Event) -> str:
     shared = f", shared with {event.origin}" if event.origin != "trainbus" else ""
     facts = f"*{event.kind.value.capitalize()}*{shared}. Filters count {_COUNTED[event.clock]}."
-    return "\n\n".join([f"### `{event.name}`", event.doc, facts, *([_params(event.params)] if event.params else [])])
+    deprecated = [f"Deprecated. {event.deprecated}"] if event.deprecated else []
+    parameters = [_params(event.params)] if event.params else []
+    return "\n\n".join([f"### `{event.name}`", event.doc, *deprecated, facts, *parameters])
 
 
 def _params(params: Iterable[Param]) -> str:
-    rows = ((f"`{param.name}`", f"`{short_type(param.type)}`", param.doc) for param in params)
+    rows = (
+        (f"`{param.name}`", f"`{short_type(param.type)}`", f"{param.doc} {_deprecated(param)}".rstrip())
+        for param in params
+    )
     return _table(("Parameter", "Type", "Meaning"), rows)
+
+
+def _deprecated(param: Param) -> str:
+    return f"Deprecated. {param.deprecated}" if param.deprecated else ""
 
 
 _COUNTED = {

@@ -33,6 +33,7 @@ from .api.services import Services
 from .arguments import TrainingArguments
 from .checkpoint.callback_states import CallbackStates
 from .checkpoint.rng_state import random_states, restore_random_states
+from .checkpoint.storage import Disk, Storage
 from .data.plan import RunPlan
 from .data.position import Position, Sizes
 from .data.workers.persistent import PersistentLoaders
@@ -83,6 +84,8 @@ class Run:
     """The event bus of the trainer."""
     activity: Activity
     """What this process is doing, for error reports."""
+    storage: Storage
+    """The place where checkpoints are: the output folder."""
     callback_states: CallbackStates
     """The callback states for checkpoints."""
     eval_loaders: PersistentLoaders
@@ -97,6 +100,8 @@ class Run:
     """The authors of the request that is being served."""
     prediction: Any = None
     """Predictions and labels of an evaluation batch. Handlers of `on_prediction_step` receive them; None elsewhere."""
+    saved_step: int = 0
+    """The step of the save that made a checkpoint superfluous. Handlers of `on_delete` receive it; 0 elsewhere."""
     checkpoint: Any
     """The checkpoint that is being written or was restored."""
     run: Run
@@ -160,6 +165,7 @@ class Run:
         self.processing_class = processing_class
         self.bus = EventBus(self, control)
         self.activity = Activity()
+        self.storage = Disk()
         self.callback_states = CallbackStates(self.bus)
         self.model_wrapped = model
         self.optimizer = self.lr_scheduler = self.checkpoint = None
@@ -376,7 +382,11 @@ class Run:
 
     def seconds(self) -> float:
         """Return the training time in seconds, including earlier sessions of a resumed run."""
-        return self.state.seconds + time.monotonic() - self.session.began[1]
+        return self.state.seconds + self.clock() - self.session.began[1]
+
+    def clock(self) -> float:
+        """Return the time in seconds, from any start. A preview replaces it."""
+        return time.monotonic()
 
     def current_learning_rate(self) -> float:
         """Return the learning rate of the first parameter group."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,12 +26,16 @@ from .api.introspection import IntrospectionMethods
 from .api.logging_setup import print_messages
 from .api.overrides import adapt_overrides, is_overridden
 from .api.positional import accepts_criterion_second
+from .api.preview.method import PreviewMethods
 from .api.publishing import PublishingMethods
 from .api.seeding import set_seed
 from .api.services import TrainerServices
 from .api.tracebacks import short_tracebacks
 from .api.training import TrainingMethods
 from .arguments import TrainingArguments
+from .arguments.plugins.build import build
+from .arguments.plugins.selection import join
+from .arguments.plugins.text import as_texts
 from .data.collators.default import Collator
 from .distributed.failures import register_process
 from .distributed.ranks import Ranks
@@ -43,7 +47,7 @@ from .search.hyperparameters import argument_overrides, with_values
 logger = logging.getLogger(__name__)
 
 
-class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompatMethods):
+class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, IntrospectionMethods, HFCompatMethods):
     """Trains, evaluates and predicts. It announces every event of the run to a list of callbacks.
 
     Its methods are in `engine/api/`, one file per subject.
@@ -151,7 +155,7 @@ class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompat
         schedule_free = ScheduleFree.for_optimizers(
             args, inputs.optimizers[0], *(inputs.optimizer_cls_and_kwargs or ())[:1]
         )
-        composed = compose(args, inputs.callbacks or [], [*found_callbacks(args), schedule_free])
+        composed, self.plugins = self._composed(args, inputs.callbacks or [], [schedule_free])
         ranks = self._join(args)
         overrides = {} if overridden else argument_overrides(args, composed, ranks)
         if overrides:
@@ -182,6 +186,8 @@ class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompat
         self._callback_handler = CallbackHandler(self)
         self._use_model(self.run.model)
         loss_module = LossModule.around(inputs.criterion or inputs.compute_loss_func)
+        for callback in composed:
+            self.bus.declare_events_of(callback)
         for callback in (*([] if loss_module is None else [loss_module]), *composed):
             self.bus.attach(callback)
             self._warn_of_twin(callback)
@@ -191,6 +197,18 @@ class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompat
         self.bus.announce("on_init_end")
         self._built_with = self.bus.subscribers
         self._composed_from = copy.copy(args)
+
+    @staticmethod
+    def _composed(args: TrainingArguments, listed: Iterable[Any], found: Iterable[Any]) -> tuple[list[Any], list[str]]:
+        """Return all callbacks, and a line for each plugin among them."""
+        joined = join(args)
+        named = [*build(as_texts(args.callbacks), args), *joined.named]
+        return compose(args, listed, [*found_callbacks(args), *joined.auto, *found], named), joined.lines
+
+    @classmethod
+    def compose(cls, args: TrainingArguments, callbacks: Iterable[Any] = ()) -> list[Any]:
+        """Return the callbacks that a trainer with these arguments and callbacks attaches. No trainer is built."""
+        return cls._composed(args, callbacks, [ScheduleFree.for_optimizers(args, None)])[0]
 
     def _follow_arguments(self) -> None:
         """Let arguments that the program changed after construction take effect."""

@@ -5,6 +5,7 @@ from .callback import Callback, TypedCallback
 from .capabilities import BestMetric, Capability, Conflict
 from .catalog import CATALOG, COMMON, COMMON_NAMES, EVENTS, Clock, Event, Kind, Param
 from .channels import Channel, Subscription
+from .contract import CONTRACT
 from .control import FLAGS, Flag, TrainerControl
 from .errors import (
     ArgumentError,
@@ -31,6 +32,7 @@ __all__ = [
     "CATALOG",
     "COMMON",
     "COMMON_NAMES",
+    "CONTRACT",
     "EVENTS",
     "FLAGS",
     "ArgumentError",

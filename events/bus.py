@@ -16,7 +16,7 @@ from .control import TrainerControl
 from .errors import SubscriptionError, note
 from .event_names import EventName
 from .filters import filter_of, filtered, ids_in, number_in
-from .handlers import Handler, compile_handler
+from .handlers import Handler, compile_handler, warn_of_deprecated
 from .ordering import Slot, resolve
 from .stages import ORDER_MARK, Order, Stage
 from .subscribers import Subscriber, checked_policy, identity, inspect_subscriber, is_same, own_events
@@ -90,6 +90,14 @@ class EventBus:
                 f"The event {event.name!r} exists with another meaning: {known.doc!r} Rename your event."
             )
 
+    def declare_events_of(self, subscriber: object) -> None:
+        """Add the custom events of a callback.
+
+        `attach` does so too. Call it first for each of several callbacks that handle the events of each other.
+        """
+        for event in own_events(subscriber):
+            self.declare(event)
+
     def attach(self, subscriber: object, optional: Collection[str] = (), open_ended: bool = False) -> Handle:
         """Subscribe every `on_*` method of a callback to the event of its name.
 
@@ -102,8 +110,7 @@ class EventBus:
             SubscriptionError: if a method matches no event or names an unknown parameter (with the nearest name), if
                 an annotation contradicts the event's parameter, if the id is taken, or if the callback is attached.
         """
-        for event in own_events(subscriber):
-            self.declare(event)
+        self.declare_events_of(subscriber)
         record = inspect_subscriber(subscriber, self.signals)
         for other_id, other in self._subscribers.items():
             if other.callback is subscriber:
@@ -118,6 +125,7 @@ class EventBus:
                 if name in optional:
                     continue
                 raise
+            warn_of_deprecated(event, named, label)
             mark: Order = getattr(handler, ORDER_MARK, Order())
             stage = mark.stage if mark.stage is not None else record.stage
             slot = Slot(owner_id, stage, mark.before or record.before, mark.after or record.after)
@@ -158,6 +166,7 @@ class EventBus:
         channel = self.signals[event]
         owner_id = identity(function, id, self._subscribers)
         call, named = compile_handler(function, channel.event, f"{owner_id} (at {event})")
+        warn_of_deprecated(channel.event, named, owner_id)
         keep = filter_of(every, once, number_in(before), number_in(after))
         policy = checked_policy(on_error, owner_id)
         slot = Slot(owner_id, stage, ids_in(before), ids_in(after))
@@ -190,6 +199,10 @@ class EventBus:
             for subscription in self._subscriptions.pop(owner_id, ()):
                 self.signals[subscription.event.name].disconnect(subscription)
         self._note_names()
+
+    def know(self, ids: Iterable[str]) -> None:
+        """Accept ids in `before=` and `after=` whose callbacks are not attached."""
+        self._ids.update(ids)
 
     def reorder(self, ids: Iterable[str]) -> None:
         """Give all subscribers another order of attachment.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import is_dataclass, replace
 from typing import Any, ClassVar
 
 from .capabilities import BestMetric, Capability, Conflict
@@ -37,14 +39,22 @@ class Callback(EventMethods):
     """What happens when a handler raises: `raise`, `warn` (log and continue) or `quarantine` (log and detach)."""
     local: ClassVar[bool] = False
     """Whether it decides from something that only one rank knows: a clock, a signal, a file."""
+    previews: ClassVar[bool] = False
+    """Whether it takes part in `trainer.preview()`: it decides from the state, the metrics and the clock alone, and its
+    handlers use neither the model nor files."""
     events: ClassVar[tuple[Event, ...]] = ()
     """New events that it announces with `run.announce(name, ...)`. Others may subscribe to them."""
+    auto: ClassVar[bool] = False
+    """Whether it joins every trainer when its package is installed. Otherwise a run must name it."""
+    requires: ClassVar[str] = ""
+    """The versions of the plugin contract that it works with, such as `>=1,<2`. Empty: all."""
     arguments: ClassVar[tuple[str, ...]] = ()
     """The training arguments that configure it. `from_arguments` reads them."""
     instead_of: ClassVar[tuple[type, ...]] = ()
     """Other classes that it replaces: in the user's list, it removes those that the arguments build."""
     state_version: ClassVar[int] = 1
-    """The version of what `state_dict` returns. A resume refuses the state of a later version."""
+    """The version of what `state_dict` returns. A resume refuses the state of a later version, and
+    passes the state of an earlier one through `migrate`."""
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     """Properties that other parts of the run must know. `has` returns the answer for one instance."""
     conflicts_with: ClassVar[tuple[Conflict, ...]] = ()
@@ -82,6 +92,10 @@ class Callback(EventMethods):
                 return conflict.reason
         return ""
 
+    def for_preview(self) -> Callback:
+        """Return a fresh copy with the same settings, for a preview."""
+        return replace(self) if is_dataclass(self) else copy.deepcopy(self)
+
     @classmethod
     def default_id(cls) -> str:
         """Return the id of an instance that sets none. A second instance gets the suffix `-2`."""
@@ -110,6 +124,17 @@ class Callback(EventMethods):
     def state_dict(self) -> dict[str, Any]:
         """Return the callback state: plain values and tensors, nested in lists and dicts."""
         return {}
+
+    def migrate(self, state: dict[str, Any], from_version: int) -> dict[str, Any]:
+        """Return a state of an earlier `state_version` in the present form. `load_state_dict` then receives it.
+
+        The default returns it unchanged.
+
+        Args:
+            state: what `state_dict` returned when the checkpoint was saved.
+            from_version: the `state_version` of the class at that time.
+        """
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state that `state_dict` returned in an earlier session."""

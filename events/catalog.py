@@ -39,6 +39,8 @@ class Param:
     """The annotation, as text with full module paths, such as `torch.nn.Module | None`."""
     doc: str = ""
     """A description of the value, in one line."""
+    deprecated: str = ""
+    """What replaces the parameter, as a sentence, if it will be removed. Naming it then warns."""
 
 
 @dataclass(frozen=True, init=False)
@@ -57,6 +59,8 @@ class Event:
     """The counter that filters of subscribed functions read."""
     origin: str = "trainbus"
     """The library that defines the event: `transformers` for the sixteen shared events."""
+    deprecated: str = ""
+    """What replaces the event, as a sentence, if it will be removed. Subscribing to it then warns."""
 
     def __init__(
         self,
@@ -66,6 +70,7 @@ class Event:
         kind: Kind = Kind.FACT,
         clock: Clock = Clock.CALLS,
         origin: str = "trainbus",
+        deprecated: str = "",
     ) -> None:
         """Declare an event. `params` may hold names instead of `Param` objects; the type of these is `Any`."""
         values = {
@@ -75,6 +80,7 @@ class Event:
             "kind": kind,
             "clock": clock,
             "origin": origin,
+            "deprecated": deprecated,
         }
         for field, value in values.items():
             object.__setattr__(self, field, value)
@@ -147,6 +153,7 @@ _CHECKPOINT = Param(
     "trainbus.engine.checkpoint.format.files.Checkpoint",
     "The checkpoint: its path, its step and its metrics.",
 )
+_SAVED_STEP = Param("saved_step", "int", "The step of the save or evaluation that made the checkpoint superfluous.")
 _EXCEPTION = Param("exception", "BaseException", "The error that ends the run.")
 
 
@@ -202,8 +209,14 @@ EVENTS: tuple[Event, ...] = (
     Event("on_save_begin", "A checkpoint is about to be written. Add to it, or veto it.", (_CHECKPOINT,)),
     Event("on_snapshot", "The values of a checkpoint are copied. The weights may change again.", (_CHECKPOINT,)),
     _shared("on_save", "A checkpoint is complete on disk.", (_CHECKPOINT,)),
+    Event(
+        "on_delete",
+        "The retention policy deleted a checkpoint. Announced before the next save, and when training ends.",
+        (_CHECKPOINT, _SAVED_STEP),
+    ),
     _shared("on_push_begin", "A model is about to be pushed to a hub."),
     _shared("on_epoch_end", "An epoch ends, complete or cut short.", clock=Clock.EPOCH),
+    Event("on_best_loaded", "The best model was loaded, at the end of the training.", (_CHECKPOINT,)),
     _shared("on_train_end", "Training ends without an error. Its summary is logged."),
     _shared("on_predict", "A prediction is done.", (_METRICS,)),
     Event("on_exception", "The run failed. The error is raised after all handlers ran.", (_EXCEPTION,)),

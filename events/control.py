@@ -135,6 +135,11 @@ class TrainerControl:
                 name,
             )
 
+    def forget(self, author: str) -> None:
+        """Drop all requests and vetoes of one author, without an entry in the ledger."""
+        for wishes in (*self._requests.values(), *self._vetoes.values()):
+            wishes.pop(author, None)
+
     def asks(self, flag: Flag) -> bool:
         """Return whether `flag` is requested and not vetoed."""
         return bool(self._requests[flag]) and not self._vetoes[flag]

@@ -85,11 +85,17 @@ class EventMethods:
     def on_save(self, *args: Any, **kwargs: Any) -> Any:
         """A checkpoint is complete on disk."""
 
+    def on_delete(self, *args: Any, **kwargs: Any) -> Any:
+        """The retention policy deleted a checkpoint. Announced before the next save, and when training ends."""
+
     def on_push_begin(self, *args: Any, **kwargs: Any) -> Any:
         """A model is about to be pushed to a hub."""
 
     def on_epoch_end(self, *args: Any, **kwargs: Any) -> Any:
         """An epoch ends, complete or cut short."""
+
+    def on_best_loaded(self, *args: Any, **kwargs: Any) -> Any:
+        """The best model was loaded, at the end of the training."""
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> Any:
         """Training ends without an error. Its summary is logged."""

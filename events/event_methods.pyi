@@ -40,8 +40,10 @@ class EventMethods:
         def on_save_begin(self, *args: Any, **kwargs: Any) -> Any: ...
         def on_snapshot(self, *args: Any, **kwargs: Any) -> Any: ...
         def on_save(self, *args: Any, **kwargs: Any) -> Any: ...
+        def on_delete(self, *args: Any, **kwargs: Any) -> Any: ...
         def on_push_begin(self, *args: Any, **kwargs: Any) -> Any: ...
         def on_epoch_end(self, *args: Any, **kwargs: Any) -> Any: ...
+        def on_best_loaded(self, *args: Any, **kwargs: Any) -> Any: ...
         def on_train_end(self, *args: Any, **kwargs: Any) -> Any: ...
         def on_predict(self, *args: Any, **kwargs: Any) -> Any: ...
         def on_exception(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -541,6 +543,26 @@ class EventMethods:
         ) -> Any:
             """A checkpoint is complete on disk."""
 
+        def on_delete(
+            self,
+            *_: Any,
+            checkpoint: Checkpoint,
+            saved_step: int,
+            args: TrainingArguments,
+            state: TrainerState,
+            control: TrainerControl,
+            model: torch.nn.Module,
+            processing_class: Any,
+            tokenizer: Any,
+            optimizer: torch.optim.Optimizer,
+            lr_scheduler: torch.optim.lr_scheduler.LRScheduler,
+            train_dataloader: Any,
+            eval_dataloader: Any,
+            run: Run,
+            **kwargs: Any,
+        ) -> Any:
+            """The retention policy deleted a checkpoint. Announced before the next save, and when training ends."""
+
         def on_push_begin(
             self,
             *_: Any,
@@ -576,6 +598,25 @@ class EventMethods:
             **kwargs: Any,
         ) -> Any:
             """An epoch ends, complete or cut short."""
+
+        def on_best_loaded(
+            self,
+            *_: Any,
+            checkpoint: Checkpoint,
+            args: TrainingArguments,
+            state: TrainerState,
+            control: TrainerControl,
+            model: torch.nn.Module,
+            processing_class: Any,
+            tokenizer: Any,
+            optimizer: torch.optim.Optimizer,
+            lr_scheduler: torch.optim.lr_scheduler.LRScheduler,
+            train_dataloader: Any,
+            eval_dataloader: Any,
+            run: Run,
+            **kwargs: Any,
+        ) -> Any:
+            """The best model was loaded, at the end of the training."""
 
         def on_train_end(
             self,
@@ -1163,6 +1204,26 @@ class TypedEventMethods(EventMethods):
     ) -> Any:
         """A checkpoint is complete on disk."""
 
+    def on_delete(
+        self,
+        *,
+        checkpoint: Checkpoint,
+        saved_step: int,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: torch.nn.Module,
+        processing_class: Any,
+        tokenizer: Any,
+        optimizer: torch.optim.Optimizer,
+        lr_scheduler: torch.optim.lr_scheduler.LRScheduler,
+        train_dataloader: Any,
+        eval_dataloader: Any,
+        run: Run,
+        **kwargs: Any,
+    ) -> Any:
+        """The retention policy deleted a checkpoint. Announced before the next save, and when training ends."""
+
     def on_push_begin(
         self,
         *,
@@ -1198,6 +1259,25 @@ class TypedEventMethods(EventMethods):
         **kwargs: Any,
     ) -> Any:
         """An epoch ends, complete or cut short."""
+
+    def on_best_loaded(
+        self,
+        *,
+        checkpoint: Checkpoint,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: torch.nn.Module,
+        processing_class: Any,
+        tokenizer: Any,
+        optimizer: torch.optim.Optimizer,
+        lr_scheduler: torch.optim.lr_scheduler.LRScheduler,
+        train_dataloader: Any,
+        eval_dataloader: Any,
+        run: Run,
+        **kwargs: Any,
+    ) -> Any:
+        """The best model was loaded, at the end of the training."""
 
     def on_train_end(
         self,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -69,6 +70,23 @@ def compile_handler(
     if takes_all or names != [parameter.name for parameter in positional]:
         return _call_by_name(handler, known if takes_all else tuple(names)), frozenset(names)
     return _call_in_order(handler, tuple(names)), frozenset(names)
+
+
+def warn_of_deprecated(event: Event, named: Iterable[str], label: str) -> None:
+    """Warn of an event, and of parameters that a handler names, if they will be removed.
+
+    Args:
+        event: the event that is subscribed to.
+        named: the parameters that the handler names.
+        label: the name of the handler in the warning.
+    """
+    found = [(f"the event {event.name!r}", event.deprecated)] if event.deprecated else []
+    params = event.all_params
+    found += [
+        (f"{name!r}", params[name].deprecated) for name in sorted({*named} & {*params}) if params[name].deprecated
+    ]
+    for what, replacement in found:
+        warnings.warn(f"{label} uses {what}, which is deprecated. {replacement}", FutureWarning, stacklevel=4)
 
 
 def _refuse_suspended(handler: Handler, label: str) -> None:

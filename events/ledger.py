@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -49,11 +49,15 @@ class Ledger:
         self._keep = keep
         self._serial = 0
         self._entries: dict[str, deque[tuple[int, Entry]]] = {}
+        self.watchers: list[Callable[[Entry], None]] = []
+        """Called with each entry as it is written. For recording."""
 
     def write(self, entry: Entry) -> None:
         """Add one entry."""
         self._serial += 1
         self._entries.setdefault(entry.flag, deque(maxlen=self._keep)).append((self._serial, entry))
+        for watch in self.watchers:
+            watch(entry)
 
     @property
     def written(self) -> int:
@@ -85,8 +89,10 @@ class Ledger:
         """Replace all entries by saved ones. Unknown keys of a newer version are ignored."""
         known = {field.name for field in fields(Entry)}
         self._entries.clear()
+        watchers, self.watchers = self.watchers, []  # the entries were written in an earlier session
         for entry in entries:
             self.write(Entry(**{key: value for key, value in entry.items() if key in known}))
+        self.watchers = watchers
 
     def __str__(self) -> str:
         return "\n".join(str(entry) for entry in self) or "(no flag was raised)"

@@ -10,6 +10,7 @@ from typing import Any
 
 from .callback import Callback
 from .catalog import Event
+from .contract import check_requires
 from .errors import SubscriptionError, nearest
 from .handlers import Handler
 from .stages import Stage, names
@@ -46,10 +47,13 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
     event logs a warning instead of raising an error.
 
     Raises:
-        SubscriptionError: if the object is a class, has no handler, or has a method that matches no event.
+        SubscriptionError: if the object is a class, has no handler, has a method that matches no event, or requires
+            another version of the contract.
     """
     if isinstance(callback, type):
         raise SubscriptionError(f"{callback.__name__} is a class. Attach an instance: {callback.__name__}(...).")
+    if isinstance(callback, Callback):
+        check_requires(callback.requires, type(callback).__name__)
     base = _base_of(type(callback))
     foreign = base is not None and base is not Callback
     handlers: dict[str, Handler] = {}
@@ -107,7 +111,7 @@ def own_events(callback: object) -> tuple[Event, ...]:
     """Return the custom events of a `Callback`. Other objects may use the attribute `events` for anything.
 
     Raises:
-        SubscriptionError: if `events` holds something else than events.
+        SubscriptionError: if an item of `events` is not an `Event`.
     """
     declared = tuple(callback.events) if isinstance(callback, Callback) else ()
     for event in declared:

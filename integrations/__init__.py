@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import logging
-import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from typing import Any
 
 from ..engine.arguments.unsupported import reason_against
 from ..engine.distributed.strategies import Strategy
-from ..events.callback import Callback
-from ..events.errors import ArgumentError, MissingExtra, TrainbusError, nearest
+from ..events.errors import ArgumentError, MissingExtra, nearest
+from ..events.installed import GROUP as GROUP
+from ..events.installed import installed
 
 logger = logging.getLogger(__name__)
 
@@ -110,9 +107,6 @@ SEARCHES = options(Kind.SEARCH)
 TABLE = {name: (row.target, row.package, row.extra) for name, row in INTEGRATIONS.items() if row.package}
 """The registry as tuples of target, package and extra: its former form."""
 
-GROUP = "trainbus.callbacks"
-"""The entry-point group in which installed packages offer callbacks."""
-
 
 def load(name: str) -> Any:
     """Return the class of an integration.
@@ -156,14 +150,9 @@ def search_backend(name: str | None) -> Any:
 
 
 def found_callbacks(args: Any) -> list[Any]:
-    """Return the callbacks of the integrations that the arguments name, and those of installed plugins.
+    """Return the callbacks of the integrations that the arguments name.
 
-    A plugin is an entry point of the group `trainbus.callbacks`. It is a callback class, which `from_arguments(args)`
-    builds, or a function from the arguments to a callback, a list of callbacks, or None. The environment variable
-    `TRAINBUS_DISABLE_PLUGINS` disables plugins: a list of their names, or `all`.
-
-    Raises:
-        TrainbusError: if a plugin cannot be loaded. It names the plugin and how to disable it.
+    `engine.arguments.plugins.selection.join` returns those of installed plugins.
     """
     found = [load(name).from_arguments(args) for name in _trackers(args)]
     if way := way_to_shard(args):
@@ -172,8 +161,6 @@ def found_callbacks(args: Any) -> list[Any]:
         found.append(load("hub").from_arguments(args))
     if args.use_liger_kernel:
         found.append(load("liger").from_arguments(args))
-    for plugin in _enabled(_offered(entry_points, tuple((folder, _changed(folder)) for folder in sys.path))):
-        found += _build(plugin, args)
     return found
 
 
@@ -199,45 +186,11 @@ def _trackers(args: Any) -> Iterator[str]:
             yield from (tracker for tracker in TRACKERS if _is_installed(tracker))
         elif name in TRACKERS:
             yield name
-        else:
-            known = f"Known: {', '.join(TRACKERS)}, all, none.{reason_against('report_to', name)}"
-            raise ArgumentError(f"report_to={name!r} is unknown{nearest(name, TRACKERS)} {known}")
+        elif name not in (plugins := installed()):  # a plugin joins with the other plugins
+            known = f"Known: {', '.join([*TRACKERS, *plugins])}, all, none.{reason_against('report_to', name)}"
+            raise ArgumentError(f"report_to={name!r} is unknown{nearest(name, [*TRACKERS, *plugins])} {known}")
 
 
 def _is_installed(name: str) -> bool:
     package = INTEGRATIONS[name].package
     return bool(package) and find_spec(package) is not None
-
-
-def _enabled(plugins: Any) -> list[EntryPoint]:
-    disabled = {name.strip() for name in os.environ.get("TRAINBUS_DISABLE_PLUGINS", "").split(",")}
-    return [plugin for plugin in sorted(plugins, key=lambda plugin: plugin.name) if not {plugin.name, "all"} & disabled]
-
-
-@functools.lru_cache(maxsize=1)
-def _offered(find: Callable[..., Any], folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
-    """Return the plugins. It reads the metadata of all packages, so it looks again only if a folder has changed."""
-    return tuple(find(group=GROUP))
-
-
-def _changed(folder: str) -> int:
-    try:
-        return os.stat(folder or ".").st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _build(plugin: EntryPoint, args: Any) -> list[Any]:
-    try:
-        offered = plugin.load()
-        if isinstance(offered, type) and issubclass(offered, Callback):
-            overridden = offered.from_arguments.__func__ is not Callback.from_arguments.__func__  # type: ignore[attr-defined]
-            built = offered.from_arguments(args) if overridden else offered()
-        else:
-            built = offered(args)
-    except Exception as error:
-        raise TrainbusError(
-            f"The plugin {plugin.name!r} ({plugin.value}) cannot be loaded: {type(error).__name__}: {error}. "
-            f"Fix or uninstall it, or disable it with TRAINBUS_DISABLE_PLUGINS={plugin.name}."
-        ) from error
-    return built if isinstance(built, list) else [built]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from support.environment import enter, leave, restored_process
+from support.plugins import packages as packages
 
 FOLDER = enter()  # before torch and others are imported
 

@@ -18,6 +18,8 @@ FOLDERS = ("events", "engine", "callbacks", "integrations")
 FACADE = Path("engine/_root/__init__.py")
 """What `import trainbus` gives: it knows all rooms and enters none."""
 COMPOSITION_ROOT = Path("engine/trainer.py")
+TESTING = Path("engine/_root/testing")
+"""`trainbus.testing`: the kit for authors of callbacks. It uses trainbus as they do, so it may import all folders."""
 
 SIBLINGS = {
     "events": {"events"},
@@ -39,6 +41,9 @@ OUTSIDE = {
 MYPY_PLUGIN = Path("engine/_root/mypy_plugin.py")
 """Only mypy imports it."""
 
+PYTEST = {(TESTING / f"{name}.py", "pytest") for name in ("fixtures", "parametrize")}
+"""The modules that import pytest. It is no dependency of trainbus."""
+
 
 INTEGRATIONS = {target.partition(":")[0].partition(".")[0] for target, _, _ in TABLE.values()}
 """The integrations: a module each, or a folder of modules."""
@@ -46,7 +51,9 @@ INTEGRATIONS = {target.partition(":")[0].partition(".")[0] for target, _, _ in T
 
 def package_of(path: Path) -> list[str]:
     """Return the package that a module's relative imports begin at, as `["trainbus", "engine", "data"]`."""
-    return ["trainbus"] if path == FACADE else ["trainbus", *path.parent.parts]
+    if path.parts[:2] == FACADE.parts[:2]:
+        return ["trainbus", *path.parent.parts[2:]]
+    return ["trainbus", *path.parent.parts]
 
 
 def imports_of(source: str, package: list[str]) -> Iterator[str]:
@@ -139,7 +146,7 @@ def test_folder_imports_only_the_folders_it_may(imports, folder):
     trespasses = {
         f"{path} imports {name}"
         for path, names in imports.items()
-        if path.parts[0] == folder and path not in (FACADE, COMPOSITION_ROOT)
+        if path.parts[0] == folder and path not in (FACADE, COMPOSITION_ROOT) and TESTING not in path.parents
         for name in inside(names)
         if not any(within(name, module) for module in allowed)
     }
@@ -150,7 +157,7 @@ def test_composition_root_is_the_only_module_of_the_engine_that_knows_the_guests
     knows = {
         path
         for path, names in imports.items()
-        if path.parts[0] == "engine"
+        if path.parts[0] == "engine" and TESTING not in path.parents
         for name in names
         if within(name, "trainbus.callbacks") or within(name, "trainbus.integrations")
     }
@@ -183,7 +190,7 @@ def test_folder_imports_only_the_packages_it_may(imports, folder):
         for path, names in imports.items()
         if path.parts[0] == folder
         for package in outside(names) - OUTSIDE[folder] - {own.get(integration_of(module_of(path)))}
-        if (path, package) != (MYPY_PLUGIN, "mypy")
+        if (path, package) != (MYPY_PLUGIN, "mypy") and (path, package) not in PYTEST
     }
     assert trespasses == set()
 

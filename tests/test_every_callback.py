@@ -27,6 +27,7 @@ from support.models import Block, Net, Remembering, Words
 from support.outcomes import same_weights, weights
 from support.trainers import net_trainer
 from trainbus import Callback, Checkpoint, Evaluate, Log, Stage, TrainingArguments, every
+from trainbus.engine.api.preview.result import Preview
 from trainbus.engine.checkpoint.format.codec import encode, load_values
 from trainbus.engine.checkpoint.write.retention import Keep
 from trainbus.events import ArgumentError, SubscriptionError, Trigger, record
@@ -58,6 +59,13 @@ class Setting:
     """What it says in a single process, where it cannot work in one."""
 
 
+def plan_in(folder: Path) -> Path:
+    """Write the preview of a run that does nothing, and return its path."""
+    path = folder / "plan.json"
+    path.write_text(Preview([], [], [], 6, 6, 1.0).to_json(), encoding="utf-8")
+    return path
+
+
 SETTINGS: dict[str, Setting] = {
     "RecurrentMemory": Setting(arguments={"model_init": Remembering}),
     "Checkpoint": Setting(lambda folder: {"trigger": every(2), "keep": Keep(last=2)}),
@@ -73,6 +81,7 @@ SETTINGS: dict[str, Setting] = {
     "Evaluate": Setting(lambda folder: {"trigger": every(2), "on_start": True}),
     "FSDP": Setting(alone="torchrun --nproc_per_node"),
     "FairscaleFSDP": Setting(alone="torchrun --nproc_per_node"),
+    "FollowPlan": Setting(lambda folder: {"path": str(plan_in(folder))}),
     "GradientCheckpointing": Setting(lambda folder: {"blocks": (Block,)}),
     "Log": Setting(lambda folder: {"trigger": every(2)}),
     "MetricSchedule": Setting(

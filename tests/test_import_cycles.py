@@ -13,7 +13,7 @@ LIMITS = {"engine": 18, "callbacks": 12}
 
 def module_name(path: Path) -> str:
     if path.parts[:2] == ("engine", "_root"):
-        return "trainbus" if path.name == "__init__.py" else f"trainbus.{path.stem}"
+        return ".".join(["trainbus", *path.with_suffix("").parts[2:]]).removesuffix(".__init__")
     return ".".join(["trainbus", *path.with_suffix("").parts]).removesuffix(".__init__")
 
 

@@ -47,8 +47,8 @@ def metadata(wheel) -> dict[str, str]:
 
 def place_of(path: Path) -> str:
     """Return where a file of the repository belongs in the wheel."""
-    if path.parent == Path("engine/_root"):
-        return f"trainbus/{path.name}"
+    if path.parts[:2] == ("engine", "_root"):
+        return PurePosixPath("trainbus", *path.parts[2:]).as_posix()
     return f"trainbus/{path.as_posix()}"
 
 
@@ -58,7 +58,7 @@ def test_top_level_is_trainbus_only(contents, metadata):
 
 
 def test_the_wheel_holds_exactly_the_modules_of_the_repository(root, project_files, contents):
-    sources = [path for path in project_files if path.parts[0] in FOLDERS and path.suffix in (".py", ".pyi")]
+    sources = [path for path in project_files if path.parts[0] in FOLDERS and path.suffix in (".py", ".pyi", ".tmpl")]
     expected = {place_of(path): (root / path).read_bytes() for path in sources}
     expected["trainbus/py.typed"] = b""
     assert sorted(contents) == sorted(expected)

@@ -21,6 +21,8 @@ class Cadence(Callback):
     Two instances with the same flag and variant exclude each other, unless the trigger of one is `never()`.
     """
 
+    previews = True
+
     flag: ClassVar[Flag]
     """The flag it raises: `log`, `evaluate` or `save`."""
     alternative: ClassVar[str] = ""

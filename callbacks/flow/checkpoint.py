@@ -6,19 +6,15 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...engine.arguments import TrainingArguments
 from ...engine.checkpoint.format import files
-from ...engine.checkpoint.read.listing import list_checkpoints
-from ...engine.checkpoint.read.saved import SavedCheckpoint
 from ...engine.checkpoint.write.background_writer import BackgroundWriter
-from ...engine.checkpoint.write.commit import remove
-from ...engine.checkpoint.write.disk_space import check_writable
 from ...engine.checkpoint.write.host_copies import HostCopies
 from ...engine.checkpoint.write.retention import Keep
-from ...engine.checkpoint.write.save import on_all_ranks, write_checkpoint
-from ...engine.checkpoint.write.snapshot import Snapshot, take_snapshot
+from ...engine.checkpoint.write.save import on_all_ranks
+from ...engine.checkpoint.write.snapshot import Snapshot
 from ...engine.run import Run
 from ...events.capabilities import BestMetric, Capability
 from ...events.composition import providers, provides
@@ -71,6 +67,8 @@ class Checkpoint(Cadence):
     _evaluated: bool = field(default=False, init=False, repr=False, compare=False)
     _told_unmeasured: bool = field(default=False, init=False, repr=False, compare=False)
     _best_before: str | None = field(default=None, init=False, repr=False, compare=False)
+    _deleted: list[tuple[Any, int]] = field(default_factory=list, init=False, repr=False, compare=False)
+    """The deleted checkpoints that are not announced yet, each with the step that made it superfluous."""
     _pinned: str | None = field(default=None, init=False, repr=False, compare=False)
     """The checkpoint of the best model when checkpoints were last rotated."""
 
@@ -94,7 +92,7 @@ class Checkpoint(Cadence):
         self._evaluated = self._told_unmeasured = False
         if run.mode == "train" and provides(run.bus.subscribers.values(), Capability.WRITES_CHECKPOINTS):
             # At the first save, the steps so far would be lost.
-            self._guarded(run, lambda: on_all(run, lambda: _check_output(run)))
+            self._guarded(run, lambda: on_all(run, lambda: run.storage.check(run)))
 
     def on_train_begin(self, state: TrainerState) -> None:
         self._pinned = state.best_model_checkpoint
@@ -102,6 +100,7 @@ class Checkpoint(Cadence):
     @order(Stage.ACT)
     def on_save_due(self, run: Run, control: TrainerControl) -> None:
         self._guarded(run, self._writer.wait)
+        self._announce_deleted(run)
         step = run.state.global_step
         path = run.args.output_path / files.folder_name(step)
         run.set_checkpoint(files.CheckpointRecord(path, step, run.metrics_at(step)))
@@ -123,8 +122,8 @@ class Checkpoint(Cadence):
             run.announce("on_save")
 
     def _save(self, run: Run, later: bool) -> None:
-        states = on_all(run, run.callback_states.collect)
-        snapshot = on_all(run, lambda: take_snapshot(run, run.checkpoint, states, self._copies if later else None))
+        states, copies = on_all(run, run.callback_states.collect), self._copies if later else None
+        snapshot = on_all(run, lambda: run.storage.snapshot(run, run.checkpoint, states, copies))
         self._pinned = best = run.state.best_model_checkpoint
         if snapshot.frozen:
             self._writer.submit(lambda: self._write(run, snapshot, best))
@@ -133,9 +132,9 @@ class Checkpoint(Cadence):
         run.announce("on_snapshot")
 
     def _write(self, run: Run, snapshot: Snapshot, best: str | None) -> None:
-        write_checkpoint(run, snapshot)
+        run.storage.write(run, snapshot)
         if run.args.should_save:
-            self._rotate(run, best)
+            self._rotate(run, best, snapshot.checkpoint.step)
 
     @order(Stage.RELEASE)
     def on_evaluate_end(self, run: Run, control: TrainerControl) -> None:
@@ -150,8 +149,8 @@ class Checkpoint(Cadence):
         """Rotate if an evaluation after the save of its step chose that checkpoint as the best one."""
         self._guarded(run, self._writer.wait)
         self._pinned = best = run.state.best_model_checkpoint
-        if run.args.should_save and best is not None and Path(best).is_dir():
-            self._rotate(run, best)
+        if run.args.should_save and best is not None and run.storage.holds(best):
+            self._rotate(run, best, run.state.global_step)
 
     def on_step_end(self, run: Run, state: TrainerState) -> None:
         if self._writer.done:
@@ -161,12 +160,14 @@ class Checkpoint(Cadence):
     @order(Stage.PREPARE)
     def on_train_end(self, run: Run) -> None:
         self._guarded(run, self._writer.close)  # before other handlers look for the checkpoint
+        self._announce_deleted(run)
         if self.keep.best and run.args.should_save:
-            self._tell_unmeasured(run, _own_checkpoints(run))
+            self._tell_unmeasured(run, run.storage.checkpoints(run))
 
     def on_close(self, run: Run) -> None:
         self._copies = HostCopies()  # free the host memory
         self._guarded(run, self._writer.close)
+        self._deleted.clear()
 
     def _guarded(self, run: Run, work: Callable[[], None]) -> bool:
         """Do work that may fail on the disk; `on_save_error` decides about the error. Return whether it succeeded."""
@@ -176,15 +177,16 @@ class Checkpoint(Cadence):
             if self.on_save_error == "raise":
                 raise
             missing = run.state.best_model_checkpoint
-            if missing is not None and not Path(missing).is_dir():
+            if missing is not None and not run.storage.holds(missing):
                 run.state.best_model_checkpoint = self._best_before  # the best model was in the failed checkpoint
             logger.warning("%s Training continues.", error)
             return False
         return True
 
-    def _rotate(self, run: Run, best: str | None) -> None:
+    def _rotate(self, run: Run, best: str | None, step: int) -> None:
+        """Delete what the retention policy does not keep after the save or evaluation of a step."""
         metric = _best_metric(run)
-        found = _own_checkpoints(run)
+        found = run.storage.checkpoints(run)
         superfluous = self.keep.superfluous(
             found,
             pinned={checkpoint.step for checkpoint in found if best and checkpoint.path.name == Path(best).name},
@@ -195,13 +197,21 @@ class Checkpoint(Cadence):
             self._tell_unmeasured(run, found)
         for checkpoint in superfluous:
             try:
-                remove(checkpoint)
+                run.storage.remove(checkpoint)
+                self._deleted.append((checkpoint, step))
             except OSError as error:
                 logger.warning(
                     "The retention policy does not keep %s, and it cannot be deleted: %s", checkpoint.path, error
                 )
 
-    def _tell_unmeasured(self, run: Run, found: list[SavedCheckpoint]) -> None:
+    def _announce_deleted(self, run: Run) -> None:
+        """Announce the deleted checkpoints, at a point of the run that does not depend on the speed of the writer."""
+        deleted, self._deleted = self._deleted, []
+        for checkpoint, step in deleted:
+            record = files.CheckpointRecord(checkpoint.path, checkpoint.step, dict(checkpoint.metrics))
+            run.announce("on_delete", checkpoint=record, saved_step=step)
+
+    def _tell_unmeasured(self, run: Run, found: list[Any]) -> None:
         """Warn once if `Keep(best=...)` selects nothing, because no checkpoint has the metric."""
         metric = _best_metric(run).name
         if not self.keep.best or self._told_unmeasured or not found or any(metric in each.metrics for each in found):
@@ -214,16 +224,6 @@ class Checkpoint(Cadence):
             self.keep.best,
             metric,
         )
-
-
-def _own_checkpoints(run: Run) -> list[SavedCheckpoint]:
-    """Return the checkpoints of this run. Those of another run in the folder are neither counted nor deleted."""
-    return [saved for saved in list_checkpoints(run.args.output_path) if saved.run_id == run.run_id]
-
-
-def _check_output(run: Run) -> None:
-    if run.args.should_save:
-        check_writable(run.args.output_path, leave=not run.ranks.single_process)
 
 
 def on_all(run: Run, work: Callable[[], T]) -> T:

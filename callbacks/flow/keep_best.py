@@ -40,6 +40,7 @@ class KeepBest(Callback):
         ArgumentError: if no evaluation measures the metric, or for a second callback that chooses the best model.
     """
 
+    previews = True
     arguments = ("load_best_model_at_end", "metric_for_best_model", "greater_is_better")
     capabilities = frozenset({Capability.CHOOSES_BEST_MODEL, Capability.WRITES_CHECKPOINTS})
     conflicts_with = (
@@ -136,7 +137,10 @@ class KeepBest(Callback):
         if state.best_model_checkpoint is None:
             logger.warning("No checkpoint of a best %s was written. The model keeps its last weights.", self.metric)
             return
-        run.services.at("_load_best_model", lambda: self._load(run, str(state.best_model_checkpoint)))
+        best = str(state.best_model_checkpoint)
+        run.services.at("_load_best_model", lambda: self._load(run, best))
+        step = files.step_of(Path(best)) or state.best_global_step or 0
+        run.announce("on_best_loaded", checkpoint=files.CheckpointRecord(Path(best), step))
 
     def _load(self, run: Run, checkpoint: str) -> None:
         state, best = run.state, Path(checkpoint)

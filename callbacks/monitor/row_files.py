@@ -7,7 +7,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 from ...engine.arguments import TrainingArguments
 from ...engine.evaluation.outputs import recordable
 from ...engine.run import Run
+from ...events.recording.files import written
+from ..base.line_file import LineFile, free_name, whole_lines
 from ..base.row_tracker import Opening, Outcome, RowTracker, TrackerSession
 from ..base.tracker_rows import AXIS
 
@@ -35,10 +37,10 @@ class RowFileSession(TrackerSession):
         self.path, self.run_id = path, run_id
         path.parent.mkdir(parents=True, exist_ok=True)
         if upto is None and path.exists() and path.stat().st_size:
-            path.rename(_free_name(path))
+            path.rename(free_name(path))
         kept = self.prepare(-1.0 if upto is None else upto)
         self.last_step = max((int(row[AXIS]) for row in kept), default=-1)
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        self._file = LineFile(path)
 
     def prepare(self, upto: float) -> list[dict[str, Any]]:
         """Remove from the file a torn last line and the rows after step `upto`. Return the rows that stay."""
@@ -49,25 +51,17 @@ class RowFileSession(TrackerSession):
         raise NotImplementedError
 
     def write(self, row: dict[str, Any], step: int) -> None:
-        self._append(self.line({name: _written(value) for name, value in recordable(row)[0].items()}))
-
-    def _append(self, text: str) -> None:
-        data = text.encode()
-        before = os.fstat(self._file).st_size
-        if os.write(self._file, data) < len(data):  # the disk is full
-            os.ftruncate(self._file, before)
-            raise OSError(f"{self.path} has no space for a row of {len(data)} bytes")
+        self._file.append(self.line({name: written(value) for name, value in recordable(row)[0].items()}))
 
     def finish(self, outcome: Outcome) -> None:
-        os.fsync(self._file)
-        os.close(self._file)
+        self._file.close()
 
 
 class JsonLinesSession(RowFileSession):
     """An open file of JSON objects."""
 
     def prepare(self, upto: float) -> list[dict[str, Any]]:
-        lines = _whole_lines(self.path)
+        lines = whole_lines(self.path)
         kept = _rows_upto(self.path, map(json.loads, lines), upto)
         if self.path.exists():  # the file stays the same one, which `tail -f` follows
             os.truncate(self.path, sum(map(len, lines[: len(kept)])))
@@ -83,7 +77,7 @@ class CsvSession(RowFileSession):
     columns: list[str]
 
     def prepare(self, upto: float) -> list[dict[str, Any]]:
-        reader = csv.DictReader(io.StringIO(b"".join(_whole_lines(self.path)).decode(), newline=""))
+        reader = csv.DictReader(io.StringIO(b"".join(whole_lines(self.path)).decode(), newline=""))
         self.columns = list(reader.fieldnames or ())
         kept = _rows_upto(self.path, reader, upto)
         if self.path.exists():
@@ -97,8 +91,7 @@ class CsvSession(RowFileSession):
                 rows = list(csv.DictReader(file))
             self.columns += new
             self._replace(rows)
-            os.close(self._file)
-            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+            self._file.reopen()
         return self._text([flat])
 
     def _replace(self, rows: list[dict[str, Any]]) -> None:
@@ -178,19 +171,13 @@ class Csv(RowFile):
     session_class = CsvSession
 
 
-def _whole_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file without a torn last one, which a full disk or a power cut may leave."""
-    data = path.read_bytes() if path.exists() else b""
-    return [line + b"\n" for line in data.split(b"\n")[:-1]]
-
-
 def _rows_upto(path: Path, rows: Iterable[dict[str, Any]], upto: float) -> list[dict[str, Any]]:
     """Return the rows before the first one after step `upto`."""
     try:
         return list(takewhile(lambda row: float(row[AXIS]) <= upto, rows))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path} has a line that is no row with a column {AXIS!r}. Move the file away, or set another `path`."
+            f"{path} has a line without a column {AXIS!r}. Move the file, or set another `path`."
         ) from error
 
 
@@ -198,19 +185,3 @@ def _cell(value: Any) -> Any:
     """Return a value for a cell. A row is one line, so text with line breaks is written as JSON."""
     breaks = isinstance(value, str) and ("\n" in value or "\r" in value)
     return json.dumps(value, ensure_ascii=False) if breaks or isinstance(value, (dict, list)) else value
-
-
-def _free_name(path: Path) -> Path:
-    number = 1
-    while (found := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
-        number += 1
-    return found
-
-
-def _written(value: Any) -> Any:
-    """Return a value with strings for numbers that JSON does not have."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
-        return {name: _written(part) for name, part in value.items()}
-    return [_written(part) for part in value] if isinstance(value, (list, tuple)) else value

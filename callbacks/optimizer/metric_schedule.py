@@ -25,6 +25,7 @@ class MetricSchedule(Callback):
     """
 
     stage = Stage.MEASURE
+    previews = True
 
     metric: str = "eval_loss"
     """The metric. The prefix `eval_` is optional."""

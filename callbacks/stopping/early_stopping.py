@@ -92,6 +92,8 @@ class EarlyStopping(Callback):
             metric that no evaluation measures.
     """
 
+    previews = True
+
     metric: str = "eval_loss"
     """The metric. The prefix `eval_` is optional."""
     patience: int = 3

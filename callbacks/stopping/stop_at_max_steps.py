@@ -18,6 +18,8 @@ class StopAtMaxSteps(Callback):
     `DefaultFlowCallback` in the list replaces it.
     """
 
+    previews = True
+
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> StopAtMaxSteps:
         return cls()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 from ...engine.arguments import TrainingArguments
@@ -26,6 +25,7 @@ class StopAtTime(Callback):
     """
 
     local = True
+    previews = True
     capabilities = frozenset({Capability.INTERRUPTS})
     arguments = ("max_time",)
 
@@ -46,13 +46,13 @@ class StopAtTime(Callback):
         return None if args.max_time is None else cls(args.max_time)
 
     @order(Stage.PREPARE)
-    def on_train_begin(self) -> None:
-        self._began = time.monotonic()
+    def on_train_begin(self, run: Run) -> None:
+        self._began = run.clock()
         self._end = self._began + seconds_of(self.max_time)
         self._slowest_step = self._slowest_save = 0.0
 
     def on_step_end(self, run: Run, control: TrainerControl) -> None:
-        now = time.monotonic()
+        now = run.clock()
         self._slowest_step = max(self._slowest_step, now - self._began)
         self._began = now
         if now + 2 * (self._slowest_step + self._slowest_save) >= self._end:
@@ -62,11 +62,11 @@ class StopAtTime(Callback):
                 control.request("save", reason)
 
     @order(Stage.PREPARE)
-    def on_save_begin(self) -> None:
-        self._began = time.monotonic()
+    def on_save_begin(self, run: Run) -> None:
+        self._began = run.clock()
 
     @order(Stage.RELEASE)
-    def on_snapshot(self) -> None:
-        now = time.monotonic()
+    def on_snapshot(self, run: Run) -> None:
+        now = run.clock()
         self._slowest_save = max(self._slowest_save, now - self._began)
         self._began = now

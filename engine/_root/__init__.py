@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from trainbus.callbacks.monitor.count_flops import CountFlops as CountFlops
     from trainbus.callbacks.monitor.count_tokens import CountTokens as CountTokens
     from trainbus.callbacks.monitor.empty_cache import EmptyCache as EmptyCache
+    from trainbus.callbacks.monitor.follow_plan import FollowPlan as FollowPlan
     from trainbus.callbacks.monitor.memory_metrics import MemoryMetrics as MemoryMetrics
     from trainbus.callbacks.monitor.progress import Progress as Progress
+    from trainbus.callbacks.monitor.record import Record as Record
     from trainbus.callbacks.monitor.row_files import Csv as Csv
     from trainbus.callbacks.monitor.row_files import JsonLines as JsonLines
     from trainbus.callbacks.monitor.status_file import StatusFile as StatusFile
@@ -185,8 +187,10 @@ _MODULES = {
     "callbacks.monitor.count_flops": ("CountFlops",),
     "callbacks.monitor.count_tokens": ("CountTokens",),
     "callbacks.monitor.empty_cache": ("EmptyCache",),
+    "callbacks.monitor.follow_plan": ("FollowPlan",),
     "callbacks.monitor.memory_metrics": ("MemoryMetrics",),
     "callbacks.monitor.progress": ("Progress",),
+    "callbacks.monitor.record": ("Record",),
     "callbacks.monitor.row_files": ("Csv", "JsonLines"),
     "callbacks.monitor.status_file": ("StatusFile",),
     "callbacks.monitor.watch_modules": ("WatchModules",),

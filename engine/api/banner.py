@@ -38,6 +38,8 @@ def announce_training(trainer: Any) -> None:
     logger.info("  Gradient Accumulation steps = %s", args.gradient_accumulation_steps)
     logger.info("  Total optimization steps = %s", f"{plan.max_steps:,}")
     logger.info("  Number of trainable parameters = %s", f"{trainable:,}")
+    for line in trainer.plugins:
+        logger.info("  Plugin %s", line)
     if lazy := sum(map(is_lazy, run.model.parameters())):
         logger.info("  %d parameters have no shape before the first batch, and are not in that number", lazy)
     if state.global_step:

@@ -11,7 +11,9 @@ from ...events.callback import Callback
 from ...events.channels import Channel
 from ...events.composition import describe_capabilities, refuse_conflicts
 from ...events.errors import SubscriptionError, TrainbusError
-from ..checkpoint.callback_states import owner_of
+from ..arguments.plugins.build import written
+from ..checkpoint.callback_states import ResumeReport, owner_of
+from ..loss.loss_module import LossModule
 from .base import TrainerBase
 from .callback_handler import CallbackHandler
 
@@ -42,6 +44,29 @@ class CallbackMethods(TrainerBase):
     def callbacks(self) -> dict[str, Any]:
         """All callbacks and subscribed functions by id, in order of attachment."""
         return self.bus.subscribers
+
+    plugins: list[str]
+    """The installed plugins that joined, and those that a setting left out: a line for each, as the run logs it."""
+
+    def callbacks_as_config(self) -> list[str]:
+        """Return the attached callbacks as texts, for the argument `callbacks` and for configuration files.
+
+        Functions that `on` subscribed, and a loss module, are not callbacks of the list, and are left out.
+
+        Raises:
+            ArgumentError: lists every option whose value has no text, such as a lambda or a dataset.
+        """
+        functions = self.subscribed_functions
+        return written(
+            callback
+            for owner_id, callback in self.bus.subscribers.items()
+            if owner_id not in functions and not isinstance(callback, LossModule)
+        )
+
+    @property
+    def resume_report(self) -> ResumeReport:
+        """What the last resume did with the states of callbacks: restored, migrated, orphaned, new."""
+        return self.run.callback_states.report
 
     @property
     def wandb(self) -> Any:

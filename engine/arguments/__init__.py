@@ -26,6 +26,7 @@ from .model import ModelArguments
 from .optimizer import OptimizerArguments
 from .output import OutputArguments
 from .parallel import ParallelArguments
+from .plugins.group import PluginArguments
 from .precision import PrecisionArguments
 from .process import ProcessArguments
 from .reporting import DebugOption, ReportingArguments
@@ -63,6 +64,7 @@ class TrainingArguments(
     Serializable,
     HFMethods,
     HubArguments,
+    PluginArguments,
     ParallelArguments,
     ProcessArguments,
     ReproducibilityArguments,

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ...events.errors import nearest
 from ._base import Group, default_of
+from .plugins.text import as_texts
 from .serialization import is_configuration, mask
 from .unsupported import reason_against
 
@@ -32,6 +33,8 @@ def normalize(field: Field[Any], value: Any) -> Any:
     allowed = field.metadata
     if (value is None and allowed.get("none")) or (isinstance(value, str) and value == mask(field.name)):
         return default_of(field)
+    if allowed.get("texts"):
+        return as_texts(value)
     if allowed.get("path"):
         if value is None:
             return default_of(field)
@@ -59,7 +62,7 @@ def type_problems(args: Group, declared: type[Group]) -> dict[str, str]:
     return {
         field.name: f"`{field.name}` is {value!r} ({type(value).__name__}); it takes {field.type}."
         for field in fields(declared)
-        if not fits(value := getattr(args, field.name), hints[field.name])
+        if not (fits(value := getattr(args, field.name), hints[field.name]) or field.metadata.get("texts"))
     }
 
 

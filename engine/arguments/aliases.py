@@ -76,5 +76,5 @@ ELSEWHERE = {
 
 
 def not_an_argument(name: str, known: Iterable[str]) -> str:
-    """Return the sentence about a name that is no argument, with the nearest one or the place of that setting."""
+    """Return the error text for a name that is not an argument: the nearest argument, or where to set it."""
     return f"`{name}` is not an argument{f'. {ELSEWHERE[name]}' if name in ELSEWHERE else nearest(name, known)}"

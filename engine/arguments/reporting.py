@@ -54,9 +54,20 @@ class ReportingArguments(Group):
         "for none. The attribute holds a list.",
     )
     disable_tqdm: bool | None = arg(None, "Print lines instead of progress bars. None: depends on `log_level`.")
+    record: bool = arg(
+        False,
+        "Record every event, flag and value of the run in `events.jsonl` in `output_dir`, for `trainbus diff`, "
+        "`trainbus trace` and `trainbus replay`.",
+    )
+    plan: str | None = arg(
+        None,
+        "File of a preview, which `trainbus preview --out` writes. The run warns at its first departure from it.",
+        path=True,
+    )
     report_to: str | list[str] | None = arg(
         None,
-        "Trackers that receive the logs: one name, a list, 'all' (those whose package is installed) or 'none'. None: "
+        "Trackers that receive the logs: one name, a list, 'all' (those whose package is installed) or 'none'. The "
+        "name of an installed plugin also works. None: "
         "'tensorboard' if `logging_dir` is set and TensorBoard is installed, else 'none'. The attribute holds a list.",
     )
     run_name: str | None = arg(None, "Name of the run in trackers. None: the tracker chooses it.")

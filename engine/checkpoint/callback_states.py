@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,34 @@ from ...events.errors import CheckpointError
 logger = logging.getLogger(__name__)
 
 
+@dataclass
+class ResumeReport:
+    """What a resume did with the states of callbacks. `str(report)` is one line."""
+
+    restored: list[str] = field(default_factory=list)
+    """The ids of callbacks that received their state."""
+    migrated: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The ids of callbacks that received a state of an earlier version -> this version, and their own."""
+    orphaned: list[str] = field(default_factory=list)
+    """The ids of saved states without a callback. Later checkpoints keep those whose id is free."""
+    new: list[str] = field(default_factory=list)
+    """The ids of callbacks with a state that the checkpoint does not have. They start at the resumed step."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain values."""
+        return {
+            "restored": self.restored,
+            "migrated": {owner_id: [was, now] for owner_id, (was, now) in self.migrated.items()},
+            "orphaned": self.orphaned,
+            "new": self.new,
+        }
+
+    def __str__(self) -> str:
+        migrated = [f"{owner_id} (version {was} to {now})" for owner_id, (was, now) in self.migrated.items()]
+        groups = {"restored": self.restored, "migrated": migrated, "orphaned": self.orphaned, "new": self.new}
+        return "; ".join(f"{word}: {', '.join(ids)}" for word, ids in groups.items() if ids) or "none"
+
+
 class CallbackStates:
     """The states of the attached callbacks, and of callbacks that only an earlier session had."""
 
@@ -25,6 +53,8 @@ class CallbackStates:
         self._bus = bus
         self._carried: dict[str, Any] = {}
         self._carried_owners: dict[str, Any] = {}
+        self.report = ResumeReport()
+        """What the last resume did with the states."""
 
     def collect(self) -> dict[str, Any]:
         """Return the states of all callbacks that have one, by id, and the carried states."""
@@ -49,8 +79,8 @@ class CallbackStates:
         return {one: owner_of(callback, self._bus.attributes_of(one)) for one, callback in attached.items()}
 
     def forget_carried(self) -> None:
-        """Drop the states that an earlier run of this trainer carried: they belong to that run."""
-        self._carried, self._carried_owners = {}, {}
+        """Drop the states that an earlier run of this trainer carried, and its report: they belong to that run."""
+        self._carried, self._carried_owners, self.report = {}, {}, ResumeReport()
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
         """Load each state into its callback. Carry the states without a callback to the next checkpoint.
@@ -63,15 +93,25 @@ class CallbackStates:
             CheckpointError: if a callback cannot read the state of a later version of its class.
         """
         attached, owners = self._bus.subscribers, owners or {}
+        self.report = report = ResumeReport()
         now = self._attached_owners()
         found = matched(states, owners, now)
         carried = {owner_id for owner_id in states if owner_id not in found and owner_id not in attached}
         self._carried = {owner_id: states[owner_id] for owner_id in carried}
         self._carried_owners = {owner_id: owners[owner_id] for owner_id in carried if owner_id in owners}
         for owner_id, target in found.items():
+            state, version = states[owner_id], now[target]["version"]
+            was = owners.get(owner_id, {}).get("version", version)
             if owner_id in owners:
                 _tell_differences(owner_id, owners[owner_id], now[target], attached[target])
-            _load_state(attached[target], states[owner_id])
+            if was < version:
+                report.migrated[target] = (was, version)
+                state = _migrated(attached[target], target, state, was)
+            else:
+                report.restored.append(target)
+            _load_state(attached[target], state)
+        report.restored.sort(key=list(attached).index)
+        report.orphaned += [owner_id for owner_id in states if owner_id not in found]
         for owner_id in states:
             if owner_id not in found and owner_id in attached:
                 logger.warning(
@@ -80,7 +120,10 @@ class CallbackStates:
                 )
         _tell_matched_by_position({one: owners[one] for one in found if one in owners})
         for owner_id, callback in attached.items():
-            if owner_id not in found.values() and owner_id not in states and _state_of(callback):
+            if owner_id not in found.values() and _state_of(callback):
+                report.new.append(owner_id)
+                if owner_id in states:
+                    continue
                 level = logging.WARNING if now[owner_id]["replaces_weights"] else logging.INFO
                 logger.log(level, "%s has no state in the checkpoint. It starts at the resumed step.", owner_id)
         if self._carried:
@@ -88,6 +131,7 @@ class CallbackStates:
                 "The checkpoint has states of callbacks that are not attached: %s. Later checkpoints keep them.",
                 ", ".join(self._carried),
             )
+        logger.info("Callback states, %s", report)
 
     def restore_weights(self, states: Mapping[str, Any], owners: Mapping[str, Any]) -> None:
         """Load the states of callbacks that hold trained weights, such as a loss module, and no others.
@@ -101,9 +145,12 @@ class CallbackStates:
             for owner_id, callback in self._bus.subscribers.items()
             if isinstance(callback, Callback) and callback.has(Capability.HOLDS_WEIGHTS)
         }
-        found = matched(states, owners, {one: now for one, now in self._attached_owners().items() if one in attached})
-        for owner_id, target in found.items():
-            _load_state(attached[target], states[owner_id])
+        now = {one: owner for one, owner in self._attached_owners().items() if one in attached}
+        for owner_id, target in matched(states, owners, now).items():
+            state, was = states[owner_id], owners.get(owner_id, now[target]).get("version", 1)
+            if was < now[target]["version"]:
+                state = _migrated(attached[target], target, state, was)
+            _load_state(attached[target], state)
 
     def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
         """Raise an error if the model file of a checkpoint has other weights than the trained ones.
@@ -197,9 +244,10 @@ def _settings(callback: Any) -> dict[str, Any]:
 
 
 def _attributes(callback: Any, attributes: Mapping[str, Any] | None, saved: bool) -> dict[str, Any]:
-    """Return the settings of a class that is no dataclass: the attributes named like arguments of its constructor.
+    """Return the settings of a callback that is not a dataclass.
 
-    If there are none, all public attributes are. Only plain values can be compared.
+    These are the attributes with the names of constructor arguments. If there are none, these are all public
+    attributes. Only plain values can be compared.
     """
     now = getattr(callback, "__dict__", {})
     public = {
@@ -257,7 +305,7 @@ def _tell_differences(owner_id: str, saved: Mapping[str, Any], now: Mapping[str,
             f"The state of {owner_id} has version {saved['version']}, and this {now['class']} reads versions up to "
             f"{now['version']}. Install the release that saved it, or remove {now['class']}."
         )
-    if saved.get("version", 1) < now["version"]:
+    if saved.get("version", 1) < now["version"] and not _migrates(callback):
         logger.warning(
             "The state of %s has version %s, and this %s writes version %s. Its `load_state_dict` receives the former.",
             *(owner_id, saved.get("version", 1), now["class"], now["version"]),
@@ -269,6 +317,34 @@ def _tell_differences(owner_id: str, saved: Mapping[str, Any], now: Mapping[str,
         # The arguments configure callbacks that name them, and users change those on purpose.
         level = logging.INFO if getattr(callback, "arguments", ()) else logging.WARNING
         logger.log(level, "%s resumes with other settings: %s.", owner_id, changes)
+
+
+def _migrates(callback: Any) -> bool:
+    """Return whether the class of a callback converts earlier states itself."""
+    return getattr(type(callback), "migrate", Callback.migrate) is not Callback.migrate
+
+
+def _migrated(callback: Any, owner_id: str, state: Any, version: int) -> Any:
+    """Return a state of an earlier version as the callback's `migrate` converts it.
+
+    Raises:
+        CheckpointError: if `migrate` fails or returns something else than a dict.
+    """
+    if not _migrates(callback):
+        return state
+    try:
+        converted = callback.migrate(state, version)
+    except Exception as error:
+        raise CheckpointError(
+            f"{owner_id}.migrate cannot convert the state of version {version}: {type(error).__name__}: {error}. "
+            f"Install the release that saved it, or remove {type(callback).__name__}."
+        ) from error
+    if not isinstance(converted, dict):
+        raise CheckpointError(
+            f"{owner_id}.migrate returned a {type(converted).__name__} for the state of version {version}. Return the "
+            "dict that `load_state_dict` takes."
+        )
+    return converted
 
 
 def _exports(callback: Any) -> bool:

@@ -10,10 +10,11 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from ...events.errors import TrainbusError, nearest
-from . import checkpoints, plan, run, status, tell
+from ...events.installed import COMMAND_GROUP, Plugin, installed
+from . import checkpoints, compose, new_plugin, plan, plugins, preview, recordings, run, status, tell
 
-COMMANDS = (status, tell, checkpoints, plan, run)
-"""The modules of the commands, in the order of the help."""
+COMMANDS = (preview, status, tell, recordings, checkpoints, compose, plan, plugins, new_plugin, run)
+"""The modules of the commands, in the order of the help. Installed packages add theirs; see `_add_installed`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,14 +24,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after the program name. Default: those of this process.
 
     Returns:
-        The exit status: 0; 1 if `verify` found damage; 2 if the command cannot be done.
+        The exit status: 0; 1 if `verify` found damage or `diff` a difference; 2 if the command cannot be done, or if
+        `preview --against` found a difference.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(checkpoints.expanded(words))
-    if words[:1] == ["run"]:
-        return run.run(options)
+    if words[:1] == ["run"]:  # the errors of a program keep their traceback
+        return run.run(_parser().parse_args(words))
     try:
-        status: int = options.do(options)
+        code = _done(words)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -38,7 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (TrainbusError, OSError) as error:
         print(f"trainbus: {error}", file=sys.stderr)
         return 2
-    return status
+    return code
+
+
+def _done(words: list[str]) -> int:
+    """Do a command and return its exit status."""
+    if words[:1] == ["compose"]:
+        return compose.run(words[1:])
+    options = _parser(words[:1]).parse_args(preview.expanded(plugins.expanded(checkpoints.expanded(words))))
+    return int(options.do(options) or 0)
 
 
 class Parser(argparse.ArgumentParser):
@@ -67,15 +76,43 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown {action.dest} {value!r}{nearest(str(value), known)} Known: {', '.join(known)}.")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(chosen: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser = Parser(
-        "trainbus", description="Plan, watch and steer a run, manage its checkpoints, and run programs of transformers."
+        "trainbus",
+        description="Plan, preview, watch, steer and compare runs, and run programs of transformers.",
     )
     parser.add_argument("--version", action="version", version=f"trainbus {version('trainbus')}")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND", parser_class=Parser)
     for command in COMMANDS:
         command.add_to(commands)
+    _add_installed(commands, chosen)
     return parser
+
+
+def _add_installed(commands: Any, chosen: Sequence[str]) -> None:
+    """Add the commands of installed packages. Only the chosen one is imported; the others have a line in the help."""
+    for name, plugin in installed(COMMAND_GROUP).items():
+        if name in commands.choices:
+            continue  # no package replaces a command of this library
+        if name in chosen:
+            _add(plugin, commands)
+        else:
+            commands.add_parser(name, help=f"of {plugin.origin}", add_help=False)
+
+
+def _add(plugin: Plugin, commands: Any) -> None:
+    offered = plugin.load()
+    add = getattr(offered, "add_to", offered)
+    try:
+        add(commands)
+        parser = commands.choices[plugin.name]
+    except Exception as error:
+        raise plugin.failure(error) from error
+    if parser.get_default("do") is None and parser._subparsers is None:
+        raise TrainbusError(
+            f"The command {plugin.name!r} of {plugin.origin} ({plugin.value}) does nothing. Its `add_to(commands)` "
+            "must call `parser.set_defaults(do=function)`."
+        )
 
 
 if __name__ == "__main__":

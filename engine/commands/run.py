@@ -42,9 +42,21 @@ def run(options: argparse.Namespace) -> int:
     except TrainbusError as error:
         print(f"trainbus: {error}", file=sys.stderr)
         return 2
+    execute(program, arguments, options.module)
+    return 0
+
+
+def execute(program: str, arguments: list[str], is_module: bool) -> None:
+    """Run a program in this process, as `python program ARGS` or `python -m program ARGS` does.
+
+    Args:
+        program: a Python file, or the name of a module.
+        arguments: the arguments of the program.
+        is_module: whether it is a module.
+    """
     sys.argv = [program, *arguments]
-    sys.path[0] = str(Path.cwd() if options.module else Path(program).resolve().parent)
-    if options.module:
+    sys.path[0] = str(Path.cwd() if is_module else Path(program).resolve().parent)
+    if is_module:
         runpy.run_module(program, run_name="__main__", alter_sys=True)
     else:
         # Not `runpy.run_path`: it clears the module when the program ends, before its exit handlers run.
@@ -52,4 +64,3 @@ def run(options: argparse.Namespace) -> int:
         module.__file__ = program
         sys.modules["__main__"] = module
         exec(compile(Path(program).read_bytes(), program, "exec"), vars(module))
-    return 0

@@ -118,7 +118,7 @@ def evaluation_loop(
     metrics: Any = {}
     batches = _batches(loader, most, look_ahead=by_batch)
     for number, ((batch, known, padding_rows), is_last) in enumerate(batches, start=1):
-        run.evaluation.batch = number - 1
+        run.evaluation.batch_number = number - 1
         batch = to_device(batch, args.device, args.non_blocking)
         results.add(_batch_result(run, batch, known, padding_rows, predict, preprocess_logits), run.ranks)
         run.announce("on_prediction_step", batch=batch, prediction=results.last_prediction() if observed else None)

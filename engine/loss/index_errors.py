@@ -67,12 +67,12 @@ def out_of_range(error: BaseException) -> OutOfRange | None:
 
 @contextmanager
 def indices_explained(run: Run) -> Iterator[None]:
-    """Replace the error of an index out of range by one that names the batch, the samples and the valid range.
+    """Replace an out-of-range index error with an error that names the batch, the samples and the valid range.
 
-    Errors of shapes get a note if the samples look like whole batches.
+    A shape error gets a note if the samples look like whole batches.
 
     Raises:
-        DataError: for a label that is no class, or an input id that has no embedding.
+        DataError: for a label outside of the classes, or an input id without an embedding.
     """
     try:
         yield
@@ -170,7 +170,7 @@ def _evaluated_indices(run: Run) -> list[int] | None:
     if not isinstance(batches, BatchedSampler):
         return None
     order = order_of(loader) or ([*batches.sampler] if isinstance(batches.sampler, SequentialSampler) else None)
-    return None if order is None else _indices(batches, order, run.evaluation.batch)
+    return None if order is None else _indices(batches, order, run.evaluation.batch_number)
 
 
 def _indices(batches: BatchedSampler, order: Sequence[int], number: int) -> list[int]:

@@ -53,7 +53,7 @@ BEFORE = ("AlignTokens", "CountFlops", "StopAtMaxSteps", "StopOnSignal", "Contro
 
 
 def test_arguments_build_exactly_their_callbacks():
-    assert kinds(compose(args(), [])) == [*BEFORE, "Log", "Evaluate", "Checkpoint", "Progress"]
+    assert kinds(compose(args(), [])) == [*BEFORE, "Log", "Evaluate", "Checkpoint", "StatusFile", "Progress"]
     more = compose(
         args(bf16=True, load_best_model_at_end=True, eval_strategy="epoch", save_strategy="epoch", save_total_limit=2),
         [],
@@ -73,7 +73,7 @@ def test_the_order_is_arguments_then_found_then_listed():
 
     composed = compose(args(), [Mine(), Log(every(7))], found=[Found(), None])
     assert kinds(composed) == [
-        *(*BEFORE, "Evaluate", "Checkpoint", "Progress"),
+        *(*BEFORE, "Evaluate", "Checkpoint", "StatusFile", "Progress"),
         *("Found", "Mine", "Log"),
     ]
 

@@ -229,7 +229,7 @@ def test_a_checkpoint_that_cannot_be_removed_gives_a_warning(tmp_path: Path, mon
     def refuse(checkpoint):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("trainbus.callbacks.flow.checkpoint.remove", refuse)
+    monkeypatch.setattr("trainbus.engine.checkpoint.storage.remove", refuse)
     saving(tmp_path, 2, save_total_limit=1).train()
     assert names_in(tmp_path) == ["checkpoint-1", "checkpoint-2"]
     assert "checkpoint-1, and it cannot be deleted: [Errno 13] Permission denied" in caplog.text

@@ -131,15 +131,15 @@ def test_a_forked_process_does_not_wait_for_the_writer_of_its_parent() -> None:
 
 
 def test_a_handler_may_fork_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: Any) -> None:
-    from trainbus.callbacks.flow import checkpoint
+    from trainbus.engine.checkpoint import storage
 
-    write = checkpoint.write_checkpoint
+    write = storage.write_checkpoint
 
     def slowly(*arguments: Any) -> None:
         time.sleep(1)
         write(*arguments)
 
-    monkeypatch.setattr(checkpoint, "write_checkpoint", slowly)
+    monkeypatch.setattr(storage, "write_checkpoint", slowly)
     run = run_of(tmp_path, Regression())
     children = []
 

@@ -8,6 +8,10 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
+from trainbus.testing.tiny import net_samples
+
+__all__ = ["CountedRows", "SizedStream", "Stream", "net_samples", "points", "sentences", "token_samples"]
+
 
 def points(rows: int, seed: int = 0) -> list[dict[str, Any]]:
     """Return samples for `Regression`."""
@@ -28,12 +32,6 @@ def sentences(rows: int, seed: int = 0) -> list[dict[str, Any]]:
         }
         for _ in range(rows)
     ]
-
-
-def net_samples(count: int = 16, seed: int = 0) -> list[dict[str, torch.Tensor]]:
-    """Return samples for `Net`. 16 of them are 4 batches: an epoch of 4 steps."""
-    x = torch.randn(count, 6, generator=torch.Generator().manual_seed(seed))
-    return [{"x": row, "labels": row.sum()} for row in x]
 
 
 def token_samples(count: int = 16, length: int = 5, seed: int = 0) -> list[dict[str, torch.Tensor]]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from trainbus.testing.tiny import Block, Net
+
+__all__ = ["Block", "Classifier", "Net", "Regression", "Remembering", "Words", "bert"]
+
 torch.set_num_threads(1)  # the models are small, and the machine may be busy
 
 
@@ -34,34 +38,6 @@ class Classifier(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layers(x)
-
-
-class Block(nn.Module):
-    """A layer with dropout. The weights of a resumed run differ if its RNG state is not restored."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(6, 6)
-        self.dropout = nn.Dropout(0.1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.dropout(torch.tanh(self.linear(x)))
-
-
-class Net(nn.Module):
-    """Two blocks and a head. Returns a dict with the loss and the logits."""
-
-    def __init__(self, seed: int = 0) -> None:
-        super().__init__()
-        torch.manual_seed(seed)
-        self.blocks = nn.Sequential(Block(), Block())
-        self.head = nn.Linear(6, 1)
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        logits = self.head(self.blocks(x)).squeeze(-1)
-        if labels is None:
-            return {"logits": logits}
-        return {"loss": nn.functional.mse_loss(logits, labels), "logits": logits}
 
 
 class Words(nn.Module):

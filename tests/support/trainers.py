@@ -12,9 +12,11 @@ from typing import Any
 from torch import nn
 
 import trainbus
-from support.data import net_samples, points
-from support.models import Net, Regression, bert
-from trainbus import Checkpoint, Log, Progress
+from support.data import points
+from support.models import Regression, bert
+from trainbus.testing.tiny import tiny_trainer as net_trainer
+
+__all__ = ["Fresh", "both", "hushed", "net_trainer", "regression_trainer"]
 
 
 def regression_trainer(folder: Path | str, model: nn.Module | None = None, **options: Any) -> Any:
@@ -36,39 +38,6 @@ def regression_trainer(folder: Path | str, model: nn.Module | None = None, **opt
     options.setdefault("train_dataset", points(20))
     model = model if model is not None or "model_init" in options else Regression()
     return trainbus.Trainer(model, trainbus.TrainingArguments(str(folder), **args), **options)
-
-
-TRAINER_OPTIONS = (
-    *("model_init", "train_dataset", "eval_dataset", "compute_metrics", "criterion"),
-    *("optimizers", "optimizer_cls_and_kwargs"),
-)
-"""Options of `net_trainer` that are arguments of `Trainer`."""
-
-
-def net_trainer(
-    folder: Path | str, *callbacks: Any, model: nn.Module | None = None, **options: Any
-) -> trainbus.Trainer:
-    """Build a trainer of 6 steps, by default of a `Net`. It logs and saves if a callback or an argument says so.
-
-    Args:
-        folder: the output folder.
-        callbacks: the callbacks.
-        model: the model. Default: a `Net`, unless `model_init` is given.
-        **options: arguments of `Trainer` and of `TrainingArguments`.
-    """
-    given = {name: options.pop(name) for name in TRAINER_OPTIONS if name in options}
-    given = {"train_dataset": net_samples(), "eval_dataset": net_samples(8, seed=1), **given}
-    for kind, prefix in ((Log, "logging"), (Checkpoint, "save")):
-        listed = any(isinstance(callback, kind) for callback in callbacks)
-        if not listed and not any(name.startswith(f"{prefix}_") for name in options):
-            options[f"{prefix}_strategy"] = "no"
-    arguments: dict[str, Any] = {"per_device_train_batch_size": 4, "max_steps": 6, "learning_rate": 0.05}
-    if not any(isinstance(callback, Progress) for callback in callbacks):
-        arguments["disable_tqdm"] = True
-    args = trainbus.TrainingArguments(str(folder), use_cpu=True, **{**arguments, **options})
-    if model is None and "model_init" not in given:
-        model = Net()
-    return trainbus.Trainer(model, args, callbacks=list(callbacks), **given)
 
 
 @contextlib.contextmanager

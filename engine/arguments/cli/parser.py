@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ....events.errors import ArgumentError, TrainbusError, closest, nearest
+from ....events.installed import installed
 from .._base import refusal
+from ..plugins import argument_groups
+from ..plugins.text import as_texts
 from .fields import Argument, arguments_of, heading
 from .files import ENDINGS, VALUE_READERS, read_flags, read_values, read_yaml
 from .values import Unreadable
@@ -22,6 +25,9 @@ __all__ = ["ArgumentParser", "HfArgumentParser", "PdArgumentParser"]
 
 _PROBLEMS = "_problems"
 """Attribute of the namespace in which `_StoreValue` collects problems."""
+
+_REPEATED = "_repeated"
+"""Attribute of the namespace with the names of the fields whose flags add up, and that have a value by now."""
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -213,11 +219,27 @@ class ArgumentParser(argparse.ArgumentParser):
     def _scan(self, words: Sequence[str] | None, namespace: Any) -> tuple[argparse.Namespace, list[str], list[str]]:
         """Return the namespace of `argparse`, the unknown words, and the problems that `_StoreValue` collected."""
         found: argparse.Namespace
+        words = [*(sys.argv[1:] if words is None else words)]
+        if self._has_plugins:
+            argument_groups.add_groups(self, argument_groups.named_in(words))
         try:
             found, rest = super().parse_known_args(words, namespace)
         except argparse.ArgumentError as error:  # with exit_on_error=False
             raise ArgumentError(str(error)) from error
+        vars(found).pop(_REPEATED, None)
         return found, rest, vars(found).pop(_PROBLEMS, [])
+
+    @property
+    def _has_plugins(self) -> bool:
+        """Whether a dataclass has the argument `plugins` of `TrainingArguments`. Only then plugins are looked up."""
+        argument = self._by_key.get("plugins")
+        return argument is not None and bool(argument.field.metadata.get("texts"))
+
+    def format_help(self) -> str:
+        """Return the help text, with a section for the options of each installed plugin."""
+        if self._has_plugins:
+            argument_groups.add_groups(self, installed())
+        return super().format_help()
 
     def _unknown(self, rest: Sequence[str]) -> Iterator[str]:
         """Yield a problem for each unknown flag, and for each word without a flag before it."""
@@ -238,12 +260,18 @@ class ArgumentParser(argparse.ArgumentParser):
         """Return the values of known fields, converted to their types, and the problems of the others."""
         converted, problems = {}, []
         for name, value in values.items():
+            if name == "plugins" and name in converted:
+                continue  # an option of a plugin before it has read the value
             if argument := self._by_key.get(name):
                 converted[name] = value
                 try:
                     converted[name] = argument.convert(value)
                 except Unreadable as error:
                     problems.append(f"`{name}` is {value!r}{error}")
+            elif self._has_plugins and (plugin := argument_groups.plugin_of(str(name))):
+                given = converted.get("plugins", values.get("plugins"))
+                option = name.removeprefix(f"{plugin}.")
+                converted["plugins"] = argument_groups.with_option(given, plugin, option, value)
             elif not allow_extra_keys:
                 problems.append(f"`{name}` is not an argument{nearest(name, self._by_key)}")
         return converted, problems
@@ -278,6 +306,8 @@ class _StoreValue(argparse.Action):
     ) -> None:
         """Store the value, or collect a problem, so that the parser can report all problems at once."""
         found = vars(namespace)
+        repeats, repeated = self.argument.field.metadata.get("repeats"), found.setdefault(_REPEATED, set())
+        before = found.get(self.dest) if self.dest in repeated or option_string == "-p" else None
         _remove(found, self.argument)
         if self.nargs == 0 or values is self.const:
             found[self.dest] = self.const
@@ -285,6 +315,9 @@ class _StoreValue(argparse.Action):
         words = values if isinstance(values, list) else [values]
         try:
             found[self.dest] = self.argument.read(words)
+            if repeats:  # the first flag overrides a configuration file, further ones and `-p` add to the value
+                repeated.add(self.dest)
+                found[self.dest] = [*as_texts(before), *as_texts(found[self.dest])]
         except Unreadable as error:
             found[self.dest] = None  # so that a required field is not also reported as missing
             found.setdefault(_PROBLEMS, []).append(f"`{option_string}` is {' '.join(words)!r}{error}")

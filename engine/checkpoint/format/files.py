@@ -26,7 +26,7 @@ PICKLED_ADAPTER = "adapter_model.bin"
 BESIDE_ADAPTERS = "other_weights.safetensors"
 """What training changes in a model with adapters and the adapters do not hold."""
 EXTRA_STATE = "extra_state.safetensors"
-"""What `get_extra_state` of modules returns, where it is no tensor."""
+"""The values of `Module.get_extra_state()` that are not tensors."""
 OPTIMIZER = "optimizer.safetensors"
 SCHEDULER = "scheduler.safetensors"
 SCALER = "scaler.safetensors"
@@ -86,7 +86,8 @@ class CheckpointRecord:
     metrics: dict[str, Any] = field(default_factory=dict)
     """The metrics of the evaluation at this step; empty if there was none."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Nested values with tensors that callbacks store, by name. Handlers of `on_save_begin` may add to it."""
+    """Nested values with tensors that callbacks store, by name. Handlers of `on_save_begin` may add to it, and
+    those of `on_load` read it."""
     run_id: str = ""
     """The run that wrote it; empty if unknown."""
     time: float = 0.0

@@ -137,8 +137,9 @@ class Resumption(FreshStart):
         run.continue_from(own)
         restore_late = not checkpoint.state_files.resumes_loader_exactly
         feed.resume(self._place(own.get("place", {})), lambda: _restore_rng(run, path), restore_late)
+        extra = checkpoint.extra
         checkpoint.release()
-        run.set_checkpoint(CheckpointRecord(checkpoint.path, run.state.global_step))
+        run.set_checkpoint(CheckpointRecord(checkpoint.path, run.state.global_step, extra=extra))
         run.announce("on_load")
 
     def _own(self) -> dict[str, Any]:

@@ -201,12 +201,22 @@ class SavedCheckpoint(CheckpointFolder):
 
     def callbacks_and_owners(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the states of the callbacks, and class, settings and version of each; {} if there are none."""
+        found = self._of_callbacks
+        return dict(found.get("callbacks", {})), dict(found.get("owners", {}))
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The values that handlers of `on_save_begin` added to `checkpoint.extra`; {} if there are none."""
+        return dict(self._of_callbacks.get("extra", {}))
+
+    @property
+    def _of_callbacks(self) -> dict[str, Any]:
         if not self.has(files.CALLBACKS):
-            return {}, {}
+            return {}
         from ..format.codec import load_values
 
-        found = load_values(self.path / files.CALLBACKS, folder=self, cache=self._cache)
-        return dict(found["callbacks"]), dict(found.get("owners", {}))
+        found: dict[str, Any] = load_values(self.path / files.CALLBACKS, folder=self, cache=self._cache)
+        return found
 
     @property
     def best_model_checkpoint(self) -> str:

@@ -1,0 +1,53 @@
+"""LineFile: a file that grows by whole lines."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+class LineFile:
+    """A file to append whole lines to. Each call is one write, so that a reader never sees a part of a line."""
+
+    def __init__(self, path: Path) -> None:
+        """Open a file, or create it."""
+        self.path = path
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+
+    def append(self, text: str) -> None:
+        """Append one or more lines. If the disk is full, the file stays as it was.
+
+        Raises:
+            OSError: if the text cannot be written.
+        """
+        data = text.encode()
+        before = os.fstat(self._file).st_size
+        if os.write(self._file, data) < len(data):  # the disk is full
+            os.ftruncate(self._file, before)
+            raise OSError(f"{self.path} has no space for a row of {len(data)} bytes")
+
+    def reopen(self) -> None:
+        """Open the file again, after another one took its place."""
+        os.close(self._file)
+        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+
+    def close(self) -> None:
+        """Write everything to the disk and close the file."""
+        try:
+            os.fsync(self._file)
+        finally:
+            os.close(self._file)
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file without a torn last one, which a full disk or a power cut may leave."""
+    data = path.read_bytes() if path.exists() else b""
+    return [line + b"\n" for line in data.split(b"\n")[:-1]]
+
+
+def free_name(path: Path) -> Path:
+    """Return a free name beside a file: `metrics-1.jsonl`, `metrics-2.jsonl` and so on."""
+    number = 1
+    while (found := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
+        number += 1
+    return found

@@ -1,0 +1,81 @@
+"""Compare a run with its plan, and warn at the first departure."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...engine.api.preview.result import Preview
+from ...engine.arguments import TrainingArguments
+from ...engine.run import Run
+from ...events.recording.recorder import DecisionRecorder
+from ...events.recording.recorder import Record as Entry
+from ...events.recording.rows import Row, Rows, described
+from ...events.stages import Stage, order
+
+logger = logging.getLogger(__name__)
+
+_COMPARED = ("log", "evaluate", "save", "stop")
+
+
+@dataclass
+class FollowPlan(DecisionRecorder):
+    """Warns once, at the first log, evaluation, save or stop that a kept preview does not have.
+
+    `plan="plan.json"` in the arguments builds it. `trainbus preview PROGRAM --out plan.json` writes the file, and so
+    does `Path("plan.json").write_text(trainer.preview().to_json())`. Deletions of checkpoints are not compared.
+
+    Raises:
+        ArgumentError: if the file is no preview.
+    """
+
+    arguments = ("plan",)
+
+    path: str = "plan.json"
+    """The file of the preview."""
+    id: str | None = None
+    """Its name in the ledger and in checkpoints."""
+    _planned: deque[Row] = field(default_factory=deque, init=False, repr=False, compare=False)
+    _rows: Rows = field(default_factory=Rows, init=False, repr=False, compare=False)
+    _since: int = field(default=0, init=False, repr=False, compare=False)
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> FollowPlan | None:
+        return None if args.plan is None else cls(args.plan)
+
+    @order(Stage.PREPARE)
+    def on_setup(self, run: Run) -> None:
+        if run.mode != "train":
+            return
+        self.close()
+        plan = Preview.load(run.args.resolved(Path(self.path).expanduser()))
+        self._since = run.state.global_step
+        resumed = self._since > 0
+        self._planned = deque(
+            row for row in plan.rows if row["what"] in _COMPARED and (not resumed or row["step"] > self._since)
+        )
+        self._rows = Rows()
+        if run.state.is_world_process_zero:
+            self.open(run)
+
+    def on_close(self) -> None:
+        self.close()
+
+    def put(self, record: Entry) -> None:
+        if record.get("e") in ("on_delete", "on_best_loaded"):
+            return
+        for row in self._rows.take(record):
+            if not self._since or row["step"] > self._since:
+                self._compare(row)
+
+    def _compare(self, row: Row) -> None:
+        planned = self._planned.popleft() if self._planned else None
+        if planned is None or any(planned[name] != row[name] for name in ("step", "what", "by")):
+            expected = "nothing more" if planned is None else described(planned)
+            why = f" ({row['reason']})" if row["reason"] else ""
+            logger.warning(
+                "The run departs from %s: planned is %s, and now comes %s%s.", self.path, expected, described(row), why
+            )
+            self.close()

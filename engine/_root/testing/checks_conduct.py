@@ -1,0 +1,228 @@
+"""Checks of how a callback behaves in a run: it closes, reports errors, and leaves alone what is not its own."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from .. import Trainer
+from ..callbacks.stopping.stop_on_signal import Stopped
+from ..events import Kind, Subscription
+from .faults import InjectedFault, Injector, raise_at, signal_at
+from .lab import Lab, Watch, around_handlers, other_weights
+from .registry import RUNS, check, fail
+from .resources import growth, resources
+from .runs import train
+from .tiny import weights
+
+
+def watched(lab: Lab) -> Watch:
+    """Return what the handlers of a new callback did in a run. The run is made once."""
+    if lab.watch is None:
+        callback = lab.new()
+        trainer = lab.among(callback)
+        lab.watch = Watch(trainer, lab.subject)
+        around_handlers(trainer, callback, lab.watch)
+        train(trainer)
+    return lab.watch
+
+
+@check(needs=RUNS, remedy="Write to a logger: logging.getLogger(__name__).info(...). Or promise it: prints=True.")
+def prints_nothing(lab: Lab) -> None:
+    """Prints nothing on stdout."""
+    if not lab.subject.prints and (printed := watched(lab).printed):
+        fail(printed[0])
+
+
+@check(
+    needs=RUNS,
+    remedy="Draw from a generator of your own, such as torch.Generator().manual_seed(args.seed), or set the stage to "
+    "what the handler does.",
+)
+def draws_no_random_numbers(lab: Lab) -> None:
+    """Draws nothing from the global random generators while it observes."""
+    if drew := watched(lab).drew:
+        fail(f"{drew[0]}. The dropout masks of all later steps change with it")
+
+
+@check(
+    needs=RUNS,
+    remedy="Compute on copies, `weight.detach().clone()`, and leave `model.train()` and `model.eval()` to the engine. "
+    "A handler that changes the model belongs in the stage PREPARE or ACT.",
+)
+def keeps_weights(lab: Lab) -> None:
+    """Changes no weight and no mode of the model while it observes."""
+    if not lab.subject.writes_weights and (changed := watched(lab).changed):
+        fail(changed[0])
+
+
+@check(
+    needs=RUNS,
+    remedy="Copy what you change. To set arguments before the run, return them from `argument_overrides`.",
+)
+def keeps_arguments(lab: Lab) -> None:
+    """Changes no training argument."""
+    if changed := watched(lab).args:
+        fail(changed[0])
+
+
+@check(
+    needs=(*RUNS, "lets_errors_through", "keeps_weights"),
+    remedy="Close in `on_close` what `on_setup` or `on_train_begin` opened. Both run after errors and Ctrl-C too; "
+    "`on_train_end` does not.",
+)
+def closes(lab: Lab) -> None:
+    """Closes files, threads and hooks on every path: the end, an exception, Ctrl-C, a signal."""
+    kept: list[Any] = []  # an open file that nothing refers to would be closed by Python
+
+    def left_after(inject: Injector, error: type[BaseException]) -> tuple[list[str], str]:
+        """Train with a fault. Return what the run left behind, and which weight is not the trained one."""
+        callback = lab.new()
+        kept.append(callback)
+        trainer = lab.among(callback)
+        before, at_last, undo = resources(trainer.model), _remember_weights(trainer), inject(trainer)
+        with suppress(error):
+            train(trainer)
+        undo()
+        changed = other_weights(at_last(), weights(trainer.model)) if error is InjectedFault else ""
+        trainer.end()
+        return growth(before, trainer.model), changed
+
+    left_after(_no_fault, Stopped)  # it creates what stays for the whole process, such as a pool of threads
+    paths: list[tuple[str, Injector, type[BaseException]]] = [("the end of a run", _no_fault, Stopped)]
+    for event in ("on_gradients", "on_prediction_step", "on_save_begin"):
+        paths.append((f"an exception in {event}", raise_at(3, event), InjectedFault))
+    paths.append(("Ctrl-C", raise_at(3, "on_step_begin", KeyboardInterrupt), KeyboardInterrupt))
+    if threading.current_thread() is threading.main_thread():
+        paths.append(("SIGTERM", signal_at(3, signal.SIGTERM), Stopped))
+    for path, inject, error in paths:
+        left, changed = left_after(inject, error)
+        if changed:
+            fail(f"after {path} the model does not have the weights that were trained: {changed}")
+        if left:
+            fail(f"after {path} there is still {left[0]}{f', and {len(left) - 1} more' if left[1:] else ''}")
+
+
+def _no_fault(trainer: Trainer) -> Callable[[], None]:
+    return lambda: None
+
+
+def _remember_weights(trainer: Trainer) -> Callable[[], Any]:
+    """Note the weights of the model after each step. Return a function that returns the last ones."""
+    noted: dict[str, Any] = {}
+
+    def note(model: Any) -> None:
+        noted["weights"] = weights(model)
+
+    trainer.on("on_step_begin", note)
+    trainer.on("on_step_end", note)
+    return lambda: noted.get("weights", {})
+
+
+@check(
+    needs=RUNS,
+    remedy="Do not catch errors around what a seam or a model computes. Catch only what your own code can raise, and "
+    "raise again what you do not know.",
+)
+def lets_errors_through(lab: Lab) -> None:
+    """Lets an error of the model, and of another callback, end the run."""
+    for place, event in (("the model", "forward"), ("another callback", "on_gradients")):
+        trainer = lab.among(lab.new())
+        raised: list[BaseException] = []
+
+        def fault(place: str = place, raised: list[BaseException] = raised) -> BaseException:
+            raised.append(InjectedFault(f"an error in {place}"))
+            return raised[-1]
+
+        undo = raise_at(2, event, fault)(trainer)
+        try:
+            train(trainer)
+        except BaseException as error:
+            if len(raised) > 1:
+                fail(f"it swallows the first error in {place}: the run continues for a step or more")
+            if error is not raised[0]:
+                fail(f"an error in {place} reaches the program as {type(error).__name__}: {error}")
+        else:
+            if raised:
+                fail(f"an error in {place} at step 2 does not end the run")
+        finally:
+            undo()
+
+
+@check(
+    needs=RUNS,
+    remedy="Do less per step: use a trigger such as every(100), keep tensors on the device, and give files and "
+    "services to a thread. Or raise the budget: budget=5000.",
+)
+def costs(lab: Lab) -> None:
+    """Takes no more microseconds per step than its budget."""
+    budget = lab.subject.budget
+    if budget is None:
+        return
+    fastest: dict[int, float] = {}
+    labels: dict[str, float] = {}
+    mean = 0.0
+    for _ in range(4):  # the fastest of several runs: another program may delay one of them
+        for step, took in _seconds_of_steps(lab, labels).items():
+            fastest[step] = min(took, fastest.get(step, took))
+        mean = 1e6 * sum(fastest.values()) / max(1, len(fastest))
+        if mean <= budget:
+            return
+    slowest = max(labels, key=lambda label: labels[label])
+    fail(
+        f"its handlers take {mean:.0f} microseconds per step, more than the budget of {budget:g}. The slowest is "
+        f"{slowest} with {1e6 * labels[slowest]:.0f}"
+    )
+
+
+def _seconds_of_steps(lab: Lab, labels: dict[str, float]) -> dict[int, float]:
+    """Train, and return the seconds in handlers by step. Note the fastest call of each handler in `labels`."""
+    callback = lab.new()
+    trainer = lab.among(callback)
+    spent: dict[int, float] = {}
+
+    def measure(found: Subscription, call: Callable[[], Any]) -> Any:
+        began = time.perf_counter()
+        try:
+            return call()
+        finally:
+            if found.event.kind is not Kind.WORK:  # the work of a step, such as a save, is not its overhead
+                took = time.perf_counter() - began
+                step = trainer.state.global_step
+                spent[step] = spent.get(step, 0.0) + took
+                labels[found.label] = min(took, labels.get(found.label, took))
+
+    around_handlers(trainer, callback, measure)
+    train(trainer)
+    return {step: took for step, took in spent.items() if 0 < step < trainer.state.global_step}
+
+
+@check(
+    needs=RUNS,
+    remedy="Take the model and the trainer's values as parameters of a handler, and do not store them. Or set the "
+    "attribute to None in `on_close`.",
+)
+def releases_model(lab: Lab) -> None:
+    """Keeps the model of an ended run not alive."""
+    callback = lab.new()
+
+    def run() -> weakref.ref[Any]:
+        trainer = lab.among(callback)
+        train(trainer)
+        trainer.end()
+        lab.forget(trainer)
+        return weakref.ref(trainer.model)
+
+    model = run()
+    if model() is not None:
+        gc.collect()
+    if model() is not None:
+        owners = [name for name, value in vars(callback).items() if value is model()]
+        where = f" in its attribute {owners[0]}" if owners else ""
+        fail(f"it keeps the model of an ended run in memory{where}")

@@ -1,0 +1,45 @@
+"""VirtualClock: time that stands still until a test moves it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .. import Trainer
+
+CLOCKS = ("time", "monotonic", "perf_counter")
+"""The functions of the module `time` that read the virtual clock."""
+
+
+class VirtualClock:
+    """Time that stands still until a test moves it. `time.sleep` moves it too, and returns at once."""
+
+    def __init__(self) -> None:
+        """Start at 0 seconds."""
+        self.seconds = 0.0
+        """The seconds that have passed."""
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.seconds += seconds
+
+    def per_step(self, trainer: Trainer, seconds: float) -> Callable[[], Any]:
+        """Let time pass in each step of a trainer, before the callbacks. Return a function that ends this."""
+        undo: Callable[[], Any] = trainer.on("on_step_begin", lambda: self.advance(seconds), id="clock")
+        return undo
+
+    @contextmanager
+    def running(self) -> Iterator[VirtualClock]:
+        """Replace the clocks of the module `time` in the block."""
+        originals = {name: getattr(time, name) for name in (*CLOCKS, "sleep")}
+        begun = {name: originals[name]() for name in CLOCKS}
+        for name in CLOCKS:
+            setattr(time, name, lambda name=name: begun[name] + self.seconds)
+        time.sleep = self.advance  # type: ignore[assignment]
+        try:
+            yield self
+        finally:
+            for name, original in originals.items():
+                setattr(time, name, original)

@@ -1,0 +1,131 @@
+"""check_callback and parametrize_with_checks: the conformance kit for authors of callbacks."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..events import ArgumentError, nearest
+from . import checks_basics, checks_conduct, checks_processes, checks_repeats
+from .lab import Lab
+from .registry import CHECKS, Check, Finding
+from .subject import Subject, as_subject
+
+MODULES = (checks_basics, checks_repeats, checks_conduct, checks_processes)
+"""The modules that fill `CHECKS`, in the order of the checks."""
+
+
+class NotJudged(Exception):
+    """A check that cannot judge, because a check that it needs has failed."""
+
+
+@dataclass
+class Examination:
+    """The checks of one callback, with results that the checks share."""
+
+    subject: Subject
+    """The callback."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """The seconds that each check took."""
+    _outcomes: dict[str, str] = field(default_factory=dict)
+    _scratch: Any = None
+    _lab: Lab | None = None
+
+    def outcome(self, name: str) -> str:
+        """Run a check unless it ran before. Return what it found; empty if it passed.
+
+        Raises:
+            NotJudged: if a check that it needs has failed.
+        """
+        for needed in CHECKS[name].needs:
+            if self.outcome(needed):
+                raise NotJudged(f"{name} cannot judge {self.subject.name}: the check {needed!r} fails")
+        if name not in self._outcomes:
+            began = time.perf_counter()
+            self._outcomes[name] = self._run(CHECKS[name])
+            self.seconds[name] = time.perf_counter() - began
+        return self._outcomes[name]
+
+    def _run(self, check: Check) -> str:
+        if self._lab is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="trainbus-checks-", ignore_cleanup_errors=True)
+            self._lab = Lab(self.subject, Path(self._scratch.name))
+        try:
+            check.run(self._lab)
+        except Finding as finding:
+            return self._text(check, str(finding))
+        except Exception as error:
+            return self._text(check, f"a handler raises {type(error).__name__}: {error}")
+        return ""
+
+    def _text(self, check: Check, observation: str) -> str:
+        return f"{self.subject.name} fails the check {check.name!r}: {observation.rstrip('. ')}. {check.remedy}"
+
+    def close(self) -> None:
+        """End the runs and delete their files."""
+        if self._lab is not None:
+            self._lab.close()
+            self._scratch.cleanup()
+        self._lab = None
+
+    def findings(self, names: Iterable[str]) -> dict[str, str]:
+        """Return what the checks of these names found, without those that passed or could not judge."""
+        found = {}
+        for name in names:
+            try:
+                text = self.outcome(name)
+            except NotJudged:
+                continue
+            if text:
+                found[name] = text
+        return found
+
+
+def check_callback(
+    callback: Callable[..., Any] | Subject,
+    *,
+    only: Sequence[str] = (),
+    two_processes: bool = False,
+    expected_failed: Mapping[str, str] | None = None,
+    **promises: Any,
+) -> None:
+    """Check that a callback behaves as a run expects.
+
+    Args:
+        callback: a class, a function that returns a new callback, or a `Subject`.
+        only: the names of the checks to run. Default: all.
+        two_processes: also run the check that starts two processes.
+        expected_failed: check -> the reason why the callback may fail it.
+        **promises: fields of `Subject`, such as `budget=500`.
+
+    Raises:
+        AssertionError: if a check fails. It names all failed checks, what they observed, and the remedies.
+        ArgumentError: for the name of an unknown check, with the nearest one.
+    """
+    subject = as_subject(callback, expected_failed=expected_failed, **promises)
+    names = chosen_checks(only, two_processes, subject.expected_failed)
+    examination = Examination(subject)
+    try:
+        found = examination.findings(name for name in names if name not in subject.expected_failed)
+    finally:
+        examination.close()
+    if found:
+        raise AssertionError("\n".join(found.values()))
+
+
+def chosen_checks(only: Sequence[str], two_processes: bool, expected_failed: Mapping[str, str] = {}) -> list[str]:
+    """Return the names of the checks to run, in their order.
+
+    Raises:
+        ArgumentError: for the name of an unknown check, with the nearest one.
+    """
+    for name in (*only, *expected_failed):
+        if name not in CHECKS:
+            raise ArgumentError(f"There is no check {name!r}{nearest(name, CHECKS)} Known: {', '.join(CHECKS)}.")
+    return [
+        name for name, check in CHECKS.items() if (name in only if only else two_processes or not check.two_processes)
+    ]

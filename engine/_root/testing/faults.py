@@ -1,0 +1,119 @@
+"""Faults to inject into a run: an error, a signal, a kill, a full disk, a lost rank.
+
+Each function returns an injector. Call it with a trainer; it returns a function that removes the fault.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .. import Stage, Trainer
+
+Undo = Callable[[], Any]
+Injector = Callable[[Trainer], Undo]
+
+
+class InjectedFault(Exception):
+    """The error that `raise_at` raises."""
+
+
+def raise_at(step: int, event: str = "on_gradients", error: Callable[[], BaseException] = InjectedFault) -> Injector:
+    """Raise an error in a step.
+
+    Args:
+        step: the step, from 1. In later steps the error is raised too.
+        event: the event that raises it, after all its handlers; or `forward`, for an error of the model.
+        error: builds the error.
+    """
+
+    def fail(trainer: Trainer) -> None:
+        if trainer.state.global_step >= step - 1:
+            raise error()
+
+    def inject(trainer: Trainer) -> Undo:
+        if event != "forward":
+            undo_event: Undo = trainer.on(event, lambda: fail(trainer), stage=Stage.RELEASE, id="fault")
+            return undo_event
+        hooks: list[Any] = []
+
+        def hook(model: Any) -> None:
+            hooks.append(model.register_forward_pre_hook(lambda *_: fail(trainer)))
+
+        handle = trainer.on("on_train_begin", hook, id="fault")
+
+        def undo() -> None:
+            handle()
+            for each in hooks:
+                each.remove()
+
+        return undo
+
+    return inject
+
+
+def signal_at(step: int, number: int = signal.SIGTERM) -> Injector:
+    """Send a signal to this process at the end of a step."""
+
+    def inject(trainer: Trainer) -> Undo:
+        undo: Undo = trainer.on(
+            "on_step_end", lambda: signal.raise_signal(number), once=step, stage=Stage.PREPARE, id="fault"
+        )
+        return undo
+
+    return inject
+
+
+def kill_at(step: int) -> Injector:
+    """Kill this process at the end of a step, as a machine that fails does. Use it in `in_processes`."""
+
+    def inject(trainer: Trainer) -> Undo:
+        undo: Undo = trainer.on(
+            "on_step_end", lambda: os.kill(os.getpid(), signal.SIGKILL), once=step, stage=Stage.RELEASE, id="fault"
+        )
+        return undo
+
+    return inject
+
+
+def lose_rank_at(step: int, rank: int = 1) -> Injector:
+    """Kill one rank at the end of a step. Use it in `in_processes`, with two of them."""
+
+    def inject(trainer: Trainer) -> Undo:
+        return kill_at(step)(trainer) if trainer.args.process_index == rank else lambda: None
+
+    return inject
+
+
+@contextmanager
+def full_disk(folder: Path | str) -> Iterator[None]:
+    """Fail each attempt to open a file for writing, or to make a folder, below a folder: no space left on device."""
+    below = os.path.abspath(folder)
+    opens, makes = builtins.open, os.mkdir
+
+    def refuse(path: Any) -> None:
+        if isinstance(path, (str, os.PathLike)) and os.path.abspath(os.fspath(path)).startswith(below):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
+
+    def guarded_open(path: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
+        if set(mode) & set("wax+"):
+            refuse(path)
+        return opens(path, mode, *args, **options)
+
+    def guarded_mkdir(path: Any, *args: Any, **options: Any) -> None:
+        refuse(path)
+        makes(path, *args, **options)
+
+    builtins.open, os.mkdir = guarded_open, guarded_mkdir  # type: ignore[assignment]
+    io_open, io.open = io.open, guarded_open  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        builtins.open, os.mkdir, io.open = opens, makes, io_open

@@ -1,0 +1,199 @@
+"""Lab: the runs of one callback under test. Checks share them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import Stage, Trainer
+from ..events import Subscription
+from .runs import TinyRun, beside, train
+from .subject import Subject
+from .tiny import Net, equal, same_weights, tiny_trainer, weights
+
+OBSERVING = (Stage.MEASURE, Stage.REPORT)
+"""The stages whose handlers read the run."""
+
+
+class Lab:
+    """Builds and trains tiny trainers with the callback under test, and keeps the runs that several checks read."""
+
+    def __init__(self, subject: Subject, folder: Path) -> None:
+        """Prepare runs.
+
+        Args:
+            subject: the callback under test.
+            folder: a folder for all runs.
+        """
+        self.subject = subject
+        self.folder = folder
+        self.watch: Watch | None = None
+        """What the handlers did in a watched run; None before it."""
+        self._runs = 0
+        self._built: list[Trainer] = []
+
+    def new(self) -> Any:
+        """Return a new callback."""
+        return self.subject.build(self.folder)
+
+    def trainer(self, *callbacks: Any, folder: Path | None = None, **options: Any) -> Trainer:
+        """Build a trainer whose weights are initialized again by each `train()`."""
+        self._runs += 1
+        folder = self.folder / f"run-{self._runs}" if folder is None else folder
+        options = {"model_init": Net, **self.subject.arguments, **options}
+        trainer = tiny_trainer(folder, *callbacks, **options)
+        self._built.append(trainer)
+        return trainer
+
+    def around(self, callback: Any, save_every: int = 2) -> list[Any]:
+        """Return the callbacks that log, evaluate and save beside the callback under test."""
+        own = beside((callback,), save_every)
+        evaluates = "eval_strategy" in self.subject.arguments
+        return [other for other in own if not (evaluates and type(other).__name__ == "Evaluate")]
+
+    def among(self, callback: Any, save_every: int = 2, **options: Any) -> Trainer:
+        """Build a trainer with the callback under test among those that log, evaluate and save."""
+        return self.trainer(*self.around(callback, save_every), callback, **options)
+
+    @cached_property
+    def usual(self) -> TinyRun:
+        """A run of a new callback among those that log, evaluate and save."""
+        return train(self.among(self.new()))
+
+    def forget(self, trainer: Trainer) -> None:
+        """Do not hold a trainer any longer. It is ended already."""
+        self._built.remove(trainer)
+
+    def close(self) -> None:
+        """End all trainers."""
+        for trainer in self._built:
+            with contextlib.suppress(Exception):
+                trainer.end()
+        self._built.clear()
+        vars(self).pop("usual", None)
+
+
+def difference(one: TinyRun, other: TinyRun) -> str:
+    """Return the first difference between two runs that should be equal, in words; empty if there is none."""
+    if events := one.trace.difference(other.trace):
+        return f"the events differ:\n{events}"
+    if one.logs != other.logs and not equal(one.logs, other.logs):
+        pairs = [pair for pair in zip(one.logs, other.logs) if not equal(*pair)]
+        return f"the logs differ: {pairs[0][0]} and {pairs[0][1]}" if pairs else "one run logs more often"
+    return other_weights(one.weights, other.weights)
+
+
+def other_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> str:
+    """Return which weight differs first, and by how much; empty if none does."""
+    if same_weights(one, other):
+        return ""
+    if one.keys() != other.keys():
+        return f"the names of the weights differ: {sorted(one.keys() ^ other.keys())}"
+    name = next(name for name in one if not torch.equal(one[name], other[name]))
+    if one[name].shape != other[name].shape:
+        return f"the weight {name} has the shapes {tuple(one[name].shape)} and {tuple(other[name].shape)}"
+    return f"the weight {name} differs by {(one[name].float() - other[name].float()).abs().max().item():.3g}"
+
+
+# Handlers of the callback under test.
+
+
+def subscriptions(trainer: Trainer, callback: Any) -> list[Subscription]:
+    """Return the handlers of a callback."""
+    return [found for event in trainer.bus for found in trainer.bus.order_of(event) if found.owner is callback]
+
+
+def around_handlers(trainer: Trainer, callback: Any, wrap: Callable[[Subscription, Callable[[], Any]], Any]) -> None:
+    """Let `wrap(subscription, call)` make each call of a handler of the callback. It returns what `call()` returns."""
+    for found in subscriptions(trainer, callback):
+        found.call = _wrapped(found, found.call, wrap)
+
+
+def _wrapped(found: Subscription, call: Callable[[Any, Any], Any], wrap: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda run, extras: wrap(found, lambda: call(run, extras))
+
+
+class Watch:
+    """Compares the run before and after each handler of the callback under test."""
+
+    def __init__(self, trainer: Trainer, subject: Subject) -> None:
+        """Watch a trainer.
+
+        Args:
+            trainer: the trainer.
+            subject: the callback under test. Its `reporter` says which handlers only observe.
+        """
+        self.trainer, self.subject = trainer, subject
+        self.printed: list[str] = []
+        """What handlers printed, with their names."""
+        self.drew: list[str] = []
+        """Observing handlers that drew random numbers, and from which generator."""
+        self.changed: list[str] = []
+        """Observing handlers that changed weights, and which."""
+        self.args: list[str] = []
+        """Handlers that changed the training arguments, and which."""
+
+    def __call__(self, found: Subscription, call: Callable[[], Any]) -> Any:
+        """Make one call of a handler."""
+        observes = found.slot.stage in OBSERVING if self.subject.reporter is None else self.subject.reporter
+        args = _values(self.trainer.args)
+        model = self.trainer.model
+        before = (_generators(), weights(model), _modes(model)) if observes else None
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            try:
+                return call()
+            finally:
+                where = found.label
+                if output.getvalue():
+                    self.printed.append(f"{where} printed {output.getvalue().strip()[:80]!r}")
+                self.args += [
+                    f"{where} changed args.{name} from {args.get(name)!r} to {value!r}"
+                    for name, value in _values(self.trainer.args).items()
+                    if name not in args or repr(args[name]) != repr(value)
+                ]
+                if before is not None and model is self.trainer.model:
+                    self._compare(where, *before)
+
+    def _compare(self, where: str, generators: dict[str, Any], old: dict[str, torch.Tensor], modes: Any) -> None:
+        drew = [name for name, state in _generators().items() if state != generators[name]]
+        self.drew += [f"{where} drew from {name}" for name in drew]
+        if changed := other_weights(old, weights(self.trainer.model)):
+            self.changed.append(f"{where}: {changed}")
+        if modes != _modes(self.trainer.model):
+            self.changed.append(f"{where} changed the train or eval mode of a module, or which weights are trained")
+
+
+def _values(args: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(args).items() if not name.startswith("_")}
+
+
+def _generators() -> dict[str, Any]:
+    legacy: Any = np.random.get_state(legacy=True)
+    return {
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "random": random.getstate(),
+        "numpy": (legacy[1].tobytes(), legacy[2]),
+    }
+
+
+def _modes(model: torch.nn.Module) -> tuple[list[bool], list[bool]]:
+    return [module.training for module in model.modules()], [each.requires_grad for each in model.parameters()]
+
+
+@contextlib.contextmanager
+def handled(trainer: Trainer, event: str, handler: Callable[..., Any], stage: Stage = Stage.RELEASE) -> Iterator[None]:
+    """Subscribe a function in the block."""
+    handle = trainer.on(event, handler, stage=stage)
+    try:
+        yield
+    finally:
+        handle()

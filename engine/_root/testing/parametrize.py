@@ -1,0 +1,77 @@
+"""parametrize_with_checks: one pytest case per callback and check. pytest is imported when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .conformance import Examination, NotJudged, chosen_checks
+from .registry import CHECKS
+from .subject import Subject, as_subject
+
+
+@dataclass
+class Case:
+    """One check of one callback. Call it in the test."""
+
+    examination: Examination
+    """The callback, and the results that its checks share."""
+    name: str
+    """The name of the check."""
+
+    def __call__(self) -> None:
+        """Run the check.
+
+        Raises:
+            AssertionError: if it fails. The text names the check, what it observed, and the remedy.
+        """
+        import pytest
+
+        try:
+            finding = self.examination.outcome(self.name)
+        except NotJudged as reason:
+            pytest.skip(str(reason))
+        assert not finding, finding
+
+    def __repr__(self) -> str:
+        return f"{self.examination.subject.name}-{self.name}"
+
+
+def parametrize_with_checks(
+    callbacks: Iterable[Callable[..., Any] | Subject],
+    *,
+    only: Sequence[str] = (),
+    two_processes: bool = False,
+    expected_failed: Mapping[str, str] | None = None,
+    **promises: Any,
+) -> Any:
+    """Return a decorator that gives a test one case per callback and check, as the argument `check`.
+
+        @parametrize_with_checks([SkipSpikes, lambda: Notify("http://127.0.0.1:9")])
+        def test_conforms(check):
+            check()
+
+    Args:
+        callbacks: classes, functions that return a new callback, or `Subject`s.
+        only: the names of the checks. Default: all.
+        two_processes: also the check that starts two processes, with the marker `two_processes`.
+        expected_failed: check -> the reason why the callbacks may fail it. The case is then expected to fail.
+        **promises: fields of `Subject`, for all callbacks.
+
+    Raises:
+        ArgumentError: for the name of an unknown check, with the nearest one.
+    """
+    import pytest
+
+    cases = []
+    for given in callbacks:
+        subject = as_subject(given, expected_failed=expected_failed, **promises)
+        examination = Examination(subject)
+        for name in chosen_checks(only, two_processes, subject.expected_failed):
+            marks = [pytest.mark.two_processes] if CHECKS[name].two_processes else []
+            if name in subject.expected_failed:
+                reason = subject.expected_failed[name]
+                marks.append(pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True))
+            cases.append(pytest.param(Case(examination, name), id=f"{subject.name}-{name}", marks=marks))
+    return pytest.mark.parametrize("check", cases)

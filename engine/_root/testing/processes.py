@@ -1,0 +1,98 @@
+"""Processes of a test: run a function in forked processes, with the environment of a launcher."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended."""
+
+    value: Any = None
+    """What the function returned."""
+    error: str = ""
+    """The text of its exception, with the class; empty without one."""
+    trace: str = ""
+    """The traceback of the exception."""
+    exit_code: int | None = None
+    """The exit code of the process; negative for the number of a signal; None if it was stopped after the timeout."""
+
+
+def in_processes(function: Callable[[int], Any], count: int = 2, timeout: float = 60.0) -> list[Ended]:
+    """Call a function in forked processes that torch.distributed can connect. It receives the rank.
+
+    A fork starts in milliseconds, and needs no importable function. It works on systems with `fork`, and before this
+    process has used CUDA.
+
+    Args:
+        function: it takes the rank, from 0, and returns a value that can be pickled.
+        count: the number of processes. With 1, the process is not distributed.
+        timeout: in seconds. Processes that still run are then killed.
+
+    Returns:
+        How each process ended, in order of rank.
+    """
+    context = multiprocessing.get_context("fork")
+    port = _free_port()
+    started = []
+    for rank in range(count):
+        reader, writer = context.Pipe(duplex=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # the children use no thread of this process
+            process = context.Process(target=_child, args=(function, rank, count, port, writer), daemon=True)
+            process.start()
+        writer.close()
+        started.append((process, reader))
+    ended = [_received(process, reader, timeout) for process, reader in started]
+    for process, reader in started:
+        if process.is_alive():
+            process.kill()
+            process.join()
+        reader.close()
+    return ended
+
+
+def _received(process: Any, reader: Any, timeout: float) -> Ended:
+    values: dict[str, Any] = {}
+    try:
+        if reader.poll(timeout):
+            values = reader.recv()
+    except (EOFError, OSError):
+        pass  # it was killed before it could answer
+    process.join(timeout if values or not process.is_alive() else 0.1)
+    return Ended(exit_code=process.exitcode, **values)
+
+
+def _child(function: Callable[[int], Any], rank: int, count: int, port: int, writer: Any) -> None:
+    torch.set_num_threads(1)  # the threads of the parent do not exist here
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    if count > 1:
+        world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+        os.environ.update({name: str(value) for name, value in world.items()}, MASTER_ADDR="127.0.0.1")
+    try:
+        answer = {"value": function(rank)}
+    except BaseException as error:
+        answer = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+    writer.send(answer)
+    writer.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port: int = unused.getsockname()[1]
+        return port

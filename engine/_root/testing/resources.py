@@ -1,0 +1,76 @@
+"""What a run leaves behind in the process and on the model: open files, threads, hooks, settings."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def resources(model: nn.Module | None = None) -> Counter[str]:
+    """Return what is open or set in this process and on a model, in words, with how often."""
+    found: Counter[str] = Counter()
+    for descriptor in _descriptors():
+        try:
+            target = os.readlink(f"/proc/self/fd/{descriptor}")
+        except OSError:
+            continue  # closed since it was listed
+        kind = target.partition(":")[0] if ":[" in target else ""
+        found[f"an open {kind}" if kind else f"the open file {target}"] += 1
+    for thread in threading.enumerate():
+        found[f"the running thread {_without_number(thread.name)}"] += 1
+    for logged in logging.getLogger().handlers:
+        found[f"the log handler {type(logged).__name__}"] += 1
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        found[f"the handler of {number.name}: {_name(signal.getsignal(number))}"] += 1
+    found[f"the working folder {os.getcwd()}"] += 1
+    found[f"sys.excepthook {_name(sys.excepthook)}"] += 1
+    found[f"the default dtype {torch.get_default_dtype()}"] += 1
+    found[f"gradients {'on' if torch.is_grad_enabled() else 'off'}"] += 1
+    found[f"anomaly detection {'on' if torch.is_anomaly_enabled() else 'off'}"] += 1
+    if model is not None:
+        found += _hooks(model)
+    return found
+
+
+def growth(before: Counter[str], model: nn.Module | None = None) -> list[str]:
+    """Return what is there beyond an earlier `resources`, in words."""
+    more = resources(model) - before
+    if more:
+        gc.collect()  # what nothing refers to any more does not count
+        more = resources(model) - before
+    return sorted(f"{name} ({count} more)" if count > 1 else name for name, count in more.items())
+
+
+def _descriptors() -> list[str]:
+    try:
+        return os.listdir("/proc/self/fd")
+    except OSError:
+        return []  # a system without /proc
+
+
+def _hooks(model: nn.Module) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for name, module in model.named_modules():
+        for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+            if count := len(getattr(module, kind, ())):
+                found[f"{kind.strip('_').replace('_', ' ')} on {name or 'the model'}"] += count
+        if "forward" in vars(module):
+            found[f"a replaced forward of {name or 'the model'}"] += 1
+    return found
+
+
+def _without_number(name: str) -> str:
+    return name.rstrip("0123456789").rstrip("-_ (") or name
+
+
+def _name(value: Any) -> str:
+    return str(getattr(value, "__qualname__", value))

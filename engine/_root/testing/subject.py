@@ -1,0 +1,79 @@
+"""Subject: a callback under test, and what its author promises."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+MICROSECONDS = 2000.0
+"""The default budget of a step. The step of a model that is worth training takes far longer."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A callback under test, and what its author promises.
+
+    Wrap a class or a factory in it to set options for one callback of a list.
+    """
+
+    make: Callable[..., Any]
+    """A class, or a function that returns a new callback. A parameter `folder` gets a folder to write to."""
+    name: str = ""
+    """Its name in messages and test ids. Default: the name of the class or of the function."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of `Trainer` and `TrainingArguments` for the runs, such as a `model_init` that suits the callback."""
+    budget: float | None = MICROSECONDS
+    """The microseconds that its handlers may take per step, on average. None: as long as they like."""
+    reporter: bool | None = None
+    """Whether all its handlers only observe. None: those of the stages MEASURE and REPORT do."""
+    prints: bool = False
+    """Whether it may print."""
+    writes_weights: bool = False
+    """Whether it may change weights while it reports, such as a callback that swaps an average in."""
+    promises: frozenset[str] = frozenset({"deepcopy", "pickle"})
+    """The ways in which it can be copied before a run: `deepcopy`, `pickle`."""
+    expected_failed: Mapping[str, str] = field(default_factory=dict)
+    """Check -> the reason why the callback may fail it."""
+
+    def build(self, folder: Path) -> Any:
+        """Return a new callback."""
+        return self.make(folder) if self._takes_folder() else self.make()
+
+    def _takes_folder(self) -> bool:
+        if isinstance(self.make, type):
+            return False
+        try:
+            return "folder" in inspect.signature(self.make).parameters
+        except (TypeError, ValueError):
+            return False
+
+
+def as_subject(given: Any, **options: Any) -> Subject:
+    """Return a `Subject` from a class, a factory or a subject. `options` are fields of it; None keeps the default.
+
+    Raises:
+        TypeError: for an instance. The checks need several new ones.
+    """
+    chosen = {name: value for name, value in options.items() if value is not None}
+    if isinstance(given, Subject):
+        return replace(given, **chosen)
+    if not callable(given) or any(name.startswith("on_") and name != "on_error" for name in vars(type(given))):
+        raise TypeError(
+            f"{given!r} is an instance, and the checks need several new ones. Give the class, or a function that "
+            f"returns a new callback: lambda: {type(given).__name__}(...)."
+        )
+    return Subject(given, chosen.pop("name", "") or _name_of(given), **chosen)
+
+
+def _name_of(make: Callable[..., Any]) -> str:
+    """Return the name of a class or function. A lambda has the name of the class that it returns."""
+    name: str = getattr(make, "__name__", type(make).__name__)
+    if name != "<lambda>":
+        return name
+    try:
+        return type(make()).__name__
+    except Exception:
+        return "callback"  # the check `constructs` reports the error

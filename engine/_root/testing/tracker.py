@@ -1,0 +1,60 @@
+"""FakeTracker: a tracker that keeps in memory what a run reports, and fails when a test wants it to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ..callbacks.base.row_tracker import Opening, Outcome
+from ..callbacks.base.service_tracker import ServiceSession, ServiceTracker
+
+
+class FakeSession(ServiceSession):
+    """An open run of a `FakeTracker`."""
+
+    def __init__(self, run_id: str, tracker: FakeTracker) -> None:
+        """Report to the lists of a tracker."""
+        super().__init__(run_id)
+        self.tracker = tracker
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Add a row."""
+        if step in self.tracker.fails_at:
+            raise ConnectionError(f"the fake service does not answer at step {step}")
+        self.tracker.rows.append({**values, "step": step})
+
+    def tell(self, name: str, value: Any) -> None:
+        """Add a value to the summary."""
+        self.tracker.summary[name] = value
+
+    def close(self, outcome: Outcome) -> None:
+        """Note how the run ended."""
+        self.tracker.outcomes.append(outcome)
+
+
+@dataclass
+class FakeTracker(ServiceTracker):
+    """Keeps in memory what a run reports. Use it to see the values that your callback logs, as a tracker gets them."""
+
+    service: ClassVar[str] = "Fake"
+
+    fails_at: tuple[int, ...] = ()
+    """The steps at which the service does not answer."""
+    rows: list[dict[str, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
+    """The rows, each with its `step`."""
+    summary: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The values of the whole run."""
+    config: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The training arguments."""
+    outcomes: list[Outcome] = field(default_factory=list, init=False, repr=False, compare=False)
+    """How its runs ended, one entry for each closed run."""
+
+    def open_session(self, opening: Opening, name: str | None, config: Mapping[str, Any]) -> ServiceSession:
+        """Open a run."""
+        self.config = dict(config)
+        return FakeSession(opening.run_id, self)
+
+    def column(self, name: str) -> dict[int, float]:
+        """Return the values of one column by step, such as `train/loss`."""
+        return {row["step"]: row[name] for row in self.rows if name in row}

@@ -1,0 +1,44 @@
+"""Curves: the values of metrics in a preview."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ....events.errors import ArgumentError
+
+Given = Mapping[str, Sequence[float] | Callable[[int], float]]
+"""Name of a metric -> its values, one for each evaluation, or a function of the step."""
+
+
+def from_function(values: Callable[[int], float]) -> Callable[[int, int], float]:
+    """Return a curve whose values depend on the step."""
+    return lambda step, number: values(step)
+
+
+def from_list(name: str, values: Sequence[float], notes: list[str]) -> Callable[[int, int], float]:
+    """Return a curve with one value for each evaluation. If the run evaluates more often, the last repeats.
+
+    Args:
+        name: the name of the metric.
+        values: the values.
+        notes: where to add the note that values repeat.
+    """
+    if not len(values):
+        raise ArgumentError(f"preview(metrics={{{name!r}: []}}) has no value. Pass one for each evaluation.")
+
+    def value(step: int, number: int) -> float:
+        if number == len(values):
+            notes.append(f"{name}: {len(values)} values are given, and the run evaluates more often. The last repeats.")
+        return values[min(number, len(values) - 1)]
+
+    return value
+
+
+def improving(greater: bool) -> Callable[[int, int], float]:
+    """Return the curve that is assumed if none is given: each evaluation is better than the one before."""
+
+    def value(step: int, number: int) -> float:
+        return float(number + 1) if greater else 1.0 / (number + 1)
+
+    value.assumed = True  # type: ignore[attr-defined]
+    return value

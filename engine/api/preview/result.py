@@ -1,0 +1,132 @@
+"""The result of a preview: rows, warnings and figures, as table, Markdown, HTML and JSON."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ....events.errors import ArgumentError
+from ....events.recording.rows import WORK, Row
+
+VERSION = 1
+"""The version of the JSON."""
+
+_COLUMNS = ("step", "what", "by", "reason")
+
+
+@dataclass
+class Preview:
+    """What a run will do."""
+
+    rows: list[Row]
+    """Each log, evaluation, save, deletion and the stop, with `step`, `what`, `by` and `reason`, in order."""
+    kept: list[int]
+    """The steps of the checkpoints that are left at the end."""
+    warnings: list[str]
+    """Traps, and what the preview does not know."""
+    steps: int
+    """The step at which the run ends."""
+    max_steps: int
+    """The planned steps."""
+    epochs: float
+    """The epochs at the end."""
+    learning_rates: dict[str, float] = field(default_factory=dict)
+    """The learning rate: `first`, `highest` and `last`."""
+    disk: dict[str, int] = field(default_factory=dict)
+    """Estimated bytes: of one `checkpoint`, of all at the `peak`, and of those `left` at the end."""
+    time: dict[str, float] = field(default_factory=dict)
+    """With `measure=True`: seconds of one `step`, of one `evaluation`, and the `evaluation_share` of the run."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of rows of each kind."""
+        found = Counter(row["what"] for row in self.rows)
+        return {what: found[what] for what in WORK}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the preview as plain values."""
+        return {"preview": VERSION, **asdict(self), "counts": self.counts}
+
+    def to_json(self) -> str:
+        """Return the preview as JSON. `load` reads it."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def load(cls, path: Path | str) -> Preview:
+        """Read a preview that `to_json` returned.
+
+        Raises:
+            ArgumentError: if the file has another content.
+        """
+        try:
+            values = json.loads(Path(path).read_text(encoding="utf-8"))
+            return cls(**{name: values[name] for name in cls.__dataclass_fields__})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ArgumentError(
+                f"{path} is no plan: {type(error).__name__}: {error}. `trainbus preview PROGRAM --out FILE` writes one."
+            ) from error
+
+    def figures(self) -> list[str]:
+        """Return the figures as lines of text."""
+        counts, rates = self.counts, self.learning_rates
+        parts = [f"{counts[what]} {what}" for what in WORK if counts[what]]
+        lines = [f"{self.steps} of {self.max_steps} steps, {self.epochs:g} epochs: {', '.join(parts)}"]
+        if rates:
+            lines.append(
+                f"learning rate: {rates['first']:.4g} at first, {rates['highest']:.4g} at most, {rates['last']:.4g} at "
+                "last"
+            )
+        if counts["save"]:
+            lines.append(f"checkpoints left: {', '.join(map(str, self.kept)) or 'none'}")
+        if self.disk:
+            sizes = ", ".join(f"{name} {_size(value)}" for name, value in self.disk.items())
+            lines.append(f"disk: about {sizes}")
+        if self.time:
+            share = self.time["evaluation_share"]
+            lines.append(
+                f"time: {self.time['step']:.4g} s a step, {self.time['evaluation']:.4g} s an evaluation; evaluations "
+                f"take {share:.0%} of the run"
+            )
+        return lines
+
+    def __str__(self) -> str:
+        cells = [list(_COLUMNS), *([_cell(row, name) for name in _COLUMNS] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in cells]
+        return "\n".join([*lines, "", *self.figures(), *(f"warning: {text}" for text in self.warnings)])
+
+    def to_markdown(self) -> str:
+        """Return the preview as a Markdown table, with figures and warnings."""
+        lines = [f"| {' | '.join(_COLUMNS)} |", f"|{' --- |' * len(_COLUMNS)}"]
+        for row in self.rows:
+            cells = (_cell(row, name).replace("|", "\\|") for name in _COLUMNS)
+            lines.append(f"| {' | '.join(cells)} |")
+        lines += ["", *(f"- {line}" for line in self.figures())]
+        return "\n".join([*lines, *(f"- **warning:** {text}" for text in self.warnings)]) + "\n"
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{html.escape(_cell(row, name))}</td>' for name in _COLUMNS)}</tr>" for row in self.rows
+        )
+        notes = "".join(f"<li>{html.escape(line)}</li>" for line in self.figures())
+        notes += "".join(f"<li><b>warning:</b> {html.escape(text)}</li>" for text in self.warnings)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><ul>{notes}</ul>"
+
+
+def _cell(row: Row, name: str) -> str:
+    if name == "what" and "checkpoint" in row:
+        return f"{row['what']} {row['checkpoint']}"
+    return str(row[name])
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.4g} {unit}"
+        count /= 1000
+    return f"{count:.4g} TB"

@@ -1,0 +1,157 @@
+"""Traps: settings of a run that have no effect, or another effect than expected. Found in its preview."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ....events.capabilities import Capability
+from ....events.composition import providers, provides
+from ....events.recording.rows import Row
+from ....events.triggers import Both, Either, EveryEpochs, Trigger, never
+
+_FLAT = ("constant", "constant_with_warmup", "reduce_lr_on_plateau", "greedy")
+"""Schedules that do not decay by themselves."""
+
+_VERBS = {"log": "logs", "evaluate": "evaluates", "save": "saves"}
+
+
+@dataclass
+class Seen:
+    """What the warnings read of a preview."""
+
+    args: Any
+    """The training arguments."""
+    callbacks: dict[str, Any]
+    """The callbacks that took part, by id."""
+    rows: list[Row]
+    """The rows."""
+    steps: int
+    """The step at which the run ends."""
+    max_steps: int
+    """The planned steps."""
+    epochs: int
+    """The planned epochs."""
+    rates: list[float]
+    """The learning rate of each step."""
+    clocked: bool
+    """Whether the virtual clock advances."""
+    best: dict[int, float]
+    """The values of the metric of the best model by step, where a curve is given."""
+    greater: bool
+    """Whether a greater value of it is better."""
+
+
+def traps(seen: Seen) -> Iterator[str]:
+    """Yield one warning for each trap."""
+    yield from _dead_triggers(seen)
+    yield from _saves(seen)
+    yield from _evaluations(seen)
+    yield from _rotation(seen)
+    yield from _schedule(seen)
+
+
+def _dead_triggers(seen: Seen) -> Iterator[str]:
+    for name, callback in seen.callbacks.items():
+        trigger = getattr(callback, "trigger", never())
+        if trigger == never() or not hasattr(callback, "last_due"):
+            continue
+        does = _VERBS.get(getattr(callback, "flag", ""), "acts")
+        for part in _parts(trigger):
+            if part.clocked and not seen.clocked:
+                yield (
+                    f"{name}: {part!r} depends on the clock, so the preview cannot tell when it is due. Pass "
+                    "`step_seconds`, or `measure=True`."
+                )
+            elif _is_dead(part, seen):
+                then = "" if callback.last_due is None else f" It {does} for other reasons only."
+                yield f"{name}: {part!r} is never due, the run has {_length(part, seen)}.{then}"
+
+
+def _parts(trigger: Trigger) -> Iterator[Trigger]:
+    if isinstance(trigger, Either):
+        yield from _parts(trigger.left)
+        yield from _parts(trigger.right)
+    else:
+        yield trigger
+
+
+def _is_dead(part: Trigger, seen: Seen) -> bool:
+    after = getattr(part, "after", 0)
+    if isinstance(part, EveryEpochs):
+        return part.epochs > seen.epochs or after > seen.epochs
+    if isinstance(part, Both) or part.places != {"step"} or part.clocked:
+        return False
+    return part.wakes(0, seen.max_steps) > seen.max_steps or after > seen.max_steps
+
+
+def _length(part: Trigger, seen: Seen) -> str:
+    return f"{seen.epochs} epochs" if isinstance(part, EveryEpochs) else f"{seen.max_steps} steps"
+
+
+def _saves(seen: Seen) -> Iterator[str]:
+    saved = [row["step"] for row in seen.rows if row["what"] == "save"]
+    if saved and max(saved) < seen.steps:
+        yield (
+            f"The last checkpoint is of step {max(saved)}, and the run ends at step {seen.steps}: the last "
+            f"{seen.steps - max(saved)} steps are not saved. Add `| at_end()` to the trigger of Checkpoint."
+        )
+    elif not saved and provides(seen.callbacks.values(), Capability.WRITES_CHECKPOINTS):
+        yield "The run is set to save, and it writes no checkpoint."
+
+
+def _evaluations(seen: Seen) -> Iterator[str]:
+    evaluations = len({row["step"] for row in seen.rows if row["what"] == "evaluate" and row["step"] > 0})
+    choosers = providers(seen.callbacks.values(), Capability.CHOOSES_BEST_MODEL)
+    if choosers and not evaluations:
+        yield f"{type(choosers[0]).__name__} chooses the best model, and no evaluation measures one."
+    for name, callback in seen.callbacks.items():
+        patience = getattr(callback, "patience", None) or getattr(callback, "early_stopping_patience", None)
+        stopped = any(row["what"] == "stop" and name in row["by"] for row in seen.rows)
+        fresh = len(seen.rates) == seen.steps  # a resumed run may have waited before
+        if isinstance(patience, int) and fresh and not stopped and evaluations <= patience:
+            yield (
+                f"{name}: a patience of {patience} needs {patience + 1} evaluations, and the run makes {evaluations}. "
+                "It cannot stop the run."
+            )
+
+
+def _rotation(seen: Seen) -> Iterator[str]:
+    deleted = [row["checkpoint"] for row in seen.rows if row["what"] == "delete"]
+    if not deleted:
+        return
+    if seen.best:
+        order = sorted(seen.best, key=lambda step: seen.best[step], reverse=seen.greater)
+        if order[0] in deleted:
+            yield f"The checkpoint of step {order[0]}, with the best metric, is deleted. Add KeepBest, or Keep(best=1)."
+        return
+    keeps = any(getattr(getattr(callback, "keep", None), "best", 0) for callback in seen.callbacks.values())
+    evaluates = any(row["what"] == "evaluate" for row in seen.rows)
+    if evaluates and not keeps and not provides(seen.callbacks.values(), Capability.CHOOSES_BEST_MODEL):
+        yield (
+            "Checkpoints are deleted by age, and nothing keeps the best one. Set `load_best_model_at_end`, or add "
+            "Keep(best=1)."
+        )
+
+
+def _schedule(seen: Seen) -> Iterator[str]:
+    rates, args = seen.rates, seen.args
+    warmup = args.get_warmup_steps(seen.max_steps)
+    kind = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
+    if warmup >= seen.max_steps > 0 and kind != "constant":
+        yield f"The warmup has {warmup} steps, and the run {seen.max_steps}: it never reaches the full learning rate."
+    elif len(rates) > 1 and math.isclose(rates[-1], max(rates)) and kind not in _FLAT:
+        yield f"The learning rate never decays: it is {rates[-1]:.4g} in the last step. lr_scheduler_type is {kind!r}."
+    elif kind == "reduce_lr_on_plateau" and rates and rates[-1] == rates[0] and len(rates) > 1:
+        yield "The schedule reduce_lr_on_plateau never reduces the learning rate with this metric."
+
+
+def describe_absent(names: Iterable[str]) -> Iterator[str]:
+    """Yield the warning about callbacks that do not take part; nothing if there are none."""
+    if listed := ", ".join(names):
+        yield (
+            f"Not in the preview: {listed}. They may request work or a stop. If a callback decides from the state and "
+            "the metrics alone, set `previews = True` in its class."
+        )

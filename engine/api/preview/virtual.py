@@ -1,0 +1,285 @@
+"""Virtual parts of a run: what a preview puts in the place of the model, the data, the disk and the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ....events.control import TrainerControl
+from ....events.state import TrainerState
+from ...checkpoint.format.files import CheckpointRecord, step_of
+from ...checkpoint.own_generators import OwnGenerators
+from ...checkpoint.read.resumption import FreshStart, Resumption
+from ...checkpoint.read.state_files import StatePart
+from ...checkpoint.write.snapshot import Snapshot
+from ...data.plan import RunPlan
+from ...distributed.ranks import Ranks
+from ...evaluation.outputs import EvalLoopOutput
+from ...optim.schedules import needs_metric
+from ...run import Run
+from ..evaluation import EvaluationMethods
+from ..services import TrainerServices
+
+Curves = dict[str, Callable[[int, int], float]]
+"""Name of a metric -> its value, from the step and the number of the evaluation, from 0."""
+
+
+@dataclass
+class VirtualClock:
+    """The training time of a preview. It advances with each step."""
+
+    step_seconds: float = 0.0
+    """The seconds of one step."""
+    now: float = 0.0
+    """The seconds since the start."""
+
+
+class VirtualRanks(Ranks):
+    """One process in the place of all: it knows their number and exchanges nothing."""
+
+    @property
+    def single_process(self) -> bool:
+        """True: no other process takes part."""
+        return True
+
+
+class VirtualRun(Run):
+    """A run that reads the virtual clock and has no random states."""
+
+    def __init__(self, real: Run, clock: VirtualClock, ranks: Ranks) -> None:
+        """Create a run like a real one, with its arguments and its model, and with nothing attached."""
+        self._clock = clock
+        super().__init__(
+            real.args,
+            TrainerState(),
+            TrainerControl(ranks.rank),
+            real.model,
+            ranks,
+            real.services,
+            real.processing_class,
+        )
+        opened = self.session
+        opened.mode = "train"
+
+    def feed_from(self, loader: Any) -> None:
+        """Note the loader of the trainer: a resumed run asks it how many batches are left."""
+        opened = self.session
+        opened.train_dataloader = loader
+
+    def clock(self) -> float:
+        return self._clock.now
+
+    def seconds(self) -> float:
+        return self.state.seconds + self._clock.now
+
+    def rng_states(self) -> dict[str, Any]:
+        return {}
+
+    def restore_rng(self, states: Any) -> None:
+        """Do nothing: a preview draws no random number."""
+
+
+class VirtualStorage:
+    """Remembers which checkpoints a run has."""
+
+    def __init__(self) -> None:
+        """Begin without a checkpoint."""
+        self.saved: dict[int, Any] = {}
+        self.most = 0
+        """The greatest number of checkpoints at one time."""
+
+    def check(self, run: Any) -> None:
+        """Do nothing: a preview writes nothing."""
+
+    def snapshot(self, run: Any, checkpoint: CheckpointRecord, callbacks: dict[str, Any], copies: Any) -> Snapshot:
+        """Return a snapshot of nothing."""
+        facts = {"seconds": run.seconds()}
+        return Snapshot(checkpoint, 0, facts, {}, {}, lambda folder: None, frozen=False)
+
+    def write(self, run: Any, snapshot: Snapshot) -> None:
+        """Remember the checkpoint."""
+        kept = snapshot.checkpoint
+        kept.run_id, kept.seconds = run.run_id, snapshot.facts["seconds"]
+        self.saved[kept.step] = kept
+        self.most = max(self.most, len(self.saved))
+
+    def checkpoints(self, run: Any) -> list[Any]:
+        """Return the checkpoints, oldest first."""
+        return [self.saved[step] for step in sorted(self.saved)]
+
+    def holds(self, path: str) -> bool:
+        """Return whether a checkpoint exists."""
+        return step_of(Path(path)) in self.saved
+
+    def remove(self, checkpoint: Any) -> None:
+        """Forget a checkpoint."""
+        self.saved.pop(checkpoint.step, None)
+
+
+class VirtualFeed:
+    """Counts the batches of each step. There is no data."""
+
+    def __init__(self, run: Run, plan: RunPlan) -> None:
+        """Feed a run with the planned number of batches."""
+        self._run, self._plan = run, plan
+        self._left = 0
+        self._accumulate = 1
+        self._rows = 0
+
+    def begin(self, epoch: int, batches_done: int) -> None:
+        """Go to a batch of an epoch."""
+        args, position = self._run.args, self._run.position
+        scheduled = args.gradient_accumulation_schedule
+        self._accumulate = args.accumulation_in(epoch) if scheduled else args.gradient_accumulation_steps
+        length = (position.length if position is not None else 0) or self._plan.batches_per_epoch
+        self._left = max(0, length - batches_done)
+        self._rows = max(0, self._plan.num_examples - batches_done * self._run.sizes.rows_per_batch)
+
+    def take(self) -> VirtualWindow | None:
+        """Return the next window of the epoch; None at its end."""
+        batches = min(self._accumulate, self._left)
+        self._left -= batches
+        rows = min(batches * self._run.sizes.rows_per_batch, self._rows)
+        self._rows -= rows
+        return VirtualWindow(batches, rows) if batches else None
+
+    def resume(self, *_: Any) -> None:
+        """Do nothing: there is no loader."""
+
+
+@dataclass
+class VirtualWindow:
+    """The batches of a step."""
+
+    batches: int
+    """Number of batches."""
+    rows: int
+    """Number of samples, over all ranks."""
+
+
+class VirtualStepper:
+    """Makes a step of the schedule and of the clock."""
+
+    def __init__(self, run: Run, clock: VirtualClock) -> None:
+        """Step a run whose optimizer and schedule exist."""
+        self._run, self._clock = run, clock
+        self._moves = run.lr_scheduler is not None and not needs_metric(run.lr_scheduler)
+        self.rates: list[float] = []
+        """The learning rate of each step."""
+
+    def step(self, window: Any) -> None:
+        """Make one step."""
+        run = self._run
+        rate = run.current_learning_rate()
+        run.restore_step({"learning_rate": rate})
+        self.rates.append(rate)
+        self._clock.now += self._clock.step_seconds
+        if self._moves:
+            run.lr_scheduler.step()
+
+
+class VirtualTrainer(EvaluationMethods):
+    """Logs and evaluates with the code of the Trainer. An evaluation takes its metrics from curves."""
+
+    def __init__(self, run: Run, eval_dataset: Any, curves: Curves, names: dict[str, tuple[str, ...]]) -> None:
+        """Serve a virtual run.
+
+        Args:
+            run: the virtual run.
+            eval_dataset: the evaluation data of the trainer. Only its names are read.
+            curves: the values of metrics.
+            names: the names of other metrics that callbacks read, by the evaluation that measures them.
+        """
+        self.args, self.run, self.bus = run.args, run, run.bus
+        self.eval_dataset, self.compute_metrics = eval_dataset, None
+        self._curves, self._names = curves, names
+        self._measured: dict[str, int] = {}
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Return None: there is no data."""
+
+    def _run_over(self, loader: Any, description: str, prefix: str, *_: Any) -> EvalLoopOutput:
+        metrics = {name: self._value(name) for name in self._names_of(prefix)}
+        return EvalLoopOutput(None, None, metrics, 1)
+
+    def _names_of(self, prefix: str) -> list[str]:
+        """Return the metrics that an evaluation with a prefix measures: those that belong to no longer prefix."""
+        longer = [other for other in self._names if other.startswith(f"{prefix}_")]
+        known = {name for names in self._names.values() for name in names} | self._curves.keys() | {f"{prefix}_loss"}
+        own = (name for name in known if name.startswith(f"{prefix}_"))
+        return sorted(name for name in own if not any(name.startswith(f"{other}_") for other in longer))
+
+    def _value(self, name: str) -> float:
+        number = self._measured.get(name, 0)
+        self._measured[name] = number + 1
+        return float(self._curves[name](self.run.state.global_step, number)) if name in self._curves else 0.0
+
+
+@dataclass(frozen=True)
+class VirtualServices(TrainerServices):
+    """The services of a virtual trainer. What needs a model or a disk does nothing."""
+
+    def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
+        """Evaluate with the code of the Trainer."""
+        metrics: dict[str, float] = self.trainer.evaluate(*args, **options)
+        return metrics
+
+    def rehearse_evaluation(self) -> tuple[str, ...] | None:
+        """Return None: the names of the metrics are unknown."""
+        return None
+
+    def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
+        """Do the work of a moment, unless it loads weights."""
+        return None if moment == "_load_best_model" else work()
+
+    def data_generators(self) -> OwnGenerators:
+        """Return no generator."""
+        return OwnGenerators({})
+
+
+class VirtualResumption(Resumption):
+    """Resumes a virtual run: the state, the position and the callbacks of a checkpoint, without its weights."""
+
+    def _load(self, load_weights: Callable[[], Any]) -> None:
+        """Do nothing: there is no model."""
+
+    def restore(self, feed: Any) -> None:
+        """Restore the callbacks, the schedule and the window of the losses."""
+        run: Any = self.run
+        states, owners = self.checkpoint.callbacks_and_owners()
+        attached = {type(callback).__name__ for callback in run.bus.subscribers.values()}
+        if run.args.restore_callback_states_from_checkpoint:
+            known = [name for name in states if owners.get(name, {}).get("class", name) in attached]
+            run.callback_states.restore(
+                {name: states[name] for name in known}, {name: owners[name] for name in known if name in owners}
+            )
+        stored = self.checkpoint.state_files
+        if stored.has(StatePart.SCHEDULER) and run.lr_scheduler is not None:
+            stored.restore(StatePart.SCHEDULER, run.lr_scheduler, run.lr_scheduler.load_state_dict)
+            for _ in range(len(getattr(run.lr_scheduler, "base_lrs", ())) - len(run.optimizer.param_groups)):
+                run.optimizer.add_param_group({"params": [torch.zeros(1)]})  # the run was saved with more groups
+            for group, rate in zip(run.optimizer.param_groups, run.lr_scheduler.get_last_lr()):
+                group["lr"] = rate
+        own = stored.own(run.ranks.rank, run.ranks.world_size)
+        run.losses.load_state_dict(own.get("losses", {}))
+        run.restore_step(own.get("last_step", {}))
+        run.continue_from(own)
+        self.checkpoint.release()
+        run.set_checkpoint(CheckpointRecord(self.checkpoint.path, run.state.global_step))
+        run.announce("on_load")
+
+
+class VirtualStart(FreshStart):
+    """Starts a virtual run at its first step."""
+
+
+def dummy_optimizer(groups: list[dict[str, Any]], rate: float) -> torch.optim.Optimizer:
+    """Return an optimizer of nothing with the learning rates of other groups. Schedules read only those."""
+    kept = [{name: group[name] for name in ("lr", "initial_lr") if name in group} for group in groups] or [{}]
+    made = torch.optim.AdamW([{"params": [torch.zeros(1)], **group} for group in kept], lr=rate)
+    made._opt_called = True  # type: ignore[attr-defined] # a schedule warns of a step without an update before it
+    return made

@@ -1,0 +1,298 @@
+"""Replay: give a callback the calls of a recorded run, without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...events.activity import Activity
+from ...events.bus import EventBus
+from ...events.catalog import Clock, Event
+from ...events.control import Flag, TrainerControl
+from ...events.errors import TrainbusError
+from ...events.ledger import Entry
+from ...events.recording.files import Recording, number, read
+from ...events.recording.recorder import Record
+from ...events.stages import Stage
+from ...events.state import TrainerState
+from ..arguments import TrainingArguments
+from ..checkpoint.format.files import CheckpointRecord, folder_name
+
+_ENDS: dict[str, tuple[Flag, ...]] = {
+    "on_log_due": ("log",),
+    "on_evaluate_due": ("evaluate",),
+    "on_save_due": ("save",),
+    "on_train_end": ("training_stop", "epoch_stop"),
+}
+"""Event -> the flags that stop to read True after it, as in the loop."""
+
+
+class ReplayError(TrainbusError):
+    """A replayed callback uses something that only a live run has."""
+
+
+class Absent:
+    """A value that a recording does not have. It can be passed on; using it raises an error."""
+
+    def __init__(self, name: str) -> None:
+        """Stand for the parameter `name`."""
+        object.__setattr__(self, "_name", name)
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        name = object.__getattribute__(self, "_name")
+        raise ReplayError(
+            f"A replay has no {name!r}: a recording holds events, flags, logs, metrics and the state. Test the "
+            "callback with a short training instead."
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return self._refuse()
+
+    __setattr__ = __call__ = __iter__ = __len__ = __getitem__ = __setitem__ = __bool__ = __float__ = _refuse
+
+    def __repr__(self) -> str:
+        return f"<no {object.__getattribute__(self, '_name')} in a replay>"
+
+
+class ReplayRun:
+    """What handlers read in a replay. It holds recorded values, and an `Absent` for each other parameter."""
+
+    def __init__(self, head: dict[str, Any], folder: Path) -> None:
+        """Begin a run as the first session of a recording does."""
+        self.args = _arguments(head["args"])
+        self.state = TrainerState.from_dict(head["state"])
+        self.control = TrainerControl(head["rank"])
+        self.bus = EventBus(self, self.control)
+        self.activity = Activity()
+        self.mode, self.run_id = "train", head["run"]
+        self.logs: dict[str, Any] = {}
+        self.metrics: dict[str, Any] = {}
+        self.requested_by: frozenset[str] = frozenset()
+        self.loss: Any = None
+        self.grad_norm: Any = None
+        self.learning_rate: float | None = None
+        self.dataset_name, self.saved_step = "", 0
+        self.prediction, self.eval_dataloader, self.processing_class, self.tokenizer = None, None, None, None
+        self.exception: BaseException | None = None
+        self.checkpoint: Any = None
+        self.run = self
+        self._folder = folder
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Absent(name)
+
+    def count(self, clock: Clock, calls: int) -> int:
+        """Return the count that filters of subscribed functions compare with."""
+        step = self.state.global_step
+        epoch = int(self.state.epoch) + 1
+        return {Clock.STEP: step + 1, Clock.STEPS_DONE: step, Clock.EPOCH: epoch}.get(clock, calls)
+
+    def follow(self, record: Record) -> None:
+        """Take the values of a record."""
+        state = self.state
+        for name, value in record.get("state", {}).items():
+            if name == "best_model_checkpoint" and value is not None:
+                value = str(self._folder / value)
+            setattr(state, name, number(value))
+        if record.get("e") == "on_step_end":
+            state.global_step = self.control.speaking.step = record["s"]
+            self.learning_rate = record.get("lr")
+        elif record.get("e") == "on_evaluate_begin":
+            self.metrics, self.dataset_name = {}, ""
+        if "norm" in record:
+            self.grad_norm = _scalar(record["norm"])
+        if "loss" in record:
+            self.loss = _scalar(record["loss"])
+        if "logs" in record:
+            self.logs = {name: number(value) for name, value in record["logs"].items()}
+            state.log_history.append({**self.logs, "step": state.global_step})
+        if "metrics" in record:
+            self.metrics = {name: number(value) for name, value in record["metrics"].items()}
+        self.dataset_name = record.get("dataset", self.dataset_name)
+        self.requested_by = frozenset(record.get("asked", ()))
+        if "checkpoint" in record:
+            step = record["checkpoint"]
+            self.checkpoint = CheckpointRecord(self._folder / folder_name(step), step, dict(self.metrics))
+        self.saved_step = record.get("saved", self.saved_step)
+        if "error" in record:
+            self.exception = RuntimeError(record["error"])
+
+
+@dataclass
+class Replayed:
+    """The result of a replay."""
+
+    calls: int = 0
+    """The calls of the callback's handlers."""
+    events: int = 0
+    """The recorded events."""
+    requests: list[Entry] = field(default_factory=list)
+    """What the callback wrote to the flags. A replay does not act on it."""
+
+
+@dataclass
+class _Node:
+    """An event, with everything that its handlers announced and wrote."""
+
+    record: Record
+    inside: list[_Node] = field(default_factory=list)
+
+
+def replay(recording: Path | str | Recording, callback: Any) -> Replayed:
+    """Give a callback the calls that it would have had in a recorded run, as the last of its stage.
+
+    It gets state, control, logs, metrics, loss, gradient norm and learning rate of the run. A parameter such as
+    `model`, which only a live run has, is an object that raises an error when it is used.
+
+    Args:
+        recording: a recording, its file, or the output folder of a run.
+        callback: the callback.
+
+    Raises:
+        ReplayError: if the callback uses what a recording does not have.
+        SubscriptionError: if the callback cannot be attached.
+    """
+    if not isinstance(recording, Recording):
+        recording = read(Path(recording))
+    head = recording.sessions[0]
+    played = ReplayRun(head, recording.path.parent)
+    handle = played.bus.attach(callback)
+    for event in {record["e"] for record in recording.records if "e" in record} - {*played.bus}:
+        played.bus.declare(Event(event, "An event of the recorded run."))
+    player = _Player(played, handle.owner_id, head["handlers"])
+    played.control.ledger.watchers.append(player.note)
+    played.mode = ""
+    player.play({"e": "on_init_end", "s": 0})
+    played.mode = "train"
+    player.play({"e": "on_setup", "s": 0})
+    for node in _tree(recording.records):
+        if "session" in node.record:
+            player.handlers = recording.sessions[node.record["session"]]["handlers"]
+            if node.record["session"]:
+                player.play({"e": "on_setup", "s": node.record["s"]})
+        player.visit(node)
+    return player.result
+
+
+def _tree(records: Sequence[Record]) -> list[_Node]:
+    """Return the records that no handler made, each with those that its handlers made."""
+    path: list[_Node] = []
+    roots: list[_Node] = []
+    for record in _with_losses(records):
+        node, outer = _Node(record), record.get("in", "")
+        while path and path[-1].record["e"] != outer:
+            path.pop()
+        if path:
+            path[-1].inside.append(node)
+        else:
+            roots.append(node)
+        if "e" in record:
+            path.append(node)
+    return roots
+
+
+def _with_losses(records: Sequence[Record]) -> list[Record]:
+    """Return records in which `on_loss` has its loss too, which the record of a later event holds."""
+    found, loss = [], None
+    for record in reversed(records):
+        loss = record.get("loss", loss)
+        found.append({**record, "loss": loss} if record.get("e") == "on_loss" and loss is not None else record)
+    return found[::-1]
+
+
+class _Player:
+    """Announces recorded events to one callback, and applies the recorded flags around its calls."""
+
+    def __init__(self, run: ReplayRun, owner_id: str, handlers: dict[str, dict[str, int]]) -> None:
+        self.run, self.owner_id, self.handlers = run, owner_id, handlers
+        self.result = Replayed()
+        self._own = False
+
+    def note(self, entry: Entry) -> None:
+        if self._own:
+            self.result.requests.append(entry)
+
+    def visit(self, node: _Node) -> None:
+        record = node.record
+        if "f" in record:
+            self._flag(record)
+            return
+        self._apply(record)
+        stage = self._stage(record["e"])
+        stages = self.handlers.get(record["e"], {})
+        split = next(
+            (i for i, part in enumerate(node.inside) if stages.get(part.record["by"], Stage.ACT) > stage),
+            len(node.inside),
+        )
+        for part in node.inside[:split]:
+            self.visit(part)
+        self._call(record)
+        for part in node.inside[split:]:
+            self.visit(part)
+        if flags := _ENDS.get(record["e"]):
+            for flag in flags:
+                self.run.control.finish(flag)
+
+    def play(self, record: Record) -> None:
+        self._apply(record)
+        self._call(record)
+
+    def _stage(self, event: str) -> int:
+        handlers = self.run.bus.order_of(event)
+        return int(handlers[0].slot.stage) if handlers else int(Stage.RELEASE)
+
+    def _apply(self, record: Record) -> None:
+        if record["e"] == "on_step_begin":
+            self.run.control.settle()
+        self.result.events += 1
+        self.run.follow(record)
+
+    def _call(self, record: Record) -> None:
+        run, event = self.run, record["e"]
+        for _ in range(record.get("n", 1)):
+            self._own = True
+            try:
+                run.bus.announce(event)
+            finally:
+                self._own = False
+            self.result.calls += len(run.bus.order_of(event))
+        run.control.forget(self.owner_id)
+
+    def _flag(self, record: Record) -> None:
+        control = self.run.control
+        speaking, flag, why = control.speaking, record["f"], record.get("why", "")
+        before, speaking.author = speaking.author, record["by"]
+        match record["do"]:
+            case "request":
+                control.request(flag, why)
+            case "veto":
+                control.veto(flag, why)
+            case "withdraw":
+                control.withdraw(flag, why)
+            case "take":
+                control.begin(flag)
+            case "drop":
+                control.settle()
+        speaking.author = before
+
+
+def _scalar(value: Any) -> Any:
+    value = number(value)
+    return torch.tensor(value) if isinstance(value, (int, float)) else value
+
+
+def _arguments(values: dict[str, Any]) -> TrainingArguments:
+    """Return recorded arguments, unchecked: they may name a device that this machine does not have."""
+    args = object.__new__(TrainingArguments)
+    for each in fields(TrainingArguments):
+        default = each.default if each.default is not MISSING else None
+        vars(args)[each.name] = values.get(each.name, default)
+    return args

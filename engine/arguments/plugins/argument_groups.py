@@ -1,0 +1,112 @@
+"""The options of installed plugins on the command line and in configuration files: `--skip_spikes.factor 4`."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ....events.errors import TrainbusError
+from ....events.installed import Plugin, installed
+from .manifest import described
+from .text import Spec, as_texts
+
+
+def plugin_of(name: str) -> str:
+    """Return the plugin of the name of an option, such as `skip_spikes.factor`; empty if there is no such plugin."""
+    plugin, dot, _ = name.partition(".")
+    return plugin if dot and plugin.isidentifier() and plugin in installed() else ""
+
+
+def named_in(words: Iterable[str]) -> list[str]:
+    """Return the plugins that flags among the words configure, such as `--skip_spikes.factor`."""
+    names = (word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--") and "." in word)
+    return [*dict.fromkeys(filter(None, map(plugin_of, names)))]
+
+
+def row_of(plugin: Plugin) -> Mapping[str, Any]:
+    """Return the description of a plugin: of its manifest, or of its class if it ships none.
+
+    Raises:
+        TrainbusError: if it ships none and cannot be loaded.
+    """
+    return plugin.manifest() or described(plugin)
+
+
+def add_groups(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
+    """Add the options of plugins to a parser, a section for each plugin.
+
+    Args:
+        parser: the parser.
+        names: the names of installed plugins. Those that the parser already has are skipped.
+    """
+    plugins, known = installed(), {group.title for group in parser._action_groups}
+    for name in names:
+        plugin = plugins[name]
+        title = f"Plugin {name} ({plugin.origin})"
+        if title in known:
+            continue
+        try:
+            row = row_of(plugin)
+        except TrainbusError as error:
+            parser.add_argument_group(title, str(error).replace("%", "%%"))
+            continue
+        joins = "It joins every run." if row.get("auto") else f"--plugins {name} or an option lets it join."
+        group = parser.add_argument_group(title, f"{row.get('doc', '')} {joins}".strip().replace("%", "%%"))
+        for option, said in (row.get("options") or {}).items():
+            default = "required" if said.get("required") else f"default: {said.get('default')}"
+            flag = f"--{name}.{option}"
+            group.add_argument(
+                *dict.fromkeys([flag, flag.replace("_", "-")]),
+                dest=f"{name}.{option}",
+                action=_StoreOption,
+                metavar=str(said.get("type", "Any")),
+                help=f"({default})".replace("%", "%%"),
+                nargs="?",
+                const=True,
+                default=argparse.SUPPRESS,
+                type_text=str(said.get("type", "")),
+            )
+
+
+class _StoreOption(argparse.Action):
+    """Stores the option of a plugin in the namespace, as a value of the argument `plugins`."""
+
+    def __init__(self, *args: Any, type_text: str = "", **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.type_text = type_text
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
+        plugin, _, option = self.dest.partition(".")
+        value = _number(values) if isinstance(values, str) and self.type_text in ("int", "float") else values
+        namespace.plugins = with_option(getattr(namespace, "plugins", None), plugin, option, value)
+
+
+def _number(word: str) -> Any:
+    try:
+        value = ast.literal_eval(word)
+    except (ValueError, SyntaxError):
+        return word
+    return value if isinstance(value, (int, float)) else word
+
+
+def with_option(plugins: Any, name: str, option: str, value: Any) -> list[str]:
+    """Return the value of the argument `plugins` with one more option. The plugin is added if it is not in it.
+
+    Args:
+        plugins: the present value, in any notation.
+        name: the plugin.
+        option: the option.
+        value: its value.
+    """
+    texts: Sequence[Any] = as_texts(plugins)
+    found, result = False, []
+    for text in texts:
+        if isinstance(text, str) and not text.startswith("no:") and (spec := Spec.parse(text)).name == name:
+            found = True
+            text = str(Spec(name, {**spec.options, option: value}))
+        result.append(text)
+    return result if found else [*result, str(Spec(name, {option: value}))]

@@ -1,0 +1,36 @@
+"""Callbacks and plugins, named by text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .._base import Group, arg
+from .text import problems_of
+
+
+@dataclass(kw_only=True)
+class PluginArguments(Group):
+    """Callbacks and plugins, named by text."""
+
+    callbacks: str | list[str] | dict[str, Any] | None = arg(
+        [],
+        "Callbacks of the run, as texts such as 'early_stopping(patience=3)', the name of an installed plugin, or "
+        "'package.module:Class(x=1)'. A mapping from names to options also works. They join the list that the Trainer "
+        "receives. The attribute holds a list of texts.",
+        texts=True,
+        repeats=True,
+    )
+    plugins: str | list[str] | dict[str, Any] | None = arg(
+        [],
+        "Installed plugins that join the run, as texts such as 'skip_spikes(factor=4)'. 'no:NAME' leaves out a plugin "
+        "that joins every run, as does the flag -p no:NAME. The attribute holds a list of texts.",
+        texts=True,
+        repeats=True,
+        aliases=("-p",),
+    )
+
+    def problems(self) -> Iterator[str]:
+        for name in ("callbacks", "plugins"):
+            yield from problems_of(name, getattr(self, name))

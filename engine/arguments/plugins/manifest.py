@@ -1,0 +1,209 @@
+"""Static manifests: what a plugin is, as JSON beside its code, so that listing it imports nothing."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+from pathlib import Path
+from typing import Any
+
+from ....events.callback import Callback
+from ....events.catalog import CATALOG
+from ....events.contract import CONTRACT, check_requires, fits_contract
+from ....events.errors import ArgumentError, SubscriptionError
+from ....events.handlers import compile_handler
+from ....events.installed import MANIFEST, Plugin, duplicates, installed, manifest_of, module_folder
+from ....events.stages import ORDER_MARK, Order, Stage
+from ....events.subscribers import inspect_subscriber, own_events
+from .options import options_of
+from .text import unknown_name
+
+
+def described(plugin: Plugin) -> dict[str, Any]:
+    """Return the row of a plugin in a manifest. This imports it.
+
+    Raises:
+        TrainbusError: if it cannot be imported.
+    """
+    target = plugin.load()
+    row: dict[str, Any] = {"value": plugin.value, **_of_target(target)}
+    row["options"] = {
+        name: {
+            "type": option.type_text,
+            "required": option.is_required,
+            "default": None if option.is_required else repr(option.default),
+        }
+        for name, option in options_of(target).items()
+        if name not in ("id", "on_error") and option.is_shown
+    }
+    return row
+
+
+def _of_target(target: Any) -> dict[str, Any]:
+    doc = (inspect.getdoc(target) or "").partition("\n")[0]
+    if not isinstance(target, type):
+        return {"kind": "function", "doc": doc, "auto": getattr(target, "auto", False) is True}
+    if not issubclass(target, Callback):
+        return {"kind": "class", "doc": doc, "auto": False, "handlers": handlers_of(target)}
+    return {
+        "kind": "class",
+        "doc": doc,
+        "auto": target.auto is True,
+        "stage": stage_of(target),
+        "handlers": handlers_of(target),
+        "events": {event.name: event.doc for event in target.events},
+        "requires": target.requires,
+        "conflicts": [_name(conflict.other) for conflict in target.conflicts_with],
+        "arguments": list(target.arguments),
+    }
+
+
+def stage_of(cls: type) -> str:
+    """Return the name of the stage of a class."""
+    stage = getattr(cls, "stage", Stage.DECIDE)
+    return stage.name if isinstance(stage, Stage) else Stage.DECIDE.name
+
+
+def handlers_of(cls: type) -> dict[str, str]:
+    """Return the handlers of a callback class: event -> name of its stage."""
+    base = Callback if issubclass(cls, Callback) else object
+    own = {event.name for event in getattr(cls, "events", ()) or () if hasattr(event, "name")}
+    found = {}
+    for name in dir(cls):
+        handler = getattr(cls, name)
+        if not name.startswith("on_") or name == "on_error" or handler is getattr(base, name, None):
+            continue
+        if callable(handler) and (name in CATALOG or name in own or base is Callback):
+            mark: Order = getattr(handler, ORDER_MARK, Order())
+            found[name] = mark.stage.name if mark.stage is not None else stage_of(cls)
+    return found
+
+
+def _name(other: Any) -> str:
+    return str(getattr(other, "__name__", None) or getattr(other, "value", other))
+
+
+def problems_of(plugin: Plugin) -> list[str]:
+    """Return what is wrong with a plugin. This imports it.
+
+    It checks that it can be imported, that it offers a callback class or a function, its events, parameters and
+    annotations, the contract that it requires, and that its manifest is not outdated.
+    """
+    try:
+        target = plugin.entry.load()
+    except (Exception, SystemExit) as error:
+        return [f"cannot be loaded: {type(error).__name__}: {error}"]
+    problems = []
+    if isinstance(target, type):
+        problems += _class_problems(target)
+    elif isinstance(target, Callback) or not callable(target):
+        problems.append(f"{plugin.value} is {target!r}; offer a callback class, or a function that returns callbacks")
+    shipped = manifest_of(plugin.module)
+    if shipped:
+        row = shipped["plugins"].get(plugin.name)
+        if row != json.loads(json.dumps(described(plugin))):
+            problems.append(f"its manifest is outdated: run `trainbus plugins manifest {plugin.package}`")
+    for other in duplicates().get(plugin.name, []):
+        if other != plugin and other.package != plugin.package:
+            problems.append(f"{other.origin} offers the same name: uninstall one of the two")
+    return problems
+
+
+def _class_problems(cls: type) -> list[str]:
+    problems = []
+    blank: Any = object.__new__(cls)
+    try:
+        if issubclass(cls, Callback):
+            check_requires(cls.requires, cls.__name__)
+        events = CATALOG | {event.name: event for event in own_events(blank)}
+        record = inspect_subscriber(blank, [*events, *_handled_elsewhere(cls)])
+    except SubscriptionError as error:
+        return [str(error)]
+    for name, handler in record.handlers.items():
+        if name not in events:
+            continue
+        try:
+            compile_handler(handler, events[name], f"{cls.__name__}.{name}", lenient=record.foreign)
+        except SubscriptionError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _handled_elsewhere(cls: type) -> list[str]:
+    """Return the events that other installed plugins declare. A plugin may handle them."""
+    found: list[str] = []
+    for plugin in installed().values():
+        found += (plugin.manifest() or {}).get("events", {})
+    return found
+
+
+def manifest_for(package: str) -> tuple[dict[str, Any], Path]:
+    """Return the manifest of an installed package, and the path where it belongs. This imports its plugins.
+
+    Args:
+        package: the name of the distribution, or of a package that it installs.
+
+    Raises:
+        ArgumentError: if it is not installed, offers no plugin, or is a single module.
+        TrainbusError: if a plugin cannot be imported.
+    """
+    names = packages_distributions().get(package.replace("-", "_"), [])
+    for name in (package, *names):
+        try:
+            dist = distribution(name)
+        except PackageNotFoundError:
+            continue
+        break
+    else:
+        known = {plugin.package for plugin in installed().values()}
+        raise ArgumentError(f"No package {package!r} is installed{unknown_name(package, known)}")
+    own = [plugin for plugin in installed().values() if plugin.package == dist.name]
+    if not own:
+        raise ArgumentError(f"{dist.name} offers no plugin. Declare an entry point in the group 'trainbus.callbacks'.")
+    tops = sorted({plugin.module.partition(".")[0] for plugin in own})
+    folder = module_folder(tops[0])
+    if len(tops) > 1 or folder is None:
+        raise ArgumentError(
+            f"The plugins of {dist.name} are in {', '.join(tops)}. A manifest needs one package, a folder with "
+            "__init__.py, that holds all of them."
+        )
+    rows = {plugin.name: described(plugin) for plugin in own}
+    return {"schema": 1, "package": dist.name, "contract": CONTRACT, "plugins": rows}, folder / MANIFEST
+
+
+def listing(plugin: Plugin, row: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what `trainbus plugins --json` shows of a plugin.
+
+    Args:
+        plugin: the plugin.
+        row: its row of a manifest; None if it ships none and was not imported.
+    """
+    known = dict(row or {})
+    requires = known.get("requires", "")
+    return {
+        "name": plugin.name,
+        "package": plugin.package,
+        "version": plugin.version,
+        "value": plugin.value,
+        "file": plugin.file,
+        "described": row is not None,
+        "doc": known.get("doc", ""),
+        "auto": known.get("auto"),
+        "stage": known.get("stage"),
+        "handlers": known.get("handlers"),
+        "events": known.get("events", {}),
+        "options": known.get("options"),
+        "requires": requires,
+        "fits": _fits(requires),
+        "conflicts": known.get("conflicts", []),
+        "contract": manifest_of(plugin.module).get("contract"),
+    }
+
+
+def _fits(requires: Any) -> bool | None:
+    try:
+        return fits_contract(requires)
+    except (ValueError, AttributeError, TypeError):
+        return None

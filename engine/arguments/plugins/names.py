@@ -1,0 +1,109 @@
+"""The names of callbacks in texts: snake_case for those of this library, `package.module:Class` for all."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from functools import cache
+from typing import Any
+
+from ....events.errors import ArgumentError, nearest
+from ....events.installed import installed
+from ..cli.values import Unreadable
+from .options import imported
+from .text import unknown_name
+
+_ROOT = __name__.partition(".")[0]
+NOT_CALLBACKS = frozenset({"Callback", "CarryPast", "ExportableState", "Predictions", "TrainerCallback"})
+"""Public names of the folder of callbacks that are something else."""
+
+
+def snake_case(name: str) -> str:
+    """Return the name of a class in a text: `EarlyStopping` -> `early_stopping`, `NaNGuard` -> `nan_guard`."""
+    if name in _IRREGULAR:
+        return _IRREGULAR[name]
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+_IRREGULAR = {
+    "NaNGuard": "nan_guard",
+    "MLflow": "mlflow",
+    "ClearML": "clearml",
+    "SwanLab": "swanlab",
+    "TensorBoard": "tensorboard",
+    "DeepSpeed": "deepspeed",
+}
+"""Names whose capitals do not begin words, and names that `report_to` and `deepspeed` have."""
+
+
+@cache
+def own_names() -> dict[str, str]:
+    """Return the callbacks of this library: name in texts -> public name. Nothing is imported."""
+    root: Any = importlib.import_module(_ROOT)
+    classes = [name for module, names in root._MODULES.items() if module.startswith("callbacks.") for name in names]
+    found = sorted({*classes, *root._EXTRAS} - NOT_CALLBACKS)
+    return {snake_case(name): name for name in found}
+
+
+def is_own(cls: type) -> bool:
+    """Return whether a class is a callback of this library that has a name in texts."""
+    public = own_names().get(snake_case(cls.__name__))
+    return public == cls.__name__ and cls.__module__.startswith(f"{_ROOT}.")
+
+
+def name_of(cls: type) -> str:
+    """Return the name of a class in texts."""
+    if is_own(cls):
+        return snake_case(cls.__name__)
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def find(name: str) -> Any:
+    """Return the class, or the function that builds callbacks, of a name in a text.
+
+    Args:
+        name: a callback of this library, an installed plugin, or `package.module:Class`.
+
+    Raises:
+        ArgumentError: for an unknown name, with the nearest one.
+        MissingExtra: if its package is not installed.
+        TrainbusError: if it is a plugin that cannot be loaded.
+    """
+    if ":" in name:
+        try:
+            found = imported(name)
+        except Unreadable as error:
+            raise ArgumentError(f"{name!r} is no callback{error}") from error
+        if not callable(found):
+            raise ArgumentError(f"{name!r} is {found!r}; name a callback class, or a function that returns callbacks.")
+        return found
+    own = own_names()
+    if name in own:
+        return getattr(importlib.import_module(_ROOT), own[name])
+    plugins = installed()
+    if name in plugins:
+        return plugins[name].load()
+    public = {public: text for text, public in own.items()}
+    if name in public:
+        raise ArgumentError(f"{name!r} is no callback; did you mean {public[name]!r}?")
+    if "." in name:
+        module, _, last = name.rpartition(".")
+        raise ArgumentError(f"{name!r} is no callback; did you mean '{module}:{last}'?")
+    close = nearest(name, [*own, *plugins])
+    ending = close if close != "." else f". Known: {', '.join([*own, *plugins])}; or write package.module:Class."
+    raise ArgumentError(f"{name!r} is no callback{ending}")
+
+
+def find_plugin(name: str) -> Any:
+    """Return what an installed plugin offers.
+
+    Raises:
+        ArgumentError: for an unknown name, with the nearest one.
+        TrainbusError: if it cannot be loaded.
+    """
+    plugins = installed()
+    if name not in plugins:
+        if name in own_names():
+            raise ArgumentError(f"{name!r} is no plugin, but a callback of {_ROOT}; name it in `callbacks`.")
+        raise ArgumentError(f"{name!r} is no installed plugin{unknown_name(name, plugins)}")
+    return plugins[name].load()

@@ -1,0 +1,93 @@
+"""Write callbacks as Python: the imports that they need, and a list."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import textwrap
+from collections.abc import Iterable
+from types import FunctionType
+from typing import Any
+
+from ....events.triggers import Both, Either, Trigger
+from .build import parts_of, set_apart, spec_of
+from .options import given_options
+from .text import TRIGGERS
+
+_ROOT = __name__.partition(".")[0]
+
+
+def as_python(callbacks: Iterable[Any]) -> str:
+    """Return callbacks as Python: the imports, and a list named `callbacks`.
+
+    Raises:
+        ArgumentError: if a value has no text, such as a lambda or a dataset.
+    """
+    writer, calls, settings = _Writer(), [], []
+    for place, callback in enumerate(callbacks):
+        spec_of(callback)  # raises an error for what cannot be written
+        given = {option.name: value for option, value in given_options(callback)}
+        apart = set_apart(type(callback), given)
+        settings += [f"callbacks[{place}].{name} = {value!r}\n" for name, value in apart.items()]
+        calls.append(f"    {writer.call(callback, apart)},\n")
+    return f"{writer.imports()}\ncallbacks = [\n{''.join(calls)}]\n{''.join(settings)}"
+
+
+class _Writer:
+    """Writes values as expressions, and collects the names that these use."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, set[str]] = {}
+        """Module -> names to import from it."""
+
+    def imports(self) -> str:
+        """Return the import statements."""
+        lines = []
+        for module, names in sorted(self.names.items(), key=lambda item: (item[0] != _ROOT, item[0])):
+            line = f"from {module} import {', '.join(sorted(names))}"
+            if len(line) > 100:
+                listed = textwrap.indent(textwrap.fill(f"{', '.join(sorted(names))},", 100), "    ")
+                line = f"from {module} import (\n{listed}\n)"
+            lines.append(f"{line}\n")
+        return "".join(lines)
+
+    def name(self, value: Any) -> str:
+        """Return the name of a class or function."""
+        root: Any = importlib.import_module(_ROOT)
+        first = value.__qualname__.partition(".")[0]
+        is_public = value.__module__.startswith(f"{_ROOT}.") and first in dir(root) and getattr(root, first) is value
+        self.names.setdefault(_ROOT if is_public else value.__module__, set()).add(first)
+        return str(value.__qualname__)
+
+    def call(self, value: Any, without: Iterable[str] = ()) -> str:
+        """Return the call that makes a value."""
+        given = [(option.name, each) for option, each in given_options(value) if option.name not in without]
+        return f"{self.name(type(value))}({', '.join(f'{name}={self.value(each)}' for name, each in given)})"
+
+    def value(self, value: Any) -> str:
+        """Return the expression of a value."""
+        if isinstance(value, (type, FunctionType)):
+            return self.name(value)
+        if isinstance(value, Trigger):
+            return self.trigger(value)
+        if isinstance(value, list):
+            return f"[{', '.join(map(self.value, value))}]"
+        if isinstance(value, tuple):
+            return f"({', '.join(map(self.value, value))}{',' * (len(value) == 1)})"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{self.value(key)}: {self.value(each)}" for key, each in value.items()) + "}"
+        if isinstance(value, float) and repr(value) in ("nan", "inf", "-inf"):
+            return f'float("{value}")'
+        if dataclasses.is_dataclass(value):
+            return self.call(value)
+        if hasattr(value, "__fspath__"):
+            return repr(value.__fspath__())
+        return repr(getattr(value, "value", value))  # of an enum, its value
+
+    def trigger(self, trigger: Trigger) -> str:
+        """Return the expression of a trigger."""
+        names = [repr(part).partition("(")[0] for part in parts_of(trigger)]
+        if not isinstance(trigger, (Either, Both)) and names[0] not in TRIGGERS:
+            return self.call(trigger)
+        self.names.setdefault(_ROOT, set()).update(names)
+        return repr(trigger)

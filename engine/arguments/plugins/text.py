@@ -1,0 +1,211 @@
+"""Callbacks as text: `early_stopping(patience=3)` and `package.module:Class(x=1)`, parsed and written.
+
+Values are Python literals and triggers: `every(100) | at_end()`. Nothing is evaluated as code.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ....events.errors import ArgumentError, nearest
+from ....events.triggers import Trigger, at, at_end, every, log_spaced, never
+
+TRIGGERS = {function.__name__: function for function in (every, at, at_end, log_spaced, never)}
+"""The functions that a text may call to make a trigger."""
+
+_SPEC = re.compile(
+    r"\s*(?P<name>[^\W\d]\w*(?:\.\w+)*(?::[^\W\d]\w*(?:\.\w+)*)?)\s*(?:\((?P<options>.*)\))?\s*", re.DOTALL
+)
+_CONSTANTS = {"inf": math.inf, "nan": math.nan}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call in a text that is no trigger, such as `Keep(last=2)`. The type of its option says what it makes."""
+
+    name: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A callback as text: its name and its options."""
+
+    name: str
+    """The name of a callback or of a plugin, or `package.module:Class`."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The values by option. A value is a literal, a trigger or a `Call`."""
+
+    @classmethod
+    def parse(cls, text: str) -> Spec:
+        """Return the callback of a text such as `skip_spikes(factor=4)`.
+
+        Raises:
+            ArgumentError: if the text has another form.
+        """
+        match = _SPEC.fullmatch(text)
+        if match is None:
+            raise ArgumentError(
+                f"{text!r} is no callback. Write `name`, `name(option=value)` or `package.module:Class`."
+            )
+        call = _tree(f"_({match['options'] or ''})", text)
+        assert isinstance(call, ast.Call)
+        return cls(match["name"], _options(call, text))
+
+    def __str__(self) -> str:
+        """The text of the callback."""
+        options = ", ".join(f"{name}={as_text(value)}" for name, value in self.options.items())
+        return f"{self.name}({options})" if options else self.name
+
+
+def split(text: str) -> list[str]:
+    """Return the parts of a text that spaces or commas separate, outside of brackets and quotes."""
+    parts, depth, quote, escaped = [""], 0, "", False
+    for character in text:
+        if quote:
+            quote = "" if character == quote and not escaped else quote
+            escaped = character == "\\" and not escaped
+        elif character in "'\"":
+            quote = character
+        elif character in "([{":
+            depth += 1
+        elif character in ")]}":
+            depth -= 1
+        elif depth == 0 and (character.isspace() or character == ","):
+            parts.append("")
+            continue
+        parts[-1] += character
+    return [part for part in parts if part]
+
+
+def as_texts(value: Any) -> Any:
+    """Return callbacks in any notation as a list of texts. A value in no known notation is returned unchanged.
+
+    Args:
+        value: a text with one or more callbacks; a dict from names to options; a list of texts and dicts; or None.
+    """
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return split(value)
+    if isinstance(value, Mapping):
+        if all(isinstance(options, Mapping) or options is None for options in value.values()):
+            return [str(Spec(str(name), dict(options or {}))) for name, options in value.items()]
+        return value
+    if isinstance(value, (list, tuple)):
+        found = [as_texts(item) if isinstance(item, (str, Mapping)) else item for item in value]
+        return [text for item in found for text in (item if isinstance(item, list) else [item])]
+    return value
+
+
+def value_of(text: str) -> Any:
+    """Return the value of an expression: a literal, a trigger, or a `Call`.
+
+    Raises:
+        ArgumentError: if it is something else.
+    """
+    return _value(_tree(text, text), text)
+
+
+def as_text(value: Any) -> str:
+    """Return the text of a value that `value_of` reads."""
+    if isinstance(value, Call):
+        return f"{value.name}({', '.join(f'{name}={as_text(each)}' for name, each in value.options.items())})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{as_text(key)}: {as_text(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(as_text, value))}]"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(as_text, value))}{',' * (len(value) == 1)})"
+    return repr(value)
+
+
+def _tree(expression: str, text: str) -> ast.expr:
+    try:
+        return ast.parse(expression.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = getattr(error, "msg", None) or type(error).__name__
+        raise ArgumentError(
+            f"{text!r} cannot be parsed ({reason}). Write options as Python literals, such as `patience=3` or "
+            "`metric='eval_loss'`."
+        ) from None
+
+
+def _options(call: ast.Call, text: str) -> dict[str, Any]:
+    if call.args or any(keyword.arg is None for keyword in call.keywords):
+        raise ArgumentError(f"{text!r} has a value without the name of an option. Write `option=value`.")
+    return {str(keyword.arg): _value(keyword.value, text) for keyword in call.keywords}
+
+
+def _value(node: ast.expr, text: str) -> Any:
+    match node:
+        case ast.Constant(value=value) if value is not Ellipsis:
+            return value
+        case ast.Name(id=name) if name in _CONSTANTS:
+            return _CONSTANTS[name]
+        case ast.Name(id="true" | "false" | "null" as name):  # as YAML and JSON write them
+            return {"true": True, "false": False, "null": None}[name]
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+            value = _value(operand, text)
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                return -value if isinstance(sign, ast.USub) else value
+        case ast.List(elts=items):
+            return [_value(item, text) for item in items]
+        case ast.Tuple(elts=items):
+            return tuple(_value(item, text) for item in items)
+        case ast.Dict(keys=keys, values=values) if None not in keys:
+            return {_value(key, text): _value(value, text) for key, value in zip(keys, values) if key is not None}
+        case ast.BinOp(left=left, op=ast.BitOr() | ast.BitAnd() as joint, right=right):
+            sides = _value(left, text), _value(right, text)
+            if all(isinstance(side, Trigger) for side in sides):
+                return sides[0] | sides[1] if isinstance(joint, ast.BitOr) else sides[0] & sides[1]
+        case ast.Call(func=ast.Name(id=name)) if name in TRIGGERS:
+            return _trigger(name, node, text)
+        case ast.Call(func=ast.Name(id=name)):
+            return Call(name, _options(node, text))
+    if isinstance(node, ast.Name):
+        raise ArgumentError(f"{text!r} has the value {node.id}, which is no literal. Put text in quotes: {node.id!r}.")
+    raise ArgumentError(
+        f"{text!r} has the value `{ast.unparse(node)}`. Write a literal, or a trigger such as every(100) | at_end()."
+    )
+
+
+def _trigger(name: str, call: ast.Call, text: str) -> Trigger:
+    values = [_value(argument, text) for argument in call.args]
+    options = {str(keyword.arg): _value(keyword.value, text) for keyword in call.keywords}
+    try:
+        return TRIGGERS[name](*values, **options)
+    except TypeError as error:
+        raise ArgumentError(f"{text!r}: {error}. The reference of {name} is in trainbus.events.triggers.") from None
+
+
+def problems_of(name: str, texts: Any) -> Iterable[str]:
+    """Yield what is wrong with the form of the texts of an argument.
+
+    Args:
+        name: the name of the argument, for the messages.
+        texts: the value of the argument, after `as_texts`.
+    """
+    if not isinstance(texts, list):
+        yield f"`{name}` is {texts!r}; write texts such as 'early_stopping(patience=3)'."
+        return
+    for text in texts:
+        if not isinstance(text, str):
+            yield f"`{name}` has {text!r}, which is no text; pass objects to the Trainer: callbacks=[...]."
+            continue
+        try:
+            Spec.parse(text.removeprefix("no:") if name == "plugins" else text)
+        except ArgumentError as error:
+            yield f"`{name}`: {error}"
+
+
+def unknown_name(name: str, known: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown name, with the nearest name or all known ones."""
+    known = sorted(known)
+    close = nearest(name, known)
+    return close if close != "." else f". Known: {', '.join(known) or 'none'}."

@@ -1,0 +1,71 @@
+"""Storage: where a run keeps its checkpoints. A preview replaces it by one that only remembers them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from .format.files import CheckpointRecord
+from .protocols import SavableRun
+from .read.listing import list_checkpoints
+from .read.saved import SavedCheckpoint
+from .write.commit import remove
+from .write.disk_space import check_writable
+from .write.host_copies import HostCopies
+from .write.save import write_checkpoint
+from .write.snapshot import Snapshot, take_snapshot
+
+
+class Storage(Protocol):
+    """What the callback that saves asks of the place where checkpoints are."""
+
+    def check(self, run: Any) -> None:
+        """Raise an error if checkpoints cannot be written."""
+
+    def snapshot(
+        self, run: Any, checkpoint: CheckpointRecord, callbacks: dict[str, Any], copies: HostCopies | None
+    ) -> Snapshot:
+        """Collect everything that a run needs to resume from this step."""
+
+    def write(self, run: Any, snapshot: Snapshot) -> None:
+        """Write a checkpoint completely, or leave everything as it was."""
+
+    def checkpoints(self, run: Any) -> list[Any]:
+        """Return the good checkpoints of this run, oldest first. Those of another run are not among them."""
+
+    def holds(self, path: str) -> bool:
+        """Return whether a checkpoint exists."""
+
+    def remove(self, checkpoint: Any) -> None:
+        """Delete a checkpoint."""
+
+
+class Disk:
+    """The output folder of the run."""
+
+    def check(self, run: SavableRun) -> None:
+        """Raise an error if the output folder cannot be written."""
+        if run.args.should_save:
+            check_writable(run.args.output_path, leave=not run.ranks.single_process)
+
+    def snapshot(
+        self, run: SavableRun, checkpoint: CheckpointRecord, callbacks: dict[str, Any], copies: HostCopies | None
+    ) -> Snapshot:
+        """Collect everything that a run needs to resume from this step."""
+        return take_snapshot(run, checkpoint, callbacks, copies)
+
+    def write(self, run: SavableRun, snapshot: Snapshot) -> None:
+        """Write a checkpoint completely, or leave everything as it was."""
+        write_checkpoint(run, snapshot)
+
+    def checkpoints(self, run: SavableRun) -> list[SavedCheckpoint]:
+        """Return the good checkpoints of this run, oldest first."""
+        return [saved for saved in list_checkpoints(run.args.output_path) if saved.run_id == run.run_id]
+
+    def holds(self, path: str) -> bool:
+        """Return whether a folder exists."""
+        return Path(path).is_dir()
+
+    def remove(self, checkpoint: SavedCheckpoint) -> None:
+        """Delete a checkpoint."""
+        remove(checkpoint)

@@ -1,0 +1,47 @@
+"""The command `trainbus compose`: the callbacks of a run, as Python and as YAML."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+_DESCRIPTION = (
+    "Print the callbacks of a run with these arguments, as Python and as YAML: those that the arguments build, those "
+    "that `--callbacks` and `--plugins` name, and plugins that join every run. Nothing is trained. The arguments are "
+    "those of TrainingArguments, after a configuration file if there is one. Example: trainbus compose --eval_strategy "
+    "epoch --callbacks 'early_stopping(patience=3)'"
+)
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser's subcommands, for the help. `run` parses its words."""
+    commands.add_parser("compose", help="print the callbacks of a run as Python and as YAML", add_help=False)
+
+
+def run(words: Sequence[str]) -> int:
+    """Print the callbacks of the arguments in `words`. `--only python` or `--only yaml` prints one of the two.
+
+    Returns:
+        0.
+
+    Raises:
+        ArgumentError: for arguments or callbacks that are wrong.
+    """
+    # Here, because the other commands do without torch.
+    from ..arguments import TrainingArguments
+    from ..arguments.cli.parser import ArgumentParser
+    from ..arguments.plugins.build import as_yaml
+    from ..arguments.plugins.python import as_python
+    from ..trainer import Trainer
+
+    parser = ArgumentParser(TrainingArguments, prog="trainbus compose", description=_DESCRIPTION)
+    parser.add_argument("--only", choices=("python", "yaml"), help="print only Python, or only YAML")
+    args, *rest = parser.parse_args_into_dataclasses([*words], look_for_args_file=False)
+    only = next((each.only for each in rest if isinstance(each, argparse.Namespace)), None)
+    logging.getLogger(__name__.partition(".")[0]).setLevel(logging.ERROR)
+    composed = Trainer.compose(args)
+    parts = {"python": as_python, "yaml": as_yaml}
+    print("\n".join(write(composed) for name, write in parts.items() if only in (None, name)), end="")
+    return 0

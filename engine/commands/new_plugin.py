@@ -1,0 +1,115 @@
+"""The command `trainbus new-plugin`: write an installable package with a callback, its tests and a CI file."""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import re
+import shutil
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from ...events.errors import ArgumentError
+
+KINDS = {
+    "callback": "a callback that measures",
+    "tracker": "a tracker, which reports to a service",
+    "decider": "a callback that decides, with state",
+    "stepper": "a callback that changes how a step is made",
+}
+"""What the package begins with: the folder of its templates, and a description."""
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser's subcommands."""
+    parser = commands.add_parser(
+        "new-plugin",
+        help="write an installable package with a callback of your own",
+        description="Write a package into the folder NAME: source, tests, README, CI file and licence. It installs "
+        "with `pip install ./NAME`, and its tests pass with `pytest NAME`.",
+    )
+    parser.add_argument("name", help="the name of the package, such as skip-spikes. The module is skip_spikes")
+    kinds = parser.add_mutually_exclusive_group()
+    for kind, description in KINDS.items():
+        if kind != "callback":
+            kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=description)
+    parser.set_defaults(do=_write, kind="callback")
+
+
+def _write(options: argparse.Namespace) -> int:
+    folder = Path(options.name)
+    module = checked_module(folder.name)
+    if folder.exists():
+        raise ArgumentError(f"{folder} exists. Give another name, or move the folder away.")
+    write_package(folder, module, options.kind or "callback")
+    print(f"{folder} is a package with {KINDS[options.kind or 'callback']}, {class_name(module)}. Next:")
+    print(f"  pip install --editable ./{folder}" if not folder.is_absolute() else f"  pip install --editable {folder}")
+    print(f"  pytest {folder}")
+    return 0
+
+
+def checked_module(name: str) -> str:
+    """Return the name of the module for the name of a package: `skip-spikes` becomes `skip_spikes`.
+
+    Raises:
+        ArgumentError: if Python cannot import a module of this name, or if there is one already.
+    """
+    module = re.sub(r"[-.]+", "_", name).lower()
+    if not module.isidentifier() or not module.isascii():
+        raise ArgumentError(
+            f"{name!r} is no name for a Python package. Use letters, digits, `-` and `_`, and begin with a letter, as "
+            "in `skip-spikes`."
+        )
+    if keyword.iskeyword(module) or keyword.issoftkeyword(module):
+        raise ArgumentError(f"{module!r} is a keyword of Python. Add a word, such as `{module}-plugin`.")
+    if find_spec(module) is not None:
+        raise ArgumentError(
+            f"A module {module!r} is installed already, and two of one name hide each other. Add a word, such as "
+            f"`{module}-plugin`."
+        )
+    return module
+
+
+def class_name(module: str) -> str:
+    """Return the name of the class: `skip_spikes` becomes `SkipSpikes`."""
+    return "".join(word.capitalize() for word in module.split("_")) or module
+
+
+def write_package(folder: Path, module: str, kind: str) -> None:
+    """Write a package. A failure leaves no folder.
+
+    Args:
+        folder: the folder, which does not exist.
+        module: the name of the module and of the entry point.
+        kind: a key of `KINDS`.
+    """
+    templates = files(__package__) / "templates"
+    words = {"project": module.strip("_").replace("_", "-"), "module": module, "cls": class_name(module), "part": kind}
+    words["summary"] = (templates / kind / "summary.txt.tmpl").read_text(encoding="utf-8").strip()
+    source = f"src/{module}"
+    places = {
+        "pyproject.toml": "package/pyproject.toml",
+        "README.md": "package/README.md",
+        "LICENSE": "package/LICENSE",
+        ".gitignore": "package/gitignore",
+        ".github/workflows/tests.yml": "package/ci.yml",
+        f"{source}/__init__.py": "package/init.py",
+        f"{source}/{kind}.py": f"{kind}/callback.py",
+        "tests/conftest.py": "package/tests/conftest.py",
+        f"tests/test_{module}.py": f"{kind}/test.py",
+    }
+    texts = {place: (templates / f"{name}.tmpl").read_text(encoding="utf-8") for place, name in places.items()}
+    folder.mkdir(parents=True)
+    try:
+        for place, text in texts.items():
+            path = folder / place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            filled = text if place == "LICENSE" else Template(text).substitute(words)
+            path.write_text(filled, encoding="utf-8")
+        (folder / source / "py.typed").touch()
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -1,0 +1,123 @@
+"""The command `trainbus plugins`: list and check the installed plugins, and write the manifest of a package."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...events.contract import CONTRACT
+from ...events.errors import TrainbusError
+from ...events.installed import COMMAND_GROUP, Plugin, installed
+
+_ACTIONS = ("list", "manifest")
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser's subcommands."""
+    parser = commands.add_parser(
+        "plugins",
+        help="list and check the installed plugins",
+        description="`trainbus plugins` is short for `trainbus plugins list`.",
+    )
+    actions = parser.add_subparsers(required=True, dest="action", metavar="ACTION")
+    shown = actions.add_parser(
+        "list",
+        help="list the installed plugins; nothing is imported",
+        description="List the installed plugins. A plugin whose package ships a manifest is described in full without "
+        "importing it. --check imports every plugin, and exits with status 1 if one has a problem.",
+    )
+    shown.add_argument("--json", action="store_true", help="print JSON")
+    shown.add_argument("--check", action="store_true", help="import every plugin and check it")
+    shown.set_defaults(do=_list)
+    manifest = actions.add_parser("manifest", help="write the static manifest of a package that offers plugins")
+    manifest.add_argument("package", metavar="PACKAGE", help="an installed package, such as one in editable mode")
+    manifest.add_argument("--print", dest="only_print", action="store_true", help="print it, and write no file")
+    manifest.set_defaults(do=_manifest)
+
+
+def expanded(words: list[str]) -> list[str]:
+    """Return the words of a command line with the action `list` where it was left out."""
+    if words[:1] == ["plugins"] and (len(words) == 1 or (words[1].startswith("--") and words[1] != "--help")):
+        return ["plugins", "list", *words[1:]]
+    return words
+
+
+def _list(options: argparse.Namespace) -> int:
+    from ..arguments.plugins.manifest import listing  # torch, which the other commands do without
+
+    plugins = installed().values()
+    rows = [_checked(each) if options.check else {**listing(each, each.manifest()), "problems": []} for each in plugins]
+    commands = [
+        {"name": each.name, "package": each.package, "version": each.version, "value": each.value}
+        for each in installed(COMMAND_GROUP).values()
+    ]
+    if options.json:
+        print(json.dumps({"contract": CONTRACT, "plugins": rows, "commands": commands}, indent=2))
+    else:
+        print("\n".join(_text(rows, commands)))
+    return 1 if any(row["problems"] for row in rows) else 0
+
+
+def _checked(plugin: Plugin) -> dict[str, Any]:
+    from ..arguments.plugins.manifest import described, listing, problems_of
+
+    problems = problems_of(plugin)
+    try:
+        row = described(plugin)
+    except TrainbusError:
+        row = plugin.manifest()  # type: ignore[assignment]
+    return {**listing(plugin, row), "problems": problems}
+
+
+def _text(rows: list[dict[str, Any]], commands: list[dict[str, str]]) -> Iterator[str]:
+    if not rows:
+        yield f"No plugin is installed. This trainbus has the plugin contract {CONTRACT}."
+    for row in rows:
+        yield f"{row['name']}  {row['package']} {row['version']}  {_joins(row)}".rstrip()
+        yield f"  {row['value']}  {row['file']}".rstrip()
+        if row["doc"]:
+            yield f"  {row['doc']}"
+        if not row["described"]:
+            yield "  no manifest: `trainbus plugins --check` imports it"
+        yield from _details(row)
+        yield from (f"  problem: {problem}" for problem in row["problems"])
+    for command in commands:
+        yield f"trainbus {command['name']}  {command['package']} {command['version']}  command"
+        yield f"  {command['value']}"
+
+
+def _joins(row: Mapping[str, Any]) -> str:
+    return {True: "joins every run (auto)", False: "joins a run that names it"}.get(row["auto"], "")
+
+
+def _details(row: Mapping[str, Any]) -> Iterator[str]:
+    if row["handlers"]:
+        yield f"  handlers: {', '.join(f'{event} ({stage})' for event, stage in row['handlers'].items())}"
+    if row["events"]:
+        yield f"  own events: {', '.join(row['events'])}"
+    if row["options"]:
+        options = (
+            f"{name}: {said['type']}" + ("" if said["required"] else f" = {said['default']}")
+            for name, said in row["options"].items()
+        )
+        yield f"  options: {', '.join(options)}"
+    if row["requires"]:
+        fits = {True: "", False: f", which this trainbus ({CONTRACT}) is not"}.get(row["fits"], ", which is malformed")
+        yield f"  requires contract {row['requires']}{fits}"
+    if row["conflicts"]:
+        yield f"  conflicts with {', '.join(row['conflicts'])}"
+
+
+def _manifest(options: argparse.Namespace) -> int:
+    from ..arguments.plugins.manifest import manifest_for
+
+    manifest, path = manifest_for(options.package)
+    text = json.dumps(manifest, indent=2) + "\n"
+    if options.only_print:
+        print(text, end="")
+    else:
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {path}. Ship it with the package: list *.json in its package data.")
+    return 0

@@ -1,0 +1,150 @@
+"""The command `trainbus preview`: run a program up to its first `train()`, and show what the training will do."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import nullcontext, redirect_stdout
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ...events.errors import ArgumentError
+from ...events.recording.rows import difference
+from ..api.preview.result import Preview
+from ..api.transformers_names import as_transformers
+from .run import execute
+
+_VALUES = ("--out", "--against", "--metric")
+_FLAGS = ("--json", "--markdown", "--measure")
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser's subcommands."""
+    parser = commands.add_parser(
+        "preview",
+        help="show what the training of a program will do",
+        description="Run a program up to its first `train()` and show its preview instead. The options of this command "
+        "may follow PROGRAM. Write -- before the arguments of the program to pass all of them on. Exit status: 0; 2 "
+        "for an error, and if the preview differs from the one of --against.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
+    parser.add_argument("--transformers", action="store_true", help="the program is written for transformers")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the preview, for --against and `plan=`")
+    parser.add_argument("--against", type=Path, metavar="FILE", help="show the differences from a kept preview")
+    parser.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME=V,V,...",
+        help="the values of a metric, one for each evaluation",
+    )
+    parser.add_argument("--measure", action="store_true", help="measure the time of a step and of an evaluation")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown")
+    parser.add_argument("program", help="a Python file, or a module with -m")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the program")
+    parser.set_defaults(do=_preview)
+
+
+def expanded(words: list[str]) -> list[str]:
+    """Return the words of a command line with the options of this command before the program."""
+    if words[:1] != ["preview"]:
+        return words
+    rest, own, others = list(words[1:]), [], []
+    while rest and rest[0] != "--":
+        word = rest.pop(0)
+        name = word.partition("=")[0]
+        if name in _FLAGS or (name in _VALUES and ("=" in word or not rest)):
+            own.append(word)
+        elif name in _VALUES:
+            own += [word, rest.pop(0)]
+        else:
+            others.append(word)
+    return ["preview", *own, *others, *rest[1:]]
+
+
+class Previewed(BaseException):
+    """Leaves a program at its first `train()`. It is no `Exception`, so that programs do not catch it."""
+
+    def __init__(self, preview: Preview) -> None:
+        self.preview = preview
+
+
+def _preview(options: argparse.Namespace) -> int:
+    curves = dict(map(_curve, options.metric))
+    kept = None if options.against is None else Preview.load(options.against)
+    found = preview_of(
+        options.program, options.arguments, options.module, options.transformers, curves, options.measure
+    )
+    if options.out is not None:
+        options.out.write_text(found.to_json() + "\n", encoding="utf-8")
+    if kept is not None:
+        lines = difference(kept.rows, found.rows)
+        print("\n".join(lines) if lines else f"No difference from {options.against}.")
+        return 2 if lines else 0
+    print(found.to_json() if options.json else found.to_markdown() if options.markdown else found)
+    return 0
+
+
+def preview_of(
+    program: str,
+    arguments: list[str],
+    is_module: bool = False,
+    of_transformers: bool = False,
+    metrics: dict[str, list[float]] | None = None,
+    measure: bool = False,
+) -> Preview:
+    """Run a program up to its first `train()` and return the preview of that training.
+
+    What the program prints goes to the error output.
+
+    Raises:
+        ArgumentError: if there is no such program, or if it ends without a training.
+    """
+    from ..api.training import TrainingMethods  # it imports torch, which other commands do not need
+
+    if not is_module and not Path(program).is_file():
+        raise ArgumentError(f"There is no program {program!r}. Name a Python file, or a module after -m.")
+    if of_transformers or _imports_transformers(program, is_module):
+        as_transformers()
+
+    def train(trainer: Any, resume_from_checkpoint: Any = None, *_: Any, **__: Any) -> Any:
+        raise Previewed(
+            trainer.preview(metrics=metrics, resume_from_checkpoint=resume_from_checkpoint, measure=measure)
+        )
+
+    before, path, words = TrainingMethods.train, list(sys.path), sys.argv
+    main_module = sys.modules.get("__main__")
+    TrainingMethods.train = train  # type: ignore[method-assign,assignment]
+    try:
+        with redirect_stdout(sys.stderr) if sys.stderr is not None else nullcontext():
+            execute(program, arguments, is_module)
+    except Previewed as shown:
+        return shown.preview
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            raise
+    finally:
+        TrainingMethods.train = before  # type: ignore[method-assign]
+        sys.path[:], sys.argv = path, words
+        if main_module is not None:
+            sys.modules["__main__"] = main_module
+    raise ArgumentError(f"{program} ended without a training, so there is nothing to preview.")
+
+
+def _imports_transformers(program: str, is_module: bool) -> bool:
+    """Return whether a program trains with transformers: it names this library, and not trainbus."""
+    if is_module or find_spec("transformers") is None:
+        return False
+    text = Path(program).read_text(encoding="utf-8", errors="replace")
+    return "transformers" in text and "trainbus" not in text
+
+
+def _curve(text: str) -> tuple[str, list[float]]:
+    name, _, values = text.partition("=")
+    try:
+        return name, [float(value) for value in values.split(",")]
+    except ValueError as error:
+        raise ArgumentError(f"--metric {text!r}: {error}. Write it as eval_loss=0.5,0.4,0.45.") from error

@@ -1,0 +1,135 @@
+"""The commands `trainbus trace`, `trainbus diff` and `trainbus replay`: what to do with recordings."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ...events.errors import ArgumentError
+from ...events.recording.difference import Difference, first_difference, text_of
+from ...events.recording.files import file_name, find, read
+from ...events.recording.perfetto import chrome_trace
+from ...events.recording.rows import rows_of
+
+
+def add_to(commands: Any) -> None:
+    """Add the commands to a parser's subcommands."""
+    trace = commands.add_parser("trace", help="show what a run announced and decided")
+    trace.add_argument("recording", type=Path, help="the output folder of a run, or its events.jsonl")
+    trace.add_argument("--perfetto", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev")
+    trace.add_argument("--rows", action="store_true", help="only logs, evaluations, saves, deletions and the stop")
+    trace.add_argument("--json", action="store_true", help="print JSON")
+    trace.set_defaults(do=_trace)
+
+    diff = commands.add_parser(
+        "diff",
+        help="find the first event at which two runs part",
+        description="Exit status: 0 if the runs are equal, 1 if they differ, 2 for an error. Durations, times and "
+        "paths do not count.",
+    )
+    diff.add_argument("one", type=Path, metavar="A", help="the output folder of a run, or a recording")
+    diff.add_argument("other", type=Path, metavar="B", help="another one")
+    diff.add_argument("--json", action="store_true", help="print JSON")
+    diff.set_defaults(do=_diff)
+
+    again = commands.add_parser("replay", help="give a callback the calls of a recorded run, without a model")
+    again.add_argument("recording", type=Path, help="the output folder of a run, or its events.jsonl")
+    again.add_argument(
+        "--callback", required=True, metavar="M:CALL", help="the callback, such as my_module:Watch(limit=3)"
+    )
+    again.set_defaults(do=_replay)
+
+
+def _trace(options: argparse.Namespace) -> int:
+    recording = read(options.recording)
+    if options.perfetto is not None:
+        recordings = [read(path) for path in _of_all_ranks(options.recording)]
+        trace = chrome_trace(recordings)
+        options.perfetto.write_text(json.dumps(trace), encoding="utf-8")
+        print(f"{len(trace['traceEvents'])} events written to {options.perfetto}. Open it in https://ui.perfetto.dev.")
+        return 0
+    rows = rows_of(recording.records)
+    if options.json:
+        print(json.dumps(rows if options.rows else recording.records, indent=None if not options.rows else 2))
+    elif options.rows:
+        for row in rows:
+            print(f"step {row['step']}: {row['what']} by {row['by']}: {row['reason']}")
+    else:
+        print(text_of(recording.records), end="")
+    return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    found, rank = _first(options.one, options.other)
+    if options.json:
+        print(json.dumps({"equal": True} if found is None else {**found.to_dict(), "rank": rank}, indent=2))
+    elif found is not None:
+        print(f"rank {rank}: {found}" if rank else found)
+    return 0 if found is None else 1
+
+
+def _first(one: Path, other: Path) -> tuple[Difference | None, int]:
+    """Return the first difference over all ranks that both runs recorded, and its rank."""
+    mine, others = _of_all_ranks(one), _of_all_ranks(other)
+    if one.is_dir() and other.is_dir() and len(mine) != len(others):
+        raise ArgumentError(
+            f"{one} has recordings of {len(mine)} ranks and {other} of {len(others)}. Compare two of the files, such "
+            f"as {mine[0]} and {others[0]}."
+        )
+    found = [(first_difference(read(left), read(right)), rank) for rank, (left, right) in enumerate(zip(mine, others))]
+    return min(((each, rank) for each, rank in found if each is not None), key=_step_of, default=(None, 0))
+
+
+def _step_of(found: tuple[Difference, int]) -> int:
+    return found[0].step
+
+
+def _of_all_ranks(path: Path) -> list[Path]:
+    """Return the recordings of all ranks in a folder; of a file, the file."""
+    first = find(path)
+    if not path.is_dir():
+        return [first]
+    paths = [first]
+    while (following := path / file_name(len(paths))).is_file():
+        paths.append(following)
+    return paths
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from ..api.replay import replay  # it imports torch, which the other commands do not need
+
+    callback = _callback(options.callback)
+    played = replay(options.recording, callback)
+    print(f"{played.calls} calls of {type(callback).__name__}, in {played.events} events.")
+    for entry in played.requests:
+        print(entry)
+    return 0
+
+
+def _callback(text: str) -> Any:
+    """Return the callback that `module:Class` or `module:Class(option=value)` describes.
+
+    Raises:
+        ArgumentError: if the text has another form, or the module or the class does not exist.
+    """
+    module, _, call = text.partition(":")
+    try:
+        tree = ast.parse(call, mode="eval").body
+        function = tree.func if isinstance(tree, ast.Call) else tree
+        if not module or not isinstance(function, ast.Name):
+            raise ValueError("it is not module:Class(option=value)")
+        options = {each.arg: ast.literal_eval(each.value) for each in getattr(tree, "keywords", ())}
+        values = [ast.literal_eval(each) for each in getattr(tree, "args", ())]
+    except (SyntaxError, ValueError) as error:
+        raise ArgumentError(f"--callback {text!r}: {error}. Write it as my_module:Watch(limit=3).") from error
+    sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), function.id)
+    except (ImportError, AttributeError) as error:
+        raise ArgumentError(f"--callback {text!r}: {error}.") from error
+    return found(*values, **options)

@@ -1,0 +1,181 @@
+"""Installed plugins: the entry points of packages, found without importing them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.machinery import PathFinder
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from .errors import TrainbusError
+
+GROUP = "trainbus.callbacks"
+"""The entry-point group of callbacks."""
+
+COMMAND_GROUP = "trainbus.commands"
+"""The entry-point group of commands: modules with `add_to`, or such functions."""
+
+MANIFEST = "trainbus_plugins.json"
+"""The name of the static manifest in the folder of a package."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One entry point of an installed package."""
+
+    entry: EntryPoint = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the entry point."""
+        return self.entry.name
+
+    @property
+    def value(self) -> str:
+        """What it names, as `package.module:Class`."""
+        return self.entry.value
+
+    @property
+    def package(self) -> str:
+        """The name of the distribution; empty if it is unknown."""
+        return str(self.entry.dist.name) if self.entry.dist is not None else ""
+
+    @property
+    def version(self) -> str:
+        """The version of the distribution; empty if it is unknown."""
+        return str(self.entry.dist.version) if self.entry.dist is not None else ""
+
+    @property
+    def origin(self) -> str:
+        """Package and version, as `acme 1.0`."""
+        return f"{self.package} {self.version}".strip() or "unknown package"
+
+    @property
+    def module(self) -> str:
+        """The module that it names."""
+        return self.value.partition(":")[0].strip()
+
+    @property
+    def file(self) -> str:
+        """The path of its module; empty if there is none. No module is imported."""
+        place = module_file(self.module)
+        return "" if place is None else str(place)
+
+    def manifest(self) -> Mapping[str, Any] | None:
+        """Return its row of the static manifest; None if its package ships none, or one that names another value."""
+        row = manifest_of(self.module).get("plugins", {}).get(self.name)
+        return row if isinstance(row, dict) and row.get("value") == self.value else None
+
+    def load(self) -> Any:
+        """Import and return what it names.
+
+        Raises:
+            TrainbusError: if that fails. It names the plugin and the ways to leave it out.
+        """
+        try:
+            return self.entry.load()
+        except (Exception, SystemExit) as error:
+            raise self.failure(error) from error
+
+    def failure(self, error: BaseException) -> TrainbusError:
+        """Return the error that names the plugin, for an exception of its code."""
+        return TrainbusError(
+            f"The plugin {self.name!r} of {self.origin} ({self.value}) cannot be loaded: {type(error).__name__}: "
+            f"{error}. Fix or uninstall it, or leave it out with TRAINBUS_DISABLE_PLUGINS={self.name}."
+        )
+
+
+def installed(group: str = GROUP) -> dict[str, Plugin]:
+    """Return the installed plugins of a group, by name in alphabetical order. Nothing is imported.
+
+    If two packages offer a name, `duplicates` names both, and the first in the order of `sys.path` counts.
+    """
+    found: dict[str, Plugin] = {}
+    for entry in _entries(group):
+        found.setdefault(entry.name, Plugin(entry))
+    return dict(sorted(found.items()))
+
+
+def duplicates(group: str = GROUP) -> dict[str, list[Plugin]]:
+    """Return the plugins whose name more than one package offers, by name."""
+    found: dict[str, dict[tuple[str, str], Plugin]] = {}
+    for entry in _entries(group):
+        plugin = Plugin(entry)
+        found.setdefault(entry.name, {})[plugin.package, plugin.value] = plugin
+    return {name: [*same.values()] for name, same in found.items() if len(same) > 1}
+
+
+def _entries(group: str) -> tuple[EntryPoint, ...]:
+    return _read(group, tuple((folder, _changed(folder)) for folder in sys.path))
+
+
+@lru_cache(maxsize=8)
+def _read(group: str, folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    """Return the entry points. Reading them is slow, so it is repeated only if a folder has changed."""
+    return tuple(entry_points(group=group))
+
+
+def _changed(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
+
+
+def module_folder(module: str) -> Path | None:
+    """Return the folder of a package, without importing it; None if the module is no package or is not found."""
+    return next(iter(_folders(module)), None)
+
+
+def module_file(module: str) -> Path | None:
+    """Return the file of a module, without importing it or the packages around it; None if it is not found."""
+    parent, _, name = module.rpartition(".")
+    if not parent:
+        origin = getattr(_top(name), "origin", None)
+        return Path(origin) if origin and Path(origin).is_file() else None
+    for folder in _folders(parent):
+        spec = PathFinder.find_spec(name, [str(folder)])
+        if spec is not None and spec.origin:
+            return Path(spec.origin)
+    return None
+
+
+def manifest_of(module: str) -> Mapping[str, Any]:
+    """Return the static manifest of the package of a module; empty if it ships none that can be read.
+
+    It is in the folder of the module's package, or of a package around it: the nearest one counts.
+    """
+    name = module
+    while name:
+        for folder in _folders(name):
+            try:
+                found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                continue
+            if isinstance(found, dict) and isinstance(found.get("plugins"), dict):
+                return found
+        name = name.rpartition(".")[0]
+    return {}
+
+
+def _folders(package: str) -> list[Path]:
+    """Return the folders of a package, without importing it."""
+    top, *rest = package.split(".")
+    folders = [Path(place) for place in getattr(_top(top), "submodule_search_locations", None) or ()]
+    for name in rest:
+        folders = [folder / name for folder in folders if (folder / name).is_dir()]
+    return folders
+
+
+def _top(name: str) -> Any:
+    try:
+        return find_spec(name)  # for a top-level name, this imports nothing
+    except (ImportError, ValueError, AttributeError):
+        return None

@@ -1,0 +1,186 @@
+"""Difference: the first event at which two recordings part. Durations, times and paths do not count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+from .files import Recording
+from .recorder import Record
+
+_SESSION = frozenset({"on_init_end", "on_setup", "on_load", "on_close", "on_end"})
+"""Events of a session. A run that was interrupted has more sessions than an unbroken one."""
+
+_SAVES = frozenset({"on_save_due", "on_save_begin", "on_snapshot", "on_save", "on_delete"})
+
+_TIMES = ("_runtime", "_per_second", "_seconds", "_time")
+"""Ends of the names of durations in logs and metrics."""
+
+_MEMORY = "_mem_"
+"""In the names of measured memory."""
+
+_NOT_COMPARED = frozenset({"t", "why", "session", "error"})
+"""Values that are durations, or texts that may hold times and paths."""
+
+_OF_RANK = frozenset({"batch", "loss", "rng", "rng_batch", "rng_end", "python_rng", "norm"})
+"""Values that differ between ranks of one run."""
+
+MEANING = {
+    "batch": "the data of the batch",
+    "loss": "the loss",
+    "rng": "the random state before the step",
+    "rng_batch": "the random state before the batch",
+    "rng_end": "the random state after the step",
+    "python_rng": "the random state of Python",
+    "norm": "the gradient norm",
+    "lr": "the learning rate",
+    "logs": "a logged value",
+    "metrics": "a metric",
+    "state": "the state of the run",
+    "f": "a flag",
+    "e": "the event",
+    "checkpoint": "the checkpoint",
+    "asked": "who asked for it",
+}
+"""Value of a record -> what it is."""
+
+
+@dataclass
+class Difference:
+    """The first difference of two recordings."""
+
+    step: int
+    """The step that is being made, or the last one made."""
+    event: str
+    """The event, or the flag that was written."""
+    what: str
+    """The kind of the value that differs."""
+    one: Any
+    """The value in the first recording; None if it has ended."""
+    other: Any
+    """The value in the second recording."""
+    before: list[str] = field(default_factory=list)
+    """The last records that both have, as text."""
+
+    def __str__(self) -> str:
+        lines = [f"step {self.step}: {self.what} differs at {self.event}: {self.one} and {self.other}"]
+        if self.before:
+            lines += ["Equal just before:", *(f"  {line}" for line in self.before)]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the difference as plain values."""
+        return {
+            "equal": False,
+            **{name: getattr(self, name) for name in ("step", "event", "what", "one", "other", "before")},
+        }
+
+
+def first_difference(one: Recording, other: Recording) -> Difference | None:
+    """Return the first difference of two recordings; None if the runs are equal.
+
+    A resumed run is compared as one run with the sessions before it: what only an interruption does is left out. Of two
+    ranks, values that each rank has of its own are not compared.
+    """
+    ignored = _NOT_COMPARED | (_OF_RANK if one.rank != other.rank else frozenset())
+    resumed = _resumed_at(one) | _resumed_at(other)
+    before: list[str] = []
+    for left, right in zip_longest(_comparable(one, resumed), _comparable(other, resumed)):
+        found = _compared(left, right, ignored)
+        if found is not None:
+            found.before = before
+            return found
+        before = [*before[-2:], describe(left)]
+    return None
+
+
+def _resumed_at(recording: Recording) -> set[int]:
+    return {head["step"] for head in recording.sessions[1:]} | {
+        head["step"] for head in recording.sessions[:1] if head["step"]
+    }
+
+
+def _comparable(recording: Recording, resumed: set[int]) -> Iterator[Record]:
+    """Yield the records of a run as an unbroken run has them. Each has the whole state, not only its changes."""
+    in_epoch, session = False, 0
+    state: dict[str, Any] = {}
+    for record in recording.records:
+        event = record.get("e", "")
+        state.update(record.get("state", {}))
+        session = record.get("session", session)
+        if event in _SESSION or (event == "on_train_begin" and recording.sessions[session]["step"] > 0):
+            continue
+        if event == "on_epoch_begin" and in_epoch:
+            continue
+        in_epoch = event == "on_epoch_begin" or (in_epoch and event != "on_epoch_end")
+        if record["s"] in resumed and (event in _SAVES or record.get("f") in ("save", "training_stop")):
+            continue
+        if event in ("on_step_end", "on_evaluate_end", "on_epoch_end", "on_log"):
+            record = {**record, "state": {name: value for name, value in state.items() if "checkpoint" not in name}}
+        else:
+            record = {name: value for name, value in record.items() if name != "state"}
+        yield record
+
+
+def _compared(left: Record | None, right: Record | None, ignored: frozenset[str]) -> Difference | None:
+    if left is None or right is None:
+        here = left or right or {}
+        return Difference(here["s"], _name(here), "the end", _name(left), _name(right))
+    step = min(left["s"], right["s"])
+    for name in ("f" if "f" in left or "f" in right else "e", "s", "do", "by", "in"):
+        if left.get(name) != right.get(name):
+            flags = [each for each in (left, right) if "f" in each]
+            flag = next((each for each in flags if each["do"] not in ("take", "drop")), flags[0] if flags else None)
+            return Difference(step, _name(flag or left), MEANING["f" if flag else "e"], *_texts(left, right))
+    for name in [*left, *(name for name in right if name not in left)]:
+        if name in ignored:
+            continue
+        found = _values(name, left.get(name), right.get(name))
+        if found is not None:
+            return Difference(step, _name(left), MEANING.get(name, name), *found)
+    return None
+
+
+def _values(name: str, left: Any, right: Any) -> tuple[str, str] | None:
+    """Return two values as text if they differ. Of dicts, return the values that differ, and leave out durations."""
+    if left == right:
+        return None
+    if not (isinstance(left, dict) and isinstance(right, dict)):
+        return str(left), str(right)
+    keys = [key for key in dict.fromkeys([*left, *right]) if left.get(key) != right.get(key) and _counts(key, left)]
+    if not keys:
+        return None
+    return tuple(", ".join(f"{key}={values.get(key)}" for key in keys) for values in (left, right))  # type: ignore[return-value]
+
+
+def _counts(key: str, values: dict[str, Any]) -> bool:
+    path = isinstance(values.get(key), str) and ("/" in values[key] or "\\" in values[key])
+    return not (key.endswith(_TIMES) or _MEMORY in key or path)
+
+
+def _name(record: Record | None) -> str:
+    if record is None:
+        return "nothing more"
+    return record["e"] if "e" in record else f"{record['do']} {record['f']}"
+
+
+def _texts(left: Record, right: Record) -> tuple[str, str]:
+    return describe(left), describe(right)
+
+
+def describe(record: Record | None) -> str:
+    """Return a record as one line of text."""
+    if record is None:
+        return "nothing more"
+    if "f" in record:
+        why = f": {record['why']}" if record.get("why") else ""
+        return f"step {record['s']}: {record['by']} {record['do']} {record['f']} in {record['in'] or 'the loop'}{why}"
+    by = f" by {record['by']}" if "by" in record else ""
+    return f"step {record['s']}: {record['e']}{by}"
+
+
+def text_of(records: Iterable[Record]) -> str:
+    """Return records as text, one line each."""
+    return "".join(f"{describe(record)}\n" for record in records)

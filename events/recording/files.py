@@ -1,0 +1,219 @@
+"""The file of a recording: JSON lines. The events of an ordinary step share one line."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import TrainbusError
+from .recorder import Record
+
+VERSION = 1
+"""The version of the format."""
+
+NAME = "events.jsonl"
+"""The file of rank 0 in the output folder."""
+
+_LISTED = {"on_batch": ("batch", "rng_batch"), "on_substep_end": ("loss",), "on_gradients": ("loss",)}
+"""Event of a step -> the values that each of its records adds to lists of the line of the step."""
+
+_OF_STEP = {
+    "on_step_begin": ("rng",),
+    "on_pre_optimizer_step": ("norm",),
+    "on_step_end": ("rng_end", "lr", "state"),
+}
+"""Event of a step -> the values that the line of the step holds once."""
+
+RESTARTS = frozenset(
+    {
+        *("on_step_begin", "on_epoch_begin", "on_epoch_end", "on_train_end", "on_exception", "on_close"),
+        *("on_log_due", "on_evaluate_due", "on_save_due"),
+    }
+)
+"""The events that a resumed run announces again after the save that it resumes from."""
+
+
+class RecordingError(TrainbusError):
+    """A recording cannot be read."""
+
+
+def file_name(rank: int) -> str:
+    """Return the name of the file of a rank: `events.jsonl` of rank 0, `events-rank1.jsonl` of rank 1."""
+    return NAME if rank == 0 else f"events-rank{rank}.jsonl"
+
+
+class Encoder:
+    """Turns records into lines. It keeps the patterns of steps that it has written."""
+
+    def __init__(self) -> None:
+        """Begin a session of a file."""
+        self._patterns: dict[tuple[str, ...], int] = {}
+
+    def lines(self, records: Iterable[Record]) -> Iterator[str]:
+        """Yield the lines of records. The key `p` of a step holds its events; the line holds their number."""
+        for record in records:
+            if "p" in record:
+                events = record["p"]
+                number = self._patterns.get(events)
+                if number is None:
+                    number = self._patterns[events] = len(self._patterns)
+                    yield _line({"pattern": number, "events": list(events)})
+                record["p"] = number
+            yield _line(record)
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
+
+
+def _line(record: Record) -> str:
+    if "t" in record:
+        record["t"] = round(record["t"], 6)
+    try:
+        return _encode(record) + "\n"
+    except ValueError:  # a number that is not finite
+        return _encode(written(record)) + "\n"
+
+
+def written(value: Any) -> Any:
+    """Return a value with strings for the numbers that JSON does not have: `NaN`, `Infinity`, `-Infinity`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {name: written(part) for name, part in value.items()}
+    return [written(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def number(value: Any) -> Any:
+    """Return the number that `written` made a string; other values unchanged."""
+    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
+
+
+@dataclass
+class Recording:
+    """A recording that was read."""
+
+    path: Path
+    """The file."""
+    sessions: list[dict[str, Any]] = field(default_factory=list)
+    """The first line of each session."""
+    records: list[Record] = field(default_factory=list)
+    """The records of all sessions in order. The first record of a session has its number as `session`."""
+
+    @property
+    def rank(self) -> int:
+        """The rank that wrote it."""
+        return int(self.sessions[0].get("rank", 0)) if self.sessions else 0
+
+
+def decoded(lines: Iterable[Mapping[str, Any]]) -> Iterator[Record]:
+    """Yield the records of lines. The first line of a session is a record with the key `recording`."""
+    patterns: dict[int, list[str]] = {}
+    for line in lines:
+        if "recording" in line:
+            patterns = {}
+            yield dict(line)
+        elif "pattern" in line:
+            patterns[line["pattern"]] = line["events"]
+        elif "p" in line:
+            yield from records_of_step(line, patterns[line["p"]])
+        else:
+            yield dict(line)
+
+
+def records_of_step(line: Mapping[str, Any], events: Sequence[str]) -> Iterator[Record]:
+    """Yield the records of a step from its line."""
+    lists = {name: iter(line.get(name, ())) for names in _LISTED.values() for name in names}
+    for index, event in enumerate(events):
+        record: Record = {"e": event, "s": line["s"], "t": line["t"]}
+        if index:
+            record["t"] = round(line["t"] + line["d"][index - 1] / 1e6, 6)
+        for name in _LISTED.get(event, ()):
+            if (value := next(lists[name], None)) is not None:
+                record[name] = value
+        record |= {name: line[name] for name in _OF_STEP.get(event, ()) if name in line}
+        yield record
+
+
+def find(path: Path, rank: int = 0) -> Path:
+    """Return the file of a recording, given itself or the output folder of a run.
+
+    Raises:
+        RecordingError: if there is none, with the argument that writes one.
+    """
+    found = path / file_name(rank) if path.is_dir() else path
+    if not found.is_file():
+        raise RecordingError(
+            f"There is no recording {found}. `TrainingArguments(record=True)` writes one into the output folder."
+        )
+    return found
+
+
+def read(path: Path) -> Recording:
+    """Read a recording: a file, or the output folder of a run.
+
+    A torn last line, which a kill may leave, is ignored.
+
+    Raises:
+        RecordingError: if there is none, if a line is no record, or if a later version wrote it.
+    """
+    path = find(path)
+    recording = Recording(path)
+    session: int | None = None
+    for record in decoded(_objects(path)):
+        if "recording" in record:
+            if record["recording"] > VERSION:
+                raise RecordingError(
+                    f"{path} has version {record['recording']}, and this release reads versions up to {VERSION}. "
+                    "Install the release that wrote it."
+                )
+            session = len(recording.sessions)
+            recording.sessions.append(record)
+            continue
+        if session is not None:
+            record["session"], session = session, None
+        recording.records.append(record)
+    if not recording.sessions:
+        raise RecordingError(f"{path} is no recording: it has no line with the key 'recording'.")
+    return recording
+
+
+def _objects(path: Path) -> Iterator[dict[str, Any]]:
+    data = path.read_bytes().split(b"\n")[:-1]
+    for index, line in enumerate(data, 1):
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise RecordingError(f"{path}:{index} is no line of a recording: {error}.") from error
+        if not isinstance(value, dict):
+            raise RecordingError(f"{path}:{index} is no line of a recording: it is no JSON object.")
+        yield value
+
+
+def length_upto(lines: list[bytes], step: int) -> int:
+    """Return how many lines of a recording a run that resumes from a step keeps.
+
+    It keeps everything up to the last save of this step, because it announces again what came after. Without such a
+    save, it keeps the records up to the step.
+    """
+    saved, behind = None, None
+    records = [json.loads(line) for line in lines]
+    for index, record in enumerate(records):
+        at = record.get("s", 0)
+        if at > step and behind is None:
+            behind = index
+        if behind is None and record.get("e") in ("on_snapshot", "on_save") and at == step:
+            saved = index
+    if saved is None:
+        return len(lines) if behind is None else behind
+    following = range(saved + 1, len(records))
+    return next((index for index in following if _restarts(records[index])), len(records))
+
+
+def _restarts(record: Mapping[str, Any]) -> bool:
+    if "f" in record or "e" not in record:
+        return True
+    return record["e"] in RESTARTS

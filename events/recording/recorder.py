@@ -1,0 +1,191 @@
+"""Recorder: turns the events of a bus and the entries of its ledger into plain records, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import attrgetter
+from time import perf_counter
+from typing import Any
+
+from ..callback import Callback
+from ..ledger import Entry
+from ..stages import Stage, order
+
+Record = dict[str, Any]
+"""One event or one write to a flag. `docs/see_the_run.md` lists the keys."""
+
+INSIDE = frozenset(
+    {"on_batch", "on_loss", "on_substep_end", "on_gradients", "on_pre_optimizer_step", "on_optimizer_step"}
+)
+"""The events between `on_step_begin` and `on_step_end`."""
+
+_STEPS = INSIDE | {"on_step_begin", "on_step_end"}
+
+REPEATED = frozenset({"on_prediction_step"})
+"""Events whose repetitions are one record with a count."""
+
+PROGRESS = (
+    *("epoch", "samples_seen", "max_steps", "num_train_epochs", "total_flos", "num_input_tokens_seen"),
+    *("steps_skipped", "best_metric", "best_global_step"),
+)
+"""The fields of the state that are recorded when they change, beside `best_model_checkpoint`."""
+
+
+_progress = attrgetter(*PROGRESS, "best_model_checkpoint")
+
+
+class Recorder(Callback):
+    """Writes a record for each event and each flag. It watches the bus, and handles the events that carry values.
+
+    A subclass says where the records go, and what it adds to those of a step.
+    """
+
+    stage = Stage.REPORT
+
+    _from: float = 0.0
+    """The time of the start, on the clock of the recorder."""
+    _inside = False
+    """Whether a step is being made."""
+    _known: tuple[Any, ...] = ()
+    """The state that was recorded last."""
+    _open: dict[str, Record]
+    """The newest record of each event, for the handler that adds its values."""
+    _attached: Any = None
+    """The run that it watches; None outside of a recording."""
+
+    def put(self, record: Record) -> None:
+        """Take a record. Handlers may add values to it until the next step begins."""
+        raise NotImplementedError
+
+    def values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return logged values or metrics as values that JSON can hold."""
+        return dict(values)
+
+    def observe(self, event: str, run: Any, record: Record) -> None:
+        """Add to the record of an event of a step."""
+
+    def clock(self) -> float:
+        """Return the time, in seconds."""
+        return perf_counter()
+
+    def open(self, run: Any) -> None:
+        """Begin to watch the bus of a run."""
+        if self._attached is None:
+            self._open, self._inside, self._known = {}, False, ()
+            self._from, self._attached = self.clock(), run
+            run.bus.watchers.append(self._watch)
+            run.control.ledger.watchers.append(self._write_flag)
+
+    def close(self) -> None:
+        """Stop to watch. Closing twice does nothing."""
+        run, self._attached = self._attached, None
+        if run is not None:
+            for watchers, watch in (
+                (run.bus.watchers, self._watch),
+                (run.control.ledger.watchers, self._write_flag),
+            ):
+                if watch in watchers:
+                    watchers.remove(watch)
+
+    # Watching.
+
+    def _watch(self, event: str, run: Any) -> None:
+        speaking = run.control.speaking
+        if event in REPEATED:
+            last = self._open.get(event)
+            if last is not None and last is self._open.get(""):
+                last["n"] = last.get("n", 1) + 1
+                return
+        if event == "on_step_begin":
+            self._inside = True
+        elif event == "on_step_end":
+            self._inside = False
+        record: Record = {
+            "e": event,
+            "s": speaking.step + 1 if self._inside else speaking.step,
+            "t": self.clock() - self._from,
+        }
+        if speaking.event:
+            record["by"], record["in"] = speaking.author, speaking.event
+        if event not in INSIDE and event != "on_step_begin":
+            self._note_progress(run.state, record)
+        self.observe(event, run, record)
+        self._open[event] = self._open[""] = record
+        self.put(record)
+
+    def _write_flag(self, entry: Entry) -> None:
+        step = entry.step + 1 if self._inside else entry.step
+        record = {"f": entry.flag, "s": step, "do": entry.action, "by": entry.author, "in": entry.event}
+        if entry.reason:
+            record["why"] = entry.reason
+        self._open.pop("", None)
+        self.put(record)
+
+    def _note_progress(self, state: Any, record: Record) -> None:
+        now = _progress(state)
+        if now == self._known:
+            return
+        best = now[-1]
+        known = self._known or (None,) * len(now)
+        changed = {name: new for name, new, old in zip(PROGRESS, now, known) if new != old}
+        if best != known[-1]:
+            changed["best_model_checkpoint"] = best and str(best).replace("\\", "/").rpartition("/")[2]
+        self._known = now
+        record["state"] = {**record.get("state", {}), **changed}
+
+    # Values that only handlers receive, and values that other handlers change.
+
+    def _add(self, event: str, **values: Any) -> None:
+        if self._attached is not None and event in self._open:
+            self._open[event].update(values)
+            self._note_progress(self._attached.state, self._open[event])
+
+    def on_log(self, logs: dict[str, Any]) -> None:
+        self._add("on_log", logs=self.values(logs))
+
+    def on_evaluate_dataset(self, metrics: dict[str, Any], dataset_name: str) -> None:
+        self._add("on_evaluate_dataset", metrics=self.values(metrics), dataset=dataset_name)
+
+    def on_evaluate(self, metrics: dict[str, Any]) -> None:
+        self._add("on_evaluate", metrics=self.values(metrics))
+
+    def on_evaluate_end(self, metrics: dict[str, Any]) -> None:
+        self._add("on_evaluate_end", metrics=self.values(metrics))
+
+    @order(Stage.PREPARE)
+    def on_log_due(self, requested_by: frozenset[str]) -> None:
+        self._add("on_log_due", asked=sorted(requested_by))
+
+    @order(Stage.PREPARE)
+    def on_evaluate_due(self, requested_by: frozenset[str]) -> None:
+        self._add("on_evaluate_due", asked=sorted(requested_by))
+
+    @order(Stage.PREPARE)
+    def on_save_due(self, requested_by: frozenset[str]) -> None:
+        self._add("on_save_due", asked=sorted(requested_by))
+
+    def on_delete(self, checkpoint: Any, saved_step: int) -> None:
+        self._add("on_delete", checkpoint=checkpoint.step, saved=saved_step)
+
+    def on_best_loaded(self, checkpoint: Any) -> None:
+        self._add("on_best_loaded", checkpoint=checkpoint.step)
+
+
+class DecisionRecorder(Recorder):
+    """Leaves out the events of steps and the state: rows of decisions do not depend on them."""
+
+    def _watch(self, event: str, run: Any) -> None:
+        if event not in _STEPS:
+            super()._watch(event, run)
+
+    def _note_progress(self, state: Any, record: Record) -> None:
+        """Do nothing."""
+
+
+def handler_plan(bus: Any) -> dict[str, dict[str, int]]:
+    """Return for each event the ids of its handlers, in their order, with the number of their stage."""
+    plan: dict[str, dict[str, int]] = {}
+    for event in bus:
+        for handler in bus.order_of(event):
+            plan.setdefault(event, {})[handler.owner_id] = int(handler.slot.stage)
+    return plan

@@ -1,0 +1,121 @@
+"""Rows: the decisions of a run, from its records. A preview and a recording of the run have the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import ndiff
+from typing import Any
+
+from .recorder import Record
+
+Row = dict[str, Any]
+"""One decision: `step`, `what`, `by`, `reason`, and more for some kinds. See `Rows`."""
+
+WORK = ("log", "evaluate", "save", "delete", "load_best", "stop")
+"""The kinds of rows."""
+
+
+class Rows:
+    """Derives rows from records, one record at a time.
+
+    Each row has `step`, `what` (one of `WORK`), `by` (who asked for it, joined by commas) and `reason`. A `log` also
+    has `learning_rate`, an `evaluate` the name of its `dataset` if there are several, and `delete` and `load_best`
+    have the step of the `checkpoint`.
+    """
+
+    def __init__(self) -> None:
+        """Begin before the first record."""
+        self._asked: dict[str, dict[str, str]] = {}
+        self._taken: dict[str, dict[str, str]] = {}
+
+    def take(self, record: Record) -> list[Row]:
+        """Return the rows that a record makes: mostly none."""
+        if "f" in record:
+            self._flag(record)
+            return []
+        event, step = record["e"], record["s"]
+        match event:
+            case "on_log" if record.get("in") == "on_log_due":
+                row = self._served(step, "log", record)
+                rate = record.get("logs", {}).get("learning_rate")
+                return [row if rate is None else {**row, "learning_rate": rate}]
+            case "on_evaluate_begin":
+                return [self._served(step, "evaluate", record)]
+            case "on_save":
+                asked = self._taken.get("save", {})
+                return [_row(step, "save", asked)]
+            case "on_delete":
+                why = f"not kept after step {record['saved']}"
+                by = {record.get("by", "run"): why}
+                return [_row(record["saved"], "delete", by, checkpoint=record["checkpoint"])]
+            case "on_best_loaded":
+                by = {record.get("by", "run"): f"the best model is of step {record['checkpoint']}"}
+                return [_row(step, "load_best", by, checkpoint=record["checkpoint"])]
+            case "on_train_end":
+                stop = self._taken.get("training_stop") or {"run": "all epochs are done"}
+                return [_row(step, "stop", stop)]
+        return []
+
+    def _flag(self, record: Record) -> None:
+        flag, author = record["f"], record["by"]
+        asked = self._asked.setdefault(flag, {})
+        match record["do"]:
+            case "request":
+                asked[author] = record.get("why", "")
+            case "withdraw":
+                asked.pop(author, None)
+            case "take" | "drop":
+                self._taken[flag], self._asked[flag] = asked, {}
+
+    def _served(self, step: int, what: str, record: Record) -> Row:
+        """Return the row of work that a callback does. It works for itself, or for all who asked."""
+        worker, inside = record.get("by", "run"), record.get("in", "")
+        asked = self._taken.get(what, {}) if inside == f"on_{what}_due" else {worker: f"in {inside}" if inside else ""}
+        return _row(step, what, {worker: asked[worker]} if worker in asked else asked)
+
+
+def _row(step: int, what: str, asked: dict[str, str], **more: Any) -> Row:
+    reasons = dict.fromkeys(filter(None, (asked[author] for author in sorted(asked))))
+    return {"step": step, "what": what, "by": ", ".join(sorted(asked)), "reason": "; ".join(reasons), **more}
+
+
+def rows_of(records: Iterable[Record]) -> list[Row]:
+    """Return the rows of a run in the order of steps. Within a step they keep the order of the run."""
+    rows = Rows()
+    found = [row for record in records for row in rows.take(record)]
+    found = _without_repeated_stops(found)
+    return sorted(found, key=lambda row: row["step"])
+
+
+def _without_repeated_stops(rows: list[Row]) -> list[Row]:
+    """Return the rows without the stops of sessions that a later session continued."""
+    last = max((index for index, row in enumerate(rows) if row["what"] == "stop"), default=-1)
+    return [row for index, row in enumerate(rows) if row["what"] != "stop" or index == last]
+
+
+def kept_of(rows: Iterable[Row], before: Iterable[int] = ()) -> list[int]:
+    """Return the steps of the checkpoints that are left after all rows.
+
+    Args:
+        rows: the rows of a run.
+        before: the steps of its checkpoints before the first row.
+    """
+    kept = dict.fromkeys(before)
+    for row in rows:
+        if row["what"] == "save":
+            kept[row["step"]] = None
+        elif row["what"] == "delete":
+            kept.pop(row["checkpoint"], None)
+    return sorted(kept)
+
+
+def difference(planned: list[Row], found: list[Row]) -> list[str]:
+    """Return the differences of two lists of rows as lines of text: `- ` only planned, `+ ` only found."""
+    mine, others = (list(map(described, rows)) for rows in (planned, found))
+    return [line for line in ndiff(mine, others) if line[:2] in ("- ", "+ ")] if mine != others else []
+
+
+def described(row: Row) -> str:
+    """Return a row as one line: step, what and by."""
+    more = "".join(f" {name}={row[name]}" for name in ("checkpoint",) if name in row)
+    return f"step {row['step']}: {row['what']}{more} by {row['by'] or 'run'}"

@@ -1,0 +1,324 @@
+"""Recordings: what they hold, where two of them part, and replays."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from trainbus import Callback, Record, Trainer, TrainingArguments
+from trainbus.callbacks.base.line_file import LineFile
+from trainbus.callbacks.monitor.record import fingerprint
+from trainbus.engine.api.replay import ReplayError, replay
+from trainbus.engine.commands.main import main
+from trainbus.events import EVENTS, record
+from trainbus.events.recording.difference import Difference, first_difference
+from trainbus.events.recording.files import RecordingError, read
+
+
+def build(folder: Path, *callbacks: Any, swap: tuple[int, int] | None = None, **options: Any) -> Trainer:
+    """Build a trainer of 12 steps that logs, evaluates, saves and has dropout."""
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+    x = torch.randn(32, 4)
+    if swap is not None:
+        x[list(swap)] = x[list(swap[::-1])]
+    data = TensorDataset(x, torch.arange(32) % 2)
+    arguments = {
+        **{"max_steps": 12, "per_device_train_batch_size": 4, "logging_steps": 1, "eval_strategy": "steps"},
+        **{"eval_steps": 4, "save_steps": 4, "save_total_limit": 2, "load_best_model_at_end": True, "record": True},
+        **{"use_cpu": True, "disable_tqdm": True},
+    }
+    return Trainer(
+        nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 2)),
+        TrainingArguments(str(folder), **{**arguments, **options}),
+        train_dataset=data,
+        eval_dataset=TensorDataset(*data[:8]),
+        criterion=nn.CrossEntropyLoss(),
+        callbacks=list(callbacks),
+    )
+
+
+def at(event: str, step: int, do: Any) -> Any:
+    """Return a callback that does something at an event of a step, from 1."""
+
+    def handle(self: Any, run: Any, control: Any) -> None:
+        inside = event != "on_step_end"
+        if run.state.global_step + inside == step:
+            do(run, control)
+
+    return type("Planted", (Callback,), {event: handle})()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plain")
+    trainer = build(folder)
+    with record(trainer.bus) as trace:
+        trainer.train()
+    (folder / "trace.json").write_text(json.dumps(trace.entries))
+    return folder
+
+
+def difference(plain: Path, folder: Path, *callbacks: Any, **options: Any) -> Difference | None:
+    build(folder, *callbacks, **options).train()
+    return first_difference(read(plain), read(folder))
+
+
+def test_a_recording_has_the_events_of_the_trace(plain: Path) -> None:
+    announced = [event for _, event in json.loads((plain / "trace.json").read_text()) if event != "on_setup"]
+    recorded = [each["e"] for each in read(plain).records if "e" in each for _ in range(each.get("n", 1))]
+    assert recorded == announced
+
+
+def test_a_recording_has_the_ledger(plain: Path) -> None:
+    flags = [(each["s"], each["f"], each["do"], each["by"]) for each in read(plain).records if "f" in each]
+    assert (4, "save", "request", "Checkpoint") in flags
+    assert flags[-1] == (12, "training_stop", "take", "run")
+
+
+def test_equal_runs_have_no_difference(plain: Path, tmp_path: Path) -> None:
+    build(tmp_path).train()
+    assert main(["diff", str(plain), str(tmp_path)]) == 0
+
+
+def draw_torch(run: Any, control: Any) -> None:
+    torch.rand(1)
+
+
+def draw_numpy(run: Any, control: Any) -> None:
+    np.random.rand()
+
+
+def draw_python(run: Any, control: Any) -> None:
+    random.random()
+
+
+def other_loss(run: Any, control: Any) -> None:
+    run.loss = run.loss * 1.001
+
+
+def ask_to_save(run: Any, control: Any) -> None:
+    control.request("save", "planted")
+
+
+@pytest.mark.parametrize(
+    ("event", "do", "what", "found_at"),
+    [
+        ("on_step_begin", draw_torch, "the random state before the batch", "on_batch"),
+        ("on_batch", draw_numpy, "the random state after the step", "on_step_end"),
+        ("on_batch", draw_python, "the random state of Python", "on_log_due"),
+        ("on_loss", other_loss, "the loss", "on_gradients"),
+        ("on_step_end", ask_to_save, "a flag", "request save"),
+    ],
+)
+def test_a_planted_difference_is_found_at_its_step(
+    plain: Path, tmp_path: Path, event: str, do: Any, what: str, found_at: str
+) -> None:
+    found = difference(plain, tmp_path, at(event, 6, do))
+    assert found is not None
+    assert (found.step, found.what, found.event) == (6, what, found_at)
+    assert len(found.before) == 3
+
+
+def test_another_order_of_the_data_is_found_at_the_first_step_that_has_it(
+    plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: dict[int, list[float]] = {}
+
+    def note(self: Any, run: Any, batch: Any) -> None:
+        seen[run.state.global_step + 1] = batch[0][:, 0].tolist()
+
+    noted = build(tmp_path / "noted", type("Note", (Callback,), {"on_batch": note})())
+    first = noted.train_dataset.tensors[0][:, 0].tolist()
+    noted.train()
+    rows = {step: [first.index(value) for value in values] for step, values in seen.items()}
+    early, late = rows[3][0], rows[6][0]
+    found = difference(plain, tmp_path / "swapped", swap=(early, late))
+    assert found is not None
+    assert (found.step, found.what) == (3, "the data of the batch")
+    capsys.readouterr()
+    assert main(["diff", str(plain), str(tmp_path / "swapped"), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["step"] == 3
+
+
+@pytest.mark.parametrize("kill_at", [6, 11])
+def test_a_resumed_run_equals_the_unbroken_one(plain: Path, tmp_path: Path, kill_at: int) -> None:
+    def kill(run: Any, control: Any) -> None:
+        raise KeyError("killed")
+
+    with pytest.raises(KeyError):
+        build(tmp_path, at("on_step_begin", kill_at, kill)).train()
+    build(tmp_path).train(resume_from_checkpoint=True)
+    assert len(read(tmp_path).sessions) == 2
+    assert first_difference(read(plain), read(tmp_path)) is None
+    assert not (tmp_path / "events-1.jsonl").exists()
+
+
+def test_a_new_run_keeps_the_file_of_the_earlier_one(tmp_path: Path) -> None:
+    for _ in range(2):
+        build(tmp_path, max_steps=2).train()
+    assert first_difference(read(tmp_path), read(tmp_path / "events-1.jsonl")) is None
+
+
+def test_accumulated_batches_are_recorded_one_by_one(tmp_path: Path) -> None:
+    build(tmp_path, max_steps=2, gradient_accumulation_steps=2).train()
+    records = read(tmp_path).records
+    assert len([each for each in records if each.get("e") == "on_batch" and "batch" in each]) == 4
+    assert len([each for each in records if "loss" in each]) == 4
+
+
+def test_values_that_are_not_finite_are_kept(tmp_path: Path) -> None:
+    def poison(run: Any, control: Any) -> None:
+        run.loss = run.loss * math.nan
+
+    build(tmp_path, at("on_loss", 2, poison), max_steps=3, eval_strategy="no", load_best_model_at_end=False).train()
+    logs = [each["logs"]["loss"] for each in read(tmp_path).records if "loss" in each.get("logs", {})]
+    assert logs[1] == "NaN"
+
+
+def test_a_full_disk_costs_one_warning_and_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(self: LineFile, text: str) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(LineFile, "append", full)
+    trainer = build(tmp_path)
+    trainer.train()
+    assert trainer.state.global_step == 12
+    assert caplog.text.count("The recording ends here") == 1
+
+
+def test_a_torn_line_is_ignored_and_another_file_is_refused(plain: Path, tmp_path: Path) -> None:
+    torn = tmp_path / "events.jsonl"
+    torn.write_bytes((plain / "events.jsonl").read_bytes()[:-7])
+    assert read(tmp_path).records
+    torn.write_text("{}\n")
+    with pytest.raises(RecordingError, match="is no recording"):
+        read(tmp_path)
+    torn.write_text('{"recording": 99}\n')
+    with pytest.raises(RecordingError, match="version 99"):
+        read(tmp_path)
+    assert main(["diff", str(tmp_path), str(tmp_path / "none")]) == 2
+
+
+def test_a_recorder_that_is_off_costs_nothing(tmp_path: Path) -> None:
+    trainer = build(tmp_path, record=False)
+    assert not any(isinstance(each, Record) for each in trainer.bus.subscribers.values())
+    trainer.train()
+    assert trainer.bus.watchers == []
+    assert trainer.control.ledger.watchers == []
+    assert not (tmp_path / "events.jsonl").exists()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16, torch.bool])
+def test_the_fingerprint_of_a_batch_depends_on_its_first_and_last_values(dtype: torch.dtype) -> None:
+    one = torch.zeros(64, 200).to(dtype)
+    for place in ((0, 0), (63, 199)):
+        other = one.clone()
+        other[place] = 1
+        assert fingerprint({"x": one}) == fingerprint([one.clone()]) != fingerprint((other,))
+    assert fingerprint({}) == 0
+
+
+# Perfetto.
+
+
+def test_the_trace_is_in_the_format_of_chrome(plain: Path, tmp_path: Path) -> None:
+    assert main(["trace", str(plain), "--perfetto", str(tmp_path / "run.json")]) == 0
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    assert {event["ph"] for event in events} <= {"X", "i", "C", "M"}
+    assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in events if event["ph"] == "X")
+    names = [event["name"] for event in events if event["ph"] == "X"]
+    assert [f"step {step}" for step in range(1, 13)] == [name for name in names if name.startswith("step ")]
+    assert {"forward", "backward", "update", "evaluation", "save 4", "training"} <= set(names)
+
+
+# Replay.
+
+
+class Spy(Callback):
+    """Notes every call with everything that a recording has."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def note(self, event: str, args: Any, state: Any, control: Any, values: dict[str, Any]) -> None:
+        checkpoint = values.get("checkpoint")
+        flags = [name for name in ("log", "evaluate", "save", "training_stop", "epoch_stop") if control._reads(name)]
+        loss, norm = (values.get(name) for name in ("loss", "grad_norm"))
+        values = {name: dict(value) if isinstance(value, dict) else value for name, value in values.items()}
+        self.calls.append(
+            (
+                *(event, state.global_step, state.epoch, state.samples_seen, state.best_metric, len(state.log_history)),
+                *(values.get(name) for name in ("logs", "metrics", "learning_rate", "requested_by", "dataset_name")),
+                *(None if value is None else float(value) for value in (loss, norm)),
+                *(flags, checkpoint and checkpoint.step, args.learning_rate),
+            )
+        )
+
+
+def _noting(event: str) -> Any:
+    def handle(self: Spy, args: Any, state: Any, control: Any, **values: Any) -> None:
+        if isinstance(loss := values.get("loss"), torch.Tensor):
+            values["loss"] = loss.detach()
+        self.note(event, args, state, control, values)
+
+    return handle
+
+
+for _event in EVENTS:
+    setattr(Spy, _event.name, _noting(_event.name))
+
+
+def test_a_replay_gives_a_callback_the_calls_of_the_live_run(tmp_path: Path) -> None:
+    live, replayed = Spy(), Spy()
+    build(tmp_path, live).train()
+    played = replay(tmp_path, replayed)
+    assert replayed.calls == live.calls
+    assert played.calls == len(live.calls) > 100
+
+
+def test_a_replay_tells_what_the_callback_requests(plain: Path) -> None:
+    played = replay(plain, at("on_step_end", 3, lambda run, control: control.request("training_stop", "enough")))
+    assert [str(entry) for entry in played.requests] == [
+        "step 3: Planted request training_stop (False -> True) in on_step_end: enough"
+    ]
+
+
+def test_a_parameter_without_a_recording_raises_an_error_when_used(plain: Path) -> None:
+    class Reads(Callback):
+        def on_step_end(self, model: Any) -> None:
+            assert model is not None
+            model.parameters()
+
+    with pytest.raises(ReplayError, match="A replay has no 'model'"):
+        replay(plain, Reads())
+
+
+def test_the_command_replays_a_callback_of_a_module(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "replayed_rules.py").write_text(
+        "from trainbus import Callback\n\n\nclass Watch(Callback):\n"
+        "    def __init__(self, step):\n        self.step = step\n"
+        "    def on_log(self, state, control):\n        if state.global_step == self.step:\n"
+        "            control.request('save', 'seen')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["replay", str(plain), "--callback", "replayed_rules:Watch(step=5)"]) == 0
+    assert "step 5: Watch request save" in capsys.readouterr().out
+    assert main(["replay", str(plain), "--callback", "replayed_rules"]) == 2
+    assert main(["replay", str(plain), "--callback", "replayed_rules:Other"]) == 2

@@ -1,0 +1,174 @@
+"""Previews: their rows are those of the recording of the run, and they change nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from preview_configurations import Configuration, compared, drawn
+
+from trainbus import EarlyStopping
+from trainbus.engine.api.preview.result import Preview
+from trainbus.events import ArgumentError, Callback
+
+SEEDS = range(60)
+FAST = SEEDS[::6]
+
+
+def basic(**arguments: Any) -> Configuration:
+    return Configuration(0, 16, {"per_device_train_batch_size": 4, "max_steps": 20, "save_strategy": "no", **arguments})
+
+
+def check(seed: int, folder: Path) -> None:
+    configuration = drawn(seed)
+    print(configuration)
+    previewed, recorded, preview, left = compared(configuration, folder)
+    assert previewed == recorded, f"seed {seed}"
+    assert preview.kept == left, f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", FAST)
+def test_the_preview_of_a_run_equals_its_recording(seed: int, tmp_path: Path) -> None:
+    check(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [seed for seed in range(200) if seed not in FAST])
+def test_the_preview_of_every_run_equals_its_recording(seed: int, tmp_path: Path) -> None:
+    check(seed, tmp_path)
+
+
+def test_the_drawn_runs_vary() -> None:
+    found = [drawn(seed) for seed in SEEDS]
+    text = " ".join(str(each) for each in found)
+    for word in (
+        "EarlyStopping(",
+        "EarlyStoppingCallback",
+        "Keep(last=1, best=1)",
+        "hard",
+        "sparse_",
+        "'best'",
+        "0.34",
+    ):
+        assert word in text, word
+    assert sum(each.kill_at > 0 for each in found) >= 10
+    assert sum(each.several for each in found) >= 5
+
+
+def test_a_preview_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    trainer = basic(save_strategy="steps", save_steps=5).trainer(tmp_path / "out")
+    states, weights = torch.get_rng_state(), [weight.clone() for weight in trainer.model.parameters()]
+    attached, state = list(trainer.bus.subscribers.values()), trainer.state.to_dict()
+    first = trainer.preview(measure=True)
+    assert torch.equal(states, torch.get_rng_state())
+    assert all(torch.equal(one, other) for one, other in zip(weights, trainer.model.parameters()))
+    assert all(weight.grad is None for weight in trainer.model.parameters())
+    assert list(trainer.bus.subscribers.values()) == attached
+    assert trainer.state.to_dict() == state
+    assert trainer.run.mode == ""
+    assert not (tmp_path / "out").exists()
+    assert trainer.preview().rows == first.rows
+    assert first.time["step"] > 0
+
+
+def test_simulated_processes_divide_the_data(tmp_path: Path) -> None:
+    arguments = {"per_device_train_batch_size": 4, "num_train_epochs": 2, "save_strategy": "no"}
+    trainer = Configuration(0, 32, arguments).trainer(tmp_path)
+    assert [trainer.preview(processes=count).max_steps for count in (1, 2, 4)] == [16, 8, 4]
+    assert trainer.preview().max_steps == 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "callbacks", "warning"),
+    [
+        ({"eval_strategy": "steps", "eval_steps": 500}, [], "every(500) is never due, the run has 20 steps"),
+        ({}, ["Checkpoint(every(7))"], "the last 6 steps are not saved"),
+        ({}, ["KeepBest('eval_score', mode='max')"], "no evaluation measures one"),
+        (
+            {"eval_strategy": "steps", "eval_steps": 10},
+            ["EarlyStopping('eval_score', patience=3, mode='max')"],
+            "a patience of 3 needs 4 evaluations, and the run makes 2",
+        ),
+        ({"warmup_steps": 20}, [], "never reaches the full learning rate"),
+        (
+            {"eval_strategy": "steps", "eval_steps": 5},
+            ["Checkpoint(every(5), keep=Keep(last=1))"],
+            "nothing keeps the best one",
+        ),
+        ({"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 1.0}}, [], "never decays"),
+        ({}, ["Log(every('10min'))"], "depends on the clock"),
+    ],
+)
+def test_traps_are_named(arguments: Any, callbacks: Any, warning: str, tmp_path: Path) -> None:
+    if any("Checkpoint" in text for text in callbacks):
+        arguments = {**arguments, "save_strategy": "steps"}
+    found = basic(**arguments)
+    if any("Checkpoint" in text for text in callbacks):
+        found.arguments.pop("save_strategy")
+    found.callbacks = callbacks
+    warnings = "\n".join(found.trainer(tmp_path).preview().warnings)
+    assert warning in warnings
+
+
+class Decides(Callback):
+    def on_step_end(self, state: Any, control: Any) -> None:
+        if state.global_step == 6:
+            control.request("training_stop", "seen enough")
+
+
+def test_a_callback_takes_part_if_it_says_so(tmp_path: Path) -> None:
+    preview = basic().trainer(tmp_path, Decides()).preview()
+    assert preview.steps == 20
+    assert "Not in the preview: Decides" in preview.warnings[0]
+    willing = type("Willing", (Decides,), {"previews": True})
+    preview = basic().trainer(tmp_path, willing()).preview()
+    assert (preview.steps, preview.rows[-1]["by"]) == (6, "Willing")
+
+
+def test_time_passes_if_the_length_of_a_step_is_given(tmp_path: Path) -> None:
+    preview = basic(max_time="10min").trainer(tmp_path).preview(step_seconds=60)
+    assert preview.rows[-1]["by"] == "StopAtTime"
+    assert preview.steps < 10
+
+
+def test_a_list_of_metrics_that_is_too_short_repeats_its_last_value(tmp_path: Path) -> None:
+    trainer = basic(eval_strategy="steps", eval_steps=4).trainer(
+        tmp_path, EarlyStopping("eval_score", patience=2, mode="max")
+    )
+    preview = trainer.preview(metrics={"score": [0.1, 0.2]})
+    assert preview.steps == 16
+    assert any("2 values are given" in warning for warning in preview.warnings)
+    with pytest.raises(ArgumentError, match="has no value"):
+        trainer.preview(metrics={"score": []})
+
+
+def test_every_form_shows_the_rows(tmp_path: Path) -> None:
+    preview = basic(logging_steps=5).trainer(tmp_path).preview()
+    (tmp_path / "plan.json").write_text(preview.to_json())
+    assert Preview.load(tmp_path / "plan.json") == preview
+    assert json.loads(preview.to_json())["counts"]["log"] == 4
+    for text in (str(preview), preview.to_markdown(), preview._repr_html_()):
+        assert text.count("due by every(5)") == 4
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(ArgumentError, match="is no plan"):
+        Preview.load(tmp_path / "other.json")
+
+
+def test_a_run_warns_at_its_first_departure_from_a_plan(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(basic(logging_steps=5).trainer(tmp_path / "a").preview().to_json())
+    basic(logging_steps=5, plan=str(plan)).trainer(tmp_path / "b").train()
+    assert "departs" not in caplog.text
+    basic(logging_steps=4, plan=str(plan)).trainer(tmp_path / "c").train()
+    assert caplog.text.count("departs") == 1
+    assert "planned is step 5: log by Log, and now comes step 4: log by Log" in caplog.text
+
+
+def test_a_preview_in_training_is_refused(tmp_path: Path) -> None:
+    trainer = basic().trainer(tmp_path)
+    trainer.bus.on("on_step_end", lambda: trainer.preview())
+    with pytest.raises(ArgumentError, match="before or after train"):
+        trainer.train()

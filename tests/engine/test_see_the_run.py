@@ -1,0 +1,57 @@
+"""The commands of docs/see_the_run.md run, after the examples of the page."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from trainbus.engine.commands.main import main
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "see_the_run.md"
+BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+STATUS = {"trainbus diff outputs/one outputs/two": 1, "trainbus diff outputs/one outputs/two --json": 1}
+
+
+def test_the_commands_of_the_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+    (tmp_path / "train.py").write_text(blocks[0][1])
+    namespace = {"__name__": "docs"}
+    answers = {}
+    for language, code in blocks:
+        if language == "python":
+            exec(compile(code, str(PAGE), "exec", dont_inherit=True), namespace)
+            continue
+        for line in code.splitlines():
+            capsys.readouterr()
+            assert main(shlex.split(line)[1:]) == STATUS.get(line, 0), line
+            answers[line] = capsys.readouterr().out
+    assert len(answers) == 10
+    assert answers["trainbus diff outputs/one outputs/one"] == ""
+    assert answers["trainbus diff outputs/one outputs/two"].startswith(
+        "step 1: the learning rate differs at on_step_end"
+    )
+    assert "No difference" in answers["trainbus preview train.py --against plan.json"]
+    assert "request training_stop" in answers['trainbus replay outputs/one --callback "rules:StopBelow(limit=9)"']
+
+
+def test_against_shows_the_difference_of_a_changed_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = BLOCK.findall(PAGE.read_text(encoding="utf-8"))[0][1]
+    (tmp_path / "train.py").write_text(program)
+    assert main(["preview", "train.py", "--out", "plan.json"]) == 0
+    (tmp_path / "train.py").write_text(program.replace('"save_steps": 10', '"save_steps": 20'))
+    capsys.readouterr()
+    assert main(["preview", "train.py", "--against", "plan.json"]) == 2
+    assert "- step 10: save by Checkpoint, KeepBest" in capsys.readouterr().out
+    assert not (tmp_path / "outputs").exists()
+    (tmp_path / "train.py").write_text("print('no training')\n")
+    assert main(["preview", "train.py"]) == 2
+    assert "ended without a training" in capsys.readouterr().err
