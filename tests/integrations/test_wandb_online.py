@@ -179,6 +179,8 @@ def black_hole():
 
         threading.Thread(target=accept, daemon=True).start()
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
+    for connection, _ in accepted:
+        connection.close()
 
 
 def trainer_of(folder, tracker, steps, width, period):
