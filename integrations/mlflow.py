@@ -89,15 +89,18 @@ class MLflow(RowTracker):
         active, settings, name = mlflow.active_run(), run.args.to_sanitized_dict(), self.name or run.args.run_name
         experiment = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME")
 
+        opened: list[Any] = []
+
         def open_session() -> TrackerSession:
             if active is not None:
                 session = MLflowSession(active, owned=False, resumed=opening.resumes > 0)
             else:
                 if not opening.run_id and experiment:
                     mlflow.set_experiment(experiment)
-                live = mlflow.start_run(run_id=opening.run_id or None, run_name=name)
-                fluent._active_run_stack.get().clear()  # the run is active in the thread of the training
-                session = MLflowSession(live, owned=True, resumed=opening.resumes > 0)
+                if not opened:  # a later attempt uses the run of an earlier one
+                    opened.append(mlflow.start_run(run_id=opening.run_id or None, run_name=name))
+                    fluent._active_run_stack.get().clear()  # the run is active in the thread of the training
+                session = MLflowSession(opened[0], owned=True, resumed=opening.resumes > 0)
             if session.run_id != opening.run_id:
                 session.describe(settings)
             return session

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 DRAIN_SECONDS = 5.0
-"""How long the end of a session waits for rows that are on their way to the client, in seconds."""
+"""How long the end of a training waits for rows on their way to the client while none arrives there, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -197,18 +197,20 @@ class RowTracker(Callback):
 
     def _begin(self, opens: Callable[[], TrackerSession]) -> None:
         """Start the worker, and let it open the run."""
-        worker = self._worker = TrackerWorker(self.service)
 
         def open_run() -> None:
             session = opens()
             self._session, self.run_id = session, session.run_id
+            _finish_at_exit(self)  # after the client registered its own end of the program, so that ours comes first
 
-        if not worker.wait_for(open_run, self.opening_timeout):
+        worker = self._worker = TrackerWorker(self.service, open_run)
+        if not worker.wait_until_tried(self.opening_timeout):
             logger.info(
                 "%s does not answer after %.0f s. The training starts, and its rows wait in memory.",
                 *(self.service, self.opening_timeout),
             )
-        _finish_at_exit(self)
+        if self._session is None:
+            _finish_at_exit(self)
 
     def _adopt(self, run: Run, opening: Opening) -> None:
         """Use the run that `start` or an evaluation before the training opened."""
@@ -237,7 +239,7 @@ class RowTracker(Callback):
                 return
             self._open(run, Opening(self.run_id or self.new_id(run)))
         if totals := totals_of(logs):
-            self.submit(lambda session: session.summarize(totals))
+            self.submit(lambda session: session.summarize(totals), again=True)
         if row := row_of(logs, state.global_step):
             self.add(run, row)
 
@@ -272,23 +274,28 @@ class RowTracker(Callback):
             if not (repeated and step <= session.last_step):
                 session.write(row, step)
 
-        self.submit(write)
+        self.submit(write, again=True)
 
-    def submit(self, call: Callable[[Any], None]) -> None:
-        """Make a call with the open session, on the worker, after all earlier ones."""
+    def submit(self, call: Callable[[Any], None], again: bool = False) -> None:
+        """Make a call with the open session, on the worker, after all earlier ones.
+
+        Args:
+            call: the call.
+            again: whether to repeat it after a failure.
+        """
         if self._worker is not None:
-            self._worker.submit(lambda: self._call(call))
+            self._worker.submit(lambda: self._call(call), again)
 
     def _call(self, call: Callable[[Any], None]) -> None:
         if self._session is None:
-            raise ConnectionError("the run of the tracker did not open")
+            raise ConnectionError("the run of the tracker is not open")
         call(self._session)
 
     # The end.
 
     def on_train_end(self, run: Run, control: TrainerControl) -> None:
         values = {"stopped": control.why("training_stop"), **self.final_summary(run)}
-        self.submit(lambda session: session.summarize(values))
+        self.submit(lambda session: session.summarize(values), again=True)
 
     def final_summary(self, run: Run) -> dict[str, Any]:
         """Return what the summary of the run holds at the end of a training."""
@@ -301,7 +308,7 @@ class RowTracker(Callback):
         self._commit()
         self._repeats = False  # later evaluations are new
         if self._worker is not None and self._session is not None:
-            self._worker.wait_for(lambda: None, DRAIN_SECONDS)  # the user may read or finish the run next
+            self._worker.drain(DRAIN_SECONDS)  # the user may read or finish the run next
 
     def on_end(self) -> None:
         self.finish()
@@ -321,8 +328,7 @@ class RowTracker(Callback):
             if session is not None:
                 session.finish(outcome)
 
-        worker.submit(close)
-        done = worker.close(self.closing_timeout)
+        done = worker.close(self.closing_timeout, close)
         missed = worker.missed + (0 if done else worker.waiting)
         if not done or missed:
             slow = f"it did not finish within {self.closing_timeout:.0f} s"

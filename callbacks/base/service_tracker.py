@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +13,8 @@ from typing import Any
 from ...engine.arguments import TrainingArguments
 from ...engine.run import Run
 from .row_tracker import Opening, Outcome, RowTracker, TrackerSession
+
+logger = logging.getLogger(__name__)
 
 FOLDER = ".trackers"
 """The folder in the output folder with the records of written steps."""
@@ -48,9 +52,7 @@ class ServiceSession(TrackerSession):
         self.log(dict(numbers_of(row)), step)
         self.last_step = max(step, self.last_step)
         if self.record is not None:
-            beside = self.record.with_suffix(".new")
-            beside.write_text(str(self.last_step), encoding="utf-8")
-            os.replace(beside, self.record)
+            _keep(self.record, self.last_step)
 
     def summarize(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
@@ -98,14 +100,31 @@ class ServiceTracker(RowTracker):
         record = folder / f"{self.service.lower()}-{run.run_id or 'evaluation'}"
 
         def open_session() -> TrackerSession:
-            folder.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):  # the record is missing then, and the run is not
+                folder.mkdir(parents=True, exist_ok=True)
             session = self.open_session(opening, name, config)
             session.record = record
             if opening.resumes:
-                session.last_step = int(record.read_text(encoding="utf-8")) if record.exists() else opening.step
+                session.last_step = _kept(record, opening.step)
             return session
 
         return open_session
+
+
+def _keep(record: Path, step: int) -> None:
+    beside = record.with_suffix(".new")
+    try:
+        beside.write_text(str(step), encoding="utf-8")
+        os.replace(beside, record)
+    except OSError as error:  # the row is written: an error here would write it a second time
+        logger.debug("The last written step cannot be kept in %s: %s", record, error)
+
+
+def _kept(record: Path, default: int) -> int:
+    try:
+        return int(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # no file, or one that a full disk cut off
+        return default
 
 
 def numbers_of(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:

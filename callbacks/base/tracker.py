@@ -1,4 +1,8 @@
-"""Tracker: the base class of callbacks that report to an experiment tracker."""
+"""Tracker: the base class of trackers whose client must be called on the thread of the training.
+
+Other trackers subclass `ServiceTracker` or `RowTracker`, which call the service on a thread of their own, and write no
+step twice after a resume.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from ...events.state import TrainerState
 
 @dataclass
 class Tracker(Callback):
-    """Reports logged values to one run of a tracker, on rank 0.
+    """Reports logged values to one run of a tracker, on rank 0 and on the thread of the training.
 
     The tracker's run opens when there is something to report. A resumed training, and an evaluation after it, report
     to the same run: its id is in the callback state. A subclass implements `open`, `report` and `leave`.

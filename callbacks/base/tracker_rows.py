@@ -16,7 +16,7 @@ TOTALS = ("train_runtime", "train_samples_per_second", "train_steps_per_second",
 
 def row_of(logs: Mapping[str, Any], step: int) -> dict[str, Any]:
     """Return logged values as the columns of a row: `eval_loss` becomes `eval/loss`, `loss` becomes `train/loss`."""
-    values = {in_sections(key): value for key, value in logs.items() if key not in TOTALS and key != "step"}
+    values = {in_sections(str(key)): value for key, value in logs.items() if key not in TOTALS and key != "step"}
     return {**values, AXIS: step} if values else {}
 
 

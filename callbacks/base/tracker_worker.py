@@ -6,63 +6,88 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 logger = logging.getLogger(__name__)
 
+Call = Callable[[], None]
+
 LIMIT = 100_000
 """The largest number of waiting calls. Further calls are dropped and counted, so that memory stays bounded."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds between the first and the second attempt to open the run, which double with each attempt, and the most."""
+HOPELESS = 3
+"""After so many failed rows in a row, the end of the run does not try the remaining ones."""
 
 
 class TrackerWorker:
-    """Makes calls one after the other on a daemon thread.
+    """Opens the run of a tracker, and makes calls one after the other, on a daemon thread.
 
-    A call that fails is counted in `missed` and logged once. It stops neither the training nor later calls.
+    No row is lost while the process lives and the service comes back: if the run does not open, the calls wait and the
+    worker tries again. A row that fails is written again before the next one. A row that fails while a later one
+    succeeds is dropped and counted, because the service refuses it. The first failure is logged once.
     """
 
-    def __init__(self, name: str, limit: int = LIMIT) -> None:
+    def __init__(self, name: str, opens: Call, limit: int = LIMIT) -> None:
         """Start the thread.
 
         Args:
             name: the name of the tracker, for messages.
+            opens: opens the run. It is called again after a failure.
             limit: the largest number of waiting calls.
         """
         self.name = name
         self.missed = 0
-        """The number of calls that failed or were dropped."""
+        """The number of calls that failed for good or were dropped."""
         self.reason = ""
-        """Why the first of them was missed."""
-        self._calls: queue.Queue[Callable[[], None] | None] = queue.Queue(limit)
+        """Why the first call failed."""
+        self._opens, self._limit = opens, limit
+        self._calls: queue.Queue[tuple[Call, bool] | None] = queue.Queue(limit)
+        self._unsent: deque[Call] = deque()
+        self._done = 0
+        self._tried, self._closing = threading.Event(), threading.Event()
+        self._last: Call | None = None
         self._thread = threading.Thread(target=self._work, name=f"{name}-worker", daemon=True)
         self._thread.start()
 
-    def submit(self, call: Callable[[], None]) -> None:
-        """Make a call later. It returns at once."""
+    def wait_until_tried(self, timeout: float) -> bool:
+        """Wait for the first attempt to open the run. Return False if it takes longer than the timeout, in seconds."""
+        return self._tried.wait(timeout)
+
+    def submit(self, call: Call, again: bool = False) -> None:
+        """Make a call later. It returns at once.
+
+        Args:
+            call: the call.
+            again: whether to repeat it after a failure. For rows, which must not be lost.
+        """
         try:
-            self._calls.put_nowait(call)
+            self._calls.put_nowait((call, again))
         except queue.Full:
             self._miss("the queue is full, because the service is too slow")
 
-    def wait_for(self, call: Callable[[], None], timeout: float) -> bool:
-        """Make a call after all earlier ones, and wait for it. Return False if it is not done in time.
+    def drain(self, timeout: float) -> bool:
+        """Wait until the calls so far are made. Return False after `timeout` seconds in which no call was made."""
+        reached = threading.Event()
+        self.submit(reached.set)
+        done, since = self._done, time.monotonic()
+        while not reached.wait(0.05 if timeout > 0.05 else timeout):
+            if self._done != done:
+                done, since = self._done, time.monotonic()
+            elif time.monotonic() - since >= timeout:
+                return False
+        return True
+
+    def close(self, timeout: float, last: Call | None = None) -> bool:
+        """Make the waiting calls and a last one, then end the thread. Return False if that takes longer than `timeout`.
 
         A call that takes longer is not cancelled: it goes on while the caller continues.
         """
-        done = threading.Event()
-
-        def report() -> None:
-            try:
-                call()
-            finally:
-                done.set()
-
-        self.submit(report)
-        return done.wait(timeout)
-
-    def close(self, timeout: float) -> bool:
-        """Make the waiting calls, then end the thread. Return False if that takes longer than the timeout."""
         deadline = time.monotonic() + timeout
+        self._last = last
+        self._closing.set()
         try:
             self._calls.put(None, timeout=timeout)
         except queue.Full:
@@ -73,17 +98,81 @@ class TrackerWorker:
     @property
     def waiting(self) -> int:
         """The number of calls that are not made yet."""
-        return self._calls.qsize()
+        return self._calls.qsize() + len(self._unsent)
 
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            try:
-                call()
-            except Exception as error:
-                self._miss(f"{type(error).__name__}: {error}", error)
+        if self._open():
+            while (item := self._calls.get()) is not None:
+                call, again = item
+                if again:
+                    self._write(call)
+                elif not self._make(call):
+                    self.missed += 1
+                self._done += 1
+            self._write_remaining()
+        else:
+            while self._calls.get() is not None:
+                self.missed += 1
+        if self._last is not None and not self._make(self._last):
+            self.missed += 1
 
-    def _miss(self, reason: str, error: Any = None) -> None:
+    def _open(self) -> bool:
+        """Open the run, and try again until it opens or the worker closes. At the end there is one more attempt."""
+        pause = FIRST_PAUSE
+        while True:
+            closing = self._closing.is_set()
+            opened = self._make(self._opens)
+            self._tried.set()
+            if opened or closing:
+                self._opens = _nothing  # the worker does not keep the tracker alive
+                if opened and self.reason:
+                    logger.warning("%s works now. The rows that waited are written.", self.name)
+                return opened
+            self._closing.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _write(self, call: Call) -> None:
+        while self._unsent and self._make(self._unsent[0]):
+            self._unsent.popleft()
+        if not self._make(call):
+            if len(self._unsent) < self._limit:
+                self._unsent.append(call)
+            else:
+                self.missed += 1
+        elif self._unsent:  # the service works, and refuses the first of them
+            self._unsent.popleft()
+            self.missed += 1
+            self._write_remaining()
+
+    def _write_remaining(self) -> None:
+        failed = 0
+        while self._unsent and failed < HOPELESS:
+            failed = 0 if self._make(self._unsent.popleft()) else failed + 1
+            self.missed += failed > 0
+        self.missed += len(self._unsent)
+        self._unsent.clear()
+
+    def _make(self, call: Call) -> bool:
+        try:
+            call()
+        except Exception as error:
+            self._note(f"{type(error).__name__}: {error}", error)
+            return False
+        return True
+
+    def _miss(self, reason: str) -> None:
         self.missed += 1
+        self._note(reason)
+
+    def _note(self, reason: str, error: Any = None) -> None:
         if not self.reason:
             self.reason = reason
-            logger.warning("%s failed, and the training continues: %s", self.name, reason, exc_info=error)
+            logger.warning(
+                "%s failed, and the training continues: %s. Rows wait in memory, and are tried again.",
+                *(self.name, reason),
+                exc_info=error,
+            )
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +43,9 @@ class ModelArtifacts:
 
     pending: list[Model] = field(default_factory=list)
     """Checkpoints that are being written: they are uploaded once they are committed."""
-    _logged: dict[int, Any] = field(default_factory=dict)
-    _folders: dict[int, Path] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    """The artifact and alias of each uploaded checkpoint -> its folder. Checkpoints of a run keep it."""
+    _logged: dict[str, Any] = field(default_factory=dict)
 
     def note(self, run: Run, checkpoint: Any, only_best: bool) -> None:
         """Remember a checkpoint that is being written."""
@@ -59,7 +61,7 @@ class ModelArtifacts:
         best = run.state.best_global_step
         for model in ready:
             self._upload(tracker, run, model, [LAST, f"step-{model.step}", *([BEST] if model.step == best else [])])
-        self._expire_rotated(tracker)
+        self.expire_rotated(tracker)
 
     def upload_at_end(self, tracker: RowTracker, run: Run, wanted: str) -> None:
         """Upload what is committed by now; with `end`, the model as it is. All ranks call it."""
@@ -78,7 +80,6 @@ class ModelArtifacts:
     def _upload(self, tracker: RowTracker, run: Run, model: Model, aliases: list[str]) -> None:
         limit = getattr(tracker, "reference_above", None)
         metadata = {"num_parameters": count_elements(run.model.parameters()), **model.metadata}
-        name = run.args.run_name if run.args.run_name not in (None, run.args.output_dir) else None
 
         def upload(session: Any) -> None:
             if not isinstance(session, WandbSession) or session.live.disabled:
@@ -87,32 +88,65 @@ class ModelArtifacts:
                 logger.info("%s was rotated before its upload.", model.folder)
                 return
             size = sum(file.stat().st_size for file in model.folder.rglob("*") if file.is_file())
-            artifact = wandb.Artifact(
-                f"model-{_valid(name or session.run_id)}", "model", metadata={**metadata, "size_bytes": size}
-            )
+            artifact = wandb.Artifact(name_of(run, session.run_id), "model", metadata={**metadata, "size_bytes": size})
             if limit is not None and size > limit:
                 artifact.add_reference(model.folder.resolve().as_uri(), checksum=False)
             else:
-                artifact.add_dir(str(model.folder))  # copies the files, so that rotation may delete them
+                try:
+                    artifact.add_dir(str(model.folder))  # copies the files, so that rotation may delete them
+                except FileNotFoundError:
+                    if model.folder.is_dir():
+                        raise
+                    logger.info("%s was rotated during its upload.", model.folder)
+                    return
             logger.info("Uploading %s, %.1f MB.", model.folder, size / 1e6)
+            version = f"{artifact.name}:step-{model.step}"
             logged = session.live.log_artifact(artifact, aliases=aliases)
             if not model.final:
-                self._logged[model.step], self._folders[model.step] = logged, model.folder
+                self.versions[version], self._logged[version] = str(model.folder), logged
 
         tracker.submit(upload)
 
-    def _expire_rotated(self, tracker: RowTracker) -> None:
-        gone = [step for step, folder in list(self._folders.items()) if not folder.is_dir()]
-        for step in gone:
-            self._folders.pop(step)
-            artifact = self._logged.pop(step)
+    def resume(self, run: Run, run_id: str, step: int, versions: Mapping[str, str]) -> None:
+        """Take over the versions of earlier sessions. A checkpoint does not have its own version, which comes later."""
+        own = {f"{name_of(run, run_id)}:step-{step}": str(run.args.output_path / f"checkpoint-{step}")}
+        self.versions = {**own, **versions, **self.versions}
 
-            def expire(session: Any, artifact: Any = artifact) -> None:
-                if not session.live.offline:
-                    artifact.wait(timeout=60)
-                    artifact.delete(delete_aliases=True)
+    def expire_rotated(self, tracker: RowTracker) -> None:
+        """Delete the versions of checkpoints that the retention policy deleted."""
+        gone = [name for name, folder in list(self.versions.items()) if not Path(folder).is_dir()]
+        for name in gone:
+            self.versions.pop(name)
+            logged = self._logged.pop(name, None)
+            tracker.submit(partial(delete_version, name, logged))
 
-            tracker.submit(expire)
+
+def delete_version(name: str, logged: Any, session: WandbSession) -> None:
+    """Delete a version of an artifact, because the checkpoint that it holds was rotated. Offline, it stays.
+
+    Args:
+        name: the artifact and its alias.
+        logged: the artifact as the client returned it; None if an earlier process uploaded it.
+        session: the open run.
+    """
+    live = session.live
+    if live.offline or live.disabled:
+        return
+    place = {"base_url": live.settings.base_url, "entity": live.entity, "project": live.project}
+    try:
+        if logged is not None:
+            logged.wait(timeout=60)  # an upload in progress has no version yet
+        found = wandb.Api(overrides=place, timeout=60).artifact(f"{live.entity}/{live.project}/{name}")
+        found.delete(delete_aliases=True)
+    except Exception as error:
+        level = logging.INFO if logged is None else logging.WARNING  # an earlier process may not have uploaded it
+        logger.log(level, "The artifact %s of a rotated checkpoint cannot be deleted: %s", name, error)
+
+
+def name_of(run: Run, run_id: str) -> str:
+    """Return the name of the artifact: `model-` and the name of the run, else its id."""
+    named = run.args.run_name if run.args.run_name not in (None, run.args.output_dir) else None
+    return f"model-{_valid(named or run_id)}"
 
 
 def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:

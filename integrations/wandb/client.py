@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,24 +14,27 @@ from pathlib import Path
 from typing import Any
 
 import wandb
-from wandb.sdk import wandb_setup
 
 from ...callbacks.base.row_tracker import Outcome, TrackerSession
 from ...callbacks.base.tracker_rows import AXIS
 from ...engine.api.console import say
 from ...events.control import TrainerControl
-from . import identity
+from . import identity, service
 from .identity import Identity
 from .limits import Guard
 from .options import client_settings
 from .probe import problem_of_service
-from .run_file import wait_until_complete
+from .run_file import wait_until_complete, wait_until_quiet
 
 logger = logging.getLogger(__name__)
 
 _OURS: dict[str, WandbSession] = {}
 """The open runs of this process, by id. A run that the user opened is not among them."""
+_UNSEEN: dict[str, tuple[int, int]] = {}
+"""What finished runs of this process wrote, by id, if it was not in their files yet: the last step, and the rows."""
 _LOCK = threading.Lock()
+RECENT_ROWS, RECENT_SECONDS = 1000, 60.0
+"""The rows that a session keeps: what a service that dies did not write yet."""
 ALERT_SECONDS = 600
 """The shortest time between two alerts with the same title."""
 
@@ -84,24 +88,60 @@ class WandbSession(TrackerSession):
         self.run_id = live.id
         self._guard = Guard()
         self._defined: set[tuple[str, ...]] = set()
-        self.rows = 0
-        """The number of rows that the session wrote, and those before it."""
+        self.progress = (-1, 0)
+        """The last step that is written, and the number of rows of the run."""
+        self._recent: deque[tuple[float, int, dict[str, Any]]] = deque(maxlen=RECENT_ROWS)
 
     def continue_after(self, step: int, counter: int) -> None:
         """Do not write steps up to `step` again, and use values of the client's counter above `counter`."""
-        self.last_step, self.rows = step, counter + 1
+        self.last_step, self.progress = step, (step, counter + 1)
         if self.owned and self.live.offline:
             self.live.log({}, step=counter + 1, commit=False)  # online, the service continues the counter
 
     def write(self, row: dict[str, Any], step: int) -> None:
         row = self._guard.apply(row)
+        self._with_service(lambda: self._log(row, step))
+        now = time.monotonic()
+        self._recent.append((now, step, row))
+        while now - self._recent[0][0] > RECENT_SECONDS:
+            self._recent.popleft()
+
+    def _log(self, row: dict[str, Any], step: int) -> None:
         self._define(row)
         # Without `step=`: the user's own `log` calls advance the client's counter, and it drops rows below it.
         self.live.log(row, commit=True)
-        self.rows += 1
+        self.progress = (max(step, self.progress[0]), self.progress[1] + 1)
 
     def summarize(self, values: Mapping[str, Any]) -> None:
-        self.live.summary.update(self._guard.apply(values))
+        plain = self._guard.apply(values)
+        self._with_service(lambda: self.live.summary.update(plain))
+
+    def _with_service(self, call: Callable[[], Any]) -> None:
+        """Make a call. If the service of the client has died, start another one, which continues the run."""
+        try:
+            call()
+        except Exception as error:
+            if not self.owned or not service.has_died():
+                raise
+            logger.warning("The service of wandb has ended: %s. The run continues with another one.", error)
+            self._reopen()
+            call()
+
+    def _reopen(self) -> None:
+        """Open the run again, as another part of it, with the rows that the service did not write."""
+        service.restart()
+        with _LOCK:
+            _OURS.pop(self.run_id, None)
+        stored = identity.load(self.request.folder) or self.request.identity
+        request = replace(self.request, identity=stored, resumes=True, save_code=False)
+        recent, opened = list(self._recent), open_run(request)
+        self.live, self.owned, self.last_step, self.progress = opened.live, True, opened.last_step, opened.progress
+        self._defined.clear()
+        with _LOCK:
+            _OURS[self.run_id] = self
+        for _, step, row in recent:
+            if step > self.last_step:
+                self._log(row, step)
 
     def update_config(self, values: Mapping[str, Any]) -> None:
         """Add values to the config."""
@@ -117,13 +157,15 @@ class WandbSession(TrackerSession):
         with _LOCK:
             _OURS.pop(self.run_id, None)
         if outcome.preempted:
-            self.live.mark_preempting()
-        self.live.finish(exit_code=outcome.exit_code)
+            self._with_service(lambda: self.live.mark_preempting())
+        self._with_service(lambda: self.live.finish(exit_code=outcome.exit_code))
         if self.request.primary and not self.live.disabled:
-            wait_until_complete(Path(self.live.sync_dir))  # the client returns before its service has written the file
-        if self.request.primary and not self.live.disabled:
+            # The client returns before its service has written the file.
+            if not wait_until_complete(Path(self.live.sync_dir)):
+                with _LOCK:
+                    _UNSEEN[self.run_id] = self.progress
             stored = identity.load(self.request.folder) or self.request.identity
-            identity.store(self.request.folder, replace(stored, finished=True))
+            _store(self.request.folder, replace(stored, finished=True))
             tell_sync(stored)
 
     def _define(self, row: Mapping[str, Any]) -> None:
@@ -153,6 +195,7 @@ def open_run(request: Request) -> WandbSession:
         Exception: what `wandb.init` raises offline.
     """
     _finish_earlier(request.identity.run_id)
+    _wait_for_earlier(request.identity)
     active = wandb.run
     if active is not None and active.id not in _OURS:
         session = WandbSession(active, owned=False, request=request)
@@ -160,7 +203,12 @@ def open_run(request: Request) -> WandbSession:
         if request.resumes and active.id == request.identity.run_id:
             _continue(session)
         return session
-    live = _init(request)
+    try:
+        live = _init(request)
+    except Exception:
+        if not service.has_open_runs():
+            service.restart()  # it may keep the id in use, and the next attempt needs it
+        raise
     session = WandbSession(live, owned=True, request=request)
     with _LOCK:
         _OURS[live.id] = session
@@ -174,8 +222,16 @@ def open_run(request: Request) -> WandbSession:
         _continue(session)
     if request.primary:
         known = replace(request.identity, run_id=live.id).with_segment(live.sync_dir, bool(live.offline))
-        identity.store(request.folder, known)
+        _store(request.folder, known)
     return session
+
+
+def _store(folder: Path, known: Identity) -> None:
+    """Store the identity. A folder that cannot be written does not end the run: checkpoints have the id too."""
+    try:
+        identity.store(folder, known)
+    except OSError as error:
+        logger.warning("The id %s of the wandb run cannot be stored in %s: %s", known.run_id, folder, error)
 
 
 def _finish_earlier(run_id: str) -> None:
@@ -186,10 +242,17 @@ def _finish_earlier(run_id: str) -> None:
         earlier.finish(Outcome())
 
 
+def _wait_for_earlier(known: Identity) -> None:
+    """Wait until the service of a killed program has written its part, and until the next part has another folder."""
+    for part in known.segments[-1:]:
+        wait_until_quiet(Path(part.folder))
+        # The client names a folder by the second, and would write over the file of a part from the same second.
+        while time.strftime("%Y%m%d_%H%M%S") in Path(part.folder).name:
+            time.sleep(0.05)
+
+
 def _init(request: Request) -> Any:
     options = dict(request.options)
-    if options.get("dir"):
-        options["dir"] = os.path.abspath(options["dir"])  # with a relative one, the service writes no run file
     if request.resumes and any(not part.offline for part in request.identity.segments):
         options.setdefault("resume", "must")
     elif request.resumes:
@@ -222,19 +285,7 @@ def _offline_id(run_id: str) -> str:
 
     The service is restarted, which frees the id, unless other runs use it.
     """
-    library = wandb_setup.singleton()
-    if library.most_recent_active_run is not None:
-        return f"{run_id}-offline"
-    process = getattr(getattr(library.ensure_service(), "_proc", None), "_process", None)
-    if process is None:  # a service that another program started
-        return f"{run_id}-offline"
-    process.kill()
-    process.wait()
-    try:
-        wandb.teardown()
-    except (Exception, SystemExit) as error:  # its connection is broken, and its exit code is the code of the kill
-        logger.debug("The service of wandb was restarted: %s", error)
-    return run_id
+    return run_id if not service.has_open_runs() and service.restart() else f"{run_id}-offline"
 
 
 def _call_init(request: Request, options: Mapping[str, Any], timeout: float) -> Any:
@@ -258,20 +309,24 @@ def _without_error_reports() -> Iterator[None]:
     try:
         yield
     finally:
-        del os.environ[name]
+        os.environ.pop(name, None)
 
 
 def _continue(session: WandbSession) -> None:
     """Find out which steps the run has: online from the service, offline from its files."""
     request, live = session.request, session.live
     local = request.identity.written(AXIS)
+    with _LOCK:
+        unseen_step, unseen_rows = _UNSEEN.pop(request.identity.run_id, (-1, 0))
+    local = replace(local, step=max(local.step, unseen_step), counter=max(local.counter, unseen_rows - 1))
     gone = any(part.file is None for part in request.identity.segments) or not request.identity.segments
     step, counter = local.step, local.counter
-    if not live.offline:
+    shared = live.settings.mode == "shared"  # the service numbers the rows of a shared run
+    if not live.offline and not shared:
         arrived = int(live.starting_step) - 1
         if counter < 0 or counter != arrived:  # another machine wrote the rows, or the last ones did not arrive
             step, counter = int(live.summary.get(AXIS, -1)), arrived
-    elif gone:
+    elif gone or shared:
         step = max(step, request.known_step)
         counter = max(counter, request.known_rows, request.known_step)
     session.continue_after(step, counter)

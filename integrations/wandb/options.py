@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ from ...events.errors import ArgumentError, nearest
 MODES = ("online", "offline", "shared", "disabled", "dryrun", "run")
 """The modes that the client knows."""
 
+OFFLINE = ("offline", "dryrun", "disabled")
+"""The modes that do not use the service."""
+
 ENVIRONMENT = {
     "project": "WANDB_PROJECT",
     "entity": "WANDB_ENTITY",
@@ -23,7 +27,6 @@ ENVIRONMENT = {
     "notes": "WANDB_NOTES",
     "job_type": "WANDB_JOB_TYPE",
     "mode": "WANDB_MODE",
-    "dir": "WANDB_DIR",
     "id": "WANDB_RUN_ID",
 }
 """Option of `wandb.init` -> the environment variable that sets it. The client reads them only once in a process."""
@@ -31,6 +34,21 @@ ENVIRONMENT = {
 FALSE = ("", "0", "f", "false", "n", "no", "off")
 FLUSH_SECONDS = 1.0
 """Seconds between two writes of the run file. The client's own 15 s are what a killed process would lose."""
+
+
+def folder_of(options: Mapping[str, Any]) -> str:
+    """Return the absolute folder for the files of a run: `dir`, `root_dir`, `WANDB_DIR`, or the working directory.
+
+    The client itself keeps the folder of its first run in a process for all later runs.
+
+    Args:
+        options: the options of `wandb.init` that the user set.
+    """
+    folder = options.get("dir") or settings_of(options).get("root_dir") or os.environ.get("WANDB_DIR") or os.curdir
+    try:
+        return os.path.abspath(os.path.expanduser(folder))  # with a relative one, the service writes no run file
+    except OSError:  # the working directory is deleted
+        return tempfile.gettempdir()  # as the client for a folder that cannot be written
 
 
 def is_disabled() -> bool:

@@ -19,6 +19,8 @@ from wandb.proto import wandb_internal_pb2
 HEADER = 7
 BLOCK = 32768
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+QUIET_SECONDS = 2.0
+"""Seconds without a write after which a file is at rest: twice the time between two writes of the service."""
 
 
 @dataclass(frozen=True)
@@ -83,17 +85,33 @@ def last_written(path: Path, axis: str) -> Written:
     return Written(readable=readable)
 
 
-def wait_until_complete(folder: Path, seconds: float = 5.0) -> None:
-    """Wait until the file of a finished segment has its last record. It gives up after some seconds."""
+def wait_until_complete(folder: Path, seconds: float = 5.0) -> bool:
+    """Wait until the file of a finished segment has its last record. Return False if it lacks it after some seconds."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        for path in folder.glob("run-*.wandb"):
-            start = path.stat().st_size // BLOCK * BLOCK
-            if any(
-                record.HasField("exit") for begin in {max(0, start - BLOCK), start} for record in records(path, begin)
-            ):
-                return
+    while not is_complete(folder):
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.01)
+    return True
+
+
+def wait_until_quiet(folder: Path) -> None:
+    """Wait while a service that outlives its killed program may still write to a segment: some seconds at most."""
+    files = list(folder.glob("run-*.wandb"))
+    deadline = time.monotonic() + 2 * QUIET_SECONDS
+    while files and not is_complete(folder) and time.monotonic() < deadline:
+        if not any(0 <= time.time() - path.stat().st_mtime < QUIET_SECONDS for path in files):
+            return
+        time.sleep(0.05)
+
+
+def is_complete(folder: Path) -> bool:
+    """Return whether the file of a segment has its last record."""
+    for path in folder.glob("run-*.wandb"):
+        start = path.stat().st_size // BLOCK * BLOCK
+        if any(record.HasField("exit") for begin in {max(0, start - BLOCK), start} for record in records(path, begin)):
+            return True
+    return False
 
 
 def _first(found: Iterator[Any], count: int) -> Iterator[Any]:

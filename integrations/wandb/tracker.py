@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ...callbacks.base.predictions import Predictions
-from ...callbacks.base.row_tracker import Opening, RowTracker, TrackerSession, outcome_of
+from ...callbacks.base.row_tracker import Opening, Outcome, RowTracker, TrackerSession, outcome_of
 from ...callbacks.base.tracker import in_sections
 from ...callbacks.base.tracker_rows import AXIS
 from ...engine.arguments import ALIASES, TrainingArguments
@@ -28,10 +28,13 @@ from .client import Request, WandbSession, open_run, speaking_for
 from .config import changed_arguments, changes_between, run_config
 from .histograms import Histograms
 from .identity import Identity
+from .nodes import NodeWriter, check_shared, is_further_node, label_of, node_request
 from .options import (
     MODES,
+    OFFLINE,
     checked,
     choice_from_environment,
+    folder_of,
     from_environment,
     is_disabled,
     settings_of,
@@ -103,6 +106,9 @@ class Wandb(RowTracker):
     """Bytes above which an artifact only refers to the checkpoint folder, and uploads nothing. Default: no limit."""
     tables: Predictions | None = field(default=None, kw_only=True)
     """What to show of each evaluation: a table of predictions, a confusion matrix, and ROC and PR curves."""
+    shared: bool = field(default=False, kw_only=True)
+    """With several machines: record the system metrics of each of them in the run, by the shared mode of the client."""
+    _node: NodeWriter | None = field(default=None, init=False, repr=False, compare=False)
     _stop: bool = field(default=False, init=False, repr=False, compare=False)
     _models: ModelArtifacts = field(default_factory=ModelArtifacts, init=False, repr=False, compare=False)
     _histograms: Histograms = field(default_factory=Histograms, init=False, repr=False, compare=False)
@@ -121,6 +127,8 @@ class Wandb(RowTracker):
             if value is not None and value not in known:
                 raise ArgumentError(f"{name}={value!r} is unknown{nearest(value, known)} Known: {', '.join(known)}.")
         checked({**self._own_options(), **self.options})
+        if self.shared:
+            check_shared(self.options.get("mode") or self.mode, {**settings_of(self.options), **self.options})
         self.log_model = self.log_model or choice_from_environment("WANDB_LOG_MODEL", LOG_MODEL)
         self.watch = self.watch or choice_from_environment("WANDB_WATCH", WATCH)
 
@@ -208,7 +216,9 @@ class Wandb(RowTracker):
     def on_log(self, run: Run, state: TrainerState, logs: dict[str, Any]) -> None:
         super().on_log(run, state, logs)
         bad = [
-            name for name, value in logs.items() if "loss" in name and isinstance(value, float) and value - value != 0
+            name
+            for name, value in logs.items()
+            if "loss" in str(name) and isinstance(value, float) and value - value != 0
         ]
         if self.alerts and bad:
             self._alert("The loss is not finite", f"{bad[0]} is {logs[bad[0]]} at step {state.global_step}.")
@@ -254,6 +264,24 @@ class Wandb(RowTracker):
 
     # Opening.
 
+    def on_train_begin(self, run: Run) -> None:
+        super().on_train_begin(run)
+        if self.shared and not is_disabled() and not run.ranks.single_process:
+            joined = self.run_id if self.live is not None and not self.live.offline else None
+            joined = run.ranks.broadcast_object(joined)  # a run that went offline has no further writers
+            if joined is not None and is_further_node(run):
+                request = self._request(run.args.output_path, Identity(joined), self._chosen(run))
+                self._node = NodeWriter(node_request(request, joined, run.ranks.rank), self.init_timeout)
+                self._node.open()
+
+    def _finish(self, outcome: Outcome) -> None:
+        if self._worker is not None:
+            self._models.expire_rotated(self)
+        super()._finish(outcome)
+        node, self._node = self._node, None
+        if node is not None:
+            node.close(outcome)
+
     def connect(self, run: Run, opening: Opening) -> Callable[[], TrackerSession]:
         known = self._stored(run, opening.run_id)
         if opening.resumes:
@@ -262,8 +290,10 @@ class Wandb(RowTracker):
             earlier = opening.state.get("changes") or {}
             self._changes = {**earlier, str(opening.resumes): {"step": opening.step, **differing}}
             self._config = dict(before)
+            if self.log_model in ("checkpoint", "best"):
+                self._models.resume(run, opening.run_id, opening.step, opening.state.get("versions") or {})
         else:
-            self._changes = {}
+            self._changes, self._models.versions = {}, {}
         request = replace(
             self._request(run.args.output_path, known, self._chosen(run)),
             config=self._config,
@@ -303,8 +333,8 @@ class Wandb(RowTracker):
 
     def _request(self, folder: Path, known: Identity, chosen: Mapping[str, Any]) -> Request:
         return Request(
-            options={**chosen, "id": known.run_id, **self._given_options()},
-            settings=settings_of(self.options),
+            options={**chosen, "id": known.run_id, **self._given_options(), "dir": folder_of(self.options)},
+            settings={**({"x_label": label_of(0)} if self.shared else {}), **settings_of(self.options)},
             folder=folder,
             identity=replace(known, config=self._config or known.config),
             config={},
@@ -329,11 +359,19 @@ class Wandb(RowTracker):
         return {**{AXES[axis]: values[axis] for axis in wanted if axis in values}, **self._histograms.take()}
 
     def saved_state(self) -> dict[str, Any]:
-        rows = self._session.rows if isinstance(self._session, WandbSession) else -1
-        return {"config": self._config, "changes": self._changes, "written": self._written, "rows": rows}
+        step, rows = self._session.progress if isinstance(self._session, WandbSession) else (-1, -1)
+        return {
+            "config": self._config,
+            "changes": self._changes,
+            "written": step,
+            "rows": rows,
+            "versions": self._models.versions,
+        }
 
     def _own_options(self) -> dict[str, Any]:
         own: dict[str, Any] = {"project": self.project, "name": self.name, "mode": self.mode, "entity": self.entity}
+        if self.shared and os.environ.get("WANDB_MODE") not in OFFLINE:
+            own["mode"] = "shared"
         own |= {"group": self.group, "tags": self.tags, "notes": self.notes, "job_type": self.job_type}
         return {name: value for name, value in own.items() if value is not None}
 

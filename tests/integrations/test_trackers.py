@@ -71,7 +71,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 @pytest.fixture(scope="module")
-def room(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def place(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A folder that is the working directory, and in which every service writes."""
     folder = tmp_path_factory.mktemp(case.name)
     with pytest.MonkeyPatch.context() as patch:
@@ -148,28 +148,34 @@ def stop_with(error: BaseException, step: int) -> Callable[[Any], None]:
 
 
 @pytest.fixture(scope="module")
-def crashed(case: Case, room: Path) -> tuple[Trainer, Ended, Path]:
+def crashed(case: Case, place: Path) -> tuple[Trainer, Ended, list[read.Row]]:
     """A training that fails at step 7, and continues from the checkpoint of step 4 to step 8."""
     import warnings
 
     ended = Ended()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        first = build(case, room)
+        first = build(case, place)
         ended.watch(first, case)
         first.on("on_step_end", stop_with(RuntimeError("as planned"), 7))
         with pytest.raises(RuntimeError, match="as planned"):
             first.train()
-        resumed = build(case, room)
+        resumed = build(case, place)
         ended.watch(resumed, case)
-        resumed.train(resume_from_checkpoint=str(room / "out" / "checkpoint-4"))
+        resumed.train(resume_from_checkpoint=str(place / "out" / "checkpoint-4"))
         resumed.end()
-    return resumed, ended, room
+    return resumed, ended, case.rows(place)
 
 
-def test_every_step_is_one_row_after_a_crash_and_a_resume(case: Case, crashed: Any) -> None:
-    trainer, _, folder = crashed
-    rows = read.by_step(case.rows(folder))
+@pytest.fixture(scope="module")
+def room(crashed: Any, place: Path) -> Path:
+    """The folder, after `crashed` is read: what other tests write to a service goes to the same folder."""
+    return place
+
+
+def test_every_step_is_one_row_after_a_crash_and_a_resume(crashed: Any) -> None:
+    trainer, _, read_back = crashed
+    rows = read.by_step(read_back)
     assert {step: len(found) for step, found in rows.items()} == {2: 1, 4: 1, 6: 1, 8: 1}
     losses = {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
     assert {step: found[0]["train/loss"] for step, found in rows.items()} == pytest.approx(losses)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
 from test_wandb import QUIET, build, rows_of
 from torch import nn
 
-from trainbus import Log, Trainer, TrainingArguments, every
+from support.processes import TORCHRUN
+from trainbus import KeepBest, Log, Trainer, TrainingArguments, every
 
 wandb = pytest.importorskip("wandb")
 
@@ -37,10 +44,10 @@ def service():
     wandb.teardown()
 
 
-def online(folder, url, **options):
+def online(folder, url, kind=Wandb, **options):
     settings = {**FAST, "base_url": url, **options.pop("settings", {})}
     given = {"init_timeout": 10.0, "finish_timeout": 5.0, **options}
-    return Wandb(project="p", mode="online", options={"dir": str(folder), "settings": settings}, **given)
+    return kind(project="p", mode="online", options={"dir": str(folder), "settings": settings}, **given)
 
 
 def steps_of(rows):
@@ -61,6 +68,26 @@ def test_a_run_reaches_the_service_and_a_resume_continues_it(tmp_path):
     assert steps_of(stub.rows) == [2, 4, 6, 8]  # the resumed training repeats them, and writes none twice
     assert {upsert["name"] for upsert in stub.upserts} == {first.run.run_id}
     assert stub.exit_codes == [0, 0]
+
+
+@pytest.mark.parametrize("log_model", ["checkpoint", "best"])
+def test_versions_of_rotated_checkpoints_are_deleted_also_after_a_resume(tmp_path, log_model):
+    with serve() as stub:
+        for steps in (8, 16):
+            tracker = online(tmp_path, stub.url, log_model=log_model, finish_timeout=20.0)
+            trainer = build(tmp_path, tracker, KeepBest("eval_loss"), steps=steps, save_total_limit=1)
+            trainer.train(resume_from_checkpoint="auto")
+            trainer.end()
+            stub.existing = True
+    best, kept = trainer.state.best_global_step, stub.artifacts.of_state("COMMITTED")
+    assert [f"step-{best}" in aliases and "best" in aliases for aliases in kept][-1]
+    folders = {path.name.partition("-")[2] for path in (tmp_path / "out").glob("checkpoint-*")}
+    named = {alias.partition("-")[2] for aliases in kept for alias in aliases if alias.startswith("step-")}
+    assert named == (folders if log_model == "checkpoint" else {str(best)})
+    deleted = stub.artifacts.of_state("DELETED")
+    assert any("step-8" in aliases for aliases in deleted)  # the first session wrote it, the second rotated it
+    assert any(name.endswith("/model.safetensors") for name in stub.artifacts.uploaded)
+    assert steps_of(stub.rows) == [2, 4, 6, 8, 10, 12, 14, 16]
 
 
 @pytest.mark.slow  # the client asks the service every 15 seconds
@@ -116,6 +143,27 @@ def test_a_service_that_dies_in_the_middle_neither_stops_nor_delays_the_training
     assert read(path).steps == [2, 4, 6, 8]  # nothing is lost: `wandb sync` uploads the file
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_agent_of_a_sweep_gives_its_parameters_to_every_rank(tmp_path):
+    program = str(Path(__file__).with_name("wandb_agent_program.py"))
+    launch = [sys.executable, *TORCHRUN, program]
+    values = {"learning_rate": {"value": 0.25}, "max_steps": {"value": 3}, "width": {"value": 7}}
+    chosen = {"type": "run", "run_id": "chosen", "program": program, "args": values, "sweep_id": "s"}
+    stub = Stub(commands=[chosen], sweep_command=[*launch, str(tmp_path)])
+    with serve(stub):
+        environment = {**os.environ, "WANDB_BASE_URL": stub.url, "OMP_NUM_THREADS": "1", "WANDB_DIR": str(tmp_path)}
+        environment.pop("WANDB_SERVICE", None)
+        environment.pop("WANDB_MODE", None)
+        agent = [sys.executable, "-m", "wandb", "agent", "--count", "1", "ann/p/s"]
+        done = subprocess.run(agent, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+    assert ranks == [{"rate": 0.25, "steps": 3, "run": "chosen"}] * 2
+    assert steps_of(stub.rows) == [1, 2, 3]
+    assert {upsert["name"] for upsert in stub.upserts} == {"chosen"}
+
+
 @contextmanager
 def black_hole():
     """A service that accepts connections and never answers."""
@@ -131,41 +179,67 @@ def black_hole():
 
         threading.Thread(target=accept, daemon=True).start()
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
+    for connection, _ in accepted:
+        connection.close()
 
 
-def train_against(folder, tracker, steps, width):
+def trainer_of(folder, tracker, steps, width, period):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2))
     args = TrainingArguments(str(folder), max_steps=steps, save_strategy="no", use_cpu=True, disable_tqdm=True)
-    callbacks = [Log(every(10)), *([] if tracker is None else [tracker])]
-    trainer = Trainer(model, args, train_dataset=rows_of(), criterion=nn.CrossEntropyLoss(), callbacks=callbacks)
-    began = time.process_time(), time.monotonic()
+    callbacks = [Log(every(period)), *([] if tracker is None else [tracker])]
+    return Trainer(model, args, train_dataset=rows_of(), criterion=nn.CrossEntropyLoss(), callbacks=callbacks)
+
+
+def train_against(folder, tracker):
+    """Train for 100 small steps with a log at each. Return the trainer, and the seconds of each step but the first."""
+    trainer = trainer_of(folder, tracker, 100, 16, 1)
+    began = []
+    trainer.on("on_step_begin", lambda: began.append(time.perf_counter()))
     trainer.train()
-    return trainer, time.monotonic() - began[1]
+    return trainer, [end - begin for begin, end in pairwise(began)][1:]
+
+
+class TimedStart(Wandb):
+    """Measures the start of the training."""
+
+    def on_train_begin(self, run):
+        began = time.monotonic()
+        super().on_train_begin(run)
+        self.seconds = time.monotonic() - began
 
 
 def test_a_black_holed_service_costs_the_init_timeout_and_changes_no_weight(tmp_path):
-    plain, alone = train_against(tmp_path / "plain", None, 40, 16)
+    _, before = train_against(tmp_path / "before", None)
     with black_hole() as url:
-        tracked, seconds = train_against(tmp_path / "hole", online(tmp_path, url, init_timeout=2.0), 40, 16)
+        tracker = online(tmp_path, url, TimedStart, init_timeout=2.0)
+        tracked, took = train_against(tmp_path / "hole", tracker)
         tracked.end()
+    plain, after = train_against(tmp_path / "after", None)
     for one, other in zip(plain.model.parameters(), tracked.model.parameters()):
         assert torch.equal(one, other)
-    assert seconds < 2.0 + 3.0 + 10 * alone
+    assert tracker.seconds < 2.0 + 1.0
+    # The median of many steps is that of steps that did not wait for a processor. A step takes about 1 ms.
+    assert median(took) < 2 * max(median(before), median(after)) + 1e-3
     [segment] = segments(tmp_path)
-    assert segment.steps == [10, 20, 30, 40]
+    assert segment.steps == list(range(1, 101))
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_black_holed_service_adds_less_than_two_percent(tmp_path):
-    steps, width = 1500, 512
-    _, alone = min((train_against(tmp_path / f"plain-{n}", None, steps, width) for n in range(3)), key=lambda r: r[1])
+    def seconds(name, tracker):
+        trainer = trainer_of(tmp_path / name, tracker, 1500, 512, 10)
+        began = time.monotonic()
+        trainer.train()
+        took = time.monotonic() - began
+        trainer.end()
+        return took
+
+    alone, tracked = [], []
     with black_hole() as url:
-        times = []
-        for n in range(3):
-            tracker = online(tmp_path, url, init_timeout=2.0)
-            trainer, seconds = train_against(tmp_path / f"hole-{n}", tracker, steps, width)
-            trainer.end()
-            times.append(seconds)
-    print(f"alone {alone:.2f} s, with a black-holed service {min(times):.2f} s")
-    assert min(times) < 2.0 + alone * 1.02
+        for turn in range(3):
+            alone.append(seconds(f"plain-{turn}", None))
+            tracked.append(seconds(f"hole-{turn}", online(tmp_path, url, init_timeout=2.0)))
+    print(f"alone {min(alone):.2f} s, with a black-holed service {min(tracked):.2f} s")
+    assert min(tracked) < 2.0 + min(alone) * 1.02

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import struct
 import threading
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from wandb.proto import wandb_internal_pb2
+from wandb_artifact_stub import ArtifactStub
 
 
 @dataclass
@@ -99,7 +101,7 @@ def read(path: Path) -> Segment:
 def segments(folder: Path) -> list[Segment]:
     """Return the offline segments under a folder, in the order in which they were opened."""
     order = sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=_opened)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and read(order[-1]).exit_code is None:
         time.sleep(0.01)  # the service of the client writes the file in the background
     return [read(path) for path in order]
@@ -121,6 +123,12 @@ class Stub:
     upserts: list[dict[str, Any]] = field(default_factory=list)
     """The variables of each `UpsertBucket`."""
     exit_codes: list[int] = field(default_factory=list)
+    labels: set[str] = field(default_factory=set)
+    """The labels of the system metrics that arrived."""
+    commands: list[dict[str, Any]] = field(default_factory=list)
+    """What an agent of a sweep is told, one command at each heartbeat."""
+    sweep_command: list[str] = field(default_factory=list)
+    """The `command` of the sweep."""
     stopped: bool = False
     """Whether the user pressed Stop."""
     status: int = 200
@@ -129,6 +137,7 @@ class Stub:
     """Seconds before each answer."""
     existing: bool = False
     """Whether the run exists, with the stored rows."""
+    artifacts: ArtifactStub = field(default_factory=ArtifactStub)
     slow_upsert: float = 0.0
     """Seconds before the answer that opens a run."""
 
@@ -161,6 +170,8 @@ class Stub:
                 "bucket": {**run, **state, **lines},
             }
             data["model"]["bucket"]["wandbConfig"] = '{"t": 1}'
+        data |= self._sweep(query)
+        data |= self.artifacts.answer(query, variables, self.url)
         if "RunStoppedStatus" in query:
             data["project"] = {"run": {"stopped": self.stopped}}
         if "createRunFiles" in query:
@@ -170,8 +181,22 @@ class Stub:
             data["serverInfo"] = {"features": [], "latestLocalVersionInfo": None}
         return {"data": data}
 
+    def _sweep(self, query: str) -> dict[str, Any]:
+        """Answer an agent: the sweep has the run `chosen`, and ends after it."""
+        if "query SweepWithRuns" in query:
+            return {
+                "project": {"sweep": {"config": json.dumps({"command": self.sweep_command}), "runs": {"edges": []}}}
+            }
+        if "createAgent(" in query:
+            return {"createAgent": {"agent": {"id": "agent"}}}
+        if "agentHeartbeat(" in query:
+            commands, self.commands = self.commands[:1], self.commands[1:]
+            return {"agentHeartbeat": {"agent": {"id": "agent"}, "commands": json.dumps(commands)}}
+        return {}
+
     def stream(self, request: dict[str, Any]) -> None:
         files = request.get("files") or {}
+        self.labels |= set(re.findall(r"/l:([\w-]+)", str(files.get("wandb-events.jsonl"))))
         history = files.get("wandb-history.jsonl", {"content": [], "offset": 0})
         lines = [json.loads(line) for line in history["content"]]
         self.rows[history["offset"] : history["offset"] + len(lines)] = lines  # a request may be sent twice
@@ -221,6 +246,10 @@ def serve(stub: Stub | None = None) -> Iterator[Stub]:
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
+
+        def handle_error(self, *args: Any) -> None:  # a client that ends closes its connections
+            pass
+
         block_on_close = False
 
     server = Server(("127.0.0.1", 0), Handler)

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -51,4 +52,21 @@ except ArgumentError as error:
     seen["refused"] = str(error)
 seen["listed"] = [line for line in listed if "overrides" in line]
 (folder / f"rank-{rank}.json").write_text(json.dumps(seen))
+trainer.callbacks["Wandb"].finish()  # `trainer.end()` would leave the process group
+
+# The same two ranks as two machines, with a run that both write.
+os.environ.pop("WANDB_SWEEP_PARAM_PATH", None)
+os.environ["LOCAL_RANK"] = "0"
+online = {"base_url": os.environ["STUB"], "x_file_stream_transmit_interval": 0.1, "x_disable_stats": False}
+shared = Wandb(
+    "p", shared=True, init_timeout=30.0, finish_timeout=10.0,
+    options={"dir": str(folder / f"node-{rank}"), "settings": {**quiet, **online, "x_stats_sampling_interval": 0.1}},
+)  # fmt: skip
+Path(folder / f"node-{rank}").mkdir()
+args = TrainingArguments(str(folder / "shared"), max_steps=4, save_strategy="no", use_cpu=True, disable_tqdm=True)
+trainer = Trainer(
+    nn.Linear(4, 2), args, train_dataset=rows, criterion=nn.CrossEntropyLoss(), callbacks=[Log(every(1)), shared]
+)
+trainer.on("on_step_end", lambda: time.sleep(0.1))
+trainer.train()
 trainer.end()

@@ -1,0 +1,85 @@
+"""Further writers of a shared run: one on each other machine, for its system metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...callbacks.base.row_tracker import Outcome
+from ...callbacks.base.tracker_worker import TrackerWorker
+from ...engine.run import Run
+from ...events.errors import ArgumentError
+from .client import Request, WandbSession, open_run
+from .options import OFFLINE
+
+
+def check_shared(mode: str | None, options: Mapping[str, Any]) -> None:
+    """Refuse what the shared mode of the client does not support.
+
+    Raises:
+        ArgumentError: for a mode without the service, or an option with which the client drops rows.
+    """
+    if mode in OFFLINE:
+        raise ArgumentError(
+            f"shared=True needs the service, and mode={mode!r} does not use it. Leave out one of them. Offline, rank 0 "
+            "alone writes the run."
+        )
+    for name in ("fork_from", "resume_from"):
+        if options.get(name):
+            raise ArgumentError(f"shared=True does not work with {name}: the client drops rows. Leave out one of them.")
+
+
+def is_further_node(run: Run) -> bool:
+    """Return whether this process is the first one of its machine, and rank 0 is on another machine."""
+    return run.ranks.rank != 0 and run.ranks.local_rank == 0
+
+
+def label_of(rank: int) -> str:
+    """Return the label under which the metrics of a machine appear, such as `rank-8`."""
+    return f"rank-{rank}"
+
+
+@dataclass
+class NodeWriter:
+    """Records the system metrics of this machine in the run that rank 0 writes. It writes no rows."""
+
+    request: Request
+    """What opens the run."""
+    timeout: float = 60.0
+    """Seconds that the training waits for the run to open, and the program for it to finish."""
+    _session: WandbSession | None = None
+    _worker: TrackerWorker | None = None
+
+    def open(self) -> None:
+        """Join the run, on a thread. A failure is a warning."""
+        self._worker = TrackerWorker("wandb", self._join)
+        self._worker.wait_until_tried(self.timeout)
+
+    def close(self, outcome: Outcome) -> None:
+        """Leave the run. Rank 0 sets its final state."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close(self.timeout, lambda: self._leave(outcome))
+
+    def _join(self) -> None:
+        self._session = open_run(self.request)
+
+    def _leave(self, outcome: Outcome) -> None:
+        if self._session is not None:
+            self._session.finish(outcome)
+
+
+def node_request(request: Request, run_id: str, rank: int) -> Request:
+    """Return what joins the run `run_id` as a further writer."""
+    return replace(
+        request,
+        options={**request.options, "id": run_id, "mode": "shared"},
+        settings={**request.settings, "x_label": label_of(rank), "x_primary": False, "x_update_finish_state": False},
+        identity=replace(request.identity, run_id=run_id, segments=()),
+        config={},
+        changes={},
+        stop=None,
+        save_code=False,
+        primary=False,
+    )

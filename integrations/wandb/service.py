@@ -1,0 +1,51 @@
+"""The client's service: a process that writes the run files and uploads them. It can be restarted if it fails."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import wandb
+from wandb.sdk import wandb_setup
+from wandb.sdk.lib import module as client_module
+
+logger = logging.getLogger(__name__)
+
+
+def has_died() -> bool:
+    """Return whether the service of this process has ended, for example because the machine ran out of memory."""
+    process = _process(wandb_setup.singleton())
+    return process is not None and process.poll() is not None
+
+
+def restart() -> bool:
+    """End the service, so that the next run starts another one. Return False if another program started it.
+
+    The runs that it has open end without a last record, as after a kill. A service of another program that cannot be
+    reached, such as a parent that has ended, is forgotten.
+    """
+    library = wandb_setup.singleton()
+    process = _process(library)
+    if process is None:
+        if getattr(library, "_connection", None) is None:
+            os.environ.pop("WANDB_SERVICE", None)
+        return False
+    process.kill()
+    process.wait()
+    try:
+        wandb.teardown()
+    except (Exception, SystemExit) as error:  # its connection is broken, and its exit code is the code of the kill
+        logger.debug("The service of wandb was restarted: %s", error)
+    client_module.unset_globals()
+    return True
+
+
+def has_open_runs() -> bool:
+    """Return whether the service has open runs."""
+    return wandb_setup.singleton().most_recent_active_run is not None
+
+
+def _process(library: Any) -> Any:
+    connection = getattr(library, "_connection", None)
+    return getattr(getattr(connection, "_proc", None), "_process", None)
