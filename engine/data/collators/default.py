@@ -13,6 +13,7 @@ from torch.utils.data import default_collate
 
 from ....events.errors import ArgumentError, DataError
 from ..batches import map_tensors
+from ..columns.rows import BatchRows
 
 Collator = Callable[[list[Any]], Any]
 
@@ -40,6 +41,8 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> An
 
 
 def _stacked_batch(features: list[Any]) -> Any:
+    if isinstance(features, BatchRows):
+        return features.proved("stack", features.stacked, _stacked_batch)
     first = features[0]
     if isinstance(first, (tuple, list, torch.Tensor, np.ndarray)) and not hasattr(first, "_asdict"):
         return tuple(default_collate(features)) if isinstance(first, (tuple, list)) else default_collate(features)
@@ -141,11 +144,12 @@ def _are_integers(labels: Any) -> bool:
 
 def _stacked(tensors: list[torch.Tensor]) -> torch.Tensor:
     """Stack tensors. If their dtypes differ, the result has a dtype that holds all of them."""
-    return torch.stack([tensor.to(_common_dtype(tensors)) for tensor in tensors])
+    dtype = _common_dtype(tensors)
+    return torch.stack([tensor.to(dtype) for tensor in tensors])
 
 
 def _common_dtype(tensors: list[torch.Tensor]) -> torch.dtype:
-    return functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    return functools.reduce(torch.promote_types, {tensor.dtype for tensor in tensors})
 
 
 _MEDIA = ("PIL", "datasets", "torchcodec")
