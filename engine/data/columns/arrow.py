@@ -27,7 +27,8 @@ class Bits:
 
     def __getitem__(self, key: Any) -> np.ndarray[Any, Any]:
         places = (np.arange(key.start, key.stop) if isinstance(key, slice) else key) + self.offset
-        return (self.packed[places >> 3] >> (places & 7) & 1).astype(np.bool_)
+        bits: np.ndarray[Any, Any] = self.packed[places >> 3] >> (places & 7) & 1
+        return bits.astype(np.bool_)
 
 
 @dataclass(frozen=True)

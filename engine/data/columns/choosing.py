@@ -43,8 +43,8 @@ def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:
         found = columnar(dataset, collator.collator)
         return None if found is None else (found[0], WorkerCollator(found[1]))
     inner, accepted = collator, None
-    if type(inner) is ColumnFilter:
-        inner, accepted = inner.collator, inner.accepted
+    if isinstance(collator, ColumnFilter):
+        inner, accepted = collator.collator, collator.accepted
     base = _base(dataset)
     own = _own(inner)
     stacks = own is default_data_collator or type(own) is DefaultDataCollator

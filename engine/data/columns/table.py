@@ -239,8 +239,9 @@ class TableRows(BatchRows):
         batch: dict[str, torch.Tensor] = {}
         if "label" in self.names:
             cells = self.numbers("label")
-            if cells.column.depth and self.style == "torch":
-                raise NotColumnar  # a tensor of one label is a number then
+            arrays = cells.column.depth and self.style != "python"
+            if arrays and (self.style == "torch" or cells.column.type.kind == "b"):
+                raise NotColumnar  # a tensor of one label becomes a number, and arrays of booleans are refused
             batch["labels"] = cells.stacked(torch.float32 if cells.is_floating else torch.int64)
         elif "label_ids" in self.names:
             cells = self.numbers("label_ids")
