@@ -44,7 +44,8 @@ demo: $(READY)
 # All tensors in the tests are small. More threads would only wait for each other.
 test torture wheel bench: export OMP_NUM_THREADS ?= 1
 
-# One process runs all tests of a file, because tests of a file share their trainings.
+# One process runs all tests of a file, because tests of a file share their trainings. The longest files come first:
+# tests/support/scheduling.py lists them.
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadfile
 

@@ -195,6 +195,10 @@ class Run:
         """Use other arguments. A program may replace them between trainings."""
         self.args = args
 
+    def use_processor(self, processing_class: Any) -> None:
+        """Save another tokenizer or processor with the model."""
+        self.processing_class = processing_class
+
     def use_batch_size(self, samples: int) -> None:
         """Train with this number of samples per batch of this rank."""
         self.session.train_batch_size = samples

@@ -18,6 +18,7 @@ from ..events.composition import provides
 from ..events.control import TrainerControl
 from ..events.state import TrainerState
 from ..integrations import found_callbacks, load, search_backend
+from .api.callback_handler import CallbackHandler
 from .api.dataloaders import DATASETS
 from .api.hf_compat import HFCompatMethods
 from .api.inputs import TrainerInputs
@@ -178,6 +179,7 @@ class Trainer(TrainingMethods, PublishingMethods, IntrospectionMethods, HFCompat
         self._places_model = not provides(composed, Capability.PLACES_MODEL)
         self.run = Run(args, state, control, self._placed(model), ranks, services, inputs.processor)
         self.bus = self.run.bus
+        self._callback_handler = CallbackHandler(self)
         self._use_model(self.run.model)
         loss_module = LossModule.around(inputs.criterion or inputs.compute_loss_func)
         for callback in (*([] if loss_module is None else [loss_module]), *composed):

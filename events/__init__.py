@@ -1,9 +1,10 @@
 """The event system: the events of a run, the order of their handlers, and the flags that callbacks raise. No torch."""
 
-from .bus import Channel, EventBus, Handle, Subscription
+from .bus import EventBus, Handle
 from .callback import Callback, TypedCallback
 from .capabilities import BestMetric, Capability, Conflict
 from .catalog import CATALOG, COMMON, COMMON_NAMES, EVENTS, Clock, Event, Kind, Param
+from .channels import Channel, Subscription
 from .control import FLAGS, Flag, TrainerControl
 from .errors import (
     ArgumentError,

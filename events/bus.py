@@ -4,91 +4,27 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import blinker
-
 from .activity import note_activity
 from .catalog import ALL_HANDLERS_RUN, CATALOG, LAST_IN_FIRST_OUT, Event
+from .channels import Channel, Route, Signals, Subscription, directly
 from .closing import call_all
-from .control import Flag, TrainerControl
-from .errors import SubscriptionError, nearest, note
+from .control import TrainerControl
+from .errors import SubscriptionError, note
 from .event_names import EventName
 from .filters import filter_of, filtered, ids_in, number_in
-from .handlers import Call, Handler, compile_handler
+from .handlers import Handler, compile_handler
 from .ordering import Slot, resolve
 from .stages import ORDER_MARK, Order, Stage
-from .subscribers import Ordered, Subscriber, checked_policy, identity, inspect_subscriber, is_same, own_events
+from .subscribers import Subscriber, checked_policy, identity, inspect_subscriber, is_same, own_events
 
 logger = logging.getLogger(__name__)
 
 OnError = Literal["raise", "warn", "quarantine"]
 """What an exception of a handler does: end the run, log a warning, or log it and unsubscribe the handler."""
-
-FINISHES: dict[str, Flag] = {
-    "on_log": "log",
-    "on_evaluate": "evaluate",
-    "on_save": "save",
-    "on_epoch_begin": "epoch_stop",
-}
-"""The events before which a flag stops to read True, as in transformers: its work is done."""
-
-
-@dataclass(eq=False)
-class Subscription:
-    """One handler of one subscriber for one event. A signal holds these."""
-
-    event: Event
-    owner: object
-    """The callback, or the subscribed function."""
-    owner_id: str
-    handler: Handler
-    call: Call
-    slot: Slot
-    on_error: str = "raise"
-    names: frozenset[str] = frozenset()
-    """The parameters that the handler names."""
-
-    @property
-    def label(self) -> str:
-        """The name of the handler in messages: `<id>.<event>`."""
-        return f"{self.owner_id}.{self.event.name}"
-
-    def __call__(self, sender: Any, **extras: Any) -> Any:
-        """Run the handler for a plain `signal.send(run, ...)` of blinker."""
-        return self.call(sender, extras)
-
-
-class Channel(blinker.Signal):
-    """The signal of one event. It holds receivers strongly and in order."""
-
-    set_class = Ordered  # type: ignore[assignment]
-
-    def __init__(self, event: Event) -> None:
-        super().__init__(event.doc)
-        self.event = event
-        self.ordered: tuple[Subscription, ...] | None = None
-        """The resolved order of the handlers; None after a change."""
-        self.finishes: Flag | None = FINISHES.get(event.name)
-
-    def connect(self, receiver: Any, sender: Any = blinker.ANY, weak: bool = False) -> Any:
-        """Connect a receiver, strongly by default: blinker's own default drops bound methods silently."""
-        self.ordered = None
-        return super().connect(receiver, sender, weak=weak)
-
-    def disconnect(self, receiver: Any, sender: Any = blinker.ANY) -> None:
-        """Disconnect a receiver."""
-        self.ordered = None
-        super().disconnect(receiver, sender)
-
-
-class _Signals(dict[str, Channel]):
-    """All channels by event name. An unknown name is an error with the nearest name."""
-
-    def __missing__(self, event: str) -> Channel:
-        raise SubscriptionError(f"There is no event {event!r}{nearest(event, self)}")
 
 
 @dataclass
@@ -128,12 +64,13 @@ class EventBus:
         """
         self.run = run
         self.control = control
-        self.signals: dict[str, Channel] = _Signals((name, Channel(event)) for name, event in CATALOG.items())
+        self.signals: dict[str, Channel] = Signals((name, Channel(event)) for name, event in CATALOG.items())
         self._subscribers: dict[str, Subscriber] = {}
         self._subscriptions: dict[str, list[Subscription]] = {}
         self._ids: set[str] = set()  # also of detached callbacks, because `before=` and `after=` may still name them
         self.named: frozenset[str] = frozenset()
         """The parameters that any handler names. Values that no handler names need not be kept in memory."""
+        self.route: Route = directly
         self.watchers: list[Callable[[str, Any], None]] = []
         """Called as `watcher(event, run)` for each announced event, with or without handlers. For recording."""
 
@@ -153,10 +90,13 @@ class EventBus:
                 f"The event {event.name!r} exists with another meaning: {known.doc!r} Rename your event."
             )
 
-    def attach(self, subscriber: object, without: Collection[str] = ()) -> Handle:
+    def attach(self, subscriber: object, optional: Collection[str] = (), open_ended: bool = False) -> Handle:
         """Subscribe every `on_*` method of a callback to the event of its name.
 
-        The handlers of the events in `without` are not subscribed, and not checked.
+        Args:
+            subscriber: the callback.
+            optional: events whose handler is not subscribed if the event does not pass what it needs.
+            open_ended: accept parameters that no event passes, in handlers in the style of transformers.
 
         Raises:
             SubscriptionError: if a method matches no event or names an unknown parameter (with the nearest name), if
@@ -170,9 +110,14 @@ class EventBus:
                 raise SubscriptionError(f"{other_id} is already attached. Attach a second instance instead.")
         owner_id = identity(subscriber, record.wanted_id, self._subscribers)
         policy, subscriptions = checked_policy(record.on_error, owner_id), []
-        for name, handler in ((name, each) for name, each in record.handlers.items() if name not in without):
-            event = self.signals[name].event
-            call, named = compile_handler(handler, event, f"{owner_id}.{name}", lenient=record.foreign)
+        for name, handler in record.handlers.items():
+            event, label = self.signals[name].event, f"{owner_id}.{name}"
+            try:
+                call, named = compile_handler(handler, event, label, lenient=record.foreign, open_ended=open_ended)
+            except SubscriptionError:
+                if name in optional:
+                    continue
+                raise
             mark: Order = getattr(handler, ORDER_MARK, Order())
             stage = mark.stage if mark.stage is not None else record.stage
             slot = Slot(owner_id, stage, mark.before or record.before, mark.after or record.after)
@@ -273,6 +218,12 @@ class EventBus:
 
     # Announcing.
 
+    def reroute(self, route: Route) -> None:
+        """Let `route(event, handlers)` say what an announcement calls, from now on."""
+        self.route = route
+        for channel in self.signals.values():
+            channel.calls = None
+
     def has_handlers(self, event: EventName | str) -> bool:
         """Return whether `event` has any handler."""
         return bool(self.signals[event].receivers)
@@ -316,21 +267,25 @@ class EventBus:
         other handlers run first, also after Ctrl-C.
         """
         channel = self.signals[event]
-        ordered = channel.ordered
-        if ordered is None:
-            ordered = self.order_of(event)
-        run, control, speaking = self.run, self.control, self.control.speaking
+        calls = channel.calls
+        if calls is None:
+            calls = channel.calls = self.route(event, self.order_of(event))
+        control = self.control
         if control.serving and channel.finishes is not None:
             control.finish(channel.finishes)
         if self.watchers:
             for watch in self.watchers:
                 watch(event, self.run)
-        if not ordered:
-            return
+        if calls:
+            self.call(calls, event, self.run, extras)
+
+    def call(self, ordered: Iterable[Subscription], event: str, run: Any, extras: Mapping[str, Any]) -> None:
+        """Call handlers, each as the author of its writes. Their exceptions are handled as `announce` says."""
+        control, speaking = self.control, self.control.speaking
         before = speaking.author, speaking.event
         try:
             if event in ALL_HANDLERS_RUN:
-                call_all(ordered, run, extras, control, event, self._forgives)
+                call_all(tuple(ordered), run, extras, control, event, self._forgives)
                 return
             for subscription in ordered:
                 speaking.author, speaking.event = subscription.owner_id, event

@@ -23,7 +23,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITI
 
 
 def compile_handler(
-    handler: Handler, event: Event, label: str, *, lenient: bool = False
+    handler: Handler, event: Event, label: str, *, lenient: bool = False, open_ended: bool = False
 ) -> tuple[Call, frozenset[str]]:
     """Return a call that passes `handler` the parameters it names, and these names.
 
@@ -35,6 +35,7 @@ def compile_handler(
         label: the name of the handler in errors, such as `Metrics.on_log`.
         lenient: for callbacks of other libraries: ignore unknown parameters that have a default, and log a warning
             for a wrong annotation instead of raising an error.
+        open_ended: accept parameters that the event does not pass, in a handler in the style of transformers.
 
     Raises:
         SubscriptionError: if the handler is async or a generator; if the event has no such parameter, with the nearest
@@ -55,7 +56,7 @@ def compile_handler(
     if takes_all and _takes_positional_three(parameters, positional, known):
         others = [parameter for parameter in plain if parameter not in positional[: len(POSITIONAL)]]
         for parameter in others:
-            if parameter.name not in known and parameter.default is parameter.empty:
+            if parameter.name not in known and parameter.default is parameter.empty and not open_ended:
                 raise SubscriptionError(_unknown(parameter.name, event, label, known))
         return _call_as_transformers_does(handler, known), frozenset(parameter.name for parameter in others)
 
@@ -98,6 +99,17 @@ def _check_annotations(handler: Handler, event: Event, label: str, lenient: bool
         logger.warning("%s", message)
 
 
+def is_called_as_transformers_does(handler: Handler, event: Event) -> bool:
+    """Return whether a handler takes args, state and control by position, and all other values by name."""
+    try:
+        parameters = list(inspect.signature(handler).parameters.values())
+    except (TypeError, ValueError):
+        return True
+    positional = [each for each in parameters if each.kind in _POSITIONAL]
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    return takes_all and _takes_positional_three(parameters, positional, tuple(event.all_params))
+
+
 def _takes_positional_three(
     parameters: list[inspect.Parameter], positional: list[inspect.Parameter], known: tuple[str, ...]
 ) -> bool:
@@ -120,7 +132,7 @@ def _call_as_transformers_does(handler: Handler, known: tuple[str, ...]) -> Call
     rest = tuple(name for name in known if name not in POSITIONAL)
 
     def call(run: Any, extras: Mapping[str, Any]) -> Any:
-        return handler(run.args, run.state, run.control, **dict(_values(run, rest, extras)))
+        return handler(run.args, run.state, run.control, **{**dict(_values(run, rest, extras)), **extras})
 
     return call
 

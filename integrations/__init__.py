@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import EntryPoint, entry_points
@@ -170,7 +172,7 @@ def found_callbacks(args: Any) -> list[Any]:
         found.append(load("hub").from_arguments(args))
     if args.use_liger_kernel:
         found.append(load("liger").from_arguments(args))
-    for plugin in _enabled(entry_points(group=GROUP)):
+    for plugin in _enabled(_offered(entry_points, tuple((folder, _changed(folder)) for folder in sys.path))):
         found += _build(plugin, args)
     return found
 
@@ -210,6 +212,19 @@ def _is_installed(name: str) -> bool:
 def _enabled(plugins: Any) -> list[EntryPoint]:
     disabled = {name.strip() for name in os.environ.get("TRAINBUS_DISABLE_PLUGINS", "").split(",")}
     return [plugin for plugin in sorted(plugins, key=lambda plugin: plugin.name) if not {plugin.name, "all"} & disabled]
+
+
+@functools.lru_cache(maxsize=1)
+def _offered(find: Callable[..., Any], folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    """Return the plugins. It reads the metadata of all packages, so it looks again only if a folder has changed."""
+    return tuple(find(group=GROUP))
+
+
+def _changed(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _build(plugin: EntryPoint, args: Any) -> list[Any]:

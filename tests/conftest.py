@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from support.environment import enter, leave, restored_process
 
@@ -21,6 +22,16 @@ settings.load_profile("trainbus")
 
 def pytest_unconfigure() -> None:
     leave(FOLDER)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let `--dist loadfile` begin with the longest files."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from support.scheduling import LongestFirst
+
+    return LongestFirst(config, log)
 
 
 FROZEN = {"modules": 0}
@@ -41,6 +52,13 @@ def frozen_modules() -> None:
 @pytest.fixture(autouse=True)
 def process() -> Iterator[None]:
     """What a test, or a library that it uses, changes in the process does not reach the next test."""
+    with restored_process():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_of_the_module() -> Iterator[None]:
+    """The same for what the shared fixtures of a module change: they begin before `process` does."""
     with restored_process():
         yield
 

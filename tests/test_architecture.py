@@ -212,8 +212,8 @@ def test_every_integration_is_in_the_table(imports):
     assert modules == INTEGRATIONS
 
 
-def test_only_the_bus_imports_blinker(imports):
-    assert {path for path, names in imports.items() if "blinker" in outside(names)} == {Path("events/bus.py")}
+def test_only_the_channels_import_blinker(imports):
+    assert {path for path, names in imports.items() if "blinker" in outside(names)} == {Path("events/channels.py")}
 
 
 def test_only_ranks_and_integrations_name_torch_distributed(modules, imports):

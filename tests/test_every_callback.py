@@ -61,6 +61,8 @@ class Setting:
 SETTINGS: dict[str, Setting] = {
     "RecurrentMemory": Setting(arguments={"model_init": Remembering}),
     "Checkpoint": Setting(lambda folder: {"trigger": every(2), "keep": Keep(last=2)}),
+    # `inductor` starts a C++ compiler: `make torture` does so.
+    "Compile": Setting(lambda folder: {"backend": "aot_eager"}),
     "DDP": Setting(alone="torchrun --nproc_per_node"),
     "DataParallel": Setting(lambda folder: {"devices": 1}),
     "EMA": Setting(lambda folder: {"decay": 0.5}),

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import csv
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from support.processes import run_program
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
 def run(name: str, folder: Path, *options: str, seconds: int = 100) -> str:
     """Run an example in an empty folder, on one thread, and return what it printed."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache")}
-    command = [sys.executable, str(EXAMPLES / name), *options]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    variables = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache")}
+    return run_program(EXAMPLES / name, *options, folder=folder, timeout=seconds, **variables).stdout
 
 
 def require_packages_of_classify() -> None:

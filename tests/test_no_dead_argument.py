@@ -35,25 +35,30 @@ def test_every_argument_has_a_reader_and_scripts_read_the_rest(readers: ModuleTy
     assert {name for name, places in found.items() if not places} == SCRIPT
 
 
-@pytest.mark.parametrize(
-    ("argument", "reader"),
-    [
-        ("bf16", "MixedPrecision"),
-        ("early", None),  # no argument at all
-        ("eval_delay", "Evaluate"),
-        ("warmup_steps", "OptimizerMethods"),  # through the method that turns it into steps
-        ("log_on_each_node", "Trainer"),  # through two properties
-        ("report_to", "integrations"),
-    ],
-)
-def test_the_finder_finds_the_right_places(readers: ModuleType, argument: str, reader: str | None) -> None:
-    found = readers.readers_of({argument})[argument]
-    assert (reader in found) if reader is not None else found == []
+READ_BY = {
+    "bf16": "MixedPrecision",
+    "early": None,  # no argument at all
+    "eval_delay": "Evaluate",
+    "warmup_steps": "OptimizerMethods",  # through the method that turns it into steps
+    "log_on_each_node": "Trainer",  # through two properties
+    "report_to": "integrations",
+}
 
 
-def test_the_finder_does_not_take_a_check_for_a_reader(readers: ModuleType) -> None:
+@pytest.fixture(scope="module")
+def found(readers: ModuleType) -> dict[str, list[str]]:
+    """The readers of some arguments. A search reads all sources, so there is one."""
+    return readers.readers_of({*READ_BY, "gradient_accumulation_steps"})
+
+
+@pytest.mark.parametrize(("argument", "reader"), READ_BY.items())
+def test_the_finder_finds_the_right_places(found: dict[str, list[str]], argument: str, reader: str | None) -> None:
+    assert (reader in found[argument]) if reader is not None else found[argument] == []
+
+
+def test_the_finder_does_not_take_a_check_for_a_reader(found: dict[str, list[str]]) -> None:
     # `problems` of the group looks at it, and nothing else of the arguments does.
-    assert "engine.arguments.batches" not in readers.readers_of({"gradient_accumulation_steps"})
+    assert "engine.arguments.batches" not in found["gradient_accumulation_steps"]
 
 
 @pytest.mark.parametrize("given", [{"fsdp": True, "fsdp_config": {"version": 2}}, {"sharding": "stage2"}])

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from support.processes import HUGGING_FACE, TORCHRUN, run_program
 
 pytest.importorskip("transformers")
 
@@ -31,12 +30,12 @@ def run(program: str, folder: Path, *options: str, processes: int = 1) -> str:
     """Run a program in an empty folder that links to the data, on one thread, and return its output."""
     for data in ("wmt_en_ro", "imdb", "chnsenticorp", "tiny-mbart", "ds_config.json"):
         (folder / data).symlink_to(SEEDS / data)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache")}
-    environment |= {"TQDM_DISABLE": "1", "DS_ACCELERATOR": "cpu"}
-    start = [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    words = [sys.executable, *start, str(SEEDS / program), *options]
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    variables = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache"), "DS_ACCELERATOR": "cpu"}
+    words = [SEEDS / program, *options]
+    if processes == 1:
+        done = run_program(*words, imported=HUGGING_FACE, folder=folder, timeout=200, **variables)
+    else:
+        done = run_program(*TORCHRUN, *words, folder=folder, timeout=200, **variables)
     return done.stdout
 
 
@@ -71,7 +70,7 @@ def test_finetune_trainer_translates_and_keeps_the_embeddings(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(250)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("way", ["sharded_ddp", "deepspeed"])
 def test_finetune_trainer_on_two_processes(tmp_path: Path, way: str) -> None:
     pytest.importorskip("fairscale" if way == "sharded_ddp" else "deepspeed")

@@ -48,6 +48,10 @@ class Cadence(Callback):
             return ""
         return f"both raise the flag {self.flag!r}. Join their triggers with |{self.alternative}."
 
+    def replace_trigger(self, trigger: Trigger) -> None:
+        """Set another trigger, which decides from the end of the next step on."""
+        self.trigger, self._next_check = trigger, 0.0
+
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
             self._last, self._next_check = None, 0.0  # a resumed run restores its own values later

@@ -1,26 +1,36 @@
-"""Control a running training by files: `touch <output_dir>/save`, `evaluate`, `log` or `stop`."""
+"""Control a running training: `trainbus tell DIR save`, or `touch <output_dir>/save`, `evaluate`, `log` or `stop`."""
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...engine.arguments import TrainingArguments
+from ...engine.commands.requests import FLAGS, Setting, receive, setting_of
+from ...engine.optim.set_rate import set_learning_rate
 from ...engine.run import Run
 from ...events.callback import Callback
-from ...events.control import Flag, TrainerControl
+from ...events.control import TrainerControl
+from ...events.stages import Stage, order
+from ...events.triggers import every
+from ..base.cadence import Cadence
 
-FLAGS: dict[str, Flag] = {"log": "log", "evaluate": "evaluate", "save": "save", "stop": "training_stop"}
-"""File name -> the flag that it requests."""
+logger = logging.getLogger(__name__)
+
+_TOLD = "trainbus tell: "
+"""The start of the reason of a request that `trainbus tell` sent. The ranks exchange reasons."""
 
 
 @dataclass
 class ControlFile(Callback):
-    """Requests a flag at the end of a step if a file named `save`, `evaluate`, `log` or `stop` exists.
+    """Does what `trainbus tell` asks for, and raises a flag if a file `save`, `evaluate`, `log` or `stop` exists.
 
-    It deletes the file, so each file counts once. Only rank 0 looks. Every trainer has one. List it to change its
-    folder: `ControlFile("/tmp/run-7", seconds=10)`. A checkpoint now: `touch <output_dir>/save`.
+    It acts at the end of a step, on all ranks. It deletes the file, so each file counts once. Only rank 0 looks. Every
+    trainer has one. List it to change its folder: `ControlFile("/tmp/run-7", seconds=10)`. A checkpoint now:
+    `trainbus tell <output_dir> save`, or `touch <output_dir>/save`.
     """
 
     local = True
@@ -30,10 +40,21 @@ class ControlFile(Callback):
     seconds: float = 1.0
     """The shortest time between two checks for the files, in seconds."""
     _next: float = field(default=0.0, init=False, repr=False, compare=False)
+    _waiting: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    _intervals: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> ControlFile:
         return cls()
+
+    def on_setup(self, run: Run) -> None:
+        if run.mode == "train":
+            self._waiting, self._intervals = [], {}  # a resumed run restores its own values later
+
+    @order(Stage.PREPARE)
+    def on_train_begin(self, run: Run) -> None:
+        for work, interval in self._intervals.items():
+            _set_interval(run, work, interval)
 
     def on_step_end(self, run: Run, control: TrainerControl) -> None:
         if time.monotonic() < self._next or not run.state.is_world_process_zero:
@@ -46,3 +67,43 @@ class ControlFile(Callback):
                 with suppress(FileNotFoundError):
                     file.unlink()
                 control.request(flag, f"the file {file}")
+        for request in receive(folder):
+            if setting_of(request) is None:
+                control.request(FLAGS[request], f"{_TOLD}{request}")
+            else:
+                self._waiting.append(request)
+        if self._waiting:
+            # All ranks see the reason of a request. Each changes the settings when it serves this one.
+            control.request("log", _TOLD + ", ".join(self._waiting))
+
+    @order(Stage.PREPARE)
+    def on_log_due(self, run: Run, control: TrainerControl, requested_by: frozenset[str]) -> None:
+        if control.speaker not in requested_by:
+            return
+        entries = [entry for entry in control.ledger.of("log") if entry.author == control.speaker]
+        reason = next(entry.reason for entry in reversed(entries) if entry.action == "request")
+        for request in reason.removeprefix(_TOLD).split(", "):
+            if reason.startswith(_TOLD) and (setting := setting_of(request)) is not None:
+                self._change(run, setting)
+        self._waiting = []
+
+    def _change(self, run: Run, setting: Setting) -> None:
+        if setting.name == "lr":
+            set_learning_rate(run.optimizer, run.lr_scheduler, float(setting.value))
+        else:
+            self._intervals[setting.name] = setting.value
+            _set_interval(run, setting.name, setting.value)
+        logger.info("step %d: %s, as told", run.state.global_step, setting)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"intervals": dict(self._intervals)} if self._intervals else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._intervals = dict(state.get("intervals", {}))
+
+
+def _set_interval(run: Run, work: str, interval: str) -> None:
+    """Replace the trigger of the main callback that does a kind of work."""
+    for callback in run.bus.subscribers.values():
+        if isinstance(callback, Cadence) and callback.flag == work and not callback.variant:
+            callback.replace_trigger(every(interval))

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...engine.data.build import length_of
-from ...engine.imported import imported
 from ...engine.run import Run
 from ...events.bus import Handle
+from ...events.imported import imported
 from ...events.stages import Stage
 from ...events.state import TrainerState
 

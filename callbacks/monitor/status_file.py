@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...engine.arguments import TrainingArguments
+from ...engine.checkpoint.format.files import Checkpoint
 from ...engine.checkpoint.read.listing import list_checkpoints, newest_first
+from ...engine.commands.status import NAME as NAME
 from ...engine.distributed.failure_report import error_line
+from ...engine.evaluation.outputs import recordable
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.errors import RankFailure
@@ -20,16 +25,18 @@ from ...events.stages import Stage, order
 from ..base.nonfinite import nonfinite_note
 from ..stopping.stop_on_signal import Stopped
 
-NAME = "run_status.json"
-"""The default name of the file in the output folder."""
+logger = logging.getLogger(__name__)
+
+DECISIONS = 10
+"""The number of the newest entries of the ledger that the file holds."""
 
 
 @dataclass
 class StatusFile(Callback):
     """Writes `run_status.json` to the output folder: the status of the run, the reason, and the checkpoint to resume.
 
-    Use it if a launcher hides the exit code: torchrun exits with code 1 for every exit code of its processes. With
-    several ranks, the arguments build it. In a single process, list `StatusFile()`. The status is one of:
+    `trainbus status` reads it, and so can a launcher that hides the exit code: torchrun exits with code 1 for every
+    exit code of its processes. Every trainer has one. The status is one of:
 
     - `running`;
     - `done`: all planned steps are done;
@@ -37,26 +44,52 @@ class StatusFile(Callback):
     - `preempted`: a signal stopped the run;
     - `failed`: an error ended the run.
 
-    Rank 0 writes the file. After an error the failing rank writes it too. A rank that only reports the failure of
-    another rank does not overwrite the error of that rank.
+    The file also holds the speed of this session, the last value of each metric, and the last decisions of the ledger.
+    Rank 0 writes it when training begins and ends, at each checkpoint, and when values are logged. After an error the
+    failing rank writes it too. A rank that only reports the failure of another rank does not overwrite the error of
+    that rank.
     """
 
     on_error = "warn"
 
     name: str = NAME
     """The name of the file in the output folder."""
+    seconds: float = 5.0
+    """The shortest time between two writes for logged values, in seconds."""
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     _ended: tuple[Any, ...] | None = field(default=None, init=False, repr=False, compare=False)
     _since: float = field(default_factory=time.time, init=False, repr=False, compare=False)
+    _warned: bool = field(default=False, init=False, repr=False, compare=False)
+    _next: float = field(default=0.0, init=False, repr=False, compare=False)
+    _metrics: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _resume_from: str | None = field(default=None, init=False, repr=False, compare=False)
+    _seen: frozenset[tuple[str, int]] | None = field(default=None, init=False, repr=False, compare=False)
+    _start: tuple[int, float] = field(default=(0, 0.0), init=False, repr=False, compare=False)
 
     @classmethod
-    def from_arguments(cls, args: TrainingArguments) -> StatusFile | None:
-        return cls() if args.world_size > 1 else None
+    def from_arguments(cls, args: TrainingArguments) -> StatusFile:
+        return cls()
+
+    def on_setup(self, run: Run) -> None:
+        if run.mode == "train":
+            self._resume_from, self._seen = None, None
+
+    def on_load(self, run: Run, checkpoint: Checkpoint) -> None:
+        self._resume_from, self._seen = str(checkpoint.path.absolute()), _checkpoints_in(run.args.output_path)
 
     @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
+        self._metrics, self._start = {}, (run.state.global_step, time.monotonic())
         self._write(run, "running")
+
+    @order(Stage.REPORT)
+    def on_log(self, run: Run, logs: dict[str, Any]) -> None:
+        if run.mode != "train" or not run.state.is_world_process_zero:
+            return
+        self._metrics |= recordable(logs)[0]
+        if time.monotonic() >= self._next:
+            self._write(run, "running", looks=False)
 
     @order(Stage.RELEASE)
     def on_save_due(self, run: Run) -> None:
@@ -98,25 +131,49 @@ class StatusFile(Callback):
         self._ended = ended
         self._write(run, *ended)
 
-    def _write(self, run: Run, status: str, reason: str = "", code: int | None = None) -> None:
-        if status == "failed" or run.state.is_world_process_zero:
-            folder = run.args.output_path
+    def _write(self, run: Run, status: str, reason: str = "", code: int | None = None, *, looks: bool = True) -> None:
+        if status != "failed" and not run.state.is_world_process_zero:
+            return
+        folder = run.args.output_path
+        try:
             folder.mkdir(parents=True, exist_ok=True)
-            newest = newest_first(list_checkpoints(folder))
-            values = {
-                "status": status,
-                "step": run.state.global_step,
-                "epoch": run.state.epoch,
-                "reason": reason,
-                "exit_code": code,
-                "resume_from": str(newest[0].path.absolute()) if newest else None,
-                "world_size": run.ranks.world_size,
-                "rank": run.ranks.rank,
-                "time": time.time(),
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-            }
-            replace(folder / self.name, values)
+            # Finding the newest checkpoint reads all manifests, so only after a change.
+            if looks and (seen := _checkpoints_in(folder)) != self._seen:
+                newest = newest_first(list_checkpoints(folder))
+                self._resume_from, self._seen = str(newest[0].path.absolute()) if newest else None, seen
+            replace(folder / self.name, {"status": status, "reason": reason, "exit_code": code, **self._values(run)})
+        except OSError as error:
+            if run.saves and not self._warned:  # a run that saves nothing needs no folder
+                logger.warning("The status of the run cannot be written to %s: %s", folder / self.name, error)
+                self._warned = True
+
+    def _values(self, run: Run) -> dict[str, Any]:
+        (first, began), now = self._start, time.monotonic()
+        self._next = now + self.seconds
+        steps = run.state.global_step - first
+        return {
+            "step": run.state.global_step,
+            "max_steps": run.state.max_steps,
+            "epoch": run.state.epoch,
+            "steps_per_second": steps / (now - began) if steps > 0 and began else None,
+            "metrics": self._metrics,
+            "decisions": [str(entry) for entry in run.control.ledger][-DECISIONS:],
+            "resume_from": self._resume_from,
+            "world_size": run.ranks.world_size,
+            "rank": run.ranks.rank,
+            "time": time.time(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+
+
+def _checkpoints_in(folder: Path) -> frozenset[tuple[str, int]]:
+    """Return the names of the checkpoints in a folder, each with the time of its last change in nanoseconds."""
+    found = set()
+    for path in folder.glob("checkpoint-*"):
+        with suppress(OSError):  # retention deletes it at this moment
+            found.add((path.name, path.stat().st_mtime_ns))
+    return frozenset(found)
 
 
 def preempted_by(signal: str, stopped: str) -> str:

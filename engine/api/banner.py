@@ -8,6 +8,7 @@ from typing import Any
 from torch.nn.parameter import is_lazy
 
 from ..data.build import length_of
+from ..optim.sizes import count_elements
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ def announce_training(trainer: Any) -> None:
     # A loader has the method `__len__` even if its stream has no length.
     sized = length_of(loader) is not None or length_of(getattr(loader, "dataset", None)) is not None
     samples = trainer.num_examples(loader) if sized else run.train_batch_size * plan.max_steps
+    # Not `get_num_trainable_parameters`: transformers does not call this method here, and a program may override it.
+    trainable = count_elements(weight for weight in run.model.parameters() if weight.requires_grad)
     logger.info("***** Running training *****")
     logger.info("  Num examples = %s", f"{samples:,}")
     logger.info("  Num Epochs = %s", f"{plan.epochs:,}")
@@ -34,7 +37,7 @@ def announce_training(trainer: Any) -> None:
     )
     logger.info("  Gradient Accumulation steps = %s", args.gradient_accumulation_steps)
     logger.info("  Total optimization steps = %s", f"{plan.max_steps:,}")
-    logger.info("  Number of trainable parameters = %s", f"{trainer.get_num_trainable_parameters():,}")
+    logger.info("  Number of trainable parameters = %s", f"{trainable:,}")
     if lazy := sum(map(is_lazy, run.model.parameters())):
         logger.info("  %d parameters have no shape before the first batch, and are not in that number", lazy)
     if state.global_step:

@@ -75,13 +75,28 @@ class TrainerBase:
 
     @property
     def model_wrapped(self) -> nn.Module:
-        """The model that is called: wrapped by DDP, FSDP or another wrapper if one is used."""
+        """The model that is called: wrapped by DDP, FSDP or another wrapper if one is used.
+
+        Programs that set `model` may set it to the same model. To wrap the model, override `_wrap_model`.
+        """
         return self.run.model_wrapped
+
+    @model_wrapped.setter
+    def model_wrapped(self, model: nn.Module) -> None:
+        if model is not self.run.model and model is not self.run.model_wrapped:
+            raise AttributeError(
+                "`trainer.model_wrapped` can only be set to `trainer.model`. Set `trainer.model`, or override "
+                "`_wrap_model` to wrap it."
+            )
 
     @property
     def processing_class(self) -> Any:
         """The tokenizer or processor of the model."""
         return self.run.processing_class
+
+    @processing_class.setter
+    def processing_class(self, processing_class: Any) -> None:
+        self.run.use_processor(processing_class)
 
     tokenizer = processing_class
 

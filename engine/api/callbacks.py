@@ -2,82 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from ...events.bus import Channel, Handle
+from ...events.bus import Handle
 from ...events.callback import Callback
+from ...events.channels import Channel
 from ...events.composition import describe_capabilities, refuse_conflicts
-from ...events.control import TrainerControl
-from ...events.errors import ArgumentError, SubscriptionError, TrainbusError
+from ...events.errors import SubscriptionError, TrainbusError
 from ..checkpoint.callback_states import owner_of
 from .base import TrainerBase
+from .callback_handler import CallbackHandler
 
 logger = logging.getLogger(__name__)
-
-_CARRIES = {"on_log": "logs", "on_evaluate": "metrics", "on_predict": "metrics"}
-"""Event -> the value that transformers passes to its handlers after args, state and control."""
-
-
-@dataclass
-class CallbackHandler:
-    """Announces events for code written for transformers, as `callback_handler.on_log(...)`."""
-
-    trainer: CallbackMethods
-    """The trainer whose callbacks are called."""
-
-    @property
-    def callbacks(self) -> list[Any]:
-        """All callbacks and subscribed functions, in order of attachment."""
-        return list(self.trainer.callbacks.values())
-
-    def add_callback(self, callback: Any) -> None:
-        """Attach a callback, or an instance of a callback class."""
-        self.trainer.add_callback(callback)
-
-    def pop_callback(self, callback: Any) -> Any:
-        """Detach a callback, or the first one of a class, and return it; None if there is none."""
-        return self.trainer.pop_callback(callback)
-
-    def remove_callback(self, callback: Any) -> None:
-        """Detach a callback, the first one of a class, or the one with an id."""
-        self.trainer.remove_callback(callback)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse to replace a method: the bus calls the callbacks, so a replacement would never be called.
-
-        Raises:
-            ArgumentError: always, with the libraries that do so.
-        """
-        if name != "trainer":
-            raise ArgumentError(
-                f"`callback_handler.{name}` cannot be set: the event bus calls the callbacks. SetFit sets it, so train "
-                "SetFit models with the Trainer of transformers."
-            )
-        object.__setattr__(self, name, value)
-
-    def __getattr__(self, event: str) -> Callable[..., TrainerControl]:
-        if not event.startswith("on_") or event not in self.trainer.signals:
-            raise AttributeError(f"The callback handler has no {event!r}. It has one method per event, named `on_...`.")
-        return functools.partial(self._announce, event)
-
-    def _announce(self, event: str, args: Any, state: Any, control: Any, *carried: Any, **named: Any) -> TrainerControl:
-        run = self.trainer.run
-        for value in (*carried, *(named[name] for name in (_CARRIES.get(event, ""),) if name in named)):
-            setattr(run, _CARRIES[event], value)
-            if event == "on_evaluate":
-                self.trainer._note_metrics(value)
-        run.announce(event)
-        return run.control
 
 
 class CallbackMethods(TrainerBase):
     """Adds, removes and lists callbacks."""
 
     _functions: dict[str, tuple[str, Callable[..., Any], dict[str, Any]]]
+    _callback_handler: CallbackHandler
 
     @property
     def signals(self) -> dict[str, Channel]:
@@ -86,8 +31,12 @@ class CallbackMethods(TrainerBase):
 
     @property
     def callback_handler(self) -> CallbackHandler:
-        """An object with one method per event, for a loop of your own."""
-        return CallbackHandler(self)
+        """The callbacks with one method per event, for a loop of your own. See `CallbackHandler`."""
+        return self._callback_handler
+
+    @callback_handler.setter
+    def callback_handler(self, handler: Any) -> None:
+        self._callback_handler.call_through(handler)
 
     @property
     def callbacks(self) -> dict[str, Any]:
@@ -138,7 +87,11 @@ class CallbackMethods(TrainerBase):
             ArgumentError: if it does not work with an attached callback. It is not attached then.
         """
         # A callback of transformers may call its own `on_init_end`, with more than the event passes.
-        handle = self.bus.attach(callback() if isinstance(callback, type) else callback, without=("on_init_end",))
+        handle = self.bus.attach(
+            callback() if isinstance(callback, type) else callback,
+            optional=("on_init_end",),
+            open_ended=self.callback_handler.replaces_calls,
+        )
         self._warn_of_twin(self.bus.subscribers[handle.owner_id])
         try:
             self.bus.resolve()

@@ -39,9 +39,46 @@ class HFCompatMethods(TrainerBase):
         stepper = vars(self).get("_stepper")
         return stepper.accumulating if self.run.mode == "train" and stepper else self.args.gradient_accumulation_steps
 
+    @property
+    def _tr_loss(self) -> Any:
+        """The sum of the losses since the last log, a scalar tensor."""
+        return self.run.losses.main.pending
+
+    @property
+    def _globalstep_last_logged(self) -> int:
+        """The step of the last log."""
+        return self.run.losses.main.since
+
+    @_globalstep_last_logged.setter
+    def _globalstep_last_logged(self, step: int) -> None:
+        self.run.losses.main.since = step
+
+    @property
+    def _total_loss_scalar(self) -> float:
+        """The sum of all logged losses. The training summary divides it by the steps."""
+        return self.run.losses.main.total
+
+    @_total_loss_scalar.setter
+    def _total_loss_scalar(self, total: float) -> None:
+        self.run.losses.main.total = total
+
+    def store_flos(self) -> None:
+        """Do nothing: `CountFlops` adds to `state.total_flos`."""
+
     if not TYPE_CHECKING:  # a type checker would otherwise accept every misspelt attribute
 
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Set an attribute. A subclass may set any before it calls the constructor, which then sets its own."""
+            try:
+                object.__setattr__(self, name, value)
+            except AttributeError:
+                if "run" in vars(self) or not isinstance(getattr(type(self), name, None), property):
+                    raise
+                vars(self).setdefault("_set_early", {})[name] = value
+
         def __getattr__(self, name: str) -> Any:
+            if "run" not in vars(self) and name in vars(self).get("_set_early", ()):
+                return vars(self)["_set_early"][name]
             if name in MISSING:
                 raise AttributeError(f"{type(self).__name__} has no {name!r}, which transformers has: {MISSING[name]}")
             return object.__getattribute__(self, name)  # raises the original error, also for one inside a property

@@ -24,12 +24,14 @@ CALLED: dict[str, str] = {
     "_get_grad_norm": "In each step with `max_grad_norm`, after clipping. Returns the norm to log.",
     "_get_learning_rate": "In each step, after the update. Returns the learning rate to log.",
     "_get_num_items_in_batch": "In each step and evaluation batch. Returns the items that the loss is averaged over.",
+    "_inner_training_loop": "In `train()`, around the whole training. Returns what `train()` returns.",
     "_load_best_model": "When training ends, with `load_best_model_at_end`.",
     "_load_callback_state": "In a resume, to restore the callback states.",
     "_load_from_checkpoint": "In a resume, to load the weights.",
     "_load_optimizer_and_scheduler": "In a resume, to restore the optimizer and the schedule.",
     "_load_rng_state": "In a resume, to restore the RNG states.",
     "_load_scaler": "In a resume, after the optimizer. The engine restores the scaler with it.",
+    "_maybe_log_save_evaluate": "After each step and epoch, to log, evaluate and save what is requested.",
     "_move_model_to_device": "When the Trainer gets a model.",
     "_prepare_input": "For each batch, by `_prepare_inputs`.",
     "_push_from_checkpoint": "After a checkpoint, with `push_to_hub`.",
@@ -63,12 +65,12 @@ class MomentMethods(TrainerBase):
     _overridden: frozenset[str] = frozenset()
     """The methods of `CALLED_BY_STEPS` that the class overrides. `adapt_overrides` sets it."""
 
-    def _at(self, name: str, work: Callable[[], Any], *arguments: Any) -> Any:
+    def _at(self, name: str, work: Callable[[], Any], *arguments: Any, **named: Any) -> Any:
         """Do the work of a moment through the method that a subclass overrides, if it does."""
         if not is_overridden(self, name):
             return work()
         with self._doing(name, work):
-            return getattr(self, name)(*arguments)
+            return getattr(self, name)(*arguments, **named)
 
     @contextmanager
     def _doing(self, name: str, work: Callable[[], Any]) -> Iterator[None]:
@@ -156,15 +158,47 @@ class MomentMethods(TrainerBase):
 
         return clipped if self.overrides("_clip_grad_norm", "_get_grad_norm") else clip
 
+    # Training.
+
+    def _inner_training_loop(
+        self,
+        batch_size: int | None = None,
+        args: Any = None,
+        resume_from_checkpoint: str | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> Any:
+        """Train, and return the output of the training."""
+        return self._work("_inner_training_loop")
+
+    def _maybe_log_save_evaluate(
+        self,
+        tr_loss: Any,
+        grad_norm: Any,
+        model: nn.Module,
+        trial: Any,
+        epoch: float,
+        ignore_keys_for_eval: list[str] | None,
+        start_time: float,
+        learning_rate: float | None = None,
+    ) -> None:
+        """Log, evaluate and save what is requested."""
+        self._work("_maybe_log_save_evaluate")
+
     # Evaluations.
 
     def _evaluate(self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False) -> Any:
         """Evaluate on the trainer's datasets and return the metrics."""
-        return self._work("_evaluate")
+        if "_evaluate" in self._works:
+            return self._work("_evaluate")
+        self.bus.announce("on_evaluate_due", requested_by=frozenset({OUTSIDE}))
+        return self.run.metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """Return whether the metrics are the best so far, and note them in the state if they are."""
-        return bool(self._work("_determine_best_metric"))
+        if "_determine_best_metric" in self._works:
+            return bool(self._work("_determine_best_metric"))
+        return self.run.state.best_global_step == self.run.state.global_step  # a callback noted them
 
     def _load_best_model(self) -> None:
         """Load the best model."""

@@ -6,7 +6,6 @@ _WRAPPED = "a callback wraps the model with `run.seams.fill(id, wrap_model=...)`
 _LOOP = "the loop cannot be replaced. Handle the event you need; `trainer.describe()` lists them."
 _CLIP = "a callback clips with `run.seams.fill(id, clip=...)` in `on_setup`. `on_gradients` runs before clipping."
 _RESTORE = "handle `on_load`, which runs after everything is restored. A callback saves its state with `state_dict`."
-_DUE = "handle `on_log`, `on_evaluate` or `on_save`, or request one: `control.request('save', reason=...)`."
 _RANKS = "accelerate is not used. `run.ranks` is the process group, and `DDP`, `FSDP` and others are callbacks."
 _GATHER = "override `evaluation_loop`. `accelerator.gather_for_metrics` gathers."
 _SEARCH = "`hyperparameter_search` runs the search. A callback sees each evaluation in `on_evaluate`."
@@ -19,9 +18,7 @@ NEVER_CALLED: dict[str, str] = {
     "_has_mixed_mesh_grads": _CLIP,
     "_hp_search_setup": _SEARCH,
     "_init_training_state": "handle `on_train_begin`.",
-    "_inner_training_loop": _LOOP,
     "_issue_warnings_after_load": _RESTORE,
-    "_maybe_log_save_evaluate": _DUE,
     "_mixed_mesh_grad_norm": _CLIP,
     "_nested_gather": _GATHER,
     "_pad_across_processes": _GATHER,
@@ -44,11 +41,8 @@ MISSING: dict[str, str] = {
     **NEVER_CALLED,
     "_created_lr_scheduler": "`trainer.lr_scheduler` is None until the schedule exists.",
     "_eval_dataloaders": "`run.eval_dataloader` is the loader of an evaluation.",
-    "_globalstep_last_logged": "`run.losses` has the losses since the last log.",
     "_loggers_initialized": "trackers are callbacks.",
     "_memory_tracker": "`MemoryMetrics` measures memory.",
-    "_total_loss_scalar": "`run.losses` has the losses since the last log.",
-    "_tr_loss": "`run.losses` has the losses since the last log.",
     "_loss_shifts_labels": "use `trainer.objective.shifts_labels`.",
     "_mixed_mesh_grads": "tensor parallelism is not supported.",
     "compute_objective": "pass it to `hyperparameter_search`.",

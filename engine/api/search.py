@@ -21,7 +21,9 @@ from ..search.hyperparameters import (
 from .callbacks import CallbackMethods
 from .inputs import TrainerInputs
 
-_PARTS_OF_A_RUN = frozenset({"run", "bus", "objective", "_stepper", "_built_with", "_composed_from", "_inputs"})
+_PARTS_OF_A_RUN = frozenset(
+    {"run", "bus", "_callback_handler", "objective", "_stepper", "_built_with", "_composed_from", "_inputs"}
+)
 """Attributes of a trainer that a trial builds again."""
 
 

@@ -22,13 +22,13 @@ from ..distributed.consensus import agreement, agreement_on_updates
 from ..distributed.consistency import compare_training
 from ..evaluation.modes import begin_training, to_train
 from ..evaluation.outputs import TrainOutput
-from ..loop import Loop
 from ..search.batch_size import memory_explained, with_smaller_batches
 from ..session import session
 from ..stepper import Stepper
 from .banner import announce_training
 from .evaluation import EvaluationMethods
 from .optimizers import OptimizerMethods
+from .overridden_service import loop_of
 from .search import SearchMethods
 from .seeding import set_seed
 from .tracebacks import short_tracebacks
@@ -81,59 +81,72 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         return checkpoint
 
     def _train(self, choose: Callable[[], SavedCheckpoint | None], trial: Any) -> TrainOutput:
-        run, args = self.run, self.args
+        run = self.run
         with session(run, "train"), memory_explained(run):
             self._follow_loss()
             checkpoint = choose()
-            if self.model_init is not None:
-                set_seed(args.seed, args.full_determinism)
-                self._use_model(self._placed(self.call_model_init(trial)))
-            resumption = Resumption(run, checkpoint) if checkpoint is not None else FreshStart(run)
-            run.data_seed = resumption.data_seed(args.data_seed)
-            run.train_dataloader = adopt_state(self.get_train_dataloader())
-            run.state, run.plan, run.position = resumption.begin(self._plan_run(run.train_dataloader))
-            self._assemble(run.plan)
-            compare_training(run, self._known_eval_datasets())
-            feed = Feed(
-                run.train_dataloader,
-                args.gradient_accumulation_steps,
-                args.device,
-                run.ranks.world_size,
-                non_blocking=args.non_blocking,
-                activity=run.activity,
-                accumulation_in=args.accumulation_in,
-                collect=self._collect if "get_batch_samples" in self._overridden else None,
+            output: TrainOutput = self._at(
+                "_inner_training_loop",
+                lambda: self._train_from(checkpoint, trial),
+                batch_size=run.train_batch_size,
+                args=self.args,
+                resume_from_checkpoint=None if checkpoint is None else str(checkpoint.path),
+                trial=trial,
+                ignore_keys_for_eval=self._ignore_keys,
             )
-            run.begin()
-            resumption.restore(feed)
-            agree = agreement(run)
-            self._stepper = Stepper(
-                run,
-                run.seams.train_batch(self.training_step),
-                self.count_items,
-                max_grad_norm=args.max_grad_norm or 0.0,
-                filter_nonfinite=args.logging_nan_inf_filter,
-                agree=agreement_on_updates(run, agree),
-                extra_parameters=self._extra_parameters,
-                learning_rate=self._get_learning_rate if "_get_learning_rate" in self._overridden else None,
-                unclipped_parameters=self._unclipped_parameters,
-            )
-            loop = Loop(
-                self.bus,
-                run.state,
-                run.control,
-                feed,
-                self._stepper,
-                epochs=run.plan.epochs,
-                batches_per_epoch=run.plan.batches_per_epoch,
-                position=run.position,
-                agree=agree,
-            )
-            announce_training(self)
-            loop.run()
-            self._at("_finish_current_push", lambda: None)
-            summary = run.summary()
-            return TrainOutput(run.state.global_step, summary["train_loss"], summary)
+            return output
+
+    def _train_from(self, checkpoint: SavedCheckpoint | None, trial: Any) -> TrainOutput:
+        run, args = self.run, self.args
+        if self.model_init is not None:
+            set_seed(args.seed, args.full_determinism)
+            self._use_model(self._placed(self.call_model_init(trial)))
+        resumption = Resumption(run, checkpoint) if checkpoint is not None else FreshStart(run)
+        run.data_seed = resumption.data_seed(args.data_seed)
+        run.train_dataloader = adopt_state(self.get_train_dataloader())
+        run.state, run.plan, run.position = resumption.begin(self._plan_run(run.train_dataloader))
+        self._assemble(run.plan)
+        compare_training(run, self._known_eval_datasets())
+        feed = Feed(
+            run.train_dataloader,
+            args.gradient_accumulation_steps,
+            args.device,
+            run.ranks.world_size,
+            non_blocking=args.non_blocking,
+            activity=run.activity,
+            accumulation_in=args.accumulation_in,
+            collect=self._collect if "get_batch_samples" in self._overridden else None,
+        )
+        run.begin()
+        resumption.restore(feed)
+        agree = agreement(run)
+        self._stepper = Stepper(
+            run,
+            run.seams.train_batch(self.training_step),
+            self.count_items,
+            max_grad_norm=args.max_grad_norm or 0.0,
+            filter_nonfinite=args.logging_nan_inf_filter,
+            agree=agreement_on_updates(run, agree),
+            extra_parameters=self._extra_parameters,
+            learning_rate=self._get_learning_rate if "_get_learning_rate" in self._overridden else None,
+            unclipped_parameters=self._unclipped_parameters,
+        )
+        loop = loop_of(
+            self,
+            run.state,
+            run.control,
+            feed,
+            self._stepper,
+            epochs=run.plan.epochs,
+            batches_per_epoch=run.plan.batches_per_epoch,
+            position=run.position,
+            agree=agree,
+        )
+        announce_training(self)
+        loop.run()
+        self._at("_finish_current_push", lambda: None)
+        summary = run.summary()
+        return TrainOutput(run.state.global_step, summary["train_loss"], summary)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Run forward and backward of one batch. Return its loss, detached, divided by the batches of its step.

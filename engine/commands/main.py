@@ -10,9 +10,9 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from ...events.errors import TrainbusError, nearest
-from . import checkpoints, plan, run
+from . import checkpoints, plan, run, status, tell
 
-COMMANDS = (checkpoints, plan, run)
+COMMANDS = (status, tell, checkpoints, plan, run)
 """The modules of the commands, in the order of the help."""
 
 
@@ -68,7 +68,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser("trainbus", description="Plan a run, manage its checkpoints, and run programs of transformers.")
+    parser = Parser(
+        "trainbus", description="Plan, watch and steer a run, manage its checkpoints, and run programs of transformers."
+    )
     parser.add_argument("--version", action="version", version=f"trainbus {version('trainbus')}")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND", parser_class=Parser)
     for command in COMMANDS:

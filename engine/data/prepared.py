@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import deque
 from collections.abc import Iterator
 from itertools import chain, cycle, islice
 from typing import Any
@@ -63,6 +64,30 @@ class ShardedBatches:
         yield [*islice(chain(left, cycle(again)), rank * size, (rank + 1) * size)]
 
 
+class CountedBatches:
+    """A batch sampler that notes the size of each batch. Its other attributes are those of the batch sampler."""
+
+    def __init__(self, batches: Any) -> None:
+        """Count the samples of the batches of `batches`."""
+        self.batches = batches
+        self.sizes: deque[int | None] = deque()
+        """Samples of the batches that were requested and not yet returned."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.sizes = deque()
+        for batch in self.batches:
+            self.sizes.append(len(batch) if hasattr(batch, "__len__") else None)
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "batches":  # a copy has no attributes yet
+            raise AttributeError(name)
+        return getattr(self.batches, name)
+
+
 class PreparedLoader:
     """Passes the epoch on to the samplers of a DataLoader, and gives each rank its share of the batches.
 
@@ -72,6 +97,10 @@ class PreparedLoader:
 
     padding_rows = 0
     """Padding rows at the end of the last yielded batch: they fill it up, and evaluations do not count them."""
+    batch_rows: int | None = None
+    """Samples of the last yielded batch, padding included; None if the batch sampler does not tell."""
+    iteration = 0
+    """The epoch, from 0. The samplers get it when an iteration begins. Each whole iteration adds 1."""
 
     def __init__(self, loader: DataLoader[Any], ranks: Ranks, seed: int) -> None:
         """Prepare `loader`.
@@ -87,13 +116,23 @@ class PreparedLoader:
         sampler = getattr(batches, "sampler", None)
         if isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == len(sampler.data_source):
             batches.sampler = ShuffledSampler(sampler.data_source, seed)
-        if not ranks.single_process and batches is not None and not isinstance(loader.dataset, IterableDataset):
-            self.loader = copy.copy(loader)
-            # A DataLoader refuses the assignment. The copy has no iterator yet.
-            object.__setattr__(self.loader, "batch_sampler", ShardedBatches(batches, ranks))
+        self.batch_sampler: Any = batches
+        """The batch sampler, which yields the batches of this rank."""
+        self._counted: CountedBatches | None = None
+        if batches is None or isinstance(loader.dataset, IterableDataset):
+            return
+        if not ranks.single_process:
+            self.batch_sampler = ShardedBatches(batches, ranks)
+        elif type(loader) is not DataLoader:  # another class may keep a state of its batch sampler
+            return
+        self._counted = CountedBatches(self.batch_sampler)
+        self.loader = copy.copy(loader)
+        # A DataLoader refuses the assignment. The copy has no iterator yet.
+        object.__setattr__(self.loader, "batch_sampler", self._counted)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, from 0, of every sampler and of the dataset, where they have `set_epoch`."""
+        self.iteration = epoch
         batches: Any = self._batches
         parts: list[Any] = [batches, getattr(batches, "sampler", None), self.loader.dataset]
         for part in parts:
@@ -106,17 +145,25 @@ class PreparedLoader:
     @property
     def _is_sharded(self) -> bool:
         """Whether the loader itself yields the batches of this rank."""
-        return self.ranks.single_process or isinstance(self.loader.batch_sampler, ShardedBatches)
+        return self.ranks.single_process or isinstance(self.batch_sampler, ShardedBatches)
 
     def __iter__(self) -> Iterator[Any]:
+        self.set_epoch(self.iteration)
         batches = iter(self.loader) if self._is_sharded else self._shared()
         for batch in islice(batches, 1):
+            rows = self._rows_of_next()
             for following in batches:
-                self.padding_rows = 0
+                self.padding_rows, self.batch_rows = 0, rows
+                rows = self._rows_of_next()
                 yield batch
                 batch = following
-            self.padding_rows = getattr(self.loader.batch_sampler, "padding_rows", 0)
+            self.padding_rows, self.batch_rows = getattr(self.batch_sampler, "padding_rows", 0), rows
             yield batch
+        self.iteration += 1
+
+    def _rows_of_next(self) -> int | None:
+        """Return the samples of the batch that was just fetched."""
+        return self._counted.sizes.popleft() if self._counted is not None and self._counted.sizes else None
 
     def _shared(self) -> Iterator[Any]:
         """Yield every `world_size`-th batch, and the first ones again if another rank has one more."""

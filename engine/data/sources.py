@@ -11,7 +11,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from ...events.errors import DataError
-from ..imported import imported
+from ...events.imported import imported
 from .collators.default import Collator, default_data_collator, sample_problem
 from .collators.padding import DataCollatorWithPadding
 

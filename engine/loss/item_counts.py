@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...events.imported import imported
 from ..data.batches import IGNORED_LABEL
-from ..imported import imported
 from .signature import user_model
 
 

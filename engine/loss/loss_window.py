@@ -31,6 +31,11 @@ class LossWindow:
         self._gather = gather
         self._sum = torch.tensor(0.0, device=device)
 
+    @property
+    def pending(self) -> torch.Tensor:
+        """The sum since the window was last read, a scalar. It may be changed in place."""
+        return self._sum
+
     def add(self, loss: torch.Tensor) -> None:
         """Add the loss of one batch, a scalar that is already divided by the number of batches of its step."""
         self._sum += loss

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..imported import imported
+from ...events.imported import imported
 
 
 def user_model(model: nn.Module) -> nn.Module:

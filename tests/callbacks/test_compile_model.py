@@ -48,6 +48,19 @@ def test_backward_is_compiled_too(tmp_path):
     assert same_weights(weights(plain.model), weights(compiled.model))
 
 
+@pytest.mark.slow
+def test_inductor_trains_to_nearly_the_same_weights_and_twice_to_the_same(tmp_path):
+    plain, once, again = (
+        net_trainer(tmp_path, *callbacks, Evaluate(every(2)), model=undropped())
+        for callbacks in ((), (Compile(),), (Compile(),))
+    )
+    for built in (plain, once, again):
+        built.train()
+    assert same_weights(weights(once.model), weights(again.model))
+    for name, weight in weights(plain.model).items():
+        torch.testing.assert_close(weights(once.model)[name], weight, rtol=1e-3, atol=1e-4)
+
+
 def test_it_is_compiled_in_the_run_and_not_after(tmp_path):
     model, seen = Net(), []
     built = net_trainer(tmp_path, Compile("eager"), model=model)

@@ -72,7 +72,7 @@ def test_an_executed_notebook_shows_the_table_and_a_full_bar(tmp_path):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(PROGRAM)])
-    nbclient.NotebookClient(notebook, timeout=100, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = notebook.cells[0].outputs
     [shown] = [output.data["text/html"] for output in outputs if "text/html" in output.get("data", {})]
     printed = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")

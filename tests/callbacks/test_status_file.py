@@ -163,8 +163,7 @@ def test_the_exit_code_is_that_of_python(error: BaseException, code: int) -> Non
     assert exit_code(error) == code
 
 
-def test_arguments_spell_it_for_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert StatusFile.from_arguments(TrainingArguments()) is None
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
+def test_every_trainer_writes_its_status(tmp_path: Path) -> None:
     assert StatusFile.from_arguments(TrainingArguments()) == StatusFile()
+    net_trainer(tmp_path, save_strategy="no").train()
+    assert status_in(tmp_path)["status"] == "done"

@@ -4,8 +4,9 @@ Run as a program of its own, which forks the sessions, so that torch is imported
 is good at each moment, there always is one, and the last session ends with the weights of a run that nobody killed.
 
 - `python kill_program.py FOLDER random KILLS SEED` kills at random moments. It prints how many were in a save.
-- `python kill_program.py FOLDER each new|replaced` ends a session at each call to the system that a save makes: of a
-  step that is saved for the first time, or of one that is there already. It prints how many there are.
+- `python kill_program.py FOLDER each new|replaced [EVERY]` ends a session at each call to the system that a save makes:
+  of a step that is saved for the first time, or of one that is there already. It prints how many calls there are. With
+  EVERY it ends sessions at every third call, or every fourth.
 """
 
 from __future__ import annotations
@@ -156,13 +157,13 @@ def ends_at(at: int, run: Any) -> None:
     run.on("on_save_begin", watch)
 
 
-def kill_at_each(folder: Path, replaced: bool) -> None:
+def kill_at_each(folder: Path, replaced: bool, every: int) -> None:
     """End sessions at one call after the other, and go on from what is left."""
     wanted = unbroken(folder, 3)
     session(folder / "before", 2)
-    at, status = 0, 137
+    at, status = 1 - every, 137
     while status == 137:
-        at += 1
+        at += every
         killed = Path(shutil.copytree(folder / "before", folder / f"killed {at}"))
         if not replaced:
             shutil.rmtree(killed / "checkpoint-2")
@@ -176,11 +177,11 @@ def kill_at_each(folder: Path, replaced: bool) -> None:
         assert same_weights(weights(run.model), wanted)
         assert names_in(killed)[-1] == "checkpoint-3"
         assert not any(parse_hidden(path) for path in killed.iterdir()), names_in(killed)
-    print(f"ended at each of {at - 1} calls")
+    print(f"ended at calls up to {at - every}, {every} apart")
 
 
 if __name__ == "__main__":
     if sys.argv[2] == "random":
         kill_at_random(Path(sys.argv[1]), int(sys.argv[3]), int(sys.argv[4]))
     else:
-        kill_at_each(Path(sys.argv[1]), sys.argv[3] == "replaced")
+        kill_at_each(Path(sys.argv[1]), sys.argv[3] == "replaced", int((sys.argv[4:] or "1")[0]))

@@ -29,7 +29,7 @@ class Together:
     """Processes that are threads: each gives what it has, and all get what was given."""
 
     def __init__(self, count: int) -> None:
-        self.barrier = threading.Barrier(count, timeout=20)
+        self.barrier = threading.Barrier(count, timeout=120)
         self.given: list[Any] = [None] * count
 
     def gather(self, rank: int, value: Any) -> list[Any]:

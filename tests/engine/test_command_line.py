@@ -194,7 +194,7 @@ def test_prune_asks_on_a_terminal(tmp_path, answer, options, left):
     words = ["checkpoints", "prune", str(tmp_path), "--keep-last", "1", "--keep-best", "1", *options]
     terminal, end = os.openpty()
     os.write(terminal, f"{answer}\n".encode())
-    subprocess.run([sys.executable, "-c", program, *words], stdin=end, stdout=end, stderr=end, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program, *words], stdin=end, stdout=end, stderr=end, check=True, timeout=240)
     said = os.read(terminal, 10_000).decode()
     os.close(terminal)
     os.close(end)

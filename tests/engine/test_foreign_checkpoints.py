@@ -19,7 +19,7 @@ import trainbus
 from support.data import sentences
 from support.models import bert
 from support.outcomes import same_weights, weights
-from support.processes import run_on_two
+from support.processes import HUGGING_FACE, run_on_two
 from support.trainers import hushed
 from trainbus.engine.checkpoint.read.hf_checkpoint import is_hf_checkpoint
 from trainbus.engine.checkpoint.read.optimizer_state import restore_optimizer
@@ -125,9 +125,9 @@ def test_a_random_collator_equals_transformers(step: int, tmp_path: Path):
 
 
 @pytest.mark.world_size(2)
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(900)
 def test_two_processes_go_on_each_with_its_own_random_states(tmp_path: Path):
-    run_on_two(Path(__file__).with_name("foreign_program.py"), tmp_path, timeout=150)
+    run_on_two(Path(__file__).with_name("foreign_program.py"), tmp_path, timeout=150, imported=HUGGING_FACE)
     assert json.loads((tmp_path / "found.json").read_text()) == {"2": True, "4": True, "7": True}
 
 

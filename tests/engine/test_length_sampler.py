@@ -20,7 +20,7 @@ from torch.utils.data import BatchSampler, IterableDataset
 from support.data import CountedRows
 from support.models import bert
 from support.outcomes import history, same_weights, timeless, weights
-from support.processes import run_on_two
+from support.processes import HUGGING_FACE, run_on_two
 from support.trainers import both, regression_trainer
 from trainbus import Checkpoint, every
 from trainbus.engine.checkpoint.format.codec import load_values
@@ -304,9 +304,9 @@ def test_unknown_sampling_strategy_raises(tmp_path: Path):
 
 
 @pytest.mark.world_size(2)
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(900)
 def test_two_ranks_divide_each_epoch_and_resume_within_it(tmp_path: Path):
-    run_on_two(Path(__file__).with_name("grouped_program.py"), tmp_path, timeout=150)
+    run_on_two(Path(__file__).with_name("grouped_program.py"), tmp_path, timeout=150, imported=HUGGING_FACE)
     found = json.loads((tmp_path / "found.json").read_text())
     assert not found["in_step"]  # rows of different lengths cost dropout different numbers of draws
     assert [len(epoch) for epoch in found["epochs"]] == [32, 32]  # the last batches are filled up

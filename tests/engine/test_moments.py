@@ -12,6 +12,7 @@ import torch
 import transformers
 from torch import nn
 
+from support.checkpoints import names_in
 from support.data import points, sentences
 from support.outcomes import history, last_window, same_weights, timeless, weights
 from support.trainers import both, regression_trainer
@@ -264,7 +265,7 @@ def test_flags_assigned_by_transformers_callbacks_are_served(tmp_path: Path):
     theirs, ours, their_trainer, our_trainer = record_both(tmp_path, args, more=lambda: [Wishes()])
     assert [(seen["event"], seen["step"]) for seen in ours] == [(seen["event"], seen["step"]) for seen in theirs]
     assert history(our_trainer) == history(their_trainer)
-    assert [path.name for path in (tmp_path / "trainbus").iterdir()] == ["checkpoint-4"]
+    assert names_in(tmp_path / "trainbus") == ["checkpoint-4"]
 
 
 # What handlers return.

@@ -23,7 +23,7 @@ def one_row(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("rows")
     pytest.importorskip("transformers")  # the compatibility page measures against it
     words = [sys.executable, str(PROGRAM), str(folder)]
-    done = subprocess.run(words, env=environment(PYTHONPATH=str(DOCS)), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words, env=environment(PYTHONPATH=str(DOCS)), capture_output=True, text=True, timeout=390)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

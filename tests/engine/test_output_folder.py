@@ -55,7 +55,7 @@ def test_a_full_disk_is_found_before_the_first_step(tmp_path: Path, monkeypatch:
     with pytest.raises(CheckpointError, match=r"No space left on device. Free some space"):
         regression_trainer(tmp_path / "run", args=SAVES, callbacks=[steps]).train()
     assert steps.done == 0
-    assert names_in(tmp_path) == []
+    assert names_in(tmp_path / "run") == []
 
 
 def test_with_warnings_for_save_errors_the_run_trains(tmp_path: Path, caplog: Any) -> None:
@@ -67,17 +67,18 @@ def test_with_warnings_for_save_errors_the_run_trains(tmp_path: Path, caplog: An
     assert "cannot be written to" in caplog.text
 
 
-def test_a_run_without_saves_needs_no_folder(tmp_path: Path) -> None:
+def test_a_run_without_saves_needs_no_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("a file")
     regression_trainer(tmp_path / "file", args={"max_steps": 1}).train()
+    assert caplog.text == ""
     regression_trainer(tmp_path / "none" / "run", args={"max_steps": 1}).train()
-    assert names_in(tmp_path) == ["file"]
+    assert [path.name for path in (tmp_path / "none" / "run").iterdir()] == ["run_status.json"]
 
 
 def test_the_check_leaves_no_file(tmp_path: Path) -> None:
     run = regression_trainer(tmp_path / "deep" / "run", args=SAVES)
     seen: list[list[str]] = []
-    run.on("on_train_begin", lambda: seen.append(names_in(tmp_path)))
+    run.on("on_train_begin", lambda: seen.append(names_in(tmp_path / "deep" / "run")))
     run.train()
     assert seen == [[]]
     assert names_in(tmp_path / "deep" / "run") == ["checkpoint-1", "checkpoint-2"]

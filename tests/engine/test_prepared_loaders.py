@@ -82,3 +82,46 @@ def test_padding_is_counted_so_that_an_evaluation_has_each_sample_once(rows: int
         for batch in part:
             found += batch.tolist()[: len(batch) - part.padding_rows]
     assert sorted(found) == list(range(rows))
+
+
+@pytest.mark.parametrize(("world_size", "workers"), [(1, 0), (1, 2), (2, 0)])
+def test_loader_knows_the_samples_of_each_batch_of_an_own_sampler(world_size: int, workers: int) -> None:
+    for rank in range(world_size):
+        loader = DataLoader(list(range(11)), batch_sampler=Growing(11), num_workers=workers)
+        ours = PreparedLoader(loader, Ranks(rank, world_size), seed=0)
+        for _ in range(2):
+            seen = [(ours.batch_rows, len(batch)) for batch in ours]
+            assert seen
+            assert all(known == rows for known, rows in seen)
+        for _ in ours:
+            break  # the next iteration counts from its start
+        assert [(ours.batch_rows, len(batch)) for batch in ours] == seen
+        assert isinstance(loader.batch_sampler, Growing)
+        assert (ours.batch_sampler is loader.batch_sampler) == (world_size == 1)
+
+
+def test_each_iteration_passes_the_next_epoch_to_the_sampler_as_in_accelerate() -> None:
+    class Epochs(Growing):
+        def __init__(self, rows: int) -> None:
+            super().__init__(rows)
+            self.epochs: list[int] = []
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epochs.append(epoch)
+
+    seen = []
+    for prepare in (lambda loader: prepare_data_loader(loader, put_on_device=False), _prepared):
+        sampler = Epochs(4)
+        loader = prepare(DataLoader(list(range(4)), batch_sampler=sampler))
+        for _ in range(2):
+            batches(loader)
+        next(iter(loader))
+        loader.set_epoch(7)
+        batches(loader)
+        batches(loader)
+        seen.append(sampler.epochs)
+    assert seen[0] == seen[1] != []
+
+
+def _prepared(loader: Any) -> PreparedLoader:
+    return PreparedLoader(loader, Ranks(0, 1), seed=0)

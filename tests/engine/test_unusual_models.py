@@ -119,7 +119,7 @@ def test_a_forked_process_does_not_wait_for_the_writer_of_its_parent() -> None:
             os._exit(0 if done else 3)
         finally:
             os._exit(4)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < deadline:
         time.sleep(0.05)
     if not ended[0]:
@@ -156,7 +156,7 @@ def test_a_handler_may_fork_while_a_checkpoint_is_written(tmp_path: Path, monkey
     finally:
         if os.getpid() != parent:
             os._exit(7)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not (ended := os.waitpid(children[0], os.WNOHANG))[0] and time.monotonic() < deadline:
         time.sleep(0.05)
     if not ended[0]:

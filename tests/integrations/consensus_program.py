@@ -16,6 +16,7 @@ from ddp_program import no_thread_of_gloo_is_left
 from support.outcomes import history, saved_steps
 from support.ranks import NOTHING, Somewhere, send, trainer_of, weight_values, write_json
 from trainbus import Callback, Checkpoint, Evaluate, NaNGuard, StatusFile, StopAtTime, at, at_end, every, never
+from trainbus.engine.commands.requests import send as tell
 
 RANK = int(os.environ["RANK"])
 FOLDER = Path(sys.argv[1])
@@ -115,6 +116,15 @@ def by_a_file() -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     trainer.on("on_step_begin", lambda state: (folder / "save").touch() if RANK == 0 else None, once=3)
     return outcome("file", trainer)
+
+
+def by_words() -> dict[str, Any]:
+    """Settings that `trainbus tell` sends to the folder that only rank 0 reads."""
+    folder = FOLDER / "words"
+    trainer = trainer_of(folder, Checkpoint(at(8)), often={})
+    trainer.callbacks["ControlFile"].seconds = 0.0
+    trainer.on("on_step_begin", lambda: RANK == 0 and tell(folder, ["every save 5", "lr=0.001"]), once=3)
+    return {**outcome("words", trainer), "rates": trainer.lr_scheduler.base_lrs}
 
 
 def one_of_two_evaluations() -> dict[str, Any]:
@@ -295,6 +305,7 @@ def main() -> None:
         "local stop": told(3, lambda control: control.request("training_stop", "I want to"), name="stop"),
         "local veto": told(4, lambda control: control.veto("save", "not now"), name="veto"),
         "file": by_a_file(),
+        "words": by_words(),
         "two": one_of_two_evaluations(),
         "clock": by_the_clock(),
         "work": while_work_is_done(),

@@ -12,7 +12,7 @@ from support.processes import run_on_two
 
 PROGRAM = Path(__file__).with_name("consensus_program.py")
 
-pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +89,11 @@ def test_a_request_of_one_rank_is_served_on_both_under_its_callback(ends):
 
 def test_a_veto_of_one_rank_holds_on_all(ends):
     assert of_both(ends, "local veto", "saved") == [8]
+
+
+def test_settings_that_only_the_first_process_reads_change_on_both(ends):
+    assert of_both(ends, "words", "saved") == [5]
+    assert of_both(ends, "words", "rates") == [0.001, 0.001]
 
 
 def test_a_file_that_only_the_first_process_sees_has_both_save(ends):

@@ -24,7 +24,7 @@ RESUMED = [*COMBINATIONS, "z3", "z3-bf16", "z1-nadam"]
 SWITCHED = [("z2", "ddp"), ("ddp", "z3"), ("z3", "z1"), ("z2-both", "ddp"), ("z3-bf16", "z2-offload")]
 """Resumed runs: the run that wrote the checkpoint, and the configuration that resumes it."""
 
-pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(900)]
 
 
 class FinishedRun:

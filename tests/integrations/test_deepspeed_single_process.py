@@ -17,7 +17,7 @@ from trainbus.events import ArgumentError, NonFiniteError
 
 pytest.importorskip("deepspeed")
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ WAYS = ["2", "3", "3-offload", "root"]
 TRAINED = [*((way, "") for way in WAYS), ("2", "-2"), ("3-offload", "-2")]
 """Runs with a DDP run to compare to: plain, and with gradient accumulation over two batches (`-2`)."""
 
-two_processes = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
+two_processes = [pytest.mark.world_size(2), pytest.mark.timeout(900)]
 
 
 def start(top, *words):
@@ -149,7 +149,7 @@ class TestTwoProcesses:
 
 @pytest.mark.gpu
 @pytest.mark.world_size(2)
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_on_gpus_it_reaches_the_weights_of_ddp(tmp_path):
     if torch.cuda.device_count() < 2:
         pytest.skip("there are no two GPUs")

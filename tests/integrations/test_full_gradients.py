@@ -23,7 +23,7 @@ def gradients(tmp_path_factory):
     return {path.stem: torch.load(path) for path in top.glob("*.pt")}
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("way", WAYS)
 def test_every_rank_sees_the_gradients_of_ddp(gradients, way, rank):

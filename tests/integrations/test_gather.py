@@ -25,7 +25,7 @@ ROWS, LABELS = [float(row) for row in range(11)], [1 + row % 5 for row in range(
 
 
 @pytest.mark.world_size(2)
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["tensors", "objects"])
 def test_every_row_is_there_once_and_filled_up_to_the_widest(ends, kind):
     for of_rank in ends:
@@ -38,7 +38,7 @@ def test_every_row_is_there_once_and_filled_up_to_the_widest(ends, kind):
 
 
 @pytest.mark.world_size(2)
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["tensors", "objects"])
 def test_by_batch(ends, kind):
     for of_rank in ends:
@@ -50,7 +50,7 @@ def test_by_batch(ends, kind):
 
 
 @pytest.mark.world_size(2)
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["list", "stream"])
 def test_metrics_of_two_ranks_equal_those_of_one(ends, kind, tmp_path):
     alone = measured(tmp_path)[kind]

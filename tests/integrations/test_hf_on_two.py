@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import run_on_two
+from support.processes import HUGGING_FACE, run_on_two
 
 HERE = Path(__file__).parent
 PARTS = ("weights", "steps", "loss", "logs", "evaluated", "predictions", "labels", "metrics")
 
-pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(900)]
 
 EVALUATION = ("logs", "evaluated", "predictions", "metrics")
 DIFFERENT = {
@@ -25,7 +25,8 @@ DIFFERENT = {
 def found(tmp_path_factory):
     """In what each case came out otherwise, in words, on each process; empty where it did not."""
     folder = tmp_path_factory.mktemp("both")
-    run_on_two(HERE / "hf_ddp_program.py", folder, timeout=280, PYTHONPATH=str(HERE.parent / "parity"))
+    parity = str(HERE.parent / "parity")
+    run_on_two(HERE / "hf_ddp_program.py", folder, timeout=280, imported=HUGGING_FACE, PYTHONPATH=parity)
     return [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -5,23 +5,30 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.processes import TORCHRUN, run
+from support.processes import run, run_on_two
 
 PROGRAM = Path(__file__).with_name("loss_module_program.py")
 
-pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """What one process ends with."""
+    folder = tmp_path_factory.mktemp("single")
+    run(PROGRAM, folder, "single", 8, timeout=100)
+    return torch.load(folder / "single0.pt")
 
 
 @pytest.fixture(scope="module", params=["ddp", "fsdp"])
-def ends(request, tmp_path_factory):
+def ends(request, single, tmp_path_factory):
     """What the two ranks end with, whole and resumed, and what one process ends with."""
     folder, way = tmp_path_factory.mktemp("runs"), request.param
-    run(PROGRAM, folder, "single", 8, timeout=100)
-    run(*TORCHRUN, PROGRAM, folder, way, 4, timeout=100)
-    run(*TORCHRUN, PROGRAM, folder, way, 4, "resumed", timeout=100)
-    names = {"single": "single0", "first": f"{way}0", "second": f"{way}1"}
+    run_on_two(PROGRAM, folder, way, 4, timeout=100)
+    run_on_two(PROGRAM, folder, way, 4, "resumed", timeout=100)
+    names = {"first": f"{way}0", "second": f"{way}1"}
     names |= {"resumed first": f"{way}resumed0", "resumed second": f"{way}resumed1"}
-    return {name: torch.load(folder / f"{file}.pt") for name, file in names.items()}
+    return {name: torch.load(folder / f"{file}.pt") for name, file in names.items()} | {"single": single}
 
 
 def test_the_ranks_end_with_the_same_loss_module(ends):

@@ -36,7 +36,7 @@ RUNS = {
 UNLIKE = {"whole", "raised before", "killed before", "stopped before", "restarted", "told to stop"}
 """Those that end well in the end, or before they began."""
 
-pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -331,7 +331,7 @@ def test_values_set_on_the_trainer_later_count(tmp_path):
 
 
 @pytest.mark.world_size(2)
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_two_processes_train_the_same_trials_and_agree_on_the_best(tmp_path):
     run_on_two(Path(__file__).with_name("search_program.py"), tmp_path, timeout=200)
     first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1))

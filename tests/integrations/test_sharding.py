@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from support.outcomes import same_weights
-from support.processes import run_on_two
+from support.processes import HUGGING_FACE, run_on_two
 from support.sharding import IN_OTHER_WORDS, WAYS, Net, Words, build, data, farthest, language_model
 from trainbus import FSDP, ShardedOptimizer, TrainingArguments
 from trainbus.callbacks.compose import compose
@@ -26,7 +26,7 @@ RESUMED = ["ddp", "simple", "stage1", "stage2", "stage3", "stage3-offload", "zer
 WHOLE = ["simple", "stage1"]
 """The ways that keep weights and gradients whole."""
 
-two_processes = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
+two_processes = [pytest.mark.world_size(2), pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def runs(tmp_path_factory):
     quiet = {"report_to": "none", "use_cpu": True, "disable_tqdm": True}
     theirs = transformers.TrainingArguments(str(top / "theirs"), weight_decay=0.01, **arguments, **quiet)
     transformers.Trainer(language_model(), theirs, train_dataset=Words()).train()
-    run_on_two(PROGRAM, top, timeout=280)
+    run_on_two(PROGRAM, top, timeout=280, imported=HUGGING_FACE)
     return top
 
 

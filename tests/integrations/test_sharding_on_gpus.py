@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from support.processes import TORCHRUN, run
 from support.sharding import IN_OTHER_WORDS, WAYS, data, farthest
 
-pytestmark = [pytest.mark.gpu, pytest.mark.world_size(2), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.gpu, pytest.mark.world_size(2), pytest.mark.timeout(900)]
 
 SHARDED = [name for name in WAYS if name != "ddp"]
 

@@ -15,7 +15,7 @@ from support.streams import CHAINS, build, chained, end_of, rows_of
 
 PROGRAM = Path(__file__).with_name("shares_program.py")
 
-pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(900)]
 
 ALTERNATELY = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 1, "logging_steps": 3}
 

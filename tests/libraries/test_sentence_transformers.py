@@ -87,7 +87,44 @@ def cross_encoder(folder: str) -> Any:
     )
 
 
-@pytest.mark.parametrize("build", [bi_encoder, several_datasets, cross_encoder], ids=lambda build: build.__name__)
+def ranking_cross_encoder(folder: str) -> Any:
+    from sentence_transformers.cross_encoder import (
+        CrossEncoder,
+        CrossEncoderTrainer,
+        CrossEncoderTrainingArguments,
+        losses,
+    )
+
+    model = CrossEncoder(saved_scoring_bert(Path(folder).parent / "model"), device="cpu")
+    documents = [[words(row + place) for place in range(3)] for row in range(SAMPLES)]
+    data = texts(query=0).add_column("docs", documents).add_column("labels", [[1, 0, 0]] * SAMPLES)
+    return CrossEncoderTrainer(  # a batch has lists of samples, and no tensor with one row per sample
+        model=model,
+        args=CrossEncoderTrainingArguments(folder, **RUN),
+        train_dataset=data,
+        eval_dataset=data.select(range(8)),
+        loss=losses.LambdaLoss(model),
+    )
+
+
+def matryoshka(folder: str) -> Any:
+    import sentence_transformers
+    from sentence_transformers.sentence_transformer import losses
+
+    model, data = encoder(folder), texts(anchor=0, positive=1)
+    return sentence_transformers.SentenceTransformerTrainer(
+        model=model,
+        args=sentence_transformers.SentenceTransformerTrainingArguments(folder, **RUN),
+        train_dataset=data,
+        eval_dataset=data.select(range(8)),
+        loss=losses.MatryoshkaLoss(model, losses.MultipleNegativesRankingLoss(model), [16, 8, 4]),
+    )
+
+
+BUILDS = [bi_encoder, several_datasets, cross_encoder, ranking_cross_encoder, matryoshka]
+
+
+@pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.__name__)
 def test_trainer_of_sentence_transformers_equals_transformers_and_resumes_exactly(
     build: Callable[[str], Any], sides, tmp_path
 ):

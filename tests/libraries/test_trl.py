@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("trl", reason="trl is not installed: pip install trl")
 
-from libraries.sides import Sides, compare
+from libraries.sides import Sides, compare, train
 from libraries.toys import RUN, SAMPLES, llama, saved, scoring_llama, texts, tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TRL and transformers
@@ -103,7 +103,83 @@ def grpo(folder: str) -> Any:
     )
 
 
-@pytest.mark.parametrize("build", [sft, sft_with_lora, dpo, reward, kto, grpo], ids=lambda build: build.__name__)
+def rloo(folder: str) -> Any:
+    import trl
+
+    def distinct_words(completions: list[str], **others: Any) -> list[float]:
+        return [float(len(set(text.split()))) for text in completions]
+
+    data = texts(prompt=0)
+    return trl.RLOOTrainer(
+        model=saved(llama(), Path(folder).parent / "model"),
+        reward_funcs=distinct_words,
+        args=trl.RLOOConfig(folder, num_generations=2, max_completion_length=6, **RUN),
+        train_dataset=data,
+        eval_dataset=data.select(range(8)),
+        processing_class=tokenizer(),
+    )
+
+
+def distillation(folder: str) -> Any:
+    import trl
+
+    data = texts(prompt=0)
+    return trl.DistillationTrainer(
+        model=saved(llama(), Path(folder).parent / "model"),
+        teacher_model=llama(),
+        args=trl.DistillationConfig(folder, max_completion_length=6, **RUN),
+        train_dataset=data,
+        eval_dataset=data.select(range(8)),
+        processing_class=tokenizer(),
+    )
+
+
+def cpo(folder: str) -> Any:
+    from trl.experimental.cpo import CPOConfig, CPOTrainer
+
+    data = texts(prompt=0, chosen=1, rejected=2)
+    return CPOTrainer(  # sets `self.tokenizer` before the constructor of the Trainer
+        model=llama(),
+        args=CPOConfig(folder, max_length=24, **RUN),
+        train_dataset=data,
+        eval_dataset=data.select(range(8)),
+        processing_class=tokenizer(),
+    )
+
+
+def online_dpo(folder: str) -> Any:
+    from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
+
+    options = {**RUN, "gradient_accumulation_steps": 1, "load_best_model_at_end": False, "eval_strategy": "no"}
+    return OnlineDPOTrainer(  # overrides `_maybe_log_save_evaluate`
+        model=llama(),
+        reward_funcs=scoring_llama(),
+        reward_processing_classes=tokenizer(),
+        args=OnlineDPOConfig(folder, max_new_tokens=6, **options),
+        train_dataset=texts(prompt=0),
+        processing_class=tokenizer(),
+    )
+
+
+def dpo_with_moving_reference(folder: str) -> Any:
+    import trl
+    from trl.experimental.bema_for_ref_model import BEMACallback, DPOTrainer
+
+    data = texts(prompt=0, chosen=1, rejected=2)
+    return DPOTrainer(  # replaces `callback_handler`
+        model=llama(),
+        ref_model=llama(),
+        args=trl.DPOConfig(folder, **RUN),
+        train_dataset=data,
+        eval_dataset=data.select(range(8)),
+        processing_class=tokenizer(),
+        callbacks=[BEMACallback(update_freq=2, update_ref_model=True, ref_model_update_freq=2)],
+    )
+
+
+@pytest.mark.parametrize(
+    "build", [sft, sft_with_lora, dpo, reward, kto, grpo, rloo, cpo], ids=lambda build: build.__name__
+)
 def test_trainer_of_trl_equals_transformers_and_resumes_exactly(build: Callable[[str], Any], sides, tmp_path):
     compared = compare(sides, build, tmp_path)
     assert compared.ours.differences(compared.theirs) == []
@@ -114,6 +190,18 @@ def test_trainer_of_trl_equals_transformers_and_resumes_exactly(build: Callable[
     assert any((tmp_path / "saved").glob("*.safetensors"))
     assert (tmp_path / "saved" / "tokenizer.json").is_file()
     assert (tmp_path / "ours" / "README.md").is_file()  # TRL's own override of `_save_checkpoint` writes it
+
+
+@pytest.mark.parametrize(
+    "build", [distillation, online_dpo, dpo_with_moving_reference], ids=lambda build: build.__name__
+)
+def test_trainer_of_trl_that_replaces_methods_equals_transformers(build: Callable[[str], Any], sides, tmp_path):
+    with sides.of("theirs"):
+        theirs = train(build, tmp_path / "theirs")
+    with sides.of("ours"):
+        ours = train(build, tmp_path / "ours")
+    assert ours.differences(theirs) == []
+    assert ours.best == theirs.best
 
 
 def test_config_of_trl_reads_its_own_fields_and_ours_from_json_text(sides, tmp_path):

@@ -65,7 +65,9 @@ def test_persistent_workers_evaluate_the_given_dataset(tmp_path: Path):
     assert ours[1] == pytest.approx(single["eval_loss"])
 
 
-def test_a_trainer_with_persistent_workers_is_collected_immediately(tmp_path: Path):
+def test_a_trainer_with_persistent_workers_is_collected_immediately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # torch waits so many seconds for a worker that was not shut down.
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 100.0)
     args = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, "max_steps": 2}
     run = regression_trainer(tmp_path, args=args, eval_dataset=points(4))
     run.train()
@@ -74,7 +76,7 @@ def test_a_trainer_with_persistent_workers_is_collected_immediately(tmp_path: Pa
     began = time.monotonic()
     del run
     gc.collect()
-    assert time.monotonic() - began < 4  # torch waits 5 seconds for a worker that was not shut down
+    assert time.monotonic() - began < 50
     assert len(workers) >= 2
     assert not any(worker.is_alive() for worker in workers)
 

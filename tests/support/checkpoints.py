@@ -11,6 +11,7 @@ from support.trainers import regression_trainer
 from trainbus.engine.checkpoint.format.files import VERSION, Hidden, hidden_name
 from trainbus.engine.checkpoint.read.choosing import choose
 from trainbus.engine.checkpoint.write.commit import Staging
+from trainbus.engine.commands.status import NAME as STATUS
 
 GONE = 2**22
 """The number of a process that cannot be: Linux counts up to it."""
@@ -56,8 +57,8 @@ def chosen(output_dir: Path, wanted: Any) -> Path | None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names in a folder, sorted."""
-    return sorted(path.name for path in folder.iterdir())
+    """The names in a folder, sorted, without the status file, which every run writes."""
+    return sorted(path.name for path in folder.iterdir() if path.name != STATUS)
 
 
 def rewrite(folder: Path, **changes: Any) -> None:

@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+
+from support.fork_server import Server
 
 TESTS = Path(__file__).resolve().parent.parent
 """The folder that a program needs on its path to import `support`."""
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+
+PATIENCE = 4
+"""How much longer a program may take on a busy machine than its test says."""
+
+IMPORTED = (
+    *("torch.distributed", "torch.distributed.optim", "torch.nn.parallel", "torch._dynamo", "safetensors.torch"),
+    *("support.models", "support.data", "support.outcomes", "trainbus.callbacks.compose"),
+    *("trainbus.engine.trainer", "trainbus.callbacks.parallel.fully_shard"),
+)
+"""What the fork server imports. None of these reads a variable of `AT_RUN` when it is imported."""
+
+HUGGING_FACE = (
+    *("datasets", "peft", "transformers.trainer", "transformers.trainer_seq2seq", "transformers.generation"),
+    *("transformers.models.bert.modeling_bert", "transformers.models.gpt2.modeling_gpt2"),
+)
+"""What another fork server imports too."""
+
+AT_RUN = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH"),
+        # Libraries that the fork server does not import read these.
+        *("DS_ACCELERATOR", "WANDB_SWEEP_PARAM_PATH", "HF_ENDPOINT", "HF_HOME", "HF_HUB_OFFLINE"),
+    }
+)
+"""Variables that a forked program may set."""
 
 
 def environment(**settings: str) -> dict[str, str]:
@@ -22,31 +51,60 @@ def environment(**settings: str) -> dict[str, str]:
     return {**made, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def run(*command: str | Path, timeout: float, code: int = 0, **settings: str) -> str:
-    """Run a Python program with one thread and return its stderr.
+@functools.cache
+def server(*modules: str) -> Server:
+    """Return the fork server of this process that has imported these modules too."""
+    return Server([*IMPORTED, *modules], environment(OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore"))
+
+
+def run_program(
+    *command: str | Path,
+    timeout: float,
+    code: int = 0,
+    imported: tuple[str, ...] = (),
+    folder: Path | str = ".",
+    **settings: str,
+) -> subprocess.CompletedProcess[str]:
+    """Run a Python program with one thread and return what it printed.
 
     Args:
         command: the program and its arguments. Options of Python, such as `*TORCHRUN`, come first.
-        timeout: in seconds. The program is then killed and the test fails.
+        timeout: in seconds, on a machine that does nothing else. The program is killed and the test fails after four
+            times as long.
         code: the expected exit code. With another one the test fails and shows the end of the output.
-        settings: variables of the environment.
+        imported: modules that the program imports and that take long. Several programs share the import.
+        folder: its working folder.
+        settings: variables of the environment. If one is not in `AT_RUN`, the program gets a new interpreter.
     """
     variables = environment(**{"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **settings})
-    words = [sys.executable, *map(str, command)]
-    done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=timeout)
+    words, limit = [*map(str, command)], timeout * PATIENCE
+    if words[0].endswith(".py") and settings.keys() <= AT_RUN:
+        done = server(*imported).run(words, variables, os.path.abspath(folder), limit)
+    else:
+        whole = [sys.executable, *words]
+        done = subprocess.run(whole, env=variables, cwd=folder, capture_output=True, text=True, timeout=limit)
     assert done.returncode == code, (done.stdout + done.stderr)[-4000:]
-    return done.stderr
+    return done
 
 
-def run_on_two(*command: str | Path, timeout: float, **settings: str) -> None:
+def run(*command: str | Path, timeout: float, **options: Any) -> str:
+    """Run a Python program with one thread and return its stderr. The options are those of `run_program`."""
+    return run_program(*command, timeout=timeout, **options).stderr
+
+
+def run_on_two(*command: str | Path, timeout: float, imported: tuple[str, ...] = (), **settings: str) -> None:
     """Run a program on two ranks, in the environment of torchrun. It starts three seconds sooner than torchrun."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = str(unused.getsockname()[1])
     world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    if settings.keys() <= AT_RUN:
+        server(*imported)  # once, and not once per thread
     with ThreadPoolExecutor() as pool:
         both = [
-            pool.submit(run, *command, timeout=timeout, RANK=rank, LOCAL_RANK=rank, **world, **settings)
+            pool.submit(
+                run, *command, timeout=timeout, imported=imported, RANK=rank, LOCAL_RANK=rank, **world, **settings
+            )
             for rank in "01"
         ]
     for process in both:

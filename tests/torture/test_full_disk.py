@@ -64,7 +64,7 @@ print("saved", [checkpoint.step for checkpoint in found])
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("policy", ["raise", "warn"])
 @pytest.mark.parametrize("kind", ["foreseen", "unforeseen"])
 def test_a_full_disk_leaves_only_valid_checkpoints(kind: str, policy: str, tmp_path: Path):

@@ -13,7 +13,7 @@ PROGRAM = Path(__file__).parent.parent / "events" / "order_program.py"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_order_is_the_same_under_a_hundred_hash_seeds():
     printed = [
         subprocess.run(

@@ -19,9 +19,10 @@ PROGRAM = Path(__file__).parent.parent / "engine" / "kill_program.py"
     ("how", "said"),
     [
         (("random", "100", "2"), "of 100 kills came in the middle of saving"),
-        (("each", "new"), "ended at each of"),
+        (("each", "new"), "1 apart"),
+        (("each", "replaced"), "1 apart"),
     ],
-    ids=["at random moments", "at each call"],
+    ids=["at random moments", "at each call", "at each call of a save of a step that is there"],
 )
 def test_a_run_killed_many_times_equals_an_uninterrupted_run(how: tuple[str, ...], said: str, tmp_path: Path):
     done = subprocess.run(

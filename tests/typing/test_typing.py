@@ -138,7 +138,7 @@ def mypy(clone: Path, *files: Path) -> dict[str, set[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_mypy_reports_each_wrong_handler_and_no_right_one(clone: Path) -> None:
     page = clone / "page.py"
     page.write_text(examples_of(ROOT / "docs" / "writing_callbacks.md"))
@@ -177,7 +177,7 @@ def test_pyright_reports_each_wrong_handler_and_no_right_one(clone: Path) -> Non
 
 @needs_pyright
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_pyright_accepts_the_project_and_the_documentation_in_a_fresh_clone(clone: Path) -> None:
     (clone / "page.py").write_text(examples_of(ROOT / "docs" / "writing_callbacks.md"))
     assert pyright(clone) == {}

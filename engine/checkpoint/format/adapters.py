@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...imported import imported
+from ....events.imported import imported
 from .files import ADAPTER, PICKLED_ADAPTER
 from .folder import CheckpointFolder
 

@@ -70,7 +70,7 @@ def load_adapters(model: nn.Module, folder: CheckpointFolder, load: LoadModel) -
         state |= {names[key]: value for key, value in entries.items() if key in names}
         rest = {key: value for key, value in entries.items() if key not in names}
         # peft computed the rest. Load it, unless the weights that it is computed from are there.
-        stored = any(f".{adapter}." in name for name in beside)
+        stored = any(adapter in name.split(".") for name in beside)
         computed |= {adapter: rest} if rest and not stored else {}
     unknown = [key for adapter, rest in computed.items() for key in load_computed(model, adapter, rest)]
     state |= beside

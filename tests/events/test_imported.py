@@ -12,10 +12,10 @@ import pytest
 from trainbus.callbacks.monitor.notebook_progress import in_notebook
 from trainbus.engine.checkpoint.format.adapters import is_peft_model
 from trainbus.engine.data.sources import as_dataset, problem_of
-from trainbus.engine.imported import imported
 from trainbus.engine.loss.item_counts import loss_shifts_labels
 from trainbus.engine.loss.label_smoothing import is_causal
 from trainbus.engine.loss.signature import user_model
+from trainbus.events.imported import imported
 
 MODULES = ("pandas", "peft", "transformers.models.auto.modeling_auto", "transformers.loss.loss_utils", "IPython")
 """The libraries that the engine looks up."""
@@ -65,4 +65,4 @@ def test_every_look_at_the_imported_modules_is_checked(project_files: list[Path]
     sources = [path for path in project_files if path.suffix == ".py" and str(path).startswith(folders)]
     looks = {str(path) for path in sources if "sys.modules.get(" in (root / path).read_text()}
     # annotations.py reads one name with a default.
-    assert looks == {"engine/imported.py", "events/annotations.py"}
+    assert looks == {"events/imported.py", "events/annotations.py"}

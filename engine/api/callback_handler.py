@@ -1,0 +1,383 @@
+"""CallbackHandler: the callbacks as transformers' object of this name shows, calls and lets replace them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, MutableSequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from ...events.bus import EventBus
+from ...events.catalog import CATALOG
+from ...events.channels import Subscription
+from ...events.control import TrainerControl
+from ...events.errors import ArgumentError, nearest
+from ...events.handlers import is_called_as_transformers_does
+from ...events.ordering import Slot
+from ...events.stages import Stage
+from ..run import Run
+
+Call = Callable[..., Any]
+
+CARRIED = {"on_log": "logs", "on_evaluate": "metrics", "on_predict": "metrics"}
+"""Event -> the value that transformers passes to its handlers after args, state and control."""
+
+_SHARED = tuple(event.name for event in CATALOG.values() if event.origin == "transformers")
+_FIELDS = ("model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
+"""The values that transformers' callback handler passes to every handler."""
+
+_CALL_EVENT = "call_event"
+_AUTHOR = "callback_handler"
+
+
+class HasCallbacks(Protocol):
+    """What the handler needs of a trainer."""
+
+    run: Run
+    bus: EventBus
+
+    @property
+    def callbacks(self) -> dict[str, Any]:
+        """All callbacks by id."""
+
+    def add_callback(self, callback: Any) -> Any:
+        """Attach a callback."""
+
+    def pop_callback(self, callback: Any) -> Any:
+        """Detach a callback and return it."""
+
+    def remove_callback(self, callback: Any) -> None:
+        """Detach a callback."""
+
+    def _note_metrics(self, metrics: dict[str, Any]) -> None:
+        """Note metrics that an overridden `evaluate` announces."""
+
+
+class CallbackHandler:
+    """The callbacks of a trainer, for code written for transformers.
+
+    `callback_handler.on_log(args, state, control, logs)` announces an event. A program may replace `call_event`, or one
+    of the methods of the sixteen events of transformers:
+
+        call_event = trainer.callback_handler.call_event
+
+        def with_trainer(event, args, state, control, **kwargs):
+            return call_event(event, args, state, control, trainer=trainer, **kwargs)
+
+        trainer.callback_handler.call_event = with_trainer
+
+    A subclass of transformers' `CallbackHandler` may also be assigned to `trainer.callback_handler`.
+
+    The engine then calls the replacement once per event, in the stage DECIDE. In it, `callbacks` has the callbacks
+    whose handlers take `(args, state, control, **kwargs)` and run in that stage. The bus calls all other handlers, as
+    before. Other attributes may be set, and are kept.
+    """
+
+    trainer: HasCallbacks
+    """The trainer whose callbacks are called."""
+    model: Any
+    processing_class: Any
+    optimizer: Any
+    lr_scheduler: Any
+    train_dataloader: Any
+    eval_dataloader: Any
+
+    def __init__(self, trainer: HasCallbacks) -> None:
+        """Show the callbacks of a trainer."""
+        self.__dict__["trainer"] = trainer
+        self._replaced: dict[str, Call] = {}
+        self._current: _Routed | None = None
+        self._given: Any = None
+
+    @property
+    def callbacks(self) -> MutableSequence[Any]:
+        """All callbacks and subscribed functions, in order of attachment. A change of the list attaches or detaches.
+
+        In a replaced method, these are the callbacks that the method calls.
+        """
+        return AttachedCallbacks(self.trainer) if self._current is None else _Authors(self._current, self.trainer.run)
+
+    @callbacks.setter
+    def callbacks(self, callbacks: list[Any]) -> None:
+        wanted = list(callbacks)
+        for callback in list(self.trainer.callbacks.values()):
+            if not any(callback is other for other in wanted):
+                self.trainer.bus.detach(callback)
+        ids = {id(callback): owner_id for owner_id, callback in self.trainer.callbacks.items()}
+        order = [ids.get(id(each)) or self.trainer.add_callback(each).owner_id for each in wanted]
+        self.trainer.bus.reorder(dict.fromkeys(order))
+
+    @property
+    def callback_list(self) -> str:
+        """The names of the classes of all callbacks, one per line."""
+        return "\n".join(type(callback).__name__ for callback in self.callbacks)
+
+    def call_through(self, handler: Any) -> None:
+        """Call the callbacks through the methods of another handler, such as a subclass of transformers' own.
+
+        Its callbacks that are not attached are attached. Its attributes are attributes of this object too.
+        """
+        for callback in handler.callbacks:
+            if not any(callback is other for other in self.trainer.callbacks.values()):
+                self.trainer.add_callback(callback)
+        handler.callbacks = AttachedCallbacks(self.trainer)
+        self._given = handler
+        self._replaced = {event: functools.partial(self._call_given, event) for event in _SHARED}
+        self.trainer.bus.reroute(self._route)
+
+    def _call_given(self, event: str, *given: Any, **named: Any) -> Any:
+        handler = self._given
+        vars(handler).update({name: getattr(self, name) for name in _FIELDS})
+        before, handler.callbacks = handler.callbacks, self.callbacks
+        try:
+            return getattr(handler, event)(*given, **named)
+        finally:
+            handler.callbacks = before
+
+    def add_callback(self, callback: Any) -> None:
+        """Attach a callback, or an instance of a callback class."""
+        self.trainer.add_callback(callback)
+
+    def pop_callback(self, callback: Any) -> Any:
+        """Detach a callback, or the first one of a class, and return it; None if there is none."""
+        return self.trainer.pop_callback(callback)
+
+    def remove_callback(self, callback: Any) -> None:
+        """Detach a callback, the first one of a class, or the one with an id."""
+        self.trainer.remove_callback(callback)
+
+    @property
+    def replaces_calls(self) -> bool:
+        """Whether a program replaced a method. Callbacks may then receive more than the events pass."""
+        return bool(self._replaced)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute. A replaced method calls the callbacks from then on.
+
+        Raises:
+            ArgumentError: for a method that calls no callbacks, and for what is no function.
+        """
+        if name == _CALL_EVENT or name in _SHARED:
+            if not callable(value):
+                raise ArgumentError(f"`callback_handler.{name}` is set to {value!r}. Set a function.")
+            self._replaced[name] = value
+            self.trainer.bus.reroute(self._route)
+            return
+        if name in CATALOG or (callable(getattr(type(self), name, None))):
+            raise ArgumentError(
+                f"`callback_handler.{name}` cannot be replaced. `call_event` and the methods of the events of "
+                f"transformers can: {', '.join(_SHARED)}."
+            )
+        object.__setattr__(self, name, value)
+        if name in _FIELDS:
+            self.trainer.bus.reroute(self._route)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == _CALL_EVENT:
+            return functools.partial(self._at_call_event, self._replaced.get(name, self._call_handlers))
+        if name in _FIELDS:
+            return getattr(self.trainer.run, name)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name.startswith("on_") and name in self.trainer.bus.signals:
+            through = functools.partial(self._call_through, name)
+            return functools.partial(self._at_event, name, self._replaced.get(name, through))
+        if self._given is not None:
+            return getattr(self._given, name)
+        raise AttributeError(
+            f"The callback handler has no {name!r}{nearest(name, [_CALL_EVENT, *self.trainer.bus.signals])} "
+            "It has one method per event, named `on_...`."
+        )
+
+    # The two levels of transformers: the method of an event calls `call_event`, and `call_event` the callbacks.
+
+    def _at_event(self, event: str, work: Call, args: Any, state: Any, control: Any, *more: Any, **named: Any) -> Any:
+        if self._calls(event):
+            return work(args, state, control, *more, **named)
+        return self._announce(event, *more, **named)
+
+    def _call_through(self, event: str, args: Any, state: Any, control: Any, *more: Any, **named: Any) -> Any:
+        named.update(zip((CARRIED.get(event, ""),), more))
+        return self.call_event(event, args, state, control, **named)
+
+    def _at_call_event(self, work: Call, event: str, args: Any, state: Any, control: Any, **named: Any) -> Any:
+        if self._calls(event):
+            return work(event, args, state, control, **named)
+        if event in self.trainer.bus.signals:
+            return self._announce(event, **named)
+        return self._call_by_name(event, args, state, control, **named)
+
+    def _calls(self, event: str) -> bool:
+        """Return whether the handlers of this event are being called, through a replaced method."""
+        return self._current is not None and self._current.event == event
+
+    def _announce(self, event: str, *more: Any, **named: Any) -> TrainerControl:
+        run, carried = self.trainer.run, CARRIED.get(event, "")
+        named.update(zip((carried,), more))
+        if carried in named:
+            value = named.pop(carried)
+            setattr(run, carried, value)
+            if event == "on_evaluate":
+                self.trainer._note_metrics(value)
+        with self._leaving():
+            run.announce(event, **named)
+        return run.control
+
+    def _call_handlers(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> TrainerControl:
+        """Call the handlers of the present event, with what a replaced method passes."""
+        run, handlers = self.trainer.run, () if self._current is None else self._current.handlers
+        with self._leaving():
+            self.trainer.bus.call(handlers, event, _Given(run, args, state, control), self._shown(named))
+        return run.control
+
+    def _call_by_name(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> Any:
+        """Call the methods of an event that is not in the catalogue, as transformers calls any name."""
+        having = [each for each in self.trainer.callbacks.values() if callable(getattr(each, event, None))]
+        if not having:
+            raise AttributeError(f"No callback has a method {event!r}{nearest(event, self.trainer.bus.signals)}")
+        values = self._shown({name: getattr(self, name) for name in _FIELDS} | named)
+        for callback in having:
+            answer = getattr(callback, event)(args, state, control, **values)
+            control = control if answer is None else answer
+        return control
+
+    def _shown(self, named: dict[str, Any]) -> dict[str, Any]:
+        """Return the values for the handlers: those that a program set on this object, and those that it passes."""
+        return {**{name: vars(self)[name] for name in self._fields_set()}, **named}
+
+    def _fields_set(self) -> list[str]:
+        return [name for name in _FIELDS if name in vars(self)]
+
+    # The route of the bus.
+
+    def _route(self, event: str, ordered: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
+        """Put one call of the replaced method in place of the handlers that it calls."""
+        changed = {event, _CALL_EVENT} & self._replaced.keys() or self._fields_set()
+        if event not in _SHARED or not changed:
+            return ordered
+        handlers = tuple(
+            each
+            for each in ordered
+            if each.slot.stage is Stage.DECIDE and is_called_as_transformers_does(each.handler, each.event)
+        )
+        place = ordered.index(handlers[0]) if handlers else sum(each.slot.stage <= Stage.DECIDE for each in ordered)
+        routed = _Routed(self, event, handlers)
+        first = tuple(each for each in ordered[:place] if each not in handlers)
+        rest = tuple(each for each in ordered[place:] if each not in handlers)
+        return (*first, routed.subscription, *rest)
+
+    @contextmanager
+    def _calling(self, routed: _Routed | None) -> Iterator[None]:
+        before, self._current = self._current, routed
+        try:
+            yield
+        finally:
+            self._current = before
+
+    def _leaving(self) -> Any:
+        """Return a context in which handlers may announce other events."""
+        return self._calling(None)
+
+
+@dataclass(eq=False)
+class _Routed:
+    """The handlers of an event that a replaced method calls."""
+
+    owner: CallbackHandler
+    event: str
+    handlers: tuple[Subscription, ...]
+
+    @property
+    def subscription(self) -> Subscription:
+        """The subscription that the bus calls in their place."""
+        slot = replace(self.handlers[0].slot, owner_id=_AUTHOR) if self.handlers else Slot(_AUTHOR, Stage.DECIDE)
+        return Subscription(CATALOG[self.event], self.owner, _AUTHOR, self._call, self._call, slot)
+
+    def _call(self, run: Any, extras: Any) -> Any:
+        carried = (getattr(run, CARRIED[self.event]),) if self.event in CARRIED else ()
+        with self.owner._calling(self):
+            return getattr(self.owner, self.event)(run.args, run.state, run.control, *carried, **extras)
+
+
+class _Given:
+    """The run with other args, state and control."""
+
+    def __init__(self, run: Run, *given: Any) -> None:
+        self._run = run
+        self.args, self.state, self.control = given
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._run, name)
+
+
+class AttachedCallbacks(MutableSequence[Any]):
+    """The callbacks of a trainer as a list. A change attaches, detaches or reorders them."""
+
+    def __init__(self, trainer: HasCallbacks) -> None:
+        """Show the callbacks of a trainer."""
+        self._trainer = trainer
+
+    def _now(self) -> list[Any]:
+        return list(self._trainer.callbacks.values())
+
+    def _set(self, callbacks: list[Any]) -> None:
+        self._trainer.callback_handler.callbacks = callbacks  # type: ignore[attr-defined]
+
+    def __len__(self) -> int:
+        return len(self._now())
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._now()[place]
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        now = self._now()
+        now[place] = value
+        self._set(now)
+
+    def __delitem__(self, place: Any) -> None:
+        now = self._now()
+        del now[place]
+        self._set(now)
+
+    def insert(self, index: int, value: Any) -> None:
+        """Attach a callback at a place of the order."""
+        now = self._now()
+        now.insert(index, value)
+        self._set(now)
+
+    def sort(self, *, key: Callable[[Any], Any], reverse: bool = False) -> None:
+        """Sort the order of attachment."""
+        self._set(sorted(self._now(), key=key, reverse=reverse))
+
+    def copy(self) -> list[Any]:
+        """Return a list of the callbacks."""
+        return self._now()
+
+    def __add__(self, other: Any) -> list[Any]:
+        return [*self._now(), *other]
+
+    def __radd__(self, other: Any) -> list[Any]:
+        return [*other, *self._now()]
+
+    def __eq__(self, other: object) -> bool:
+        return self._now() == (other._now() if isinstance(other, AttachedCallbacks) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._now())
+
+
+class _Authors(list[Any]):
+    """The callbacks that a replaced method calls. A write to the control has the callback as author."""
+
+    def __init__(self, routed: _Routed, run: Run) -> None:
+        super().__init__(each.owner for each in routed.handlers)
+        self._ids = [each.owner_id for each in routed.handlers]
+        self._speaking = run.control.speaking
+
+    def __iter__(self) -> Iterator[Any]:
+        for owner_id, callback in zip(self._ids, super().__iter__()):
+            self._speaking.author = owner_id
+            yield callback

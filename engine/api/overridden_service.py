@@ -1,0 +1,55 @@
+"""The loop of a trainer whose subclass overrides `_maybe_log_save_evaluate`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...events.control import SERVED
+from ..loop import Loop, Phase
+
+
+class OverriddenService(Loop):
+    """A loop that serves requests through the overridden method. Requests that it saw count as served."""
+
+    trainer: Any
+    """The trainer."""
+
+    def _serve(self) -> None:
+        if self.phase is Phase.END:
+            super()._serve()
+            return
+        trainer, control, run = self.trainer, self.control, self.trainer.run
+        self.agree(control)
+        epoch = self.position.epoch - (self.phase is Phase.EPOCH_END and not self.position.cut)
+        asked = [flag for flag in SERVED if control.raised(flag)]
+        served = []
+
+        def serve() -> None:
+            served.append(True)
+            super(OverriddenService, self)._serve()
+
+        trainer._at(
+            "_maybe_log_save_evaluate",
+            serve,
+            run.losses.main.pending,
+            run.grad_norm,
+            run.model_wrapped,
+            None,
+            epoch,
+            trainer._ignore_keys,
+            run.session.began[0],
+            learning_rate=run.learning_rate,
+        )
+        if not served:
+            for flag in asked:
+                control.take(flag)
+            control.settle()
+
+
+def loop_of(trainer: Any, *parts: Any, **options: Any) -> Loop:
+    """Return the loop of a training. Its parts and options are those of `Loop`, after the bus."""
+    if not trainer.overrides("_maybe_log_save_evaluate"):
+        return Loop(trainer.bus, *parts, **options)
+    loop = OverriddenService(trainer.bus, *parts, **options)
+    loop.trainer = trainer
+    return loop

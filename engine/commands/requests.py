@@ -1,0 +1,126 @@
+"""Requests to a running training: what `trainbus tell` may ask for, and the file that carries it to the run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...events.control import Flag
+from ...events.errors import ArgumentError, nearest
+from ...events.triggers import every
+
+FILE = "tell"
+"""The name of the file in the output folder. Each of its lines is a JSON list of requests."""
+
+FLAGS: dict[str, Flag] = {"log": "log", "evaluate": "evaluate", "save": "save", "stop": "training_stop"}
+"""A request of one word -> the flag of the control that it raises."""
+
+WORK = ("log", "evaluate", "save")
+"""What `every` can set the interval of."""
+
+_SHORT = {"eval": "evaluate", "checkpoint": "save"}
+_FORMS = "save, evaluate, log, stop, lr=1e-5, every evaluate 200"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A request that changes a value of the run."""
+
+    name: str
+    """`lr`, or the work whose interval changes: `log`, `evaluate` or `save`."""
+    value: str
+    """The learning rate as a number, or the interval as `every` takes it: `200`, `0.1`, `10min`, `1 epoch`."""
+
+    def __str__(self) -> str:
+        return f"lr={self.value}" if self.name == "lr" else f"every {self.name} {self.value}"
+
+
+def parse(words: Sequence[str]) -> list[str]:
+    """Return the requests of a command line, each in its full form, such as `every evaluate 200`.
+
+    Raises:
+        ArgumentError: for words that are no request. It lists all of them.
+    """
+    rest, requests, problems = list(words), [], []
+    while rest:
+        word = rest.pop(0)
+        word = _SHORT.get(word, word)
+        if word in FLAGS:
+            requests.append(word)
+        elif word.startswith("lr="):
+            problems += _problem_of_rate(word)
+            requests.append(word)
+        elif word == "every" and len(rest) >= 2:
+            work, interval = _SHORT.get(rest[0], rest[0]), rest[1]
+            del rest[:2]
+            interval = re.sub(r"(?<=\d)(?=epoch)", " ", interval)
+            problems += _problem_of_interval(work, interval)
+            requests.append(str(Setting(work, interval)))
+        elif word == "every":
+            problems.append("`every` needs what and how often, such as `every evaluate 200`.")
+            rest.clear()
+        else:
+            problems.append(f"{word!r} is no request{nearest(word, (*FLAGS, 'lr=', 'every'))}")
+    if problems or not requests:
+        raise ArgumentError(" ".join([*problems, f"Requests are: {_FORMS}."]))
+    return requests
+
+
+def setting_of(request: str) -> Setting | None:
+    """Return the setting that a request of `parse` changes; None if it raises a flag."""
+    if request.startswith("lr="):
+        return Setting("lr", request.removeprefix("lr="))
+    if request.startswith("every "):
+        _, work, interval = request.split(" ", 2)
+        return Setting(work, interval)
+    return None
+
+
+def send(folder: Path, requests: Sequence[str]) -> None:
+    """Add requests to the file of a run. Another process may read or write it at the same time."""
+    with open(folder / FILE, "a", encoding="utf-8") as file:
+        file.write(json.dumps(list(requests)) + "\n")
+
+
+def receive(folder: Path) -> list[str]:
+    """Return the requests in the file of a run, and remove the file. Lines that are no requests are left out."""
+    taken = folder / f".{FILE}-{os.getpid()}"
+    try:
+        os.replace(folder / FILE, taken)  # what another process writes from now on is in a new file
+    except OSError:
+        return []
+    requests: list[str] = []
+    for line in taken.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(ValueError, TypeError):
+            requests += parse([word for request in json.loads(line) for word in _words(request)])
+    taken.unlink(missing_ok=True)
+    return requests
+
+
+def _words(request: str) -> list[str]:
+    return request.split(" ", 2) if request.startswith("every ") else [request]
+
+
+def _problem_of_rate(word: str) -> list[str]:
+    try:
+        rate = float(word.removeprefix("lr="))
+    except ValueError:
+        rate = -1.0
+    return (
+        [] if 0 < rate < float("inf") else [f"{word!r} is no learning rate. Write a number above 0, such as lr=1e-5."]
+    )
+
+
+def _problem_of_interval(work: str, interval: str) -> list[str]:
+    if work not in WORK:
+        return [f"every {work!r}: unknown{nearest(work, WORK)} Known: {', '.join(WORK)}."]
+    try:
+        every(interval)
+    except ArgumentError as error:
+        return [str(error)]
+    return []

@@ -1,0 +1,107 @@
+"""The command `trainbus status`: the state of a run, from the status file in its output folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from ...events.errors import ArgumentError
+
+NAME = "run_status.json"
+"""The default name of the status file in the output folder."""
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser's subcommands."""
+    parser = commands.add_parser(
+        "status",
+        help="show the state of a run",
+        description="Show the state of a run, its progress, the time to its end, its last metrics and its last "
+        "decisions. The exit status is 0, also for a failed run.",
+    )
+    parser.add_argument("folder", type=Path, help="the output folder of the run")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(do=_show)
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """Return the content of the status file of a run.
+
+    Raises:
+        ArgumentError: if the folder has none, or one that cannot be read.
+    """
+    try:
+        found = json.loads((folder / NAME).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        where = "" if folder.is_dir() else " The folder does not exist."
+        raise ArgumentError(
+            f"There is no {NAME} in {folder}.{where} Name the `output_dir` of a training that has begun."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"{folder / NAME} cannot be read: {error}.") from error
+    if not isinstance(found, dict) or "status" not in found:
+        raise ArgumentError(f"{folder / NAME} is not the status of a run.")
+    return found
+
+
+def ended(status: dict[str, Any]) -> str:
+    """Return how a run has ended, such as `done` or `killed`; empty if it runs, as far as this machine can tell."""
+    if status["status"] != "running":
+        return str(status["status"])
+    if status.get("host") == socket.gethostname() and not _lives(status.get("pid")):
+        return "killed"
+    return ""
+
+
+def _lives(pid: Any) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, TypeError, ValueError):
+        return False
+    except OSError:  # a process of another user
+        return True
+    return True
+
+
+def _show(options: argparse.Namespace) -> int:
+    status = read_status(options.folder)
+    status["status"] = ended(status) or "running"
+    if options.json:
+        print(json.dumps(status, indent=2))
+        return 0
+    rows = list(_rows(status))
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name.ljust(width)}  {value}")
+    return 0
+
+
+def _rows(status: dict[str, Any]) -> Any:
+    running = status["status"] == "running"
+    reason = f": {status['reason']}" if status.get("reason") else ""
+    yield "status", f"{status['status']}{reason}"
+    if status["status"] == "killed":
+        yield "", f"Process {status['pid']} has gone without a last word. Resume from its last checkpoint."
+    steps, planned = status["step"], status.get("max_steps")
+    share = f" of {planned} ({steps / planned:.0%})" if planned else ""
+    yield "step", f"{steps}{share}, epoch {status['epoch']:.4g}"
+    speed = status.get("steps_per_second")
+    if speed:
+        yield "speed", f"{speed:.4g} steps per second in this session"
+    if running and speed and planned:
+        age = time.time() - status["time"]
+        left = max(0.0, (planned - steps) / speed - age)
+        yield "time left", f"about {timedelta(seconds=round(left))}"
+    for name, value in (status.get("metrics") or {}).items():
+        yield name, f"{value:.4g}" if isinstance(value, float) else value
+    if status.get("resume_from"):
+        yield "resume from", status["resume_from"]
+    for index, line in enumerate(status.get("decisions") or ()):
+        yield "" if index else "decisions", line
+    yield "updated", f"{timedelta(seconds=round(max(0.0, time.time() - status['time'])))} ago on {status['host']}"

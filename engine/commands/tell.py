@@ -1,0 +1,47 @@
+"""The command `trainbus tell`: ask a running training to save, evaluate, log, stop or change a setting."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from ...events.errors import ArgumentError
+from .requests import FILE, parse, send
+from .status import ended, read_status
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser's subcommands."""
+    parser = commands.add_parser(
+        "tell",
+        help="ask a running training to save, evaluate, log, stop or change a setting",
+        description="The run acts at the end of its current step, on all ranks. Its ledger records each request. "
+        "Requests: save, evaluate, log, stop; lr=1e-5 sets the highest learning rate of the schedule; "
+        "every evaluate 200 sets an interval, also of log and save, in steps, 10min, 1epoch or a fraction of the run.",
+    )
+    parser.add_argument("folder", type=Path, help="the output folder of the run")
+    parser.add_argument("requests", nargs="+", help="save, evaluate, log, stop, lr=1e-5, every evaluate 200")
+    parser.add_argument(
+        "--wait", type=float, default=10.0, metavar="S", help="wait up to this many seconds for the run (default: 10)"
+    )
+    parser.set_defaults(do=_tell)
+
+
+def _tell(options: argparse.Namespace) -> int:
+    folder: Path = options.folder
+    requests = parse(options.requests)
+    status = read_status(folder)
+    if how := ended(status):
+        raise ArgumentError(f"No training runs in {folder}: it is {how}. Nothing was sent.")
+    send(folder, requests)
+    end = time.monotonic() + options.wait
+    while time.monotonic() < end and (folder / FILE).exists():
+        time.sleep(0.05)
+    asked = ", ".join(requests)
+    if (folder / FILE).exists():
+        print(f"sent: {asked}. The run has not read it yet. It does so at the end of its step or evaluation.")
+        return 0
+    print(f"sent: {asked}. The run acts at the end of its step.")
+    return 0

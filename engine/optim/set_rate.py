@@ -1,0 +1,46 @@
+"""Change the learning rate of a training that runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def set_learning_rate(optimizer: Any, scheduler: Any, rate: float) -> None:
+    """Set the highest learning rate of a schedule; without a schedule, of the optimizer.
+
+    The schedule keeps its shape, and the parameter groups keep the ratios of their learning rates. If all are 0, each
+    gets the rate. The checkpoint of the optimizer and the schedule keeps the change.
+
+    Args:
+        optimizer: has `param_groups`.
+        scheduler: a learning-rate scheduler; None if there is none.
+        rate: the learning rate, above 0.
+    """
+    schedules = [each for each in _all_schedules(scheduler) if getattr(each, "base_lrs", None)]
+    groups = optimizer.param_groups
+    bases = [float(base) for each in schedules for base in each.base_lrs] or [float(group["lr"]) for group in groups]
+    highest = max(bases)
+    for each in schedules:
+        each.base_lrs = [base * rate / highest if highest else rate for base in each.base_lrs]
+    for group in groups:
+        for name in ("lr", "initial_lr"):
+            if name in group:
+                _assign(group, name, group[name] * rate / highest if highest else rate)
+    for each in schedules:
+        each._last_lr = [group["lr"] for group in groups]
+
+
+def _all_schedules(scheduler: Any) -> list[Any]:
+    """Return a schedule and those that it combines, such as the parts of a `SequentialLR`."""
+    if scheduler is None:
+        return []
+    return [scheduler, *(inner for each in getattr(scheduler, "_schedulers", ()) for inner in _all_schedules(each))]
+
+
+def _assign(group: dict[str, Any], name: str, value: Any) -> None:
+    if isinstance(group[name], torch.Tensor):  # of a capturable or compiled optimizer, which keeps the tensor
+        group[name].fill_(float(value))
+    else:
+        group[name] = float(value)

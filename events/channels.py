@@ -1,0 +1,90 @@
+"""Channels: the signal of each event, and the handlers that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import blinker
+
+from .catalog import Event
+from .control import Flag
+from .errors import SubscriptionError, nearest
+from .handlers import Call, Handler
+from .ordering import Slot
+from .subscribers import Ordered
+
+FINISHES: dict[str, Flag] = {
+    "on_log": "log",
+    "on_evaluate": "evaluate",
+    "on_save": "save",
+    "on_epoch_begin": "epoch_stop",
+}
+"""The events before which a flag stops to read True, as in transformers: its work is done."""
+
+
+@dataclass(eq=False)
+class Subscription:
+    """One handler of one subscriber for one event. A signal holds these."""
+
+    event: Event
+    owner: object
+    """The callback, or the subscribed function."""
+    owner_id: str
+    handler: Handler
+    call: Call
+    slot: Slot
+    on_error: str = "raise"
+    names: frozenset[str] = frozenset()
+    """The parameters that the handler names."""
+
+    @property
+    def label(self) -> str:
+        """The name of the handler in messages: `<id>.<event>`."""
+        return f"{self.owner_id}.{self.event.name}"
+
+    def __call__(self, sender: Any, **extras: Any) -> Any:
+        """Run the handler for a plain `signal.send(run, ...)` of blinker."""
+        return self.call(sender, extras)
+
+
+class Channel(blinker.Signal):
+    """The signal of one event. It holds receivers strongly and in order."""
+
+    set_class = Ordered  # type: ignore[assignment]
+
+    def __init__(self, event: Event) -> None:
+        super().__init__(event.doc)
+        self.event = event
+        self.ordered: tuple[Subscription, ...] | None = None
+        """The resolved order of the handlers; None after a change."""
+        self.calls: tuple[Subscription, ...] | None = None
+        """What an announcement calls: the handlers, through the route of the bus."""
+        self.finishes: Flag | None = FINISHES.get(event.name)
+
+    def connect(self, receiver: Any, sender: Any = blinker.ANY, weak: bool = False) -> Any:
+        """Connect a receiver, strongly by default: blinker's own default drops bound methods silently."""
+        self.ordered = self.calls = None
+        return super().connect(receiver, sender, weak=weak)
+
+    def disconnect(self, receiver: Any, sender: Any = blinker.ANY) -> None:
+        """Disconnect a receiver."""
+        self.ordered = self.calls = None
+        super().disconnect(receiver, sender)
+
+
+class Signals(dict[str, Channel]):
+    """All channels by event name. An unknown name is an error with the nearest name."""
+
+    def __missing__(self, event: str) -> Channel:
+        raise SubscriptionError(f"There is no event {event!r}{nearest(event, self)}")
+
+
+Route = Callable[[str, tuple[Subscription, ...]], tuple[Subscription, ...]]
+"""From an event and its handlers in order to what an announcement of it calls."""
+
+
+def directly(event: str, handlers: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
+    """Call every handler itself."""
+    return handlers
