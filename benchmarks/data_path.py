@@ -16,6 +16,7 @@ without workers is slower than torch.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import platform
 import statistics
@@ -155,6 +156,8 @@ def measured(case: tuple[Any, Any, Any], workers: int, rounds: int, folder: str)
     clock = time.perf_counter if workers else time.process_time
     made = {name: make() for name, make in loaders(case, workers, folder).items()}
     found: dict[str, list[float]] = {name: [] for name in made}
+    gc.collect()
+    gc.freeze()  # a full collection takes longer than an epoch of the fastest case
     for turn in range(rounds + 1):
         for name, loader in made.items():
             value = rate(loader, clock)

@@ -113,6 +113,11 @@ class Loader(DataLoader[Any]):
         sampler = getattr(self.batch_sampler, "sampler", None)
         return sampler if isinstance(sampler, (LengthGroupedSampler, UserSampler)) else None
 
+    @property
+    def reads_columns(self) -> bool:
+        """Whether batches are made from columns, without a Python object for each sample."""
+        return isinstance(self.batch_sampler, BatchedSampler) and columnar(self.dataset, self.collate_fn) is not None
+
     # Saving and resuming the position.
 
     def resume_state(self) -> dict[str, Any]:

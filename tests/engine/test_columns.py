@@ -256,6 +256,7 @@ def test_known_datasets_are_read_by_columns(name: str, monkeypatch: pytest.Monke
     assert [layout(batch) for batch in ours] == expected
     assert ours.dataset is dataset
     assert ours.collate_fn is collator
+    assert ours.reads_columns
 
 
 class OwnDataset(datasets.Dataset):

@@ -144,12 +144,11 @@ def _are_integers(labels: Any) -> bool:
 
 def _stacked(tensors: list[torch.Tensor]) -> torch.Tensor:
     """Stack tensors. If their dtypes differ, the result has a dtype that holds all of them."""
-    dtype = _common_dtype(tensors)
-    return torch.stack([tensor.to(dtype) for tensor in tensors])
-
-
-def _common_dtype(tensors: list[torch.Tensor]) -> torch.dtype:
-    return functools.reduce(torch.promote_types, {tensor.dtype for tensor in tensors})
+    dtypes = {tensor.dtype for tensor in tensors}
+    if len(dtypes) > 1:
+        common = functools.reduce(torch.promote_types, dtypes)
+        tensors = [tensor.to(common) for tensor in tensors]
+    return torch.stack(tensors)
 
 
 _MEDIA = ("PIL", "datasets", "torchcodec")
@@ -164,7 +163,7 @@ def _stack(key: str, values: list[Any]) -> torch.Tensor:
     """
     try:
         if isinstance(values[0], torch.Tensor):
-            return _stacked([torch.as_tensor(value) for value in values])
+            return _stacked(values if {*map(type, values)} == {torch.Tensor} else [*map(torch.as_tensor, values)])
         if isinstance(values[0], np.ndarray):
             return torch.from_numpy(np.stack(values))
         return torch.tensor(values)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...imported import imported
+from ....events.imported import imported
 from .rows import NotColumnar
 
 Span = tuple[Any, int, int]

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import Subset, TensorDataset
 
-from ...imported import imported
+from ....events.imported import imported
 from ..collators.default import Collator, ColumnFilter, DefaultDataCollator, default_data_collator
 from ..collators.language_modeling import DataCollatorForLanguageModeling
 from ..collators.padding import (

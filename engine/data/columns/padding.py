@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...imported import imported
+from ....events.imported import imported
 from .rows import NotColumnar
 from .table import Cells, TableRows
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...imported import imported
+from ....events.imported import imported
 from .arrow import Column, Span, fill
 from .rows import BatchRows, NotColumnar
 
