@@ -17,6 +17,7 @@ import transformers
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Subset, TensorDataset
+from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from support.tables import reordered, tables, tokenizer
 from trainbus.engine.data.collators import (
@@ -30,7 +31,9 @@ from trainbus.engine.data.collators import (
 from trainbus.engine.data.collators.default import ColumnFilter
 from trainbus.engine.data.columns import rows as rows_module
 from trainbus.engine.data.columns.choosing import columnar
+from trainbus.engine.data.columns.lengths import column_lengths
 from trainbus.engine.data.columns.rows import BatchRows, NotColumnar
+from trainbus.engine.data.length_sampler import grouped_by_length
 from trainbus.engine.data.loader import Loader
 from trainbus.engine.data.samplers import BatchedSampler, ShuffledSampler
 
@@ -416,3 +419,25 @@ def calls_of(work: Any) -> int:
     finally:
         sys.setprofile(before)
     return count
+
+
+@settings(**OPTIONS)
+@given(st.data())
+def test_lengths_from_columns_equal_those_of_samples(data: Any):
+    dataset = data.draw(tables(tokens=True).flatmap(reordered))
+    name = data.draw(st.sampled_from(("input_ids", "labels", "values")))
+    lengths = column_lengths(dataset, name, False)
+    if lengths is not None:
+        assert lengths == [len(dataset[row][name]) for row in range(len(dataset))]
+    measured = column_lengths(dataset, name, True)
+    if measured is not None:
+        assert measured == [int(dataset[row][name]) for row in range(len(dataset))]
+
+
+@given(st.lists(st.integers(0, 6), max_size=90), st.integers(1, 4), st.integers(0, 5))
+def test_groups_of_one_length_are_those_of_transformers(lengths: list[int], size: int, seed: int):
+    expected = []
+    if lengths:
+        generator = torch.Generator().manual_seed(seed)
+        expected = get_length_grouped_indices(lengths, size, generator=generator)
+    assert grouped_by_length(lengths, size, torch.Generator().manual_seed(seed)) == expected

@@ -97,6 +97,14 @@ class Column:
                 view[places] = chunk.values[local]
         return tensor
 
+    def lengths(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the lengths of the outer lists of rows, shape (rows,). The depth is 1 or more."""
+        lengths = np.empty(len(rows), np.int64)
+        for chunk, local, places in self._spread(rows):
+            begins, ends = chunk.bounds(local)
+            lengths[places] = ends - begins
+        return lengths
+
     def spans(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], list[Span]]:
         """Return the lengths of the lists of rows, shape (rows,), and where their values are. The depth is 1."""
         lengths = np.empty(len(rows), np.int64)

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch.utils.data import Subset, TensorDataset
 
-from ....events.imported import imported
 from ..collators.default import Collator, ColumnFilter, DefaultDataCollator, default_data_collator
 from ..collators.language_modeling import DataCollatorForLanguageModeling
 from ..collators.padding import (
@@ -19,7 +18,7 @@ from ..collators.padding import (
 from ..workers.startup import WorkerCollator
 from .padding import is_usual
 from .rows import BatchRows, NotColumnar
-from .table import Table, TableRows
+from .table import Table, TableRows, is_table
 from .tensors import TensorRows
 
 _PADDING = (
@@ -50,8 +49,7 @@ def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:
     stacks = own is default_data_collator or type(own) is DefaultDataCollator
     if type(base) is TensorDataset and stacks:
         return ColumnDataset(dataset, base, accepted), ColumnCollator(collator, inner)
-    table_type = getattr(imported("datasets.arrow_dataset"), "Dataset", None)
-    if table_type is None or type(base) is not table_type:
+    if not is_table(base):
         return None
     if not stacks and not (type(own) in _PADDING and is_usual(own.tokenizer)):
         return None

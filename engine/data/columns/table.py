@@ -46,7 +46,7 @@ class Table:
         """Whether the dataset has the format that it had; `set_format` changes it in place."""
         return bool(self.dataset.format == self.format)
 
-    def places(self, indices: list[int]) -> np.ndarray[Any, Any]:
+    def places(self, indices: list[int] | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return the rows of the Arrow table that samples are, shape (samples,).
 
         Raises:
@@ -84,6 +84,12 @@ class Table:
         if viewed.type == np.uint64:
             raise NotColumnar  # not every value is an int64
         return viewed
+
+
+def is_table(dataset: Any) -> bool:
+    """Whether a dataset is a `datasets.Dataset`, and no subclass of it."""
+    known = getattr(imported("datasets.arrow_dataset"), "Dataset", None)
+    return known is not None and type(dataset) is known
 
 
 def _is_plain(feature: Any) -> bool:
