@@ -72,7 +72,9 @@ class DefaultFlowCallback(Callback):
 
     @classmethod
     def remove_from(cls, bus: EventBus) -> Callback | None:
-        """Detach every callback of this class, and end the decisions of the default callbacks.
+        """Detach every callback of this class, and turn off the default callbacks.
+
+        The default callbacks then no longer stop the run, and no longer request logs, evaluations and saves.
 
         Returns:
             The detached callback of this class; None if there was none.

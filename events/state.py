@@ -63,8 +63,8 @@ class TrainerState:
     steps_skipped: int = 0
     """Steps in `global_step` whose update was skipped."""
     seconds = 0.0
-    """Seconds spent training, wall-clock time, earlier sessions of a resumed run included. It is no field: the states
-    of an uninterrupted run and of a resumed one are equal."""
+    """Wall-clock seconds of training. Includes the earlier sessions of a resumed run. This is not a dataclass field, so
+    a resumed run and an uninterrupted run have equal states."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes as plain values."""

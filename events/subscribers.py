@@ -107,7 +107,7 @@ def own_events(callback: object) -> tuple[Event, ...]:
     """Return the custom events of a `Callback`. Other objects may use the attribute `events` for anything.
 
     Raises:
-        SubscriptionError: if `events` holds something else than events.
+        SubscriptionError: if an item of `events` is not an `Event`.
     """
     declared = tuple(callback.events) if isinstance(callback, Callback) else ()
     for event in declared:

@@ -32,13 +32,13 @@ def architecture(model: Any) -> str:
 
 @dataclass
 class Liger(Callback):
-    """Replaces layers of the model by the faster kernels of liger-kernel, before training.
+    """Replaces layers of the model with the faster kernels of liger-kernel before training.
 
-    `use_liger_kernel=True` builds it, or list `Liger({"rope": True})`. A model of an architecture without kernels stays
-    as it is. The model keeps the kernels after the run.
+    `use_liger_kernel=True` adds this callback. To choose kernels, list `Liger({"rope": True})`. A model whose
+    architecture has no kernels does not change. The model keeps the kernels after the run.
 
     Raises:
-        ModelError: for a model that is not one of transformers.
+        ModelError: for a model that is not a transformers model.
     """
 
     stage = Stage.PREPARE

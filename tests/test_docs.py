@@ -115,6 +115,13 @@ def test_every_block_names_its_language(page: Path) -> None:
     assert {block.info for block in blocks(page)} <= known
 
 
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_every_table_begins_with_a_header(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert [table for table in tables if not re.match(r".*\n\|[ :|-]+\n", table)] == []
+
+
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
 def test_make_targets_named_in_a_page_exist(name: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")

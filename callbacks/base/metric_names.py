@@ -48,8 +48,8 @@ def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> 
         reader: the callback that reads the metric, for the error.
 
     Raises:
-        ArgumentError: if this evaluation must have the metric and has not, or if it is no number. It lists the metrics
-            that exist.
+        ArgumentError: if this evaluation must measure the metric but does not, or if its value is not a number. The
+            error lists the metrics that exist.
     """
     if not run.evaluation_decides:
         return None

@@ -18,7 +18,7 @@ from .class_counts import ClassCounts
 
 LARGEST = 10_000
 SHOWN_VALUES = 16
-"""The number of values of a prediction that is no class and no text."""
+"""The number of values that are shown of a prediction that is neither a class nor a text."""
 
 
 @dataclass(frozen=True)

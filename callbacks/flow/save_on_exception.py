@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class SaveOnException(Callback):
-    """Writes a checkpoint if an error or Ctrl-C ends the training: of the last complete step, which resumes exactly.
+    """Writes a checkpoint of the last complete step if an error or Ctrl-C ends the training. It resumes exactly.
 
-    It writes nothing if the error happens inside of an update, if no step is complete, or if the step has a checkpoint.
-    In each step it notes the RNG states, the position in the data and the buffers, so that the failed step leaves no
-    trace. With several ranks it writes nothing: the other ranks may be gone, and a checkpoint needs all of them.
+    It writes nothing if the error happens during an update, if no step is complete, or if the step has a checkpoint.
+    In each step it records the RNG states, the data position and the buffers, so the failed step has no effect on
+    the checkpoint. It works in a single process only: with several ranks, other ranks may have ended.
     """
 
     conflicts_with = (
@@ -59,7 +59,7 @@ class SaveOnException(Callback):
         if run.mode != "train" or noted.get("step") != run.state.global_step:
             return
         if not run.ranks.single_process:
-            logger.warning("SaveOnException writes no checkpoint: with several ranks, all of them would be needed.")
+            logger.warning("SaveOnException writes no checkpoint on several ranks: a checkpoint needs all ranks.")
             return
         if (run.args.output_path / folder_name(noted["step"])).exists():
             return

@@ -190,7 +190,7 @@ def _rows_upto(path: Path, rows: Iterable[dict[str, Any]], upto: float) -> list[
         return list(takewhile(lambda row: float(row[AXIS]) <= upto, rows))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path} has a line that is no row with a column {AXIS!r}. Move the file away, or set another `path`."
+            f"{path} has a line without a column {AXIS!r}. Move the file, or set another `path`."
         ) from error
 
 

@@ -103,7 +103,7 @@ def options_to_share(optimizer: Optimizer, name: str) -> dict[str, Any]:
     kind = type(optimizer).__name__
     if has_two_modes(optimizer):
         raise ArgumentError(
-            f"{kind} evaluates other weights than it trains, and with {name} each rank holds a shard of its state: "
+            f"{kind} has separate weights for training and evaluation, but {name} shards its state over the ranks: "
             f"remove {name}, or shard the weights too, with `sharding='stage2'`."
         )
     types = Counter(str(weight.dtype) for group in optimizer.param_groups for weight in group["params"])

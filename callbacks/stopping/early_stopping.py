@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,10 @@ from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.control import TrainerControl
 from ...events.errors import ArgumentError
+from ...events.state import TrainerState
 from ..base.metric_names import Mode, check_measured, full_name, greater_is_better, require_evaluations, value_of
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -144,6 +148,14 @@ class EarlyStopping(Callback):
         reason = self.rule.update(value) if value is not None else ""
         if reason:
             control.request("training_stop", reason)
+
+    def on_train_end(self, state: TrainerState) -> None:
+        if state.global_step >= state.max_steps and not any(self.metric in entry for entry in state.log_history):
+            logger.warning(
+                "EarlyStopping had no effect: the run made no evaluation that measures %r. Set `eval_strategy` to "
+                "'steps' or 'epoch', or add `Evaluate(...)` to the callbacks.",
+                self.metric,
+            )
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.rule.best, "waited": self.rule.waited}

@@ -89,6 +89,7 @@ if TYPE_CHECKING:
         DataCollatorForTokenClassification as DataCollatorForTokenClassification,
     )
     from trainbus.engine.data.collators.padding import DataCollatorWithPadding as DataCollatorWithPadding
+    from trainbus.engine.data.unbatched import unbatched as unbatched
     from trainbus.engine.evaluation.metric_set import Metrics as Metrics
     from trainbus.engine.evaluation.outputs import EvalLoopOutput as EvalLoopOutput
     from trainbus.engine.evaluation.outputs import EvalPrediction as EvalPrediction
@@ -219,6 +220,7 @@ _MODULES = {
     "engine.checkpoint.read.listing": ("get_last_checkpoint",),
     "engine.checkpoint.write.retention": ("Keep",),
     "engine.data.collators.default": ("DefaultDataCollator", "default_data_collator"),
+    "engine.data.unbatched": ("unbatched",),
     "engine.data.collators.language_modeling": ("DataCollatorForLanguageModeling",),
     "engine.data.collators.padding": (
         "DataCollatorForSeq2Seq", "DataCollatorForTokenClassification", "DataCollatorWithPadding",

@@ -24,6 +24,7 @@ from ..evaluation.metrics import metrics_of_first
 from ..evaluation.outputs import EvalLoopOutput, EvalPrediction, PredictionOutput, speed_metrics
 from ..evaluation.prediction import prediction_step
 from ..evaluation.rehearsal import REPLACEABLE, rehearse
+from ..loss.index_errors import indices_explained
 from ..session import session
 from .dataloaders import DataLoaderMethods
 from .logging import LoggingMethods
@@ -74,14 +75,14 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         with session(run, "evaluate"), run.activity(EVALUATION), scope as record:
             self.bus.announce("on_evaluate_begin")
             for name, dataset in datasets.items():
-                prefix = _joined(metric_key_prefix, name)
+                prefix, record.dataset_name = _joined(metric_key_prefix, name), name
                 loss_only = self.compute_metrics is None
                 output = self._run_over(self.get_eval_dataloader(dataset), "Evaluation", prefix, ignore_keys, loss_only)
                 if output.num_samples == 0:
                     raise DataError(
                         f"The eval dataset{f' {name!r}' if name else ''} has no samples. Pass another, or leave it out."
                     )
-                record.metrics, record.dataset_name, record.step = output.metrics, name, run.state.global_step
+                record.metrics, record.step = output.metrics, run.state.global_step
                 self.bus.announce("on_evaluate_dataset")
                 record.metrics = metrics_of_first(run.ranks, record.metrics)
                 self.log(record.metrics)
@@ -194,7 +195,8 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         streams = isinstance(self.compute_metrics, Metrics)
         compute_metrics: Any = self.compute_metrics
         by_batch = self.args.batch_eval_metrics or streams
-        with self.run.activity(PREDICTION if description == "Prediction" else EVALUATION):
+        activity = PREDICTION if description == "Prediction" else EVALUATION
+        with self.run.activity(activity), indices_explained(self.run):
             return evaluation_loop(
                 self.run,
                 dataloader,
@@ -310,13 +312,14 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         without_metrics = self.compute_metrics is not None and output.label_ids is None
         logger.warning(
             "The %s has no %s_loss%s: the batches have no labels under the expected names (%s). The model's "
-            "forward takes: %s. Name the labels, as in TrainingArguments(label_names=['y']), and pass samples as "
+            "forward takes: %s. Name the labels, as in TrainingArguments(label_names=[%r]), and pass samples as "
             "dicts.%s",
             description.lower(),
             prefix,
             ", and compute_metrics is not called" if without_metrics else "",
             ", ".join(self.label_names) or "a parameter with 'label' in its name",
             ", ".join(self.objective.signature.parameters),
+            self.objective.signature.last_named or "y",
             " Ignore this if the samples have no labels." if description == "Prediction" else "",
         )
 

@@ -273,10 +273,10 @@ class OptimizerMethods(TrainerBase):
         if found and not self._told_untrained:
             self._told_untrained = True
             logger.warning(
-                "The loss function uses the module %s, and its parameters are neither trained nor saved, because it is "
-                "no part of the model. Pass a module that holds it as `criterion`: its parameters are then trained, "
-                "clipped and saved. Parameters that you put into the optimizer of `optimizers` are trained and saved, "
-                "but not clipped, as in transformers. If it is not trained, call `requires_grad_(False)` on it.",
+                "The loss function uses the module %s, which is not part of the model. Its parameters are not trained "
+                "and not saved. To train, clip and save them, pass a module that contains it as `criterion`. To train "
+                "and save them without clipping, as in transformers, add them to the optimizer of `optimizers`. If "
+                "they need no training, call `requires_grad_(False)` on the module.",
                 ", ".join(type(each).__name__ for each in found),
             )
 
@@ -292,6 +292,6 @@ class OptimizerMethods(TrainerBase):
 
 def _updates_the_model_only(owner: str, module: nn.Module) -> str:
     return (
-        f"{owner} updates the parameters of the model only, and the loss module {type(module).__name__} has "
-        "parameters of its own. Make it a part of the model, which then returns its loss, or use DDP or FSDP."
+        f"{owner} updates only the parameters of the model, but the loss module {type(module).__name__} also has "
+        "parameters. Move the loss module into the model and return the loss from `forward`, or use DDP or FSDP."
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from typing import Any, TypeVar, cast
 
-from ...events.errors import ArgumentError, nearest
+from ...events.errors import ArgumentError, closest, nearest
 from ..arguments import TrainingArguments
 
 
@@ -22,6 +23,15 @@ PADDLENLP = (
     *("callbacks", "optimizers", "preprocess_logits_for_metrics"),
 )
 """The parameters of PaddleNLP's Trainer, in order."""
+
+
+def _nearest_of(name: str, known: Iterable[str]) -> str:
+    """Return the nearest parameter of the Trainer, else the nearest training argument, as the end of a sentence."""
+    arguments = [field.name for field in fields(TrainingArguments)]
+    if name not in arguments and closest(name, known):
+        return nearest(name, known)
+    meant = name if name in arguments else closest(name, arguments)
+    return f". Set it in the arguments: `TrainingArguments({meant}=...)`." if meant else "."
 
 
 def has_criterion_second(given: Sequence[Any]) -> bool:
@@ -40,7 +50,7 @@ def accepts_criterion_second(init: Init) -> Init:
     @functools.wraps(init)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
         if unknown := [name for name in kwargs if name not in known]:
-            refused = " ".join(f"The Trainer takes no {name!r}{nearest(name, known)}" for name in unknown)
+            refused = " ".join(f"The Trainer takes no {name!r}{_nearest_of(name, known)}" for name in unknown)
             raise UnknownArgument(f"{refused} It takes: {', '.join([*known][1:])}.")
         if not has_criterion_second(args):
             return init(self, *args, **kwargs)

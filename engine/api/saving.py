@@ -47,8 +47,8 @@ class SavingMethods(MomentMethods):
             if self.run.mode or self.run.ranks.single_process:  # during a run, all ranks save at the same step
                 raise
             raise RankFailure(
-                "`save_model` gathers the weights from all ranks, and another rank did not call it or is gone. Call it "
-                "on every rank, without an `if is_world_process_zero()` around it. Only one rank writes."
+                "`save_model` gathers the weights from all ranks, but another rank did not call it or has ended. Call "
+                "it on every rank, without an `if is_world_process_zero()` around it. Only one rank writes files."
             ) from error
 
     def _save(self, output_dir: str | None = None, state_dict: Weights | None = None) -> None:

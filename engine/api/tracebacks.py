@@ -26,8 +26,8 @@ _INTERNAL = (__name__.partition(".")[0], "torch", "contextlib", "functools")
 def short_tracebacks(method: Callable[P, R]) -> Callable[P, R]:
     """Decorate a public method: the traceback of a `TrainbusError` leaves out the frames inside of this library.
 
-    The frames of the user's code stay, and so does the frame that raised the error. Other errors stay whole. The whole
-    traceback is logged at level DEBUG, and `TRAINBUS_FULL_TRACEBACKS=1` keeps it.
+    The frames of the user's code and the frame that raised the error stay. Other errors keep their full traceback. The
+    full traceback is logged at level DEBUG. `TRAINBUS_FULL_TRACEBACKS=1` turns shortening off.
     """
 
     @functools.wraps(method)

@@ -21,9 +21,8 @@ def arg(default: T, help: str, **meta: Any) -> T:
         help: The text that `--help` and the reference page show.
         meta: How values are read. `choices` (an Enum, a tuple or a mapping) lists the only valid values; `enum` is the
             Enum that a valid value becomes, if it is a member. `path=True` accepts path objects and expands `~`.
-            `json=True` accepts a JSON object as text, or a path object. `object` is the class that reads objects of
-            other libraries. `none=True` reads None as the default, for
-            arguments whose default was None in another trainer.
+            `json=True` accepts a JSON object as text, or a path object. `object` is the class that converts objects of
+            other libraries. `none=True` treats None as the default. Other trainers use None for some arguments.
     """
     metadata = {"help": help, **meta}
     if isinstance(default, (list, dict)):

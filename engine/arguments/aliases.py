@@ -61,7 +61,14 @@ ALIASES: dict[str, Alias] = {
 _STOPPING = "Use the callback `EarlyStopping(patience=...)`."
 _DEVICES = "The launcher decides, as in `torchrun --nproc-per-node=2`, or the variable `CUDA_VISIBLE_DEVICES`."
 
+_OF_TRAINER = (
+    *("model", "train_dataset", "eval_dataset", "data_collator", "processing_class", "tokenizer", "model_init"),
+    *("criterion", "compute_loss_func", "compute_metrics", "callbacks", "optimizers", "optimizer_cls_and_kwargs"),
+    "preprocess_logits_for_metrics",
+)
+
 ELSEWHERE = {
+    **{name: f"Pass it to the Trainer: `Trainer({name}=...)`." for name in _OF_TRAINER},
     **dict.fromkeys(("patience", "early_stopping_patience", "early_stopping_threshold"), _STOPPING),
     **dict.fromkeys(("gpus", "n_gpus", "num_gpus", "devices", "accelerator"), _DEVICES),
 }
@@ -69,5 +76,5 @@ ELSEWHERE = {
 
 
 def not_an_argument(name: str, known: Iterable[str]) -> str:
-    """Return the sentence about a name that is no argument, with the nearest one or the place of that setting."""
+    """Return the error text for a name that is not an argument: the nearest argument, or where to set it."""
     return f"`{name}` is not an argument{f'. {ELSEWHERE[name]}' if name in ELSEWHERE else nearest(name, known)}"

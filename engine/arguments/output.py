@@ -31,6 +31,10 @@ class OutputArguments(Group):
         """Return a path as an absolute path, in the working folder in which the arguments were made."""
         return Path(vars(self).get("_working_folder", ""), path)
 
+    def resolve_like(self, other: OutputArguments) -> None:
+        """Resolve relative paths in the working folder in which other arguments were made."""
+        vars(self)["_working_folder"] = vars(other)["_working_folder"]
+
     def _remember_working_folder(self) -> None:
         vars(self).setdefault("_working_folder", working_folder())
 

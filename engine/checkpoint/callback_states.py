@@ -48,6 +48,10 @@ class CallbackStates:
         attached = self._bus.subscribers
         return {one: owner_of(callback, self._bus.attributes_of(one)) for one, callback in attached.items()}
 
+    def forget_carried(self) -> None:
+        """Drop the states that an earlier run of this trainer carried: they belong to that run."""
+        self._carried, self._carried_owners = {}, {}
+
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
         """Load each state into its callback. Carry the states without a callback to the next checkpoint.
 
@@ -193,9 +197,10 @@ def _settings(callback: Any) -> dict[str, Any]:
 
 
 def _attributes(callback: Any, attributes: Mapping[str, Any] | None, saved: bool) -> dict[str, Any]:
-    """Return the settings of a class that is no dataclass: the attributes named like arguments of its constructor.
+    """Return the settings of a callback that is not a dataclass.
 
-    If there are none, all public attributes are. Only plain values can be compared.
+    These are the attributes with the names of constructor arguments. If there are none, these are all public
+    attributes. Only plain values can be compared.
     """
     now = getattr(callback, "__dict__", {})
     public = {

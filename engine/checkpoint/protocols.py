@@ -52,6 +52,9 @@ class RestorableCallbacks(Protocol):
     def owners(self) -> dict[str, Any]:
         """Return which callback each state belongs to, by id."""
 
+    def forget_carried(self) -> None:
+        """Drop the states that an earlier run carried."""
+
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
         """Give each callback its state."""
 

@@ -44,7 +44,7 @@ def parse(words: Sequence[str]) -> list[str]:
     """Return the requests of a command line, each in its full form, such as `every evaluate 200`.
 
     Raises:
-        ArgumentError: for words that are no request. It lists all of them.
+        ArgumentError: for words that are not a request. The error lists all such words.
     """
     rest, requests, problems = list(words), [], []
     while rest:
@@ -65,7 +65,7 @@ def parse(words: Sequence[str]) -> list[str]:
             problems.append("`every` needs what and how often, such as `every evaluate 200`.")
             rest.clear()
         else:
-            problems.append(f"{word!r} is no request{nearest(word, (*FLAGS, 'lr=', 'every'))}")
+            problems.append(f"{word!r} is not a request{nearest(word, (*FLAGS, 'lr=', 'every'))}")
     if problems or not requests:
         raise ArgumentError(" ".join([*problems, f"Requests are: {_FORMS}."]))
     return requests
@@ -112,7 +112,7 @@ def _problem_of_rate(word: str) -> list[str]:
     except ValueError:
         rate = -1.0
     return (
-        [] if 0 < rate < float("inf") else [f"{word!r} is no learning rate. Write a number above 0, such as lr=1e-5."]
+        [] if 0 < rate < float("inf") else [f"{word!r} is not a learning rate. Write a number above 0, as in lr=1e-5."]
     )
 
 

@@ -87,7 +87,7 @@ def _rows(status: dict[str, Any]) -> Any:
     reason = f": {status['reason']}" if status.get("reason") else ""
     yield "status", f"{status['status']}{reason}"
     if status["status"] == "killed":
-        yield "", f"Process {status['pid']} has gone without a last word. Resume from its last checkpoint."
+        yield "", f"Process {status['pid']} ended without a final status. Resume the run from its last checkpoint."
     steps, planned = status["step"], status.get("max_steps")
     share = f" of {planned} ({steps / planned:.0%})" if planned else ""
     yield "step", f"{steps}{share}, epoch {status['epoch']:.4g}"

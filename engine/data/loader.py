@@ -36,8 +36,8 @@ class Loader(DataLoader[Any]):
     padding_rows = 0
     """Padding rows at the end of the last yielded batch: they fill it up and count on another rank."""
     batch_rows: int | None = None
-    """Samples of the last yielded batch, padding included, as its sampler or the collator of an evaluated stream counts
-    them; else None."""
+    """Samples of the last yielded batch. Includes padding. The sampler counts them, or the collator for an evaluated
+    stream. None if neither counts them."""
     _progress: EpochProgress | None = None
     """Progress of the current or last iteration."""
     _state_to_resume: dict[str, Any] | None = None
@@ -338,6 +338,8 @@ class Loader(DataLoader[Any]):
         if self.stream_end is not None:
             batch = self.stream_end.align(batch, END)
         progress.pulled += batch is not END
+        if self.num_workers and self._stream is not None and self.stream_end is None:
+            self._stream.check_length(progress.pulled, self.num_workers)
         return batch
 
     def _check_end(self, end: StopIteration, progress: EpochProgress) -> None:

@@ -17,8 +17,8 @@ class Position:
     epoch: int = 0
     """The current epoch, from 0."""
     batches: int = 0
-    """Batches of the epoch that one rank has taken. Samples taken in batches of another size count as batches of the
-    present size, rounded up."""
+    """Batches of the epoch that one rank has taken. Samples that were taken with another batch size are converted to
+    batches of the current size, rounded up."""
     first_row: int = 0
     """Samples of the epoch, over all ranks, that were taken in batches or steps of another size. They come first."""
     length: int = 0

@@ -85,6 +85,17 @@ class StreamShard(IterableDataset[Any]):
                 over = index - len(group)
                 yield group[index] if over < 0 else PaddingRow(self._first[over % len(self._first)])
 
+    def check_length(self, batches: int, workers: int) -> None:
+        """Warn once if workers made more batches of an epoch than the length of the stream allows.
+
+        Args:
+            batches: the batches that the workers made.
+            workers: their number. Each of them may end with a batch that is not full.
+        """
+        planned = None if self._told_longer else _length_of(self.rows)
+        if planned is not None and batches >= math.ceil(planned / self.stride) + workers:
+            self._tell_longer(planned)
+
     def _tell_longer(self, planned: int) -> None:
         self._told_longer = True
         logger.warning(

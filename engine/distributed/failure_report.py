@@ -67,12 +67,12 @@ def describe_failure(
         return f"{failures.rstrip('.')}. {meanwhile}."
     dead = [rank for rank, alive in silent.items() if alive is False]
     if dead:
-        verb, pronoun = ("is", "It was") if len(dead) == 1 else ("are", "They were")
+        pronoun = "It was" if len(dead) == 1 else "They were"
         causes = (
             f"{pronoun} killed (perhaps because memory ran out), exited early, or crashed (perhaps because the ranks "
             "ran different collectives)"
         )
-        return f"{format_ranks(dead).capitalize()} {verb} gone without an error report. {causes}. {meanwhile}."
+        return f"{format_ranks(dead).capitalize()} ended without an error report. {causes}. {meanwhile}."
     if silent:
         return f"{_describe_silent(silent)}. {meanwhile}."
     others = " and ".join(f"rank {report.rank} gave up in {report.where}" for report in reports.values())

@@ -61,9 +61,9 @@ class MemoryEstimate:
 
     @property
     def peak(self) -> float:
-        """The maximum within a step: at the end of forward or at the end of backward.
+        """The maximum memory within a step: at the end of forward or at the end of backward, whichever is larger.
 
-        Activations and casted weights are freed while the gradients appear, so the two are not added.
+        Backward frees activations and cast weights while it creates gradients, so they do not add up.
         """
         forward = self.work + self.accumulated + self.activations / self.params
         return self.between_steps + max(forward, self.gradients + self.reduced)
@@ -85,7 +85,7 @@ def one_process(variant: Variant, workload: Workload) -> MemoryEstimate:
         gradients=FULL,
         states=STATES[workload.optimizer],
         masters=FULL if halved else 0.0,
-        # Autocast keeps its casted weights until backward has used them.
+        # Autocast keeps its cast weights until backward has used them.
         work=0.0 if halved or workload.precision == "fp32" else HALF,
         accumulated=(HALF if halved else FULL) if several else 0.0,
         activations=activation_bytes(workload),
@@ -119,7 +119,7 @@ def fully_sharded(variant: Variant, workload: Workload) -> MemoryEstimate:
     share = 1 / shards(variant, workload)
     held = 0.0 if variant.offload else share
     layer = 1 / (workload.layers or ASSUMED_LAYERS)
-    # The next layer is gathered while one computes. Weights that autocast casted stay when the layer is resharded.
+    # The next layer is gathered while one computes. Weights that autocast cast stay when the layer is resharded.
     gathered = (HALF if variant.half else FULL) * (1.0 if variant.gathers_all else min(1.0, 2 * layer))
     casted = 0.0 if variant.half else base.work
     gathers = workload.accumulate * (1 if variant.gathers_all else 2)

@@ -28,3 +28,5 @@ class EvaluationRecord:
     """The name of the current dataset; empty for a single, unnamed one."""
     dataloader: Any = None
     """The loader of the evaluation batches."""
+    batch: int = 0
+    """The number of the current batch, from 0."""

@@ -55,14 +55,15 @@ class Gathered:
         of: int | None = None,
         of_last: int | None = None,
     ) -> Any:
-        """Return everything as numpy arrays in dataset order; None if there is nothing.
+        """Return all gathered values as numpy arrays in dataset order; None if nothing was gathered.
 
         Args:
-            rows: number of rows of the dataset. Later rows only give all ranks equal batches; they are cut off.
-            order: dataset index of each row, if the loader used another order than the dataset. A list of batches keeps
-                the order of the loader.
+            rows: number of rows of the dataset. Rows after these are padding that gives all ranks equal batches. They
+                are cut off.
+            order: dataset index of each row, if the order of the loader differs from the order of the dataset. A list
+                of batches keeps the order of the loader.
             padding_rows: number of rows to cut off the end of a list of batches.
-            of: number of rows of all batches, those to cut off included; None for the length of each array.
+            of: number of rows of all batches before padding rows are cut off; None for the length of each array.
             of_last: number of rows of the last batch; None for the length of its first array.
         """
         self.to_host()

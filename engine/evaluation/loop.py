@@ -16,6 +16,7 @@ from ..data.build import length_of, order_of
 from ..data.loader import Loader
 from ..data.plan import limited
 from ..distributed.ranks import Ranks
+from .evaluation_record import EvaluationRecord
 from .gathering import first_rows
 from .metrics import finished_metrics
 from .modes import to_eval
@@ -32,6 +33,8 @@ class EvaluatedRun(Protocol):
 
     eval_dataloader: Any
     """The loader of the evaluation in progress. The loop sets it."""
+    evaluation: EvaluationRecord
+    """The record of the evaluation in progress. The loop sets the number of its batch."""
 
     @property
     def args(self) -> TrainingArguments:
@@ -115,6 +118,7 @@ def evaluation_loop(
     metrics: Any = {}
     batches = _batches(loader, most, look_ahead=by_batch)
     for number, ((batch, known, padding_rows), is_last) in enumerate(batches, start=1):
+        run.evaluation.batch = number - 1
         batch = to_device(batch, args.device, args.non_blocking)
         results.add(_batch_result(run, batch, known, padding_rows, predict, preprocess_logits), run.ranks)
         run.announce("on_prediction_step", batch=batch, prediction=results.last_prediction() if observed else None)

@@ -159,7 +159,7 @@ def recordable(values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[Any, str
 
 
 def not_plain(values: Mapping[Any, Any]) -> dict[Any, str]:
-    """Return what JSON cannot hold: name -> description of the value. Names that are no text are among them."""
+    """Return the values that JSON cannot hold: name -> description. Names that are not strings are included."""
     found = {}
     for name, value in values.items():
         if not isinstance(name, str):

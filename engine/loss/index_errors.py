@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,6 +13,7 @@ from torch.utils.data import SequentialSampler
 from ...events.activity import EVALUATION, PREDICTION, activity_of
 from ...events.errors import DataError
 from ..data.batches import IGNORED_LABEL, rows_of
+from ..data.build import order_of
 from ..data.loader import Loader
 from ..data.samplers import BatchedSampler, ShuffledSampler
 
@@ -66,12 +67,12 @@ def out_of_range(error: BaseException) -> OutOfRange | None:
 
 @contextmanager
 def indices_explained(run: Run) -> Iterator[None]:
-    """Replace the error of an index out of range by one that names the batch, the samples and the valid range.
+    """Replace an out-of-range index error with an error that names the batch, the samples and the valid range.
 
-    Errors of shapes get a note if the samples look like whole batches.
+    A shape error gets a note if the samples look like whole batches.
 
     Raises:
-        DataError: for a label that is no class, or an input id that has no embedding.
+        DataError: for a label outside of the classes, or an input id without an embedding.
     """
     try:
         yield
@@ -87,8 +88,8 @@ def indices_explained(run: Run) -> Iterator[None]:
         elif (rows := _rows_in_sample(run)) and hasattr(error, "add_note"):
             error.add_note(
                 f"Each batch has one sample, and each tensor of it has {rows} rows: the shapes are (1, {rows}, ...). "
-                f"If the dataset is batched already, as by `Dataset.batch({rows})`, pass it without that, and set "
-                f"`per_device_train_batch_size={rows}`."
+                f"If the dataset is batched already, as by `Dataset.batch({rows})`, pass it without that, or pass "
+                f"`trainbus.unbatched(dataset)`, and set `per_device_train_batch_size={rows}`."
             )
         raise
 
@@ -135,12 +136,15 @@ def _place(run: Run, found: OutOfRange, activity: str) -> tuple[str, str]:
         rows = sorted({row // (len(found.indices) // size) for row in rows})
     samples = f"samples {_listed(rows)} of the batch, counted from 0"
     if evaluates:
-        return f"a batch of {activity}", samples
-    where = f"a batch of step {run.state.global_step + 1}"
-    indices = _dataset_indices(run)
+        name = run.dataset_name
+        where = f"a batch of {activity}" + (f" of the dataset {name!r}" if name else "")
+        indices, dataset = _evaluated_indices(run), f"the dataset {name!r}" if name else "the dataset"
+    else:
+        where = f"a batch of step {run.state.global_step + 1}"
+        indices, dataset = _dataset_indices(run), "the training dataset"
     if indices is not None:
         named = [indices[row] for row in rows if row < len(indices)]
-        samples += f", which are the samples {_listed(named)} of the training dataset"
+        samples += f", which are the samples {_listed(named)} of {dataset}"
     return where, samples
 
 
@@ -156,6 +160,20 @@ def _dataset_indices(run: Run) -> list[int] | None:
         return None
     if not isinstance(batches.sampler, (ShuffledSampler, SequentialSampler)):
         return None  # the order cannot be drawn again without random draws
-    order = list(batches.sampler)
-    start = (run.position.batches + run.step.batch_index) * batches.stride + batches.rank * batches.batch_size
+    return _indices(batches, [*batches.sampler], run.position.batches + run.step.batch_index)
+
+
+def _evaluated_indices(run: Run) -> list[int] | None:
+    """Return the dataset index of each sample of the current evaluation batch; None if the sampler does not know it."""
+    loader = run.eval_dataloader
+    batches = loader.batch_sampler if isinstance(loader, Loader) else None
+    if not isinstance(batches, BatchedSampler):
+        return None
+    order = order_of(loader) or ([*batches.sampler] if isinstance(batches.sampler, SequentialSampler) else None)
+    return None if order is None else _indices(batches, order, run.evaluation.batch)
+
+
+def _indices(batches: BatchedSampler, order: Sequence[int], number: int) -> list[int]:
+    """Return the dataset index of each sample of a batch of this rank, by the number of the batch."""
+    start = number * batches.stride + batches.rank * batches.batch_size
     return [order[row % len(order)] for row in range(start, start + batches.batch_size)]

@@ -39,8 +39,10 @@ class LabelSmoother:
             items: divisor of the summed loss; None divides by the number of labels that are not ignored.
         """
         if shift:
-            # Prompt tuning of peft puts virtual tokens before the others. They have logits, and no labels.
-            logits = logits[..., max(0, logits.shape[-2] - labels.shape[-1]) :, :]
+            # Prompt tuning of peft puts virtual tokens before the others. They have logits, and no labels. As in peft,
+            # the last of them predicts the first label.
+            virtual = max(0, logits.shape[-2] - labels.shape[-1])
+            labels = nn.functional.pad(labels, (virtual, 0), value=self.ignored) if virtual else labels
             logits, labels = logits[..., :-1, :].contiguous(), labels[..., 1:].contiguous()
         negative = -nn.functional.log_softmax(logits, dim=-1)
         if labels.dim() == negative.dim() - 1:

@@ -168,7 +168,7 @@ class LossModule(Callback):
             self.module.load_state_dict(state["weights"])
         except RuntimeError as error:
             raise CheckpointError(
-                f"The checkpoint has the state of another loss module than {type(self.module).__name__}: {error}. Pass "
+                f"The loss module in the checkpoint does not fit {type(self.module).__name__}: {error}. Pass "
                 "the criterion or loss function of the saved run."
             ) from error
         self._restored = True

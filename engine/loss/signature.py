@@ -18,7 +18,8 @@ from ...events.imported import imported
 def user_model(model: nn.Module) -> nn.Module:
     """Return the model that the user wrote, inside of `torch.compile`, PEFT, DDP and modules that only pass on.
 
-    A module passes on if its `forward(*args, **kwargs)` names no parameter, and it has `module` or a single child.
+    A module passes on if its `forward` names no parameter and takes any keyword, such as `forward(*args, **kwargs)`,
+    and it has `module` or a single child.
     """
     while (inner := _inside(model)) is not None:
         model = inner
@@ -27,7 +28,7 @@ def user_model(model: nn.Module) -> nn.Module:
 
 def _inside(model: nn.Module) -> nn.Module | None:
     """Return the model that a wrapper wraps; None if the model is no wrapper."""
-    children = model._modules
+    children = dict(model._modules.items())  # the one of a TorchScript model is no dict
     if children.get("_orig_mod") is not None:  # torch.compile
         return children["_orig_mod"]
     peft = imported("peft")
@@ -68,10 +69,13 @@ def _filled(cell: Any) -> bool:
         return False
 
 
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
 def _passes_on(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    """Whether parameters are `*args` and `**kwargs` only, after `self`."""
+    """Whether parameters are `**kwargs` only, or `*args` and `**kwargs`, after `self`."""
     kinds = [each.kind for name, each in parameters.items() if name != "self"]
-    return kinds == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
+    return kinds[-1:] == [inspect.Parameter.VAR_KEYWORD] and kinds[:-1] in ([], [inspect.Parameter.VAR_POSITIONAL])
 
 
 @dataclass(frozen=True)
@@ -92,17 +96,25 @@ class ForwardSignature:
     @classmethod
     def of_class(cls, model: nn.Module) -> ForwardSignature:
         """Return the signature of `forward` as the class of the user's model defines it, `self` included."""
-        return cls(_parameters_of(type(user_model(model)).forward))
+        inner = user_model(model)
+        # The class of a TorchScript model has no `forward`.
+        return cls(_parameters_of(getattr(type(inner), "forward", inner.forward)))
 
     @property
     def is_unknown(self) -> bool:
-        """Whether `forward` hides its parameters behind `*args, **kwargs`."""
+        """Whether `forward` hides its parameters behind `**kwargs`."""
         return _passes_on(self.parameters)
 
     @property
     def accepts_any_keyword(self) -> bool:
         """Whether the signature contains `**kwargs`."""
         return any(parameter.kind is parameter.VAR_KEYWORD for parameter in self.parameters.values())
+
+    @property
+    def last_named(self) -> str | None:
+        """The last parameter with a name of its own; None if there is none. Models usually take labels last."""
+        named = [name for name, each in self.parameters.items() if each.kind not in _VARIADIC and name != "self"]
+        return named[-1] if named else None
 
     def has_default(self, name: str, default: Any) -> bool:
         """Whether a parameter exists and has exactly this default."""

@@ -111,7 +111,7 @@ def _split_by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter
 
 
 def parse_optim_args(text: str | None) -> dict[str, str]:
-    """Parse `"a=1,b=2"` into `{"a": "1", "b": "2"}`. Spaces do not count; None and "" give no options.
+    """Parse `"a=1,b=2"` into `{"a": "1", "b": "2"}`. Spaces are ignored. None and "" give no options.
 
     Raises:
         ArgumentError: A part between commas is not `name=value`.

@@ -31,7 +31,8 @@ class ExtraParameters(Callback):
         saved = [state[str(number)] for number in range(len(state))]
         if [each.shape for each in saved] != [each.shape for each in self.parameters]:
             logger.warning(
-                "The checkpoint has other parameters beside the model than the optimizer. They keep their values."
+                "The extra parameters in the checkpoint do not fit the parameters in the optimizer that are not part "
+                "of the model. These parameters are not restored."
             )
             return
         with torch.no_grad():

@@ -241,7 +241,8 @@ def _ended(trainer: TrialTrainer) -> Iterator[None]:
 def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingArguments:
     """Return the user's arguments with some values replaced. All checks and derived values are computed again.
 
-    A value is converted to the type of its argument: `"16"` and `16.7` become `16`.
+    A value is converted to the type of its argument: `"16"` and `16.7` become `16`. Relative paths stay in the working
+    folder in which the user's arguments were made.
 
     Raises:
         ArgumentError: for an unknown name, with the nearest name, or a value of the wrong type.
@@ -250,7 +251,9 @@ def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingA
     hints = hints_of(type(args))
     written = {name: getattr(args, name) for name in args.given if name in known}
     chosen = {name: _converted(name, value, hints[name]) for name, value in resolve_aliases(values, known).items()}
-    return type(args)(**{**written, **chosen})
+    made = type(args)(**{**written, **chosen})
+    made.resolve_like(args)
+    return made
 
 
 def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks: Ranks) -> dict[str, Any]:

@@ -45,10 +45,10 @@ def run_config(run: Run) -> dict[str, Any]:
 
 
 def arguments_in_effect(args: TrainingArguments, attached: Iterable[Callback]) -> dict[str, Any]:
-    """Return the arguments that the run reads.
+    """Return the arguments that have an effect on the run.
 
-    A callback of the user's list replaces the one that its arguments build. Those arguments have no effect, so they
-    are left out: the callback is in the config under `callbacks`.
+    A callback in the user's list replaces the default callback. The arguments of the default callback then have no
+    effect and are left out. The config lists the user's callback under `callbacks`.
     """
     values = {name: _short(value) for name, value in args.to_dict().items()}
     attached = list(attached)

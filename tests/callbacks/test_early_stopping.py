@@ -226,3 +226,12 @@ def test_training_stops_at_the_target(tmp_path: Path) -> None:
     trainer.train()
     assert trainer.state.global_step == 2
     assert "reaches the target 1e+06" in trainer.control.why("training_stop")
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_run_in_which_a_callback_could_evaluate_and_did_not_warns(evaluates, tmp_path, caplog) -> None:
+    trainer = net_trainer(tmp_path, EarlyStopping(patience=9), max_steps=2)
+    trainer.on("on_step_end", lambda control: evaluates and control.request("evaluate"))
+    trainer.train()
+    warned = "EarlyStopping had no effect: the run made no evaluation that measures 'eval_loss'" in caplog.text
+    assert warned is not evaluates

@@ -115,7 +115,7 @@ def test_a_torn_last_line_is_removed(tmp_path):
 def test_a_file_of_another_program_is_named_and_left_as_it_is(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"loss": 1}\n')
-    with pytest.raises(ValueError, match=r"metrics.jsonl has a line that is no row with a column 'train/global_step'"):
+    with pytest.raises(ValueError, match=r"metrics.jsonl has a line without a column 'train/global_step'"):
         JsonLinesSession(path, "r", 5)
     assert path.read_text() == '{"loss": 1}\n'
 

@@ -94,9 +94,9 @@ def test_a_veto_delays_a_told_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["sve"], "'sve' is no request; did you mean 'save'?"),
-        (["lr=fast"], "'lr=fast' is no learning rate"),
-        (["lr=-1", "stp"], "'stp' is no request"),
+        (["sve"], "'sve' is not a request; did you mean 'save'?"),
+        (["lr=fast"], "'lr=fast' is not a learning rate"),
+        (["lr=-1", "stp"], "'stp' is not a request"),
         (["every", "sleep", "2"], "every 'sleep': unknown"),
         (["every", "save"], "`every` needs what and how often"),
         (["every", "save", "0"], "the interval is not above 0"),

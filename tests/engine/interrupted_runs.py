@@ -444,4 +444,4 @@ def killed(folder: Path, kind: str, seed: int, steps: list[int] | None = None) -
 
 if __name__ == "__main__":
     found = killed(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), [*map(int, sys.argv[4:])] or None)
-    sys.exit("\n".join(found))
+    sys.exit("\n".join(found) or 0)  # an empty text would be an exit code of 1

@@ -220,3 +220,16 @@ def test_arguments_that_depend_on_each_other_are_assigned_one_after_the_other(tm
 def test_an_unknown_argument_of_the_trainer_names_the_nearest(name, meant):
     with pytest.raises(TypeError, match=f"takes no '{name}'; did you mean '{meant}'"):
         Trainer(**{name: 1})
+
+
+@pytest.mark.parametrize(("name", "meant"), [("lr", "learning_rate"), ("epochs", "num_train_epochs"), ("bf16", "bf16")])
+def test_a_training_argument_that_the_trainer_gets_is_placed(name, meant):
+    with pytest.raises(TypeError, match=rf"takes no '{name}'. Set it in the arguments: `TrainingArguments\({meant}="):
+        Trainer(**{name: 1})
+
+
+def test_every_parameter_of_the_trainer_that_the_arguments_get_is_placed(tmp_path):
+    names = [name for name in inspect.signature(Trainer).parameters if name not in ("args", "kwargs")]
+    for name in names:
+        with pytest.raises(ArgumentError, match=rf"`{name}` is not an argument. Pass it to the Trainer: `Trainer"):
+            TrainingArguments(str(tmp_path), **{name: 1})

@@ -191,3 +191,9 @@ def test_carried_states_keep_their_owners(tmp_path: Path) -> None:
     resumed(tmp_path, save_steps=3)
     _, owners = SavedCheckpoint.open(tmp_path / "again" / "checkpoint-3").callbacks_and_owners()
     assert (owners["Counter"]["class"], owners["Counter"]["settings"]) == ("Counter", {"by": 7})
+
+
+def test_a_new_run_says_nothing_about_a_checkpoint(tmp_path: Path, caplog: Any) -> None:
+    with caplog.at_level(logging.INFO):
+        regression_trainer(tmp_path, args={"max_steps": 2}, callbacks=[EMA(0.5), Counter()]).train()
+    assert "checkpoint" not in caplog.text

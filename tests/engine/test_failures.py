@@ -49,10 +49,10 @@ OWN = FailureReport(0, "backward of step 5", "RuntimeError: closed", lost=True)
             [FailureReport(1, "x", "E: a", lost=True)],
             {2: False, 3: True},
             None,
-            "Rank 2 is gone without an error report. It was killed (perhaps because memory ran out), exited early, or "
+            "Rank 2 ended without an error report. It was killed (perhaps because memory ran out), exited early, or "
             "crashed (perhaps because the ranks ran different collectives). Meanwhile rank 0 was waiting in backward",
         ),
-        ([], {1: False, 2: False}, None, "Ranks 1 and 2 are gone without an error report. They were killed (perhaps"),
+        ([], {1: False, 2: False}, None, "Ranks 1 and 2 ended without an error report. They were killed (perhaps"),
         (
             [],
             {1: True},

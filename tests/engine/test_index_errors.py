@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 from support.data import Stream
 from support.trainers import regression_trainer
+from trainbus import Callback
 from trainbus.events import DataError
 
 
@@ -96,6 +98,32 @@ def test_the_error_of_an_evaluation_names_the_evaluation(tmp_path):
         run.evaluate()
     with pytest.raises(DataError, match="in a batch of a prediction"):
         run.predict(rows({2: 4}))
+
+
+@pytest.mark.parametrize("args", [{}, {"batch_eval_metrics": True}, {"train_sampling_strategy": "group_by_length"}])
+def test_the_error_of_an_evaluation_names_dataset_and_samples(args, tmp_path):
+    metrics = (lambda prediction, compute_result: {"one": 1.0}) if "batch_eval_metrics" in args else None
+    datasets = {"clean": rows({}), "dirty": rows({9: 4, 17: 5})}
+    run = sequential(tmp_path, rows({}), eval_dataset=datasets, args=args, compute_metrics=metrics)
+    with pytest.raises(DataError) as caught:
+        run.evaluate()
+    assert "out of range in a batch of an evaluation of the dataset 'dirty': samples " in str(caught.value)
+    first, place = ("9", "1") if "train_sampling_strategy" not in args else ("17|9", r"\d")
+    assert re.search(
+        rf"samples {place} of the batch, .* the samples ({first}) of the dataset 'dirty'", str(caught.value)
+    )
+
+
+def test_handlers_of_an_evaluation_see_the_name_of_its_dataset(tmp_path):
+    seen = []
+
+    class Names(Callback):
+        def on_prediction_step(self, run: Any) -> None:
+            seen.append(run.dataset_name)
+
+    run = sequential(tmp_path, rows({}), eval_dataset={"a": rows({})[:4], "b": rows({})[:4]}, callbacks=[Names()])
+    run.evaluate()
+    assert seen == ["a", "b"]
 
 
 def test_the_error_of_a_stream_names_the_batch(tmp_path):

@@ -125,3 +125,11 @@ def test_a_prediction_with_metrics_and_without_labels_logs_a_warning(tmp_path, c
     run.predict(rows())
     run_of(tmp_path, args={"label_names": ["targets"]}).predict(rows())
     assert "compute_metrics" not in caplog.text
+
+
+def test_the_remedy_for_missing_labels_names_a_parameter_of_the_model(tmp_path, caplog):
+    run = run_of(tmp_path, compute_metrics=lambda prediction: {"one": 1.0})
+    run.model.forward = lambda inputs, target: {"logits": inputs}
+    run = Trainer(run.model, run.args)
+    run.evaluate([{"inputs": torch.ones(2), "target": torch.ones(2)}])
+    assert "TrainingArguments(label_names=['target'])" in caplog.text

@@ -119,7 +119,7 @@ def test_an_overridden_compute_loss_with_a_trained_module_logs_one_warning(train
     run.train()
     assert caplog.text.count(WARNING) == warnings
     if warnings:
-        assert "trained and saved, but not clipped" in caplog.text
+        assert "To train and save them without clipping" in caplog.text
 
 
 @pytest.mark.parametrize("constant", [True, False], ids=["class weights", "a count"])

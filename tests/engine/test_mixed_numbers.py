@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from trainbus import default_data_collator
+from trainbus.events import DataError
 
 WHOLE = {"python": 1, "numpy": np.int64(1), "tensor": torch.tensor(1), "bool": True}
 FRACTION = {"python": 0.5, "numpy": np.float32(0.5), "tensor": torch.tensor(0.5)}
@@ -42,3 +43,41 @@ def test_columns_of_arrays_are_promoted():
 def test_whole_labels_stay_int64_and_fractions_float32():
     assert default_data_collator([{"label": 1}, {"label": 2}])["labels"].dtype is torch.int64
     assert default_data_collator([{"label": 1}, {"label": 0.5}])["labels"].dtype is torch.float32
+
+
+ROWS_OF_LISTS: dict[str, tuple[list[Any], list[Any]]] = {
+    "token ids and a label": ([([1, 2, 3], 0), ([4, 5, 6], 1)], [[[1, 2, 3], [4, 5, 6]], [0, 1]]),
+    "token ids and token labels": ([([1, 2], [0, 1]), ((3, 4), [1, 1])], [[[1, 2], [3, 4]], [[0, 1], [1, 1]]]),
+    "integers and floats": ([([1, 2], 1), ([0.5, 2], 0.5)], [[[1, 2], [0.5, 2]], [1, 0.5]]),
+    "nested": ([([[1, 2], [3, 4]], 0), ([[5, 6], [7, 8]], 1)], [[[[1, 2], [3, 4]], [[5, 6], [7, 8]]], [0, 1]]),
+    "plain numbers": ([(1, 2, 0), (3, 4, 1)], [[1, 3], [2, 4], [0, 1]]),
+}
+
+
+@pytest.mark.parametrize("name", ROWS_OF_LISTS)
+def test_a_list_of_numbers_in_a_tuple_is_one_value_as_in_a_dict(name):
+    rows, expected = ROWS_OF_LISTS[name]
+    batch = default_data_collator(rows)
+    assert [column.tolist() for column in batch] == expected
+    named = default_data_collator([{str(place): value for place, value in enumerate(row)} for row in rows])
+    assert [column.dtype for column in batch] == [column.dtype for column in named.values()]
+
+
+def test_a_dict_in_a_tuple_and_tensors_in_a_list_keep_their_structure():
+    inputs, labels = default_data_collator([({"ids": [1, 2]}, 0), ({"ids": [3, 4]}, 1)])
+    assert inputs["ids"].tolist() == [[1, 2], [3, 4]]
+    (first, second), _ = default_data_collator([([torch.ones(2), torch.zeros(3)], 1)] * 2)
+    assert (first.shape, second.shape, labels.tolist()) == ((2, 2), (2, 3), [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([([1, 2], 0), ([3], 1)], r"position 0 of the samples cannot be stacked .* lengths \[1, 2\]"),
+        ([(1, 2), (1, 2, 3)], r"tuples or lists of lengths \[2, 3\]"),
+        ([({"ids": [1, 2]}, 0), ({"ids": [3]}, 1)], "'ids' in position 0 of the samples cannot be stacked"),
+    ],
+)
+def test_tuples_that_do_not_stack_are_named(rows, message):
+    with pytest.raises(DataError, match=message):
+        default_data_collator(rows)

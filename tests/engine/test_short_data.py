@@ -89,3 +89,28 @@ def test_a_length_that_is_too_small_warns_once(tmp_path: Path, caplog: Any) -> N
         "Longer yields more than the 10 samples of its `__len__`. Epochs are planned with that length: return the "
         "number of samples from `__len__`, or remove it and set `max_steps`."
     ]
+
+
+class Shared(Longer):
+    """Each worker reads a part of the rows."""
+
+    def __iter__(self) -> Any:
+        worker = torch.utils.data.get_worker_info()
+        return iter(self.rows[worker.id :: worker.num_workers])
+
+
+class Exact(Shared):
+    """A stream whose length is right. Its workers end with batches that are not full."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@pytest.mark.parametrize(("stream", "told"), [(Shared, 1), (Exact, 0)])
+def test_workers_that_make_more_than_the_length_warn_once(stream: Any, told: int, tmp_path: Path, caplog: Any) -> None:
+    args = {"num_train_epochs": 2, "dataloader_num_workers": 2}
+    run = regression_trainer(tmp_path, train_dataset=stream(points(32)), eval_dataset=points(4), args=args)
+    run.train()
+    run.evaluate(stream(points(32)))
+    told_by_evaluation = told
+    assert caplog.text.count("yields more than") == told + told_by_evaluation

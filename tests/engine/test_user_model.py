@@ -181,8 +181,67 @@ def test_a_wrapper_may_name_its_first_parameter_freely() -> None:
     assert list(ForwardSignature.of(OddlyNamed(inner)).parameters) == ["input"]
 
 
-def test_label_smoothing_leaves_out_virtual_tokens_of_a_prompt() -> None:
+def test_label_smoothing_predicts_the_first_label_from_the_last_virtual_token_as_peft_does() -> None:
     logits, labels = torch.randn(2, 7, 5), torch.randint(0, 5, (2, 4))
     smoother = LabelSmoother(0.2)
-    expected = nn.functional.cross_entropy(logits[:, 3:-1].flatten(0, 1), labels[:, 1:].flatten(), label_smoothing=0.2)
+    expected = nn.functional.cross_entropy(logits[:, 2:-1].flatten(0, 1), labels.flatten(), label_smoothing=0.2)
     torch.testing.assert_close(smoother(logits, labels, shift=True, items=None), expected)
+
+
+class Forwards(nn.Module):
+    """Names no parameter and takes any keyword."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.inner = model
+
+    def forward(self, **batch: Any) -> Any:
+        return self.inner(**batch)
+
+
+class Scripted(nn.Module):
+    """A model that TorchScript compiles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.linear(x).squeeze(-1)
+        return {"loss": nn.functional.mse_loss(logits, labels), "logits": logits}
+
+
+@pytest.mark.parametrize("make", [lambda: Forwards(Regression()), lambda: torch.jit.script(Scripted())])
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_columns_and_labels_are_found_in_keyword_wrappers_and_torchscript(make: Any, tmp_path: Path) -> None:
+    width = 3 if not isinstance(make(), Forwards) else None
+    data = [{**row, "x": row["x"][:width], "extra": torch.ones(1), "text": "a"} for row in points(8)]
+    run = regression_trainer(tmp_path, make(), train_dataset=data, eval_dataset=data, args={"max_steps": 1})
+    run.train()
+    assert "eval_loss" in run.evaluate()
+    assert user_model(Forwards(model := Regression())) is model
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")  # peft reads the former name
+@pytest.mark.parametrize("kind", ["prompt", "prefix", "p-tuning", "lora"])
+def test_smoothing_by_nothing_gives_the_loss_of_an_adapter(kind: str, tmp_path: Path) -> None:
+    import transformers
+
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    base = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=32, **sizes))
+    task: dict[str, Any] = {"task_type": "CAUSAL_LM"}
+    adapters = {
+        "prompt": lambda: peft.PromptTuningConfig(num_virtual_tokens=3, **task),
+        "prefix": lambda: peft.PrefixTuningConfig(num_virtual_tokens=3, **task),
+        "p-tuning": lambda: peft.PromptEncoderConfig(num_virtual_tokens=3, encoder_hidden_size=8, **task),
+        "lora": lambda: peft.LoraConfig(target_modules=["q_proj"], **task),
+    }
+    model = peft.get_peft_model(base, adapters[kind]())
+    ids = [(torch.arange(5) * number) % 20 for number in range(1, 9)]
+    data = [{"input_ids": each, "labels": each} for each in ids]
+    losses = []
+    for factor in (0.0, 1e-9):
+        args = {"label_smoothing_factor": factor, "remove_unused_columns": False, "label_names": ["labels"]}
+        run = regression_trainer(tmp_path, model, eval_dataset=data, args=args)
+        losses.append(run.evaluate()["eval_loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)

@@ -265,5 +265,5 @@ def test_a_schedule_that_deepspeed_does_not_have_is_refused(tmp_path):
 def test_parameters_of_a_loss_module_are_refused_with_deepspeeds_optimizer(tmp_path):
     made = trainer(tmp_path, stage(1, **own("AdamW", torch_adam=True)))
     made.criterion = torch.nn.Bilinear(2, 2, 1)
-    with pytest.raises(ArgumentError, match="DeepSpeed updates the parameters of the model only, and the loss module"):
+    with pytest.raises(ArgumentError, match="DeepSpeed updates only the parameters of the model, but the loss module"):
         made.train()

@@ -138,7 +138,7 @@ class TestTwoProcesses:
             ("half weights", "start.weight is torch.bfloat16"),
             ("no values", "on meta"),
             ("already sharded", "Net was sharded by another trainer's FairscaleFSDP"),
-            ("state of sgd", "of another optimizer than AdamW"),
+            ("state of sgd", "a state of the optimizer AdamW"),
             ("words without cuda", "works on CUDA only, and this run is on cpu: leave the word 'fairscale' out"),
             ("callback without cuda", "works on CUDA only, and this run is on cpu: leave the word 'fairscale' out"),
         ],

@@ -162,7 +162,7 @@ def test_a_killed_rank_is_named(ends, name, dead, where):
     codes[dead] = -9
     assert killed["codes"] == [codes]
     assert failure_of(killed["said"][1 - dead]) == (
-        f"Rank {dead} is gone without an error report. It was killed (perhaps because memory ran out), exited early, "
+        f"Rank {dead} ended without an error report. It was killed (perhaps because memory ran out), exited early, "
         "or crashed (perhaps because the ranks ran different collectives). Meanwhile rank "
         f"{1 - dead} was waiting in {where}."
     )
@@ -195,7 +195,7 @@ def test_a_signal_at_any_moment_ends_both_ranks_with_its_code_and_loses_no_step(
 
 def test_torchrun_starts_a_run_again_that_lost_a_process(ends, folder, tmp_path):
     said = run(*TORCHRUN, "--max-restarts=3", HERE / "restart_program.py", tmp_path, "5", timeout=200)
-    assert "Rank 1 is gone without an error report" in said
+    assert "Rank 1 ended without an error report" in said
     assert (tmp_path / "starts-0").read_text().split() == ["started", "started"]
     assert json.loads((tmp_path / "run_status.json").read_text())["status"] == "done"
     for rank in range(2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -162,6 +163,18 @@ def test_each_trial_has_its_own_folder_and_name(tmp_path):
     assert name.startswith("rate ")
     assert told[-1][1] == name
     assert (tmp_path / name / "checkpoint-10").is_dir()
+
+
+def test_trials_write_into_one_place_if_the_program_changes_its_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    args = {"logging_dir": "logs", "report_to": "tensorboard", "save_strategy": "epoch", "logging_steps": 5}
+    built = searcher("out", args=args)
+    built.on("on_step_end", lambda: os.chdir(tmp_path / "elsewhere"))
+    search(built)
+    for folder in ("out", "logs"):
+        assert sorted(path.name for path in (tmp_path / folder).iterdir()) == ["run-0", "run-1"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_the_trainer_itself_stays_as_it_was(tmp_path):

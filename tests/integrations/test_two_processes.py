@@ -91,7 +91,7 @@ def test_weights_without_gradients_stay_as_they_are(ends):
             2,
             "a Powers on each rank, but cannot read power from the optimizer that `create_optimizer` built: pass",
         ),
-        ("two modes", 2, "ArgumentError: TwoModes evaluates other weights than it trains, and with Sharded"),
+        ("two modes", 2, "ArgumentError: TwoModes has separate weights for training and evaluation, but Sharded"),
         ("mixed", 2, "in one tensor, which needs one dtype, and there are 20 of float32 and 2 of float64: convert"),
         ("sparse", 1, "ModelError: ShardedDDP averages dense gradients only"),
         ("low rank", 1, "ModelError: The last step did not use all weights, but DDP(comm_hook='powersgd') waits"),

@@ -277,6 +277,7 @@ def _resume(made: Program, draw: random.Random) -> None:
         and not args.get("eval_on_start")  # row: `eval_on_start`
         and args.get("train_sampling_strategy") != "group_by_length"  # row: Exact resume
         and not args.get("save_only_model")
+        and args["save_strategy"] != "best"  # row: Lower a flag
     )
     if not possible or not _maybe(draw, 0.5):
         return

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,18 +158,28 @@ Pair = tuple[Record, Record]
 
 
 def last_log(program: Program, theirs: Record, ours: Record) -> Pair:
-    """At the planned end between two logs, we have one more log entry, and its event."""
+    """At the planned end between two logs, we log the last steps. They do so only if a callback requests it, and later.
+
+    Entries of both are compared, and not their place among the other entries and events.
+    """
     end = ours.steps["planned"]
-    ends = [any(entry["step"] == end and "loss" in entry for entry in run.history) for run in (theirs, ours)]
-    if program.args["logging_strategy"] != "steps" or ours.steps["done"] != end or ends != [False, True]:
+    interval = program.args.get("logging_steps", 1)
+    due = end % (interval if interval >= 1 else math.ceil(end * interval)) == 0
+    if program.args["logging_strategy"] != "steps" or ours.steps["done"] != end or due:
         return theirs, ours
-    more = [entry for entry in ours.history if entry["step"] == end and "loss" in entry]
-    kept = [entry for entry in ours.history if entry not in more]
-    calls = [call for call in ours.calls if not (call[0] == "on_log" and call[1] == end and "loss" in call[4])]
-    return (
-        dataclasses.replace(theirs, calls=_without_flag("log", end, theirs.calls)),
-        dataclasses.replace(ours, history=kept, calls=_without_flag("log", end, calls)),
-    )
+
+    def is_last(entry: dict[str, Any]) -> bool:
+        return entry["step"] == end and "loss" in entry
+
+    theirs_logged = any(map(is_last, theirs.history))
+
+    def without(record: Record) -> Record:
+        last = [entry for entry in record.history if is_last(entry) and theirs_logged]
+        calls = [call for call in record.calls if not (call[0] == "on_log" and call[1] == end and "loss" in call[4])]
+        history = [entry for entry in record.history if not is_last(entry)] + last
+        return dataclasses.replace(record, history=history, calls=_without_flag("log", end, calls))
+
+    return without(theirs), without(ours)
 
 
 def _without_flag(flag: str, step: int, calls: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -215,18 +226,22 @@ def folder_of_best(program: Program, theirs: Record, ours: Record) -> Pair:
     """We name the checkpoint of the last best step that has one, and keep it. They know it since their next save."""
     at_best = {f"checkpoint-{step}" for step in _best_steps(program, ours)}
     kept = [name for name in ours.checkpoints if name in theirs.checkpoints or name not in at_best]
+    former = theirs.best[2]  # kept in place of the best one
+    theirs_kept = [name for name in theirs.checkpoints if name in ours.checkpoints or name != former]
     if ours.best[2] in at_best:
         theirs = dataclasses.replace(theirs, best=(*theirs.best[:2], ours.best[2]))
-    return theirs, dataclasses.replace(ours, checkpoints=kept) if program.args.get("save_total_limit") else ours
+    if not program.args.get("save_total_limit"):
+        return theirs, ours
+    return dataclasses.replace(theirs, checkpoints=theirs_kept), dataclasses.replace(ours, checkpoints=kept)
 
 
 def _best_steps(program: Program, record: Record) -> list[int]:
-    """Return the steps with the best metric so far, in order."""
+    """Return the steps with the best metric so far, in order. `eval_on_start` does not count."""
     name = f"eval_{program.args.get('metric_for_best_model')}"
     sign = -1 if program.args.get("greater_is_better") else 1
     found: list[tuple[float, int]] = []
     for entry in record.history:
-        if name in entry and (not found or sign * entry[name] < found[-1][0]):
+        if name in entry and entry["step"] and (not found or sign * entry[name] < found[-1][0]):
             found.append((sign * entry[name], entry["step"]))
     return [step for _, step in found]
 

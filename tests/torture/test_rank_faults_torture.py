@@ -173,5 +173,5 @@ def test_torchrun(restarts: int, tmp_path: Path, whole: list[float]) -> None:
         assert (folder / "killed").exists()
         if restarts:
             assert [json.loads((folder / f"weights-{rank}.json").read_text()) for rank in range(2)] == [whole, whole]
-        assert "Rank 1 is gone without an error report" in said
+        assert "Rank 1 ended without an error report" in said
         assert (folder / "starts-0").read_text().split() == ["started"] * (2 if restarts else 1)

@@ -79,4 +79,4 @@ def warn_of_other_settings(saved: Mapping[str, Any], state: TrainerState, schedu
     if saved.get(name, schedule) != schedule:  # earlier versions did not save it
         changes.append(f"{name} was {saved[name] or None} and is {schedule or None}")
     if changes:
-        logger.warning("The run resumes with other settings than its checkpoint has: %s.", ", ".join(changes))
+        logger.warning("The run resumes with settings that differ from its checkpoint: %s.", ", ".join(changes))

@@ -1,4 +1,4 @@
-"""Restoring optimizer, schedule and loss scaler, also if the parameters were in other groups when they were saved."""
+"""Restore optimizer, schedule and loss scaler. The saved parameter groups may differ from the current ones."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _check_fit(optimizer: Optimizer, state: dict[str, Any], saved: list[dict[str
         lacking = [name for name in ("betas", "momentum", "clip_threshold") if name in group and name not in was]
         if lacking:
             raise CheckpointError(
-                f"{path} is the state of another optimizer than {type(optimizer).__name__}: it has no {lacking[0]!r}. "
+                f"{path} is not a state of the optimizer {type(optimizer).__name__}: it has no {lacking[0]!r}. "
                 "Set `optim` to the optimizer of the saved run."
             )
         for parameter, number in zip(group["params"], was["params"]) if from_torch else ():

@@ -44,7 +44,7 @@ class FreshStart:
     def restore(self, feed: ResumableFeed) -> None:
         """Restore everything that is built by now: optimizer, callbacks, RNG states, loader position."""
         self.run.continue_from({})
-        self.run.callback_states.restore({})  # drops the states that an earlier run of this trainer carried
+        self.run.callback_states.forget_carried()
 
     def _new_run_id(self) -> str:
         run_id: str = self.run.ranks.gather_objects(uuid.uuid4().hex)[0]  # the same on every rank

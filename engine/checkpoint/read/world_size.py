@@ -1,4 +1,4 @@
-"""Resuming on another number of ranks than the checkpoint was written by."""
+"""Resume with a world size that differs from the world size of the checkpoint."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: Save
     if before is None or before == now:
         if before is None and not own and checkpoint.state_files.has_rng_states():
             logger.warning(
-                "%s was written by another number of ranks than %d: it has no %s, so random draws continue from "
-                "the seed.",
+                "%s was not written with world size %d: it has no %s. The random number generators of this rank start "
+                "from the seed.",
                 checkpoint.path,
                 now,
                 checkpoint.state_files.rng_path(run.ranks.rank, now).name,

@@ -31,7 +31,7 @@ R = TypeVar("R", bound=Retainable)
 
 @dataclass(frozen=True)
 class Keep:
-    """Which checkpoints stay on disk. The newest always stays, and so does the one that is loaded at the end.
+    """Which checkpoints stay on disk. The newest checkpoint and the one that is loaded at the end always stay.
 
     A checkpoint stays if any field selects it. If no field is set, all stay.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,8 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> An
 
     Dicts become a dict of tensors. `label` (a number) and `label_ids` (numbers) become `labels`: integers as int64, and
     as float32 if any of the batch is another number. Values of a column that mix integers and other numbers become the
-    wider type. Strings and None are left out. Tuples become a tuple of tensors.
+    wider type. Strings and None are left out. Tuples become a tuple of tensors, and a
+    list of numbers in a tuple is one value, as in a dict.
 
     Args:
         features: the samples: dicts, named tuples, objects with attributes, tuples, tensors or arrays.
@@ -45,7 +46,7 @@ def _stacked_batch(features: list[Any]) -> Any:
         return features.proved("stack", features.stacked, _stacked_batch)
     first = features[0]
     if isinstance(first, (tuple, list, torch.Tensor, np.ndarray)) and not hasattr(first, "_asdict"):
-        return tuple(default_collate(features)) if isinstance(first, (tuple, list)) else default_collate(features)
+        return _tuple_batch(features) if isinstance(first, (tuple, list)) else default_collate(features)
     if not isinstance(first, Mapping):
         if problem := sample_problem(first):
             raise DataError(problem)
@@ -63,8 +64,41 @@ def _stacked_batch(features: list[Any]) -> Any:
             batch["labels"] = torch.tensor(np.asarray(rows) if _has_array(rows) else rows, dtype=_dtype(rows))
     for key, value in first.items():
         if key not in ("label", "label_ids") and value is not None and not isinstance(value, str):
-            batch[key] = _stack(key, [feature[key] for feature in features])
+            batch[key] = _stack(f"column {key!r}", [feature[key] for feature in features])
     return batch
+
+
+def _tuple_batch(features: list[Any]) -> tuple[Any, ...]:
+    """Stack samples that are tuples, one position after the other.
+
+    Raises:
+        DataError: if the samples differ in length, or if the values of a position cannot be stacked.
+    """
+    lengths = sorted({len(feature) for feature in features})
+    if len(lengths) > 1:
+        raise DataError(
+            f"The samples are tuples or lists of lengths {lengths[:5]}. Give each sample the same number of values, or "
+            "pass a `data_collator`."
+        )
+    return tuple(_position(f"position {place} of the samples", values) for place, values in enumerate(zip(*features)))
+
+
+def _position(name: str, values: Any) -> Any:
+    """Stack the values of one position of tuples, a sequence. A list of numbers is one value, as in a dict of columns.
+
+    torch's `default_collate` would make a tensor of each of its elements.
+    """
+    first = values[0]
+    if isinstance(first, Mapping):
+        return {key: _position(f"{key!r} in {name}", [value[key] for value in values]) for key in first}
+    return _stack(name, values) if _is_list_of_numbers(first) else default_collate(values)
+
+
+def _is_list_of_numbers(value: Any) -> bool:
+    """Whether a value is a list or tuple of numbers, or of such lists."""
+    if not isinstance(value, (list, tuple)) or hasattr(value, "_fields"):
+        return False
+    return all(isinstance(part, (bool, int, float)) or _is_list_of_numbers(part) for part in value)
 
 
 def sample_problem(sample: Any) -> str:
@@ -155,8 +189,8 @@ _MEDIA = ("PIL", "datasets", "torchcodec")
 """The packages of decoded images, sounds and videos."""
 
 
-def _stack(key: str, values: list[Any]) -> torch.Tensor:
-    """Return the values of one key as a tensor of shape (rows, ...).
+def _stack(name: str, values: Sequence[Any]) -> torch.Tensor:
+    """Return the values of one column as a tensor of shape (rows, ...). `name` names the column in errors.
 
     Raises:
         DataError: if the values cannot be stacked.
@@ -170,7 +204,7 @@ def _stack(key: str, values: list[Any]) -> torch.Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         if type(values[0]).__module__.partition(".")[0] in _MEDIA:
             raise DataError(
-                f"The column {key!r} holds values of type {type(values[0]).__name__}, which do not stack. Turn them "
+                f"The {name} holds values of type {type(values[0]).__name__}, which do not stack. Turn them "
                 "into tensors with your processor: `dataset.with_transform(function)`, or in a `data_collator`. "
                 "`dataset.with_format('torch')` suffices for images of one size."
             ) from error
@@ -180,7 +214,7 @@ def _stack(key: str, values: list[Any]) -> torch.Tensor:
             if len(sizes) > 1
             else "Pass a `data_collator` that turns it into a tensor, or remove the column."
         )
-        raise DataError(f"The column {key!r} cannot be stacked into a batch ({error}). {remedy}") from error
+        raise DataError(f"The {name} cannot be stacked into a batch ({error}). {remedy}") from error
 
 
 @dataclass

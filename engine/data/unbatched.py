@@ -1,0 +1,105 @@
+"""The samples of a dataset that is batched already, such as `datasets.Dataset.batch(n)` makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import Dataset, IterableDataset
+
+from ...events.errors import DataError
+from .build import is_iterable
+
+
+def unbatched(dataset: Any) -> Dataset[Any]:
+    """Return a dataset of the single samples of a dataset of batches.
+
+    Pass the result to the Trainer with the batch size in the arguments. Samples are then shuffled and counted one by
+    one:
+
+        trainer = Trainer(model, args, train_dataset=unbatched(dataset.batch(16)))
+
+    A map-style dataset reads a whole batch for each sample, and keeps the last one it read.
+
+    Args:
+        dataset: its samples are dicts or tuples, whose values have one entry per row. All batches of a map-style
+            dataset have as many rows as the first, except the last. A stream may have batches of any size.
+
+    Raises:
+        DataError: for a sample that is no batch.
+    """
+    return _UnbatchedStream(dataset) if is_iterable(dataset) else _UnbatchedRows(dataset)
+
+
+class _UnbatchedRows(Dataset[Any]):
+    """The samples of map-style batches."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+        self._read: tuple[int, Any] = (-1, None)
+        self._size = _rows_of(batches[0], 0) if len(batches) else 0
+        self._length = (len(batches) - 1) * self._size + _rows_of(batches[len(batches) - 1], -1) if len(batches) else 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < self._length:
+            raise IndexError(f"There is no sample {index}: the dataset has {self._length}.")
+        number, row = divmod(index, self._size)
+        if self._read[0] != number:
+            batch = self.batches[number]
+            rows, expected = _rows_of(batch, number), min(self._size, self._length - number * self._size)
+            if rows != expected:
+                raise DataError(
+                    f"Batch {number} of the dataset has {rows} rows, and the first has {self._size}. Only the last may "
+                    "have fewer. Batch the dataset with one size, or pass it without `batch`."
+                )
+            self._read = (number, batch)
+        return _row(self._read[1], row)
+
+
+class _UnbatchedStream(IterableDataset[Any]):
+    """The samples of a stream of batches."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, batch in enumerate(self.batches):
+            for row in range(_rows_of(batch, number)):
+                yield _row(batch, row)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the stream, if it has one."""
+        if hasattr(self.batches, "set_epoch"):
+            self.batches.set_epoch(epoch)
+
+
+def _row(batch: Any, row: int) -> Any:
+    if isinstance(batch, Mapping):
+        return {name: column[row] for name, column in batch.items()}
+    return tuple(column[row] for column in batch)
+
+
+def _rows_of(batch: Any, number: int) -> int:
+    """Return the number of rows of a batch.
+
+    Raises:
+        DataError: if it is no batch, or if its columns have different lengths.
+    """
+    columns = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
+    if not columns or not all(hasattr(column, "__len__") and not isinstance(column, str) for column in columns):
+        raise DataError(
+            f"Sample {number} of the dataset is no batch, but of type {type(batch).__name__}. Pass the dataset itself, "
+            "without `unbatched`."
+        )
+    rows = sorted({_length(column) for column in columns})
+    if len(rows) > 1:
+        raise DataError(f"The columns of batch {number} of the dataset have different numbers of rows: {rows}.")
+    return rows[0]
+
+
+def _length(column: Any) -> int:
+    shape = getattr(column, "shape", None)
+    return len(column) if shape is None or len(shape) else 0
