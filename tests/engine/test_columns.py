@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import pickle
 import sys
 import warnings
@@ -50,7 +51,7 @@ def layout(batch: Any) -> Any:
         numbers = batch.detach().contiguous().reshape(-1).view(torch.uint8).tolist()
         return type(batch), batch.dtype, batch.shape, batch.stride(), batch.requires_grad, batch.device, numbers
     if isinstance(batch, np.ndarray):
-        return type(batch), batch.dtype, batch.shape, batch.strides, batch.tobytes()
+        return type(batch), batch.dtype, batch.shape, batch.strides, repr(batch.tolist())
     if hasattr(batch, "keys"):
         return type(batch), [(key, layout(batch[key])) for key in batch]
     if isinstance(batch, (list, tuple)):
@@ -413,11 +414,13 @@ def calls_of(work: Any) -> int:
         count += event == "call"
 
     before = sys.getprofile()
+    gc.disable()  # hypothesis is called at each collection
     sys.setprofile(called)
     try:
         work()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return count
 
 

@@ -197,7 +197,7 @@ def _stack(name: str, values: Sequence[Any]) -> torch.Tensor:
     """
     try:
         if isinstance(values[0], torch.Tensor):
-            return _stacked(values if {*map(type, values)} == {torch.Tensor} else [*map(torch.as_tensor, values)])
+            return _stacked([*values] if {*map(type, values)} == {torch.Tensor} else [*map(torch.as_tensor, values)])
         if isinstance(values[0], np.ndarray):
             return torch.from_numpy(np.stack(values))
         return torch.tensor(values)
