@@ -6,11 +6,13 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Sampler
 
 from ...events.errors import DataError
 from ..distributed.ranks import Ranks
+from .columns.lengths import column_lengths
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +87,12 @@ def grouped_by_length(lengths: Sequence[float], group_size: int, generator: torc
         group_size: samples of a group.
         generator: draws the random order.
     """
-    rows = torch.randperm(len(lengths), generator=generator).tolist()
+    rows = torch.randperm(len(lengths), generator=generator).numpy()
     width = group_size * max(1, min(len(lengths) // (group_size * 4), 50))
+    shorter = np.asarray(lengths) * -1  # a stable sort keeps the random order of samples of one length
     chunks = [
-        sorted(rows[start : start + width], key=lengths.__getitem__, reverse=True)
-        for start in range(0, len(rows), width)
+        chunk[np.argsort(shorter[chunk], kind="stable")].tolist()
+        for chunk in (rows[start : start + width] for start in range(0, len(rows), width))
     ]
     if chunks:
         longest = max(chunks, key=lambda chunk: lengths[chunk[0]])
@@ -119,6 +122,9 @@ def lengths_of(dataset: Any, column: str, inputs: str) -> list[float]:
             f"{', '.join(map(str, known)) or 'no keys'}. Add a column of lengths and set `length_column_name` to its "
             "name, or set `train_sampling_strategy='random'`."
         )
+    lengths = column_lengths(dataset, name, name == column)
+    if lengths is not None:
+        return [*lengths]
     values = dataset[name] if known is columns else (dataset[row][name] for row in range(len(dataset)))
     return [_length(value, name == column, name, row) for row, value in enumerate(values)]
 

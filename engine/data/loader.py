@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from ...events.errors import DataError
 from ..checkpoint.own_generators import OwnGenerators
 from ..checkpoint.rng_state import QuickStates, random_states, restore_random_states
+from .columns.choosing import columnar
 from .epoch_progress import END, EpochProgress, at_row, by_name, by_number, divided
 from .length_sampler import LengthGroupedSampler
 from .samplers import BatchedSampler, UserSampler
@@ -111,6 +112,11 @@ class Loader(DataLoader[Any]):
         """The sampler that draws a new order in each epoch from RNG states that it keeps; None if there is none."""
         sampler = getattr(self.batch_sampler, "sampler", None)
         return sampler if isinstance(sampler, (LengthGroupedSampler, UserSampler)) else None
+
+    @property
+    def reads_columns(self) -> bool:
+        """Whether batches are made from columns, without a Python object for each sample."""
+        return isinstance(self.batch_sampler, BatchedSampler) and columnar(self.dataset, self.collate_fn) is not None
 
     # Saving and resuming the position.
 
@@ -259,7 +265,7 @@ class Loader(DataLoader[Any]):
         progress.keeps_state = not self.num_workers and not indexed and keeps_state(self.dataset)
         if self.num_workers and self._in_group:
             wait_for_idle_threads()
-        with block_sigterm() if self.num_workers else nullcontext():
+        with block_sigterm() if self.num_workers else nullcontext(), self._columnar():
             batches: Iterator[Any] = super().__iter__()
         if self._stream is not None:
             self._stream.first_rows = {}  # the workers have received them
@@ -269,6 +275,26 @@ class Loader(DataLoader[Any]):
             self._worker_iterator = batches
             weakref.finalize(self, _release, batches)
         return batches
+
+    @contextmanager
+    def _columnar(self) -> Iterator[None]:
+        """Let torch's iterator, which keeps both, read batches from columns if dataset and collator are known.
+
+        `dataset` and `collate_fn` of the loader stay those of the user.
+        """
+        dataset, collator = self.dataset, self.collate_fn
+        found = columnar(dataset, collator) if isinstance(self.batch_sampler, BatchedSampler) else None
+        if found is None:
+            yield
+            return
+        # A DataLoader refuses an assignment to `dataset`.
+        try:
+            object.__setattr__(self, "dataset", found[0])
+            self.collate_fn = found[1]
+            yield
+        finally:
+            object.__setattr__(self, "dataset", dataset)
+            self.collate_fn = collator
 
     def _prefetched(self, batches: Iterator[Any], progress: EpochProgress) -> Iterator[Any]:
         """Yield the batches; fetch each next one before the current one is yielded."""

@@ -13,6 +13,7 @@ from torch.utils.data import default_collate
 
 from ....events.errors import ArgumentError, DataError
 from ..batches import map_tensors
+from ..columns.rows import BatchRows
 
 Collator = Callable[[list[Any]], Any]
 
@@ -41,6 +42,8 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> An
 
 
 def _stacked_batch(features: list[Any]) -> Any:
+    if isinstance(features, BatchRows):
+        return features.proved("stack", features.stacked, _stacked_batch)
     first = features[0]
     if isinstance(first, (tuple, list, torch.Tensor, np.ndarray)) and not hasattr(first, "_asdict"):
         return _tuple_batch(features) if isinstance(first, (tuple, list)) else default_collate(features)
@@ -175,11 +178,11 @@ def _are_integers(labels: Any) -> bool:
 
 def _stacked(tensors: list[torch.Tensor]) -> torch.Tensor:
     """Stack tensors. If their dtypes differ, the result has a dtype that holds all of them."""
-    return torch.stack([tensor.to(_common_dtype(tensors)) for tensor in tensors])
-
-
-def _common_dtype(tensors: list[torch.Tensor]) -> torch.dtype:
-    return functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    dtypes = {tensor.dtype for tensor in tensors}
+    if len(dtypes) > 1:
+        common = functools.reduce(torch.promote_types, dtypes)
+        tensors = [tensor.to(common) for tensor in tensors]
+    return torch.stack(tensors)
 
 
 _MEDIA = ("PIL", "datasets", "torchcodec")
@@ -194,7 +197,7 @@ def _stack(name: str, values: Sequence[Any]) -> torch.Tensor:
     """
     try:
         if isinstance(values[0], torch.Tensor):
-            return _stacked([torch.as_tensor(value) for value in values])
+            return _stacked([*values] if {*map(type, values)} == {torch.Tensor} else [*map(torch.as_tensor, values)])
         if isinstance(values[0], np.ndarray):
             return torch.from_numpy(np.stack(values))
         return torch.tensor(values)

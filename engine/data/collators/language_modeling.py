@@ -13,6 +13,7 @@ from torch.utils.data import get_worker_info
 from ....events.errors import DataError
 from ...arguments._base import refusal
 from ..batches import IGNORED_LABEL
+from ..columns.rows import BatchRows
 from .default import as_type, check_type
 from .padding import pad_rows, round_up
 
@@ -74,7 +75,7 @@ class DataCollatorForLanguageModeling:
         return as_type(self._batch(features), self.return_tensors if return_tensors is None else return_tensors)
 
     def _batch(self, features: list[Any]) -> Any:
-        if isinstance(features[0], Mapping):
+        if isinstance(features, BatchRows) or isinstance(features[0], Mapping):
             options = {"return_tensors": "pt", "pad_to_multiple_of": self.pad_to_multiple_of}
             batch = pad_rows(self.tokenizer, features, **options)
         else:

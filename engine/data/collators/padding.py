@@ -15,6 +15,8 @@ import torch
 
 from ....events.errors import DataError
 from ..batches import IGNORED_LABEL
+from ..columns.padding import pad
+from ..columns.table import Cells, TableRows
 from .default import as_type
 
 
@@ -126,10 +128,11 @@ class DataCollatorForSeq2Seq(Padding):
     def _batch(self, features: list[Mapping[str, Any]]) -> Any:
         _, labels, rows = split_labels(features)
         batch = self._padded(rows)
-        if labels is None or all(label is None for label in labels):
+        if labels is None or (isinstance(labels, list) and all(label is None for label in labels)):
             batch["labels"] = None
             return batch
-        width = self._label_width([len(label) for label in labels])
+        lengths = labels.lengths.tolist() if isinstance(labels, Cells) else [len(label) for label in labels]
+        width = self._label_width(lengths)
         batch["labels"] = pad_labels(labels, width, self.label_pad_token_id, self.tokenizer.padding_side)
         if hasattr(self.model, "prepare_decoder_input_ids_from_labels"):
             batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
@@ -156,22 +159,32 @@ def pad_rows(tokenizer: Any, rows: list[Any], **options: Any) -> Any:
         rows: the samples.
         **options: options of `pad`. Those that are None are left out.
     """
-    with _without_advice(tokenizer):
-        return tokenizer.pad(rows, **{name: value for name, value in options.items() if value is not None})
+    options = {name: value for name, value in options.items() if value is not None}
+
+    def by_tokenizer(rows: list[Any]) -> Any:
+        with _without_advice(tokenizer):
+            return tokenizer.pad(rows, **options)
+
+    return pad(rows, tokenizer, options, by_tokenizer) if isinstance(rows, TableRows) else by_tokenizer(rows)
 
 
-def split_labels(features: list[Mapping[str, Any]]) -> tuple[str, list[Any] | None, list[dict[str, Any]]]:
+def split_labels(features: Any) -> tuple[str, Any, Any]:
     """Return the key of the labels, the labels (None if there are none), and the samples without them."""
+    if isinstance(features, TableRows):
+        name = "label" if "label" in features.names else "labels"
+        return (
+            (name, features.numbers(name), features.without(name)) if name in features.names else (name, None, features)
+        )
     name = "label" if "label" in features[0] else "labels"
     labels = [feature[name] for feature in features] if name in features[0] else None
     return name, labels, [{key: feature[key] for key in feature if key != name} for feature in features]
 
 
-def pad_labels(labels: list[Any], width: int, value: int, side: str) -> torch.Tensor:
+def pad_labels(labels: Any, width: int, value: int, side: str) -> torch.Tensor:
     """Return labels of different lengths as one int64 tensor of shape (rows, width).
 
     Args:
-        labels: labels of each sample.
+        labels: labels of each sample, or the `Cells` of all.
         width: width of the result.
         value: fills up shorter labels.
         side: side on which to pad: 'right' or 'left'.
@@ -179,6 +192,8 @@ def pad_labels(labels: list[Any], width: int, value: int, side: str) -> torch.Te
     Raises:
         DataError: if a label is longer than `width`.
     """
+    if isinstance(labels, Cells):
+        return labels.padded(width, value, side)
     padded = torch.full((len(labels), width), value, dtype=torch.int64)
     for row, label in zip(padded, labels):
         numbers = torch.as_tensor(label, dtype=torch.int64)

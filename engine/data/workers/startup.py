@@ -27,6 +27,14 @@ class WorkerBatch:
     states: dict[str, Any]
     """RNG states of the worker after it made the batch."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A tensor would travel in shared memory of its own, which costs more than a copy of its 5 kB.
+        return {**vars(self), "states": {**self.states, "torch": self.states["torch"].numpy()}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        states = state["states"]
+        vars(self).update({**state, "states": {**states, "torch": torch.from_numpy(states["torch"])}})
+
     def pin_memory(self) -> WorkerBatch:
         """Return a copy with the batch in pinned memory. torch calls this method."""
         return WorkerBatch(map_tensors(torch.Tensor.pin_memory, self.batch), self.worker, self.states)

@@ -1,0 +1,230 @@
+"""Columns of an Arrow table as views of their buffers, and the tensors of some of their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ....events.imported import imported
+from .rows import NotColumnar
+
+Span = tuple[Any, int, int]
+"""Values of a chunk, and the first of a row and the one after its last."""
+
+
+class Bits:
+    """The values of a column of booleans, which Arrow packs into bits. Indexing returns an array of bool."""
+
+    def __init__(self, array: Any) -> None:
+        """View an Arrow array of booleans."""
+        buffer = array.buffers()[1]
+        self.packed = np.frombuffer(buffer, np.uint8) if buffer is not None else np.empty(0, np.uint8)
+        self.offset = array.offset
+
+    def __getitem__(self, key: Any) -> np.ndarray[Any, Any]:
+        places = (np.arange(key.start, key.stop) if isinstance(key, slice) else key) + self.offset
+        bits: np.ndarray[Any, Any] = self.packed[places >> 3] >> (places & 7) & 1
+        return bits.astype(np.bool_)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of a column that is contiguous in memory."""
+
+    levels: tuple[Any, ...]
+    """For each level of lists, the offsets of the lists in the next level, or the length of all lists."""
+    values: Any
+    """The values of the innermost level."""
+
+    def bounds(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return where lists of the first level begin and end in the next level."""
+        level = self.levels[0]
+        if isinstance(level, int):
+            return rows * level, (rows + 1) * level
+        return level[rows], level[rows + 1]
+
+    def block(self, row: int) -> tuple[list[int], int, int]:
+        """Return the shape of a row, and where its values begin and end.
+
+        Raises:
+            NotColumnar: if the row has lists of different lengths.
+        """
+        shape: list[int] = []
+        begin, end = row, row + 1
+        for level in self.levels:
+            if isinstance(level, int):
+                shape.append(level)
+                begin, end = begin * level, end * level
+                continue
+            lengths = np.diff(level[begin : end + 1])
+            if not len(lengths) or (lengths != lengths[0]).any():
+                raise NotColumnar
+            shape.append(int(lengths[0]))
+            begin, end = int(level[begin]), int(level[end])
+        return shape, begin, end
+
+
+class Column:
+    """A column of numbers or of lists of numbers, without nulls."""
+
+    def __init__(self, column: Any) -> None:
+        """View an Arrow column.
+
+        Args:
+            column: the pyarrow ChunkedArray.
+
+        Raises:
+            NotColumnar: if it holds nulls, or values of another type.
+        """
+        self.depth, self.type = _layout(column.type)
+        """The number of levels of lists, and the numpy type of the values."""
+        if column.null_count:
+            raise NotColumnar
+        self._arrays = [chunk for chunk in column.chunks if len(chunk)]
+        self._ends = np.cumsum([len(array) for array in self._arrays], dtype=np.int64)
+        self._chunks: dict[int, Chunk] = {}
+
+    def flat(self, rows: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
+        """Return the numbers of rows as a tensor of shape (rows,). The column has no lists."""
+        tensor = torch.empty(len(rows), dtype=dtype)
+        view = tensor.numpy()
+        with np.errstate(over="ignore", invalid="ignore"):  # torch casts without warnings
+            for chunk, local, places in self._spread(rows):
+                view[places] = chunk.values[local]
+        return tensor
+
+    def lengths(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the lengths of the outer lists of rows, shape (rows,). The depth is 1 or more."""
+        lengths = np.empty(len(rows), np.int64)
+        for chunk, local, places in self._spread(rows):
+            begins, ends = chunk.bounds(local)
+            lengths[places] = ends - begins
+        return lengths
+
+    def spans(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], list[Span]]:
+        """Return the lengths of the lists of rows, shape (rows,), and where their values are. The depth is 1."""
+        lengths = np.empty(len(rows), np.int64)
+        spans: list[Any] = [None] * len(rows)
+        for chunk, local, places in self._spread(rows):
+            begins, ends = chunk.bounds(local)
+            lengths[places] = ends - begins
+            found = [(chunk.values, begin, end) for begin, end in zip(begins.tolist(), ends.tolist())]
+            if isinstance(places, slice):
+                return lengths, found
+            for place, span in zip(places.tolist(), found):
+                spans[place] = span
+        return lengths, spans
+
+    def block(self, rows: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
+        """Return the lists of rows, which have one shape, as a tensor of shape (rows, *shape).
+
+        Raises:
+            NotColumnar: if their shapes differ, or they hold no values.
+        """
+        if self.depth == 1:
+            lengths, spans = self.spans(rows)
+            shape = [int(lengths[0])]
+            if (lengths != shape[0]).any():
+                raise NotColumnar
+        else:
+            spans, shape = [], []
+            for chunk, row in self._each(rows):
+                found, begin, end = chunk.block(row)
+                if spans and found != shape:
+                    raise NotColumnar
+                shape = found
+                spans.append((chunk.values, begin, end))
+        width = int(np.prod(shape))
+        if not width:
+            raise NotColumnar  # a list without values has no type in Python
+        tensor = torch.empty((len(rows), width), dtype=dtype)
+        fill(tensor, spans)
+        return tensor.reshape(len(rows), *shape)
+
+    def _spread(self, rows: np.ndarray[Any, Any]) -> Iterator[tuple[Chunk, np.ndarray[Any, Any], Any]]:
+        """Yield for each chunk that holds some of the rows: the chunk, its rows, and their places in the batch."""
+        if len(self._arrays) == 1:
+            yield self._chunk(0), rows, slice(None)
+            return
+        owners = np.searchsorted(self._ends, rows, side="right")
+        for owner in np.unique(owners).tolist():
+            places = np.nonzero(owners == owner)[0]
+            yield self._chunk(owner), rows[places] - self._begin(owner), places
+
+    def _each(self, rows: np.ndarray[Any, Any]) -> Iterator[tuple[Chunk, int]]:
+        """Yield the chunk of each row, and its number in the chunk."""
+        owners = np.searchsorted(self._ends, rows, side="right")
+        for owner, row in zip(owners.tolist(), rows.tolist()):
+            yield self._chunk(owner), row - self._begin(owner)
+
+    def _begin(self, owner: int) -> int:
+        return int(self._ends[owner - 1]) if owner else 0
+
+    def _chunk(self, owner: int) -> Chunk:
+        """Return the views of a chunk. They are made when it is first read: a large table has many chunks."""
+        if owner not in self._chunks:
+            self._chunks[owner] = _views(self._arrays[owner])
+        return self._chunks[owner]
+
+
+def fill(tensor: torch.Tensor, spans: Sequence[Span], side: str = "right") -> None:
+    """Copy values to the rows of a tensor of shape (rows, width), cast to its type.
+
+    Args:
+        tensor: is changed. Places without values keep theirs.
+        spans: the values of each row.
+        side: the side of a row that stays as it is: 'right' or 'left'.
+    """
+    view = tensor.numpy()
+    width = view.shape[1]
+    with np.errstate(over="ignore", invalid="ignore"):
+        if side == "right":
+            for row, (values, begin, end) in zip(view, spans):
+                row[: end - begin] = values[begin:end]
+        else:
+            for row, (values, begin, end) in zip(view, spans):
+                row[width - (end - begin) :] = values[begin:end]
+
+
+def _layout(type_: Any) -> tuple[int, np.dtype[Any]]:
+    """Return the number of levels of lists of an Arrow type, and the numpy type of the values.
+
+    Raises:
+        NotColumnar: if the values are no numbers.
+    """
+    types: Any = imported("pyarrow").types
+    depth = 0
+    while True:
+        type_ = getattr(type_, "storage_type", type_)
+        if not (types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)):
+            break
+        depth, type_ = depth + 1, type_.value_type
+    if types.is_boolean(type_) or types.is_integer(type_) or types.is_float32(type_) or types.is_float64(type_):
+        return depth, np.dtype(type_.to_pandas_dtype())
+    raise NotColumnar
+
+
+def _views(array: Any) -> Chunk:
+    """Return the views of an Arrow array whose type has a `_layout`.
+
+    Raises:
+        NotColumnar: if a list holds nulls.
+    """
+    types: Any = imported("pyarrow").types
+    levels: list[Any] = []
+    while True:
+        array = getattr(array, "storage", array)  # of an extension type
+        if array.null_count:
+            raise NotColumnar
+        if types.is_fixed_size_list(array.type):
+            levels.append(array.type.list_size)
+            array = array.flatten()
+        elif types.is_list(array.type) or types.is_large_list(array.type):
+            levels.append(array.offsets.to_numpy(zero_copy_only=True))
+            array = array.values
+        else:
+            return Chunk((*levels,), Bits(array) if types.is_boolean(array.type) else array.to_numpy())

@@ -1,0 +1,138 @@
+"""The choice between columns and samples: which datasets and collators are known exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import Subset, TensorDataset
+
+from ..collators.default import Collator, ColumnFilter, DefaultDataCollator, default_data_collator
+from ..collators.language_modeling import DataCollatorForLanguageModeling
+from ..collators.padding import (
+    DataCollatorForSeq2Seq,
+    DataCollatorForTokenClassification,
+    DataCollatorWithPadding,
+)
+from ..workers.startup import WorkerCollator
+from .padding import is_usual
+from .rows import BatchRows, NotColumnar
+from .table import Table, TableRows, is_table
+from .tensors import TensorRows
+
+_PADDING = (
+    DataCollatorWithPadding,
+    DataCollatorForTokenClassification,
+    DataCollatorForSeq2Seq,
+    DataCollatorForLanguageModeling,
+)
+
+
+def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:
+    """Return a dataset and a collator that make the same batches from columns; None if they are not known exactly.
+
+    Subclasses, and objects that a program has given methods of its own, are not known.
+
+    Args:
+        dataset: a map-style dataset.
+        collator: turns a list of its samples into a batch.
+    """
+    if isinstance(collator, WorkerCollator):
+        found = columnar(dataset, collator.collator)
+        return None if found is None else (found[0], WorkerCollator(found[1]))
+    inner, accepted = collator, None
+    if isinstance(collator, ColumnFilter):
+        inner, accepted = collator.collator, collator.accepted
+    base = _base(dataset)
+    own = _own(inner)
+    stacks = own is default_data_collator or type(own) is DefaultDataCollator
+    if type(base) is TensorDataset and stacks:
+        return ColumnDataset(dataset, base, accepted), ColumnCollator(collator, inner)
+    if not is_table(base):
+        return None
+    if not stacks and not (type(own) in _PADDING and is_usual(own.tokenizer)):
+        return None
+    try:
+        Table(base)
+    except (NotColumnar, AttributeError):  # another version may have other attributes
+        return None
+    return ColumnDataset(dataset, base, accepted), ColumnCollator(collator, inner)
+
+
+def _base(dataset: Any) -> Any:
+    """Return the dataset below all subsets; None if one of them has methods of its own."""
+    while type(dataset) is Subset and not _has_own_methods(dataset):
+        dataset = dataset.dataset
+    return None if _has_own_methods(dataset) else dataset
+
+
+def _has_own_methods(dataset: Any) -> bool:
+    own = getattr(dataset, "__dict__", {})
+    return "__getitems__" in own or "__getitem__" in own
+
+
+def _own(collator: Any) -> Any:
+    """Return the collator of this package that makes the same batches as one of transformers; others unchanged."""
+    cls = type(collator)
+    if cls.__module__ == "transformers.data.data_collator" and cls.__name__ == "DataCollatorWithPadding":
+        return DataCollatorWithPadding(**vars(collator))
+    return collator
+
+
+class ColumnDataset:
+    """A dataset whose batches are `BatchRows`. torch's DataLoader calls its `__getitems__`."""
+
+    def __init__(self, rows: Any, base: Any, accepted: Collection[str] | None) -> None:
+        """Read the batches of a dataset from columns.
+
+        Args:
+            rows: the dataset.
+            base: the dataset below its subsets.
+            accepted: columns to keep; None keeps all.
+        """
+        self.rows, self._base, self._accepted = rows, base, accepted
+        self._table: Table | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_table": None}  # a worker views the columns itself
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        """Return the samples of a batch, unread; read if only they can make the batch."""
+        try:
+            return self._unread(indices)
+        except NotColumnar:
+            return BatchRows(self.rows, indices).plain()
+
+    def _unread(self, indices: list[int]) -> BatchRows:
+        if not indices:
+            raise NotColumnar
+        places, dataset = indices, self.rows
+        while dataset is not self._base:
+            places, dataset = [dataset.indices[place] for place in places], dataset.dataset
+        if type(self._base) is TensorDataset:
+            return TensorRows(self.rows, indices, self._base.tensors, places)
+        if self._table is None or not self._table.is_current:
+            self._table = Table(self._base)
+        return TableRows(self.rows, indices, self._table, self._table.places(places), self._accepted)
+
+
+@dataclass
+class ColumnCollator:
+    """A collator that makes a batch from columns, and from samples if columns cannot make it exactly."""
+
+    collator: Collator
+    """Makes a batch from samples."""
+    known: Collator
+    """Makes a batch from `BatchRows` too, or is one of transformers whose equal does."""
+
+    def __call__(self, features: Any) -> Any:
+        if not isinstance(features, BatchRows):
+            return self.collator(features)
+        try:
+            return _own(self.known)(features)
+        except NotColumnar:
+            return self.collator(BatchRows(features.rows, features.indices).plain())

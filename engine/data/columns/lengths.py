@@ -1,0 +1,35 @@
+"""The lengths of all samples of a table, from the offsets of its lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from .rows import NotColumnar
+from .table import Table, is_table
+
+
+def column_lengths(dataset: Any, name: str, measured: bool) -> list[int] | None:
+    """Return the length of each sample; None if only the samples tell it.
+
+    Args:
+        dataset: any dataset.
+        name: the column to measure.
+        measured: whether the column holds the lengths themselves.
+    """
+    if not is_table(dataset):
+        return None
+    try:
+        table = Table(dataset)
+        column = table.column(name) if name in table.names else None
+        if column is None or bool(column.depth) is measured:
+            return None
+        places = table.places(np.arange(len(dataset)))
+        if not measured:
+            lengths: list[int] = column.lengths(places).tolist()
+            return lengths
+        return column.flat(places, torch.int64).tolist() if column.type.kind in "iu" else None
+    except (NotColumnar, AttributeError):
+        return None

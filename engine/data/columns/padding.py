@@ -1,0 +1,130 @@
+"""Padding from columns: the batch that a tokenizer of transformers makes of samples with its method `pad`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ....events.imported import imported
+from .rows import NotColumnar
+from .table import Cells, TableRows
+
+_METHODS = ("pad", "_pad", "_get_padding_truncation_strategies")
+"""The methods of a tokenizer that decide how it pads."""
+_ENDLESS = int(1e20)
+"""A larger `model_max_length` of a tokenizer means that it has none."""
+
+
+def is_usual(tokenizer: Any) -> bool:
+    """Whether a tokenizer pads with the method of transformers' base class, which `padded` reproduces."""
+    module = imported("transformers.tokenization_utils_base")
+    base = getattr(module, "PreTrainedTokenizerBase", None)
+    if base is None or not isinstance(tokenizer, base):
+        return False
+    own, cls = vars(tokenizer), type(tokenizer)
+    return all(name not in own and getattr(cls, name, None) is getattr(base, name, None) for name in _METHODS)
+
+
+def pad(rows: TableRows, tokenizer: Any, options: Mapping[str, Any], slow: Callable[[list[Any]], Any]) -> Any:
+    """Return the batch of `padded`, once it proved equal to the one that `slow` makes of the samples.
+
+    Raises:
+        NotColumnar: if only the samples can make the batch.
+    """
+    if options.get("return_tensors") != "pt" or not is_usual(tokenizer):
+        raise NotColumnar
+    name = tokenizer.model_input_names[0]
+    if name not in rows.names:
+        raise NotColumnar
+    lengths = rows.numbers(name).lengths
+    is_even = bool((lengths == lengths[0]).all())
+    what = ("pad", type(tokenizer), tokenizer.padding_side, repr(options), is_even)
+    return rows.proved(what, lambda: padded(rows, tokenizer, options), slow)
+
+
+def padded(rows: TableRows, tokenizer: Any, options: Mapping[str, Any]) -> Any:
+    """Return the batch that `tokenizer.pad(samples, **options)` returns.
+
+    Args:
+        rows: the samples.
+        tokenizer: one that `is_usual`.
+        options: options of `pad`.
+
+    Returns:
+        A `BatchEncoding` with tensors of shape (samples, tokens) and the other columns.
+
+    Raises:
+        NotColumnar: if only the samples can make the batch.
+    """
+    inputs: list[str] = tokenizer.model_input_names
+    cells = {name: rows.numbers(name) for name in rows.names}
+    lengths = cells[inputs[0]].lengths
+    longest, shortest = int(lengths.max()), int(lengths.min())
+    if not longest or cells[inputs[0]].column.type.kind not in "iu":
+        raise NotColumnar
+    width = _width(tokenizer, options, longest)
+    masks = "attention_mask" in inputs
+    batch: dict[str, torch.Tensor] = {}
+    if width is None or shortest == longest == width:
+        batch = {name: _passed(each) for name, each in cells.items()}
+    elif longest > width:
+        raise NotColumnar
+    else:
+        fills = {"token_type_ids": tokenizer.pad_token_type_id, "special_tokens_mask": 1}
+        fills |= {"attention_mask": 0} if masks else {}
+        fills[inputs[0]] = tokenizer.pad_token_id
+        side = tokenizer.padding_side
+        for name, each in cells.items():
+            if name not in fills:
+                batch[name] = _passed(each)
+            elif (each.lengths == lengths).all() and type(fills[name]) is int:
+                batch[name] = each.padded(width, fills[name], side)
+            else:
+                raise NotColumnar
+    if masks and "attention_mask" not in batch:
+        batch["attention_mask"] = _mask(lengths.tolist(), width or longest, tokenizer.padding_side)
+    made: Any = imported("transformers.tokenization_utils_base").BatchEncoding(batch)
+    return made
+
+
+def _width(tokenizer: Any, options: Mapping[str, Any], longest: int) -> int | None:
+    """Return the number of tokens to pad to; None to pad nothing.
+
+    Raises:
+        NotColumnar: for options that the tokenizer refuses.
+    """
+    padding, width = options.get("padding", True), options.get("max_length")
+    strategy = padding if isinstance(padding, bool) else str(getattr(padding, "value", padding))
+    if strategy in (False, "do_not_pad"):
+        return None
+    if strategy in (True, "longest"):
+        width = longest
+    elif strategy != "max_length":
+        raise NotColumnar
+    elif width is None and tokenizer.model_max_length > _ENDLESS:
+        return None
+    elif width is None:
+        width = tokenizer.model_max_length
+    multiple = options.get("pad_to_multiple_of")
+    if type(width) is not int or not (multiple is None or (type(multiple) is int and multiple > 0)):
+        raise NotColumnar
+    if tokenizer.pad_token is None or tokenizer.pad_token_id < 0:
+        raise NotColumnar
+    return width if multiple is None else -(-width // multiple) * multiple
+
+
+def _passed(cells: Cells) -> torch.Tensor:
+    """Return a column that is not padded. The tokenizer makes Python numbers of its values first."""
+    values = cells.stacked()
+    return values.to(torch.get_default_dtype()) if cells.is_floating else values
+
+
+def _mask(lengths: list[int], width: int, side: str) -> torch.Tensor:
+    """Return which tokens are no padding, shape (samples, width), int64."""
+    mask = torch.zeros(len(lengths), width, dtype=torch.int64)
+    view = mask.numpy()
+    for row, length in zip(view, lengths):
+        row[slice(length) if side == "right" else slice(width - length, width)] = 1
+    return mask

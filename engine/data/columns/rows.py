@@ -1,0 +1,101 @@
+"""A batch of samples that are read only when they are needed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+_PROVED: dict[Hashable, bool] = {}
+"""Whether columns and rows give equal batches, by kind of batch. It is a fact about the installed libraries."""
+
+
+class NotColumnar(Exception):
+    """The columns cannot make this batch exactly as its rows do. Its rows make it then, or raise the error."""
+
+
+class BatchRows:
+    """The samples of a batch, by their indices. Collators make the batch from columns, or read the samples."""
+
+    def __init__(self, rows: Any, indices: list[int]) -> None:
+        """Stand for samples that are not read yet.
+
+        Args:
+            rows: the map-style dataset of the user.
+            indices: the samples of the batch.
+        """
+        self.rows = rows
+        self.indices = indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def kind(self) -> Hashable:
+        """Everything but the values that the batch depends on."""
+        raise NotImplementedError
+
+    def stacked(self) -> Any:
+        """Return the batch of the default collator.
+
+        Raises:
+            NotColumnar: if only the samples can make it.
+        """
+        raise NotImplementedError
+
+    def plain(self) -> list[Any]:
+        """Read the samples, as torch's DataLoader does."""
+        read = getattr(self.rows, "__getitems__", None)
+        samples: list[Any] = read(self.indices) if read else [self.rows[index] for index in self.indices]
+        return samples
+
+    def proved(self, what: Hashable, fast: Callable[[], Any], slow: Callable[[list[Any]], Any]) -> Any:
+        """Return the batch that the columns make. The first of each kind is compared with the one of the samples.
+
+        The comparison protects against versions of the libraries that make other batches than the tested ones.
+
+        Args:
+            what: the work, and the options that it depends on.
+            fast: makes the batch from columns.
+            slow: makes the batch from the samples.
+
+        Raises:
+            NotColumnar: if the batches of this kind differ, or the columns cannot make this one.
+        """
+        kind = (what, self.kind)
+        if _PROVED.get(kind) is False:
+            raise NotColumnar
+        batch = fast()
+        if kind not in _PROVED:
+            _PROVED[kind] = is_same(batch, slow(self.plain()))
+            if not _PROVED[kind]:
+                logger.warning(
+                    "The columns of the %s make another batch than its samples, so batches are made from samples, "
+                    "which is slower. Please report it with the versions of datasets and transformers.",
+                    type(self.rows).__name__,
+                )
+                raise NotColumnar
+        return batch
+
+
+def is_same(batch: Any, other: Any) -> bool:
+    """Return whether two batches are equal: types, keys and their order, and the layout and bits of tensors."""
+    if type(batch) is not type(other):
+        return False
+    if isinstance(batch, torch.Tensor):
+        layout = batch.dtype == other.dtype and batch.shape == other.shape and batch.stride() == other.stride()
+        return layout and batch.requires_grad == other.requires_grad and _bits(batch) == _bits(other)
+    if isinstance(batch, Mapping):
+        return [*batch] == [*other] and all(is_same(batch[key], other[key]) for key in batch)
+    if isinstance(batch, (list, tuple)):
+        return len(batch) == len(other) and all(map(is_same, batch, other))
+    return bool(batch == other)
+
+
+def _bits(tensor: torch.Tensor) -> bytes:
+    tensor = tensor.detach().contiguous()
+    return tensor.reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -1,0 +1,260 @@
+"""Batches of a `datasets.Dataset`: its columns, its order of rows, and the types that its format gives to values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from ....events.imported import imported
+from .arrow import Column, Span, fill
+from .rows import BatchRows, NotColumnar
+
+_PLAIN = frozenset({"Value", "ClassLabel", "List", "LargeList", "Sequence", "Array2D", "Array3D", "Array4D", "Array5D"})
+"""The features of `datasets` whose values are stored as they are. Others, such as images, are decoded."""
+_STYLES = {None: "python", "python": "python", "numpy": "numpy", "torch": "torch"}
+"""The formats that are known, and the objects that their samples hold."""
+
+
+class Table:
+    """The columns of a `datasets.Dataset`, in the process that reads them."""
+
+    def __init__(self, dataset: Any) -> None:
+        """View the dataset. Columns are viewed when they are first read.
+
+        Raises:
+            NotColumnar: if the format of the dataset is not known.
+        """
+        self.dataset = dataset
+        self.format = dataset.format
+        if self.format["type"] not in _STYLES or self.format["format_kwargs"] or self.format["output_all_columns"]:
+            raise NotColumnar
+        self.style = _STYLES[self.format["type"]]
+        chosen = self.format["columns"]
+        self.names = tuple(name for name in dataset.column_names if name in chosen)
+        self.types = {name: (str(dataset.data.schema.field(name).type)) for name in self.names}
+        mapping = dataset._indices
+        self._order = None if mapping is None else Column(mapping.column(0))
+        self._columns: dict[str, Column | None] = {}
+        self._others: set[str] = set()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the dataset has the format that it had; `set_format` changes it in place."""
+        return bool(self.dataset.format == self.format)
+
+    def places(self, indices: list[int] | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the rows of the Arrow table that samples are, shape (samples,).
+
+        Raises:
+            NotColumnar: if an index is not one of a sample, counted from 0.
+        """
+        rows = np.asarray(indices)
+        if rows.ndim != 1 or rows.dtype.kind != "i" or rows.min() < 0 or rows.max() >= len(self.dataset):
+            raise NotColumnar
+        return rows if self._order is None else self._order.flat(rows, torch.int64).numpy()
+
+    def column(self, name: str) -> Column | None:
+        """Return a column; None if it holds text.
+
+        Raises:
+            NotColumnar: if it holds nulls, or other values.
+        """
+        if name in self._others:
+            raise NotColumnar
+        if name not in self._columns:
+            try:
+                self._columns[name] = self._viewed(name)
+            except NotColumnar:
+                self._others.add(name)
+                raise
+        return self._columns[name]
+
+    def _viewed(self, name: str) -> Column | None:
+        if not _is_plain(self.dataset.features[name]):
+            raise NotColumnar
+        column = self.dataset.data.column(name)
+        types: Any = imported("pyarrow").types
+        if types.is_string(column.type) or types.is_large_string(column.type):
+            return None
+        viewed = Column(column)
+        if viewed.type == np.uint64:
+            raise NotColumnar  # not every value is an int64
+        return viewed
+
+
+def is_table(dataset: Any) -> bool:
+    """Whether a dataset is a `datasets.Dataset`, and no subclass of it."""
+    known = getattr(imported("datasets.arrow_dataset"), "Dataset", None)
+    return known is not None and type(dataset) is known
+
+
+def _is_plain(feature: Any) -> bool:
+    """Whether the values of a feature are stored as they are."""
+    if isinstance(feature, list):
+        return len(feature) == 1 and _is_plain(feature[0])
+    known = type(feature).__module__ == "datasets.features.features" and type(feature).__name__ in _PLAIN
+    return known and (not hasattr(feature, "feature") or _is_plain(feature.feature))
+
+
+class Cells:
+    """The values of one column in one batch."""
+
+    def __init__(self, column: Column, places: np.ndarray[Any, Any], style: str) -> None:
+        """Read nothing yet.
+
+        Args:
+            column: the column.
+            places: its rows, shape (samples,).
+            style: the objects that samples hold: 'python', 'numpy' or 'torch'.
+        """
+        self.column, self.places, self.style = column, places, style
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether the values are floating point numbers. Others are integers or booleans."""
+        return bool(self.column.type.kind == "f")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that torch gives to the values."""
+        if self.is_floating:
+            default = torch.get_default_dtype() if self.style == "python" else torch.float32
+            if default not in (torch.float32, torch.float64):
+                raise NotColumnar
+            return default
+        return torch.bool if self.column.type.kind == "b" else torch.int64
+
+    @cached_property
+    def _found(self) -> tuple[np.ndarray[Any, Any], list[Span]]:
+        if self.column.depth != 1:
+            raise NotColumnar
+        return self.column.spans(self.places)
+
+    @property
+    def lengths(self) -> np.ndarray[Any, Any]:
+        """The lengths of the lists, shape (samples,)."""
+        return self._found[0]
+
+    def stacked(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Return the values as a tensor of shape (samples, ...).
+
+        Args:
+            dtype: the type of the tensor; None for the one that torch gives to the values.
+
+        Raises:
+            NotColumnar: if the lists have different lengths, or are empty.
+        """
+        read = self.column.flat if not self.column.depth else self.column.block
+        return read(self.places, self.dtype if dtype is None else dtype)
+
+    def padded(self, width: int, value: int, side: str) -> torch.Tensor:
+        """Return lists of integers as an int64 tensor of shape (samples, width).
+
+        Args:
+            width: the width, at least the length of the longest list.
+            value: fills up shorter lists.
+            side: side on which to pad: 'right' or 'left'.
+
+        Raises:
+            NotColumnar: if the values are no integers, or a list is longer.
+        """
+        if self.column.type.kind not in "iu" or side not in ("right", "left") or self.lengths.max() > width:
+            raise NotColumnar
+        tensor = torch.full((len(self), width), value, dtype=torch.int64)
+        fill(tensor, self._found[1], side)
+        return tensor
+
+
+class TableRows(BatchRows):
+    """The samples of a batch of a `datasets.Dataset`, or of a subset of one."""
+
+    def __init__(
+        self,
+        rows: Any,
+        indices: list[int],
+        table: Table,
+        places: np.ndarray[Any, Any],
+        accepted: Collection[str] | None = None,
+        cells: dict[str, Cells | None] | None = None,
+    ) -> None:
+        """Stand for samples that are not read yet.
+
+        Args:
+            rows: the dataset of the user.
+            indices: the samples of the batch.
+            table: the columns.
+            places: the rows of the table that the samples are, shape (samples,).
+            accepted: columns to keep; None keeps all.
+            cells: the columns that were read, to be extended.
+        """
+        super().__init__(rows, indices)
+        self.table, self.places = table, places
+        self._cells: dict[str, Cells | None] = {} if cells is None else cells
+        self.names = tuple(name for name in table.names if accepted is None or name in accepted)
+        if not self.names:
+            raise NotColumnar
+
+    @property
+    def kind(self) -> Hashable:
+        types = tuple((name, self.table.types[name]) for name in self.names)
+        return self.table.style, types, torch.get_default_dtype()
+
+    @property
+    def style(self) -> str:
+        """The objects that samples hold: 'python', 'numpy' or 'torch'."""
+        return self.table.style
+
+    def plain(self) -> list[Any]:
+        return [{key: row[key] for key in row if key in self.names} for row in super().plain()]
+
+    def read(self, name: str) -> Cells | None:
+        """Return the values of a column; None if it holds text.
+
+        Raises:
+            NotColumnar: if it holds nulls, or other values.
+        """
+        if name not in self._cells:
+            column = self.table.column(name)
+            self._cells[name] = None if column is None else Cells(column, self.places, self.table.style)
+        return self._cells[name]
+
+    def numbers(self, name: str) -> Cells:
+        """Return the values of a column of numbers.
+
+        Raises:
+            NotColumnar: if it holds other values.
+        """
+        cells = self.read(name)
+        if cells is None:
+            raise NotColumnar
+        return cells
+
+    def without(self, name: str) -> TableRows:
+        """Return the samples without a column."""
+        kept = [key for key in self.names if key != name]
+        return TableRows(self.rows, self.indices, self.table, self.places, kept, self._cells)
+
+    def stacked(self) -> dict[str, torch.Tensor]:
+        batch: dict[str, torch.Tensor] = {}
+        if "label" in self.names:
+            cells = self.numbers("label")
+            arrays = cells.column.depth and self.style != "python"
+            if arrays and (self.style == "torch" or cells.column.type.kind == "b"):
+                raise NotColumnar  # a tensor of one label becomes a number, and arrays of booleans are refused
+            batch["labels"] = cells.stacked(torch.float32 if cells.is_floating else torch.int64)
+        elif "label_ids" in self.names:
+            cells = self.numbers("label_ids")
+            natural = self.style == "torch"
+            batch["labels"] = cells.stacked(None if natural else torch.float32 if cells.is_floating else torch.int64)
+        for name in self.names:
+            values = None if name in ("label", "label_ids") else self.read(name)
+            if values is not None:
+                batch[name] = values.stacked()
+        return batch

@@ -1,0 +1,62 @@
+"""Batches of a `TensorDataset`, one selection for each of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch.utils.data import get_worker_info
+
+from .rows import BatchRows, NotColumnar
+
+_DTYPES = frozenset(
+    {
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
+        *(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool),
+    }
+)
+_LARGE = 1 << 15
+"""Bytes of a sample from which a worker stacks the samples: torch then stacks them in shared memory, without a copy."""
+
+
+class TensorRows(BatchRows):
+    """The samples of a batch of a `TensorDataset`, or of a subset of one."""
+
+    def __init__(self, rows: Any, indices: list[int], tensors: tuple[torch.Tensor, ...], places: list[int]) -> None:
+        """Stand for samples that are not read yet.
+
+        Args:
+            rows: the dataset of the user.
+            indices: the samples of the batch.
+            tensors: the tensors of the `TensorDataset`, of shape (all samples, ...).
+            places: their rows that the samples are.
+
+        Raises:
+            NotColumnar: if selecting rows and stacking samples can differ.
+        """
+        super().__init__(rows, indices)
+        self.tensors, self.places = tensors, places
+        if {*map(type, places)} != {int} or not tensors or not all(map(_is_usual, tensors)):
+            raise NotColumnar
+        if min(places) < 0 or max(places) >= len(tensors[0]):
+            raise NotColumnar
+
+    @property
+    def kind(self) -> Hashable:
+        return tuple((tensor.dtype, tensor.shape[1:], tensor.stride()[1:]) for tensor in self.tensors)
+
+    def stacked(self) -> tuple[torch.Tensor, ...]:
+        index = torch.tensor(self.places)
+        return tuple(tensor.index_select(0, index) for tensor in self.tensors)
+
+
+def _is_usual(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is an ordinary one: dense, contiguous, on the CPU, without a graph."""
+    if type(tensor) is not torch.Tensor or tensor.requires_grad or tensor.layout is not torch.strided:
+        return False
+    if tensor.device.type != "cpu" or tensor.dtype not in _DTYPES or tensor.is_conj() or tensor.is_neg():
+        return False
+    if tensor.is_nested or not tensor.is_contiguous() or not tensor.dim() or not tensor.numel():
+        return False
+    return get_worker_info() is None or tensor[0].numel() * tensor.element_size() < _LARGE
