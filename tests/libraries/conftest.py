@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def offline():
     """Make the libraries neither download nor report anything."""
     with pytest.MonkeyPatch.context() as patch:

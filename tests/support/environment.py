@@ -6,6 +6,7 @@ import contextlib
 import locale
 import os
 import shutil
+import signal
 import site
 import tempfile
 import time
@@ -76,6 +77,7 @@ def enter() -> Path | None:
             Path(made[name]).mkdir()
         os.environ.clear()
         os.environ.update(made)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it, and so would the programs that tests start
     # These were read when Python started, or when something asked for them first.
     time.tzset()
     tempfile.tempdir = None
