@@ -20,7 +20,6 @@ from torch.utils.data import TensorDataset
 from support.models import Classifier
 from support.processes import environment
 from trainbus import ControlFile, StopAtTime, StopOnSignal, Trainer, TrainingArguments
-from trainbus.callbacks.stopping import stop_at_time
 from trainbus.events.errors import ArgumentError
 from trainbus.events.stages import Stage
 
@@ -294,8 +293,8 @@ def test_a_run_stops_in_time_and_saves(tmp_path: Path, unbroken: Trainer, monkey
     def works() -> None:
         clock[0] += 0.2
 
-    monkeypatch.setattr(stop_at_time, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     trainer = trainer_of(tmp_path, max_time="1.5s", eval_strategy="no")
+    monkeypatch.setattr(trainer.run, "clock", lambda: clock[0])
     trainer.on("on_step_begin", works)
     trainer.train()
     assert 1.0 < clock[0] < 1.5
