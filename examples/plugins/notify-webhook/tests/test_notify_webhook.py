@@ -24,7 +24,7 @@ def service(monkeypatch):
             self.send_response(200)
             self.end_headers()
 
-        def log_message(self, *args):
+        def log_message(self, format, *args):
             pass
 
     monkeypatch.setenv("no_proxy", "127.0.0.1")
