@@ -115,8 +115,7 @@ def preview_of(
             trainer.preview(metrics=metrics, resume_from_checkpoint=resume_from_checkpoint, measure=measure)
         )
 
-    before, path, words = TrainingMethods.train, list(sys.path), sys.argv
-    main_module = sys.modules.get("__main__")
+    before, path, words, main_module = TrainingMethods.train, list(sys.path), sys.argv, sys.modules["__main__"]
     TrainingMethods.train = train  # type: ignore[method-assign,assignment]
     try:
         with redirect_stdout(sys.stderr) if sys.stderr is not None else nullcontext():
@@ -129,8 +128,7 @@ def preview_of(
     finally:
         TrainingMethods.train = before  # type: ignore[method-assign]
         sys.path[:], sys.argv = path, words
-        if main_module is not None:
-            sys.modules["__main__"] = main_module
+        sys.modules["__main__"] = main_module
     raise ArgumentError(f"{program} ended without a training, so there is nothing to preview.")
 
 

@@ -300,7 +300,7 @@ class Failing(Callback):
 
 EVERYTHING = {
     **{"num_train_epochs": 2, "gradient_accumulation_steps": 2, "eval_strategy": "epoch", "save_strategy": "epoch"},
-    **{"logging_strategy": "steps", "logging_steps": 1, "load_best_model_at_end": True},
+    **{"logging_strategy": "steps", "logging_steps": 1, "load_best_model_at_end": True, "save_total_limit": 1},
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import DDP, Stage, Trainer
 from ..events import FLAGS
+from ..events.composition import is_rank_local
 from .lab import Lab
 from .processes import Ended, in_processes
 from .registry import RUNS, check, fail
@@ -54,7 +55,7 @@ def _rank(lab: Lab) -> dict[str, Any]:
 
 def _compare_requests(trainer: Trainer, callback: Any) -> None:
     """Compare the requests of the callback over the ranks after each step, before a disagreement makes them wait."""
-    if getattr(callback, "local", False):
+    if is_rank_local(callback):
         return  # the engine makes the ranks agree
     ids = [name for name, attached in trainer.callbacks.items() if attached is callback]
     seen = {"written": 0}

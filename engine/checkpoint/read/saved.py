@@ -209,7 +209,7 @@ class SavedCheckpoint(CheckpointFolder):
         """The values that handlers of `on_save_begin` added to `checkpoint.extra`; {} if there are none."""
         return dict(self._of_callbacks.get("extra", {}))
 
-    @property
+    @cached_property
     def _of_callbacks(self) -> dict[str, Any]:
         if not self.has(files.CALLBACKS):
             return {}
@@ -234,7 +234,8 @@ class SavedCheckpoint(CheckpointFolder):
         return TensorCache()
 
     def release(self) -> None:
-        """Drop the tensors that verification kept and nothing loaded."""
+        """Drop the tensors that verification kept and nothing loaded, and the states of the callbacks."""
+        self.__dict__.pop("_of_callbacks", None)
         if "_cache" in self.__dict__:
             self._cache.clear()
 
