@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,23 @@ def test_two_runs_at_once_in_one_folder_leave_each_other_alone(tmp_path: Path):
         of_run.setdefault(checkpoint.run_id, []).append(checkpoint.step)
     assert sorted(of_run.values()) == [[13, 15], [14, 16]]
     assert not list(tmp_path.glob(".tmp-*"))
+
+
+@pytest.mark.parametrize("call", ["iterdir", "rglob"])
+def test_a_checkpoint_that_another_run_deletes_during_its_check_is_left_out(call: str, tmp_path: Path, monkeypatch):
+    deleted = commit(tmp_path, 1)
+    (deleted / "manifest.json").unlink()
+    kept = commit(tmp_path, 2)
+    real = getattr(Path, call)
+
+    def vanishing(path: Path, *patterns: str) -> Any:
+        if path == deleted:
+            shutil.rmtree(path)
+        return real(path, *patterns)
+
+    monkeypatch.setattr(Path, call, vanishing)
+    assert [found.path for found in list_checkpoints(tmp_path)] == [kept]
+    assert not deleted.exists()
 
 
 def test_a_new_run_keeps_its_checkpoints_next_to_a_longer_run(tmp_path: Path):

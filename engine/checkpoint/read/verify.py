@@ -52,6 +52,9 @@ STRICT = Check()
 """Every file of the manifest must be there."""
 
 
+_GONE = "there is no such folder"
+
+
 def problems(path: Path, *, full: bool, check: Check = STRICT) -> list[str]:
     """Open the checkpoint in a folder and return what is wrong with it. See `problems_of`."""
     return problems_of(CheckpointFolder(path), full=full, check=check)
@@ -80,9 +83,18 @@ def damage(
     folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Callable[[Path], Digest] = digest_of
 ) -> list[str]:
     """Return what is wrong with the contents of a folder of any name. See `problems_of`."""
+    try:
+        return _damage(folder, full, check, read)
+    except FileNotFoundError:  # another run has deleted the folder in the meantime
+        if folder.path.is_dir():
+            raise
+        return [_GONE]
+
+
+def _damage(folder: CheckpointFolder, full: bool, check: Check, read: Callable[[Path], Digest]) -> list[str]:
     path = folder.path
     if not path.is_dir():
-        return ["there is no such folder"]
+        return [_GONE]
     if links := _links_to_outside(path):  # before any file is read
         return links
     try:
