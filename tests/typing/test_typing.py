@@ -39,6 +39,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     farm.mkdir(parents=True)
     for path in [*(ROOT / "engine" / "_root").glob("*.py"), ROOT / "engine" / "_root" / "py.typed"]:
         (farm / path.name).symlink_to(path)
+    (farm / "testing").symlink_to(ROOT / "engine" / "_root" / "testing")
     for name in ("engine", "events", "callbacks", "integrations"):
         (farm / name).symlink_to(ROOT / name)
     return root
