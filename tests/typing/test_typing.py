@@ -95,7 +95,7 @@ def test_every_type_of_the_catalogue_is_a_class() -> None:
             assert len(_expected_classes(param.type)) == len(parts), f"{param.type} of {param.name} is not found"
 
 
-def test_typed_callback_is_a_callback_at_run_time() -> None:
+def test_typed_callback_is_a_callback_at_run_time(tmp_path: Path) -> None:
     seen: list[Any] = []
 
     class Both(TypedCallback):
@@ -105,7 +105,7 @@ def test_typed_callback_is_a_callback_at_run_time() -> None:
     assert issubclass(TypedCallback, Callback)
     trainer = trainbus.Trainer(
         torch.nn.Linear(1, 1),
-        trainbus.TrainingArguments("unused", max_steps=1, save_strategy="no", use_cpu=True, disable_tqdm=True),
+        trainbus.TrainingArguments(str(tmp_path), max_steps=1, save_strategy="no", use_cpu=True, disable_tqdm=True),
         train_dataset=[(torch.ones(1), torch.ones(1))] * 2,
         criterion=torch.nn.functional.mse_loss,
         callbacks=[Both()],
