@@ -484,8 +484,11 @@ def test_checkpoints_become_artifacts_with_aliases(tmp_path):
     trainer.end()
     [segment] = segments(tmp_path)
     aliases = [sorted(artifact.aliases) for artifact in segment.artifacts]
-    best = f"{trainer.state.best_global_step}"
-    assert [sorted({"latest", f"step-{n}", *(["best"] if best == str(n) else [])}) for n in (4, 8)] == aliases
+    assert [sorted({*each} - {"best"}) for each in aliases] == [["latest", "step-4"], ["latest", "step-8"]]
+    # The first version may be uploaded while it is the best one. The client then moves the alias to the later one.
+    last_is_best = trainer.state.best_global_step == 8
+    assert ("best" in aliases[1]) is last_is_best
+    assert "best" in aliases[0] or last_is_best
     assert {artifact.name for artifact in segment.artifacts} == {"model-tried"}
     metadata = json.loads(segment.artifacts[0].metadata)
     assert metadata["step"] == 4
