@@ -22,12 +22,12 @@ from huggingface_hub.utils import (
     validate_repo_id,
 )
 
-from ..callbacks.monitor.status_file import NAME as STATUS
 from ..engine.api.model_card import Facts, known_metrics, title
 from ..engine.api.publishing import CARD
 from ..engine.arguments import TrainingArguments
 from ..engine.arguments.hub import HubStrategy
 from ..engine.checkpoint.format import files
+from ..engine.commands.status import NAME as STATUS
 from ..engine.run import Run
 from ..events.callback import Callback
 from ..events.capabilities import Capability

@@ -15,7 +15,7 @@ from typing import Any
 from ...engine.arguments import TrainingArguments
 from ...engine.checkpoint.format.files import Checkpoint
 from ...engine.checkpoint.read.listing import list_checkpoints, newest_first
-from ...engine.commands.status import NAME as NAME
+from ...engine.commands.status import NAME
 from ...engine.distributed.failure_report import error_line
 from ...engine.evaluation.outputs import recordable
 from ...engine.run import Run
@@ -157,7 +157,7 @@ class StatusFile(Callback):
             "epoch": run.state.epoch,
             "steps_per_second": steps / (now - began) if steps > 0 and began else None,
             "metrics": self._metrics,
-            "decisions": [str(entry) for entry in run.control.ledger][-DECISIONS:],
+            "decisions": [str(entry) for entry in list(run.control.ledger)[-DECISIONS:]],
             "resume_from": self._resume_from,
             "world_size": run.ranks.world_size,
             "rank": run.ranks.rank,

@@ -11,6 +11,7 @@ from typing import Any
 
 from ....events.errors import ArgumentError
 from ....events.recording.rows import WORK, Row
+from ...checkpoint.format.files import readable_size
 
 VERSION = 1
 """The version of the JSON."""
@@ -83,7 +84,7 @@ class Preview:
         if counts["save"]:
             lines.append(f"checkpoints left: {', '.join(map(str, self.kept)) or 'none'}")
         if self.disk:
-            sizes = ", ".join(f"{name} {_size(value)}" for name, value in self.disk.items())
+            sizes = ", ".join(f"{name} {readable_size(value)}" for name, value in self.disk.items())
             lines.append(f"disk: about {sizes}")
         if self.time:
             share = self.time["evaluation_share"]
@@ -122,11 +123,3 @@ def _cell(row: Row, name: str) -> str:
     if name == "what" and "checkpoint" in row:
         return f"{row['what']} {row['checkpoint']}"
     return str(row[name])
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.4g} {unit}"
-        count /= 1000
-    return f"{count:.4g} TB"
