@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,20 @@ def dpo_with_moving_reference(folder: str) -> Any:
     )
 
 
+def dpo_with_synced_reference(folder: str) -> Any:
+    import trl
+
+    data = texts(prompt=0, chosen=1, rejected=2)
+    return trl.DPOTrainer(  # a callback of TRL moves the reference model and does not save it
+        model=llama(),
+        ref_model=llama(),
+        args=trl.DPOConfig(folder, sync_ref_model=True, ref_model_sync_steps=2, **RUN),
+        train_dataset=data,
+        eval_dataset=data.select(range(8)),
+        processing_class=tokenizer(),
+    )
+
+
 @pytest.mark.parametrize(
     "build", [sft, sft_with_lora, dpo, reward, kto, grpo, rloo, cpo], ids=lambda build: build.__name__
 )
@@ -202,6 +217,23 @@ def test_trainer_of_trl_that_replaces_methods_equals_transformers(build: Callabl
         ours = train(build, tmp_path / "ours")
     assert ours.differences(theirs) == []
     assert ours.best == theirs.best
+
+
+@pytest.mark.parametrize(
+    "build", [dpo_with_moving_reference, dpo_with_synced_reference], ids=lambda build: build.__name__
+)
+def test_trainer_of_trl_resumes_as_transformers_where_trl_saves_no_reference_model(
+    build: Callable[[str], Any], sides, tmp_path
+):
+    resumed = {}
+    for side in ("theirs", "ours"):
+        with sides.of(side):
+            whole = train(build, tmp_path / side)
+            shutil.copytree(whole.folder / "checkpoint-4", tmp_path / f"{side}-resumed" / "checkpoint-4")
+            resumed[side] = train(build, tmp_path / f"{side}-resumed", resume=True)
+            assert resumed[side].differences(whole) != []  # TRL begins again with the first reference model
+    # transformers averages the resumed steps only; the log history of an unbroken run averages all steps.
+    assert resumed["ours"].differences(resumed["theirs"], without=("train_loss",)) == []
 
 
 def test_config_of_trl_reads_its_own_fields_and_ours_from_json_text(sides, tmp_path):
