@@ -53,6 +53,9 @@ class HasCallbacks(Protocol):
     def _note_metrics(self, metrics: dict[str, Any]) -> None:
         """Note metrics that an overridden `evaluate` announces."""
 
+    def _take_announced_save(self) -> bool:
+        """Return whether the present `on_save` is announced already."""
+
 
 class CallbackHandler:
     """The callbacks of a trainer, for code written for transformers.
@@ -214,6 +217,8 @@ class CallbackHandler:
 
     def _announce(self, event: str, *more: Any, **named: Any) -> TrainerControl:
         run, carried = self.trainer.run, CARRIED.get(event, "")
+        if event == "on_save" and self.trainer._take_announced_save():
+            return run.control
         named.update(zip((carried,), more))
         if carried in named:
             value = named.pop(carried)

@@ -64,6 +64,8 @@ class MomentMethods(TrainerBase):
     """Method whose moment it is -> the engine's work."""
     _overridden: frozenset[str] = frozenset()
     """The methods of `CALLED_BY_STEPS` that the class overrides. `adapt_overrides` sets it."""
+    _saved_and_announced: int | None = None
+    """The step for which `_save_checkpoint` has announced `on_save`."""
 
     def _at(self, name: str, work: Callable[[], Any], *arguments: Any, **named: Any) -> Any:
         """Do the work of a moment through the method that a subclass overrides, if it does."""
@@ -212,6 +214,13 @@ class MomentMethods(TrainerBase):
             self._work("_save_checkpoint")
         else:
             self.bus.announce("on_save_due", requested_by=frozenset({OUTSIDE}))
+            # The callback that saves has announced `on_save`. Programs for transformers announce it after this call.
+            self._saved_and_announced = self.run.state.global_step
+
+    def _take_announced_save(self) -> bool:
+        """Return, once for each save, whether `_save_checkpoint` has announced `on_save` for the present step."""
+        announced, self._saved_and_announced = self._saved_and_announced, None
+        return announced == self.run.state.global_step
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Do nothing: the checkpoint has these states already. Override it to write more files."""

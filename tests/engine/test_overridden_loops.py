@@ -120,6 +120,33 @@ def test_override_that_serves_itself_gives_the_logs_of_transformers(tmp_path):
     ]
 
 
+class Counting(transformers.TrainerCallback):
+    """Notes the events that an override may announce too."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, str]] = []
+
+    def on_log(self, args, state, control, **kwargs):
+        self.seen.append((state.global_step, "log"))
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        self.seen.append((state.global_step, "evaluate"))
+
+    def on_save(self, args, state, control, **kwargs):
+        self.seen.append((state.global_step, "save"))
+
+
+def test_override_that_announces_a_save_itself_announces_it_once(tmp_path):
+    class Watched(OwnService):
+        def __init__(self, *args, **kwargs):
+            self.counting = Counting()
+            super().__init__(*args, callbacks=[self.counting], **kwargs)
+
+    theirs, ours = of_both(tmp_path, Watched)
+    assert ours.counting.seen == theirs.counting.seen
+    assert ours.counting.seen.count((2, "save")) == 1
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_attributes_that_a_program_sets_before_and_after_the_constructor(tmp_path):
     class Early(trainbus.Trainer):
