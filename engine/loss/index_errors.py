@@ -11,11 +11,12 @@ import torch
 from torch.utils.data import SequentialSampler
 
 from ...events.activity import EVALUATION, PREDICTION, activity_of
-from ...events.errors import DataError
+from ...events.errors import DataError, note
 from ..data.batches import IGNORED_LABEL, rows_of
 from ..data.build import order_of
 from ..data.loader import Loader
 from ..data.samplers import BatchedSampler, ShuffledSampler
+from .dtype_errors import dtype_note
 
 if TYPE_CHECKING:
     from ..run import Run
@@ -69,7 +70,8 @@ def out_of_range(error: BaseException) -> OutOfRange | None:
 def indices_explained(run: Run) -> Iterator[None]:
     """Replace an out-of-range index error with an error that names the batch, the samples and the valid range.
 
-    A shape error gets a note if the samples look like whole batches.
+    A shape error gets a note if the samples look like whole batches, and an error of data types gets one that names the
+    tensors.
 
     Raises:
         DataError: for a label outside of the classes, or an input id without an embedding.
@@ -91,6 +93,8 @@ def indices_explained(run: Run) -> Iterator[None]:
                 f"If the dataset is batched already, as by `Dataset.batch({rows})`, pass it without that, or pass "
                 f"`trainbus.unbatched(dataset)`, and set `per_device_train_batch_size={rows}`."
             )
+        if text := dtype_note(run, error):
+            note(error, text)
         raise
 
 

@@ -1,0 +1,76 @@
+"""Notes on errors of data types, such as float64 samples of numpy for a model in float32."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from ..run import Run
+
+_TARGET = re.compile(r"expected target dtype|expected scalar type Long|not implemented for '(Int|Short|Char)'")
+"""Messages of torch about class labels that are not integers of 64 bits."""
+
+_FLOAT_TARGET = re.compile(r"can't be cast to the desired output type Long")
+"""The message of torch about integer targets of a binary cross entropy."""
+
+_IDS = re.compile(r"'indices' to have")
+"""The message of torch about input ids that are not integers."""
+
+_MIXED = re.compile(
+    r"same dtype|Found dtype|expected scalar type|dtype of input|data type|Input type \(", re.IGNORECASE
+)
+"""Messages of torch about tensors of two types."""
+
+
+def dtype_note(run: Run, error: BaseException) -> str:
+    """Return a note that names the tensors of the training batch whose type does not fit; empty for other errors."""
+    message = str(error)
+    target, ids, floats = (pattern.search(message) is not None for pattern in (_TARGET, _IDS, _FLOAT_TARGET))
+    if not isinstance(error, RuntimeError) or not (target or ids or floats or _MIXED.search(message)):
+        return ""
+    batch = run.batch if run.mode == "train" else None
+    tensors = [*_named(batch)]
+    weights = {weight.dtype for weight in run.model.parameters() if weight.is_floating_point()}
+    notes = []
+    floating = [(name, value) for name, value in tensors if value.is_floating_point()]
+    if ids and floating:
+        return f"The batch holds {_listed(floating)}. Input ids are int64: convert them with `ids.to(torch.int64)`."
+    integers = [(name, value) for name, value in tensors if "label" in name and not value.is_floating_point()]
+    if floats and integers:
+        return f"The batch holds {_listed(integers)}. This loss needs floating-point targets: `labels.float()`."
+    if wrong := [(name, value) for name, value in floating if value.dtype not in weights]:
+        kinds = ", ".join(sorted(map(_short, weights)))
+        notes.append(
+            f"The weights of the model are {kinds}, and the batch holds {_listed(wrong)}. Convert these values in the "
+            f'dataset or in the collator, such as `values.astype("float32")` for numpy, whose default is float64, or '
+            "`values.to(torch.float32)` for tensors."
+        )
+    labels = [(name, value) for name, value in tensors if "label" in name and value.dtype is not torch.int64]
+    if target and labels:
+        notes.append(
+            f"The batch holds {_listed(labels)}. Class labels are int64: convert them with `int(label)`, "
+            '`labels.astype("int64")` or `labels.to(torch.int64)`. Labels of several classes at once, and targets of a '
+            "regression, are floating point and need another loss."
+        )
+    return " ".join(notes)
+
+
+def _named(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Give the tensors of a batch with their names; those of a list by position."""
+    if not isinstance(batch, Mapping):
+        batch = {f"[{place}]": value for place, value in enumerate(batch)} if isinstance(batch, (list, tuple)) else {}
+    for name, value in batch.items():
+        if isinstance(value, torch.Tensor):
+            yield str(name), value
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _listed(tensors: list[tuple[str, torch.Tensor]]) -> str:
+    return ", ".join(f"{name} as {_short(value.dtype)} of shape {tuple(value.shape)}" for name, value in tensors)
