@@ -16,6 +16,9 @@ from . import checkpoints, compose, new_plugin, plan, plugins, preview, recordin
 COMMANDS = (preview, status, tell, recordings, checkpoints, compose, plan, plugins, new_plugin, run)
 """The modules of the commands, in the order of the help. Installed packages add theirs; see `_add_installed`."""
 
+ERROR_STATUS = 2
+"""The exit status of an error, as of argparse. A command sets another one with `set_defaults(error_status=...)`."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
@@ -24,8 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after the program name. Default: those of this process.
 
     Returns:
-        The exit status: 0; 1 if `verify` found damage or `diff` a difference; 2 if the command cannot be done, or if
-        `preview --against` found a difference.
+        The exit status: 0; 1 if `verify` found damage or `diff` a difference; 2 if the command cannot be done. For
+        `preview`, 1 is an error and 2 a difference from the plan of `--against`.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["run"]:  # the errors of a program keep their traceback
@@ -36,18 +39,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (TrainbusError, OSError) as error:
-        print(f"trainbus: {error}", file=sys.stderr)
-        return 2
     return code
 
 
 def _done(words: list[str]) -> int:
     """Do a command and return its exit status."""
-    if words[:1] == ["compose"]:
-        return compose.run(words[1:])
-    options = _parser(words[:1]).parse_args(preview.expanded(plugins.expanded(checkpoints.expanded(words))))
-    return int(options.do(options) or 0)
+    status = ERROR_STATUS
+    try:
+        if words[:1] == ["compose"]:
+            return compose.run(words[1:])
+        options = _parser(words[:1]).parse_args(preview.expanded(plugins.expanded(checkpoints.expanded(words))))
+        status = getattr(options, "error_status", ERROR_STATUS)
+        return int(options.do(options) or 0)
+    except BrokenPipeError:
+        raise
+    except (TrainbusError, OSError) as error:
+        print(f"trainbus: {error}", file=sys.stderr)
+        return status
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,18 +65,23 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **{**options, "allow_abbrev": False})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        # Before argparse, which would name the missing argument that the user has misspelled.
+        options = [option for option in self._option_string_actions if option.startswith("--")]
         if self._subparsers is None and not any(action.nargs == argparse.REMAINDER for action in self._actions):
-            options = [option for option in self._option_string_actions if option.startswith("--")]
+            # Before argparse, which would name the missing argument that the user has misspelled.
             names = [word.partition("=")[0] for word in args or () if word.startswith("--") and word != "--"]
-            for name in names:
-                if name not in options:
-                    self.error(f"unknown argument {name!r}{nearest(name, options)}")
-        return super().parse_known_args(args, namespace)
+            self._refuse_unknown([name for name in names if name not in options], options)
+        known, unknown = super().parse_known_args(args, namespace)
+        if self._subparsers is None:
+            self._refuse_unknown([word.partition("=")[0] for word in unknown], options)
+        return known, unknown
+
+    def _refuse_unknown(self, names: list[str], options: list[str]) -> None:
+        for name in names:
+            self.error(f"unknown argument {name!r}{nearest(name, options)}")
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(2, f"{self.prog}: {message}\n")
+        self.exit(self.get_default("error_status") or ERROR_STATUS, f"{self.prog}: {message}\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -65,7 +65,8 @@ def checked_module(name: str) -> str:
         )
     if keyword.iskeyword(module) or keyword.issoftkeyword(module):
         raise ArgumentError(f"{module!r} is a keyword of Python. Add a word, such as `{module}-plugin`.")
-    if find_spec(module) is not None:
+    found = find_spec(module)
+    if found is not None and found.origin is not None:  # a folder without code has no origin
         raise ArgumentError(
             f"A module {module!r} is installed already, and two of one name hide each other. Add a word, such as "
             f"`{module}-plugin`."

@@ -25,8 +25,8 @@ def add_to(commands: Any) -> None:
         "preview",
         help="show what the training of a program will do",
         description="Run a program up to its first `train()` and show its preview instead. The options of this command "
-        "may follow PROGRAM. Write -- before the arguments of the program to pass all of them on. Exit status: 0; 2 "
-        "for an error, and if the preview differs from the one of --against.",
+        "may follow PROGRAM. Write -- before the arguments of the program to pass all of them on. Exit status: 0; 1 "
+        "for an error; 2 if the preview differs from the one of --against.",
         allow_abbrev=False,
     )
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
@@ -45,7 +45,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     parser.add_argument("program", help="a Python file, or a module with -m")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the program")
-    parser.set_defaults(do=_preview)
+    parser.set_defaults(do=_preview, error_status=1)  # 2 is a difference, as in `terraform plan`
 
 
 def expanded(words: list[str]) -> list[str]:

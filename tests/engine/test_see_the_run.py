@@ -53,5 +53,9 @@ def test_against_shows_the_difference_of_a_changed_program(
     assert "- step 10: save by Checkpoint, KeepBest" in capsys.readouterr().out
     assert not (tmp_path / "outputs").exists()
     (tmp_path / "train.py").write_text("print('no training')\n")
-    assert main(["preview", "train.py"]) == 2
+    assert main(["preview", "train.py"]) == 1
     assert "ended without a training" in capsys.readouterr().err
+    assert main(["preview", "train.py", "--against", "missing.json"]) == 1
+    assert "missing.json" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="1"):
+        main(["preview", "--againts", "plan.json", "train.py"])

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import site
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -94,8 +95,8 @@ def leave(folder: Path | None) -> None:
 
 @contextlib.contextmanager
 def restored_process() -> Iterator[None]:
-    """Restore the variables and the working folder of this process at the end."""
-    variables, folder = dict(os.environ), os.getcwd()
+    """Restore the variables, the working folder and the module path of this process at the end."""
+    variables, folder, path = dict(os.environ), os.getcwd(), list(sys.path)
     try:
         yield
     finally:
@@ -105,3 +106,4 @@ def restored_process() -> Iterator[None]:
             elif os.environ.get(name) != variables[name]:
                 os.environ[name] = variables[name]
         os.chdir(folder)
+        sys.path[:] = path
