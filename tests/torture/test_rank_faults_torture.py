@@ -73,7 +73,7 @@ def test_a_process_that_is_killed_in_a_save_leaves_no_half_checkpoint(tmp_path: 
         assert end["codes"] == [codes]
         saved = [f"checkpoint-{before}" for before in range(2, step, 2)]
         assert sorted(name for name in end["folder"] if name.startswith("checkpoint-")) == sorted(saved)
-        assert f"Rank {dead} is gone" in failure_of(end["said"][1 - dead])
+        assert f"Rank {dead} ended without an error report" in failure_of(end["said"][1 - dead])
         assert end["status"]["resume_from"].endswith(saved[-1])
         seconds.append(end["told"])
     summary("killed in a save", seconds)
@@ -102,7 +102,7 @@ def test_a_process_that_is_killed_is_missed_at_once_and_the_run_starts_again(
         codes[dead] = -9
         assert end["codes"][0] == codes
         assert end["codes"][-1] == [0, 0]
-        assert f"Rank {dead} is gone" in failure_of(end["said"][1 - dead])
+        assert f"Rank {dead} ended without an error report" in failure_of(end["said"][1 - dead])
         assert end["weights"] == whole
         starts.append(len(end["codes"]))
     print(f"\nstarted again: {starts.count(2)} of {len(starts)} at the first attempt")
@@ -116,7 +116,7 @@ def test_a_process_that_is_killed_is_missed_at_once(tmp_path: Path) -> None:
     for end in disturbed(tmp_path, runs):
         dead = int(end["name"].partition("-")[2]) % 2
         assert end["codes"][0][1 - dead] == 1
-        assert f"Rank {dead} is gone" in failure_of(end["said"][1 - dead])
+        assert f"Rank {dead} ended without an error report" in failure_of(end["said"][1 - dead])
         seconds.append(end["told"])
     summary("killed", seconds)
 
