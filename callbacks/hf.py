@@ -13,6 +13,7 @@ from ..events.callback import Callback
 from ..events.capabilities import Capability
 from ..events.control import TrainerControl
 from ..events.errors import ArgumentError
+from ..events.handlers import in_either_style
 from ..events.stages import Stage
 from ..events.state import TrainerState
 from ..events.triggers import Moment, never
@@ -116,11 +117,12 @@ class ExportableState:
 
 
 @dataclass
-class EarlyStoppingCallback(Callback):
+class EarlyStoppingCallback(ExportableState, Callback):
     """Stops when the metric of the arguments stops improving, under transformers' name and arguments.
 
     It reads `metric_for_best_model` and `greater_is_better`. `EarlyStopping("eval_loss", patience=3)` is the same
-    without those arguments. A subclass may override `check_metric_value`.
+    without those arguments. A subclass may override `check_metric_value`, or `on_evaluate` to
+    decide by itself.
 
     Raises:
         ArgumentError: if the arguments set no `metric_for_best_model`.
@@ -141,7 +143,8 @@ class EarlyStoppingCallback(Callback):
         if run.mode == "train":
             self.early_stopping_patience_counter, self._best = 0, None
 
-    def on_train_begin(self, run: Run, args: TrainingArguments) -> None:
+    @in_either_style
+    def on_train_begin(self, *, run: Run, args: TrainingArguments) -> None:
         if args.metric_for_best_model is None:
             raise ArgumentError(
                 "EarlyStoppingCallback needs `metric_for_best_model` in the arguments. Set it, such as to 'eval_loss'."
@@ -153,7 +156,22 @@ class EarlyStoppingCallback(Callback):
         require_evaluations(run, "EarlyStoppingCallback")
         check_measured(full_name(str(args.metric_for_best_model)), run, "EarlyStoppingCallback")
 
+    @in_either_style
+    def on_evaluate(self, *, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
+        """Decide, if an override calls it. Without an override, `on_evaluate_end` decides from all datasets."""
+        if self._is_overridden and full_name(str(run.args.metric_for_best_model)) in metrics:
+            self._decide(run, control, metrics)
+
     def on_evaluate_end(self, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
+        """Decide, unless a subclass overrides `on_evaluate`, where transformers decides."""
+        if not self._is_overridden:
+            self._decide(run, control, metrics)
+
+    @property
+    def _is_overridden(self) -> bool:
+        return type(self).on_evaluate is not EarlyStoppingCallback.on_evaluate
+
+    def _decide(self, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
         # As in transformers, an evaluation before the first step does not set the best value.
         if run.mode != "train" or run.state.global_step == 0:
             return
@@ -209,7 +227,8 @@ class PrinterCallback(Callback):
 
     stage = Stage.REPORT
 
-    def on_log(self, state: TrainerState, logs: dict[str, Any]) -> None:
+    @in_either_style
+    def on_log(self, *, state: TrainerState, logs: dict[str, Any]) -> None:
         """Print on the first rank of each machine."""
         if state.is_local_process_zero:
             say(str({key: value for key, value in logs.items() if key != "total_flos"}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import warnings
@@ -115,6 +116,32 @@ def _check_annotations(handler: Handler, event: Event, label: str, lenient: bool
         if not lenient:
             raise SubscriptionError(message)
         logger.warning("%s", message)
+
+
+def in_either_style(handler: Handler) -> Handler:
+    """Let a subclass call a handler in the style of transformers: `super().on_log(args, state, control, **kwargs)`.
+
+    Args:
+        handler: a method whose parameters are keyword-only, and parameters of its event.
+
+    Raises:
+        TypeError: when a call leaves out a parameter of the handler.
+    """
+    names = tuple(inspect.signature(handler).parameters)[1:]
+    fourth = next((name for name in names if name not in (*POSITIONAL, "run")), "")
+
+    @functools.wraps(handler)
+    def call(self: Any, *given: Any, **values: Any) -> Any:
+        values.update(zip((*POSITIONAL, fourth), given))
+        missing = [name for name in names if name not in values]
+        if missing:
+            place = f"super().{handler.__name__}"
+            raise TypeError(
+                f"`{place}` needs {missing[0]!r}. Pass all values on: `{place}(args, state, control, **kwargs)`."
+            )
+        return handler(self, **{name: values[name] for name in names})
+
+    return call
 
 
 def is_called_as_transformers_does(handler: Handler, event: Event) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,12 @@ class TrainerState:
     """Wall-clock seconds of training. Includes the earlier sessions of a resumed run. This is not a dataclass field, so
     a resumed run and an uninterrupted run have equal states."""
 
+    def __post_init__(self) -> None:
+        """Accept None for logs and callback states, and a list of exportable callbacks, as transformers does."""
+        self.log_history = [] if self.log_history is None else self.log_history
+        if not isinstance(self.stateful_callbacks, dict):
+            self.stateful_callbacks = exported_states(self.stateful_callbacks or ())
+
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes as plain values."""
         return {**dataclasses.asdict(self), "seconds": self.seconds}
@@ -91,18 +98,21 @@ class TrainerState:
         state.seconds = values.get("seconds") or 0.0
         return state
 
-    def to_file(self, **further: Any) -> dict[str, Any]:
+    def to_file(self, exported: Mapping[str, Any] | None = None, **further: Any) -> dict[str, Any]:
         """Return all attributes in the format of a file that transformers can read.
 
         Attributes that transformers does not know are stored under one key of `stateful_callbacks`.
 
         Args:
+            exported: states for transformers only, by class. It needs one of each exportable callback that it has.
             **further: other values to store under that key. `flattened` returns them.
         """
         # A callback may set a number of numpy or torch, which JSON cannot hold.
         values = {name: value.item() if hasattr(value, "item") else value for name, value in self.to_dict().items()}
         own = {name: values.pop(name) for name in _OWN}
-        values["stateful_callbacks"] = {**values["stateful_callbacks"], _APART: {**own, **further}}
+        values["stateful_callbacks"] = {**(exported or {}), **values["stateful_callbacks"], _APART: {**own, **further}}
+        if exported:
+            values["stateful_callbacks"][_APART]["exported"] = [*exported]
         return values
 
     def save_to_json(self, json_path: str | Path) -> None:
@@ -128,4 +138,28 @@ def flattened(values: dict[str, Any]) -> dict[str, Any]:
     own = states.get(_APART) if isinstance(states, dict) else None
     if not isinstance(states, dict) or not isinstance(own, dict):
         return values
-    return {**values, **own, "stateful_callbacks": {name: states[name] for name in states if name != _APART}}
+    own = dict(own)
+    apart = {_APART, *own.pop("exported", ())}
+    return {**values, **own, "stateful_callbacks": {name: states[name] for name in states if name not in apart}}
+
+
+def exported_states(callbacks: Iterable[Any]) -> dict[str, Any]:
+    """Return the states of callbacks with the interface of transformers' `ExportableState`, by class, as it saves them.
+
+    Several callbacks of one class have a list of states. Other callbacks have none.
+    """
+    found: dict[str, list[Any]] = {}
+    for callback in callbacks:
+        cls = type(callback)
+        if hasattr(cls, "from_state") and callable(getattr(cls, "state", None)):
+            found.setdefault(cls.__name__, []).append(_plain(callback.state()))
+    return {name: states if len(states) > 1 else states[0] for name, states in found.items()}
+
+
+def _plain(state: Any) -> Any:
+    """Return a state that JSON can hold; an empty one in place of any other."""
+    try:
+        json.dumps(state)
+    except (TypeError, ValueError):
+        return {"args": {}, "attributes": {}}
+    return state

@@ -16,6 +16,7 @@ from ...engine.run import Run
 from ...events.bus import Handle
 from ...events.callback import Callback
 from ...events.control import TrainerControl
+from ...events.handlers import in_either_style
 from ...events.stages import Stage
 from ...events.state import TrainerState
 from ..base.nonfinite import nonfinite_note
@@ -56,7 +57,8 @@ class Progress(Callback):
             self._notebook = NotebookProgress()
         return self._notebook
 
-    def on_train_begin(self, run: Run, state: TrainerState) -> None:
+    @in_either_style
+    def on_train_begin(self, *, run: Run, state: TrainerState) -> None:
         if not state.is_world_process_zero:
             return
         if (table := self._table()) is not None:
@@ -71,7 +73,8 @@ class Progress(Callback):
         with open_console():
             self._bars["train"].update(1)
 
-    def on_prediction_step(self, run: Run, state: TrainerState, eval_dataloader: Any) -> None:
+    @in_either_style
+    def on_prediction_step(self, *, state: TrainerState, eval_dataloader: Any) -> None:
         if not state.is_world_process_zero or not self.draws:
             return
         if (table := self._table()) is not None:
@@ -83,13 +86,16 @@ class Progress(Callback):
                 self._bars["evaluate"] = tqdm(total=total, leave="train" not in self._bars, dynamic_ncols=True)
             self._bars["evaluate"].update(1)
 
+    @in_either_style
     def on_evaluate(self) -> None:
         self._close("evaluate")
 
+    @in_either_style
     def on_predict(self) -> None:
         self._close("evaluate")
 
-    def on_log(self, state: TrainerState, logs: dict[str, Any]) -> None:
+    @in_either_style
+    def on_log(self, *, state: TrainerState, logs: dict[str, Any]) -> None:
         if not state.is_world_process_zero:
             return
         if (table := self._table()) is not None:
@@ -102,7 +108,8 @@ class Progress(Callback):
         else:
             say(line)
 
-    def on_train_end(self, run: Run, state: TrainerState, control: TrainerControl) -> None:
+    @in_either_style
+    def on_train_end(self, *, run: Run, state: TrainerState, control: TrainerControl) -> None:
         self._close("train")
         note = nonfinite_note(run)
         if state.is_world_process_zero:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,16 +44,33 @@ INSTEAD: dict[str, str] = {
 """Name of accelerate's class that this one does not have -> what to use instead. Others have a general answer."""
 
 
+PROCESSES = (
+    "device", "distributed_type", "is_last_process", "is_local_main_process", "is_main_process",
+    "local_main_process_first", "local_process_index", "main_process_first", "mixed_precision", "num_processes",
+    "print", "process_index", "use_distributed", "wait_for_everyone",
+)  # fmt: skip
+"""The attributes and methods of `Accelerator` that its state has too."""
+
+
 @dataclass(frozen=True)
 class AcceleratorState:
-    """The plugins of accelerate. None is used: callbacks shard the model."""
+    """The processes of the run, and the plugins of accelerate. None is used: callbacks shard the model."""
 
+    accelerator: Accelerator = field(repr=False)
+    """Has the attributes of the processes, such as `num_processes`."""
     deepspeed_plugin: None = None
     """Always None. The callback `DeepSpeed` has the configuration."""
     fsdp_plugin: None = None
     """Always None. The callback `FSDP` has the options."""
     parallelism_config: None = None
     """Always None."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in PROCESSES:
+                raise AttributeError(f"`accelerator.state` has no {name!r}. It has {', '.join(PROCESSES)}.")
+            return getattr(self.accelerator, name)
 
 
 @dataclass
@@ -126,10 +143,15 @@ class Accelerator:
         """Whether this is local rank 0."""
         return self.run.ranks.local_rank == 0
 
-    def unwrap_model(self, model: nn.Module, **options: Any) -> nn.Module:
+    def unwrap_model(
+        self, model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
+    ) -> nn.Module:
         """Return the user's model for the wrapped model, and the module inside of torch's wrappers for any other.
 
-        Options have no effect.
+        Args:
+            model: a module.
+            keep_fp32_wrapper: not used: mixed precision does not change the `forward` of the model.
+            keep_torch_compile: not used: a compiled module is unwrapped too.
         """
         if model is self.run.model_wrapped:
             return self.run.model
@@ -141,8 +163,8 @@ class Accelerator:
 
     @property
     def state(self) -> AcceleratorState:
-        """The plugins of accelerate, which are not used."""
-        return AcceleratorState()
+        """The processes of the run, and the plugins of accelerate, which are not used."""
+        return AcceleratorState(self)
 
     @property
     def parallelism_config(self) -> None:
@@ -174,13 +196,27 @@ class Accelerator:
             return PreparedLoader(part, self.run.ranks, self.seed)
         return part
 
-    def prepare_model(self, model: nn.Module, **options: Any) -> nn.Module:
-        """Return the wrapped model for the run's model, and any other model on the device. Options have no effect."""
+    def prepare_model(
+        self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
+    ) -> nn.Module:
+        """Return the wrapped model for the run's model, and any other model on the device.
+
+        Args:
+            model: a module.
+            device_placement: not used: the model is moved.
+            evaluation_mode: not used: only the run's model is wrapped.
+        """
         return self.run.model_wrapped if model is self.run.model else model.to(self.device)
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-        """Return nested tensors summed over all ranks, or their mean with `reduction="mean"`."""
-        share = scale / self.num_processes if reduction == "mean" else scale
+        """Return nested tensors summed over all ranks, or their mean with `reduction="mean"`.
+
+        Args:
+            tensor: nested tensors.
+            reduction: `sum` or `mean`.
+            scale: not used. It is for XLA devices, as in accelerate.
+        """
+        share = 1 / self.num_processes if reduction == "mean" else 1.0
         return map_tensors(lambda each: self.run.ranks.sum(each) * share, tensor)
 
     def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
@@ -208,12 +244,25 @@ class Accelerator:
         """Return nested tensors of all ranks, concatenated along the first dimension. Shapes must be equal."""
         return map_tensors(self.run.ranks.gather, tensor)
 
-    def gather_for_metrics(self, tensor: Any) -> Any:
+    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """Gather tensors with any number of samples. A shorter second dimension is padded with -100.
 
         With several ranks, the result includes the samples that fill up the last batch, at the end.
+
+        Args:
+            input_data: nested tensors, or a list of objects.
+            use_gather_object: join the lists of all ranks. Objects other than tensors are joined in any case.
         """
-        return map_tensors(self.run.ranks.gather_padded, tensor) if self.num_processes > 1 else tensor
+        if self.num_processes == 1:
+            return input_data
+        if use_gather_object or not _has_tensors(input_data):
+            return [each for part in self.run.ranks.gather_objects(input_data) for each in part]
+        return map_tensors(self.run.ranks.gather_padded, input_data)
+
+    @property
+    def distributed_type(self) -> str:
+        """How the ranks work together, by the name of accelerate: `NO`, `MULTI_GPU`, `DEEPSPEED`, `FSDP`, ..."""
+        return self.run.args.distributed_state.distributed_type
 
     @property
     def mixed_precision(self) -> str:
@@ -310,6 +359,19 @@ class Accelerator:
         if self.is_local_main_process:
             print(*values, **options)
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Return the autocast context of the run; it does nothing without mixed precision."""
+    def autocast(self, autocast_handler: None = None) -> AbstractContextManager[Any]:
+        """Return the autocast context of the run; it does nothing without mixed precision.
+
+        Args:
+            autocast_handler: must be None. The callback `MixedPrecision` has the options.
+        """
+        if autocast_handler is not None:
+            raise ArgumentError("`accelerator.autocast` takes no handler. Set `bf16` or `fp16` in the arguments.")
         return self.run.seams.autocast()
+
+
+def _has_tensors(data: Any) -> bool:
+    """Return whether nested values contain a tensor."""
+    found: list[torch.Tensor] = []
+    map_tensors(found.append, data)
+    return bool(found)

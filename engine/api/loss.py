@@ -30,6 +30,16 @@ class OutputSmoother:
     smoother: LabelSmoother
     """Computes it from logits."""
 
+    @property
+    def epsilon(self) -> float:
+        """The probability that is spread evenly over all classes."""
+        return self.smoother.epsilon
+
+    @property
+    def ignore_index(self) -> int:
+        """The label of items that do not count."""
+        return self.smoother.ignored
+
     def __call__(
         self, model_output: Any, labels: Any, shift_labels: bool = False, num_items_in_batch: Any = None
     ) -> torch.Tensor:

@@ -72,10 +72,14 @@ class OptimizerMethods(TrainerBase):
         self.create_optimizer()
         self.create_scheduler(num_training_steps)
 
-    def create_optimizer(self) -> Any:
-        """Create the optimizer from the arguments, unless one exists."""
+    def create_optimizer(self, model: nn.Module | None = None) -> Any:
+        """Create the optimizer from the arguments, unless one exists.
+
+        Args:
+            model: the model with the parameters; None for the model of the trainer.
+        """
         if self.run.optimizer is None:
-            args, model = self.args, self.run.model
+            args, model = self.args, self.run.model if model is None else model
             groups = parameter_groups(model, args.weight_decay, self.get_decay_parameter_names(model))
             if args.learning_rates:
                 groups = with_own_rates(groups, model, args.learning_rates)

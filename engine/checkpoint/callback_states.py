@@ -13,6 +13,7 @@ from ...events.bus import EventBus
 from ...events.callback import Callback
 from ...events.capabilities import Capability
 from ...events.errors import CheckpointError
+from ...events.state import exported_states
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,10 @@ class CallbackStates:
             if state:
                 states[owner_id] = state
         return states
+
+    def exported(self) -> dict[str, Any]:
+        """Return the states that transformers needs to resume with these callbacks, by class."""
+        return exported_states(self._bus.subscribers.values())
 
     def owners(self) -> dict[str, Any]:
         """Return which callback each collected state belongs to, by id: class, settings and version of the state."""

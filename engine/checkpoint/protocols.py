@@ -49,6 +49,9 @@ class StatefulLosses(Protocol):
 class RestorableCallbacks(Protocol):
     """The callbacks of a run."""
 
+    def exported(self) -> dict[str, Any]:
+        """Return the states that transformers needs to resume, by class."""
+
     def owners(self) -> dict[str, Any]:
         """Return which callback each state belongs to, by id."""
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+
 import pytest
 
+import trainbus
+from support.data import points
+from support.models import Regression
 from support.outcomes import logged, saved_steps, steps_of
-from support.trainers import net_trainer
+from support.trainers import hushed, net_trainer
 from trainbus import (
     Callback,
     Checkpoint,
     DefaultFlowCallback,
+    EarlyStoppingCallback,
     Evaluate,
     Log,
     PrinterCallback,
@@ -139,3 +146,66 @@ def test_transformers_own_callbacks_run_as_they_are(tmp_path, capsys):
     assert "{'loss': " in capsys.readouterr().out
     assert [entry.author for entry in built.control.ledger.of("save") if entry.action == "request"] == ["Theirs"]
     assert StopAtMaxSteps in map(type, built.callbacks.values())
+
+
+EVENTS = ("on_train_begin", "on_step_end", "on_log", "on_evaluate", "on_prediction_step", "on_predict", "on_train_end")
+
+
+def calling_super(base, called):
+    """Return a subclass that overrides every handler in the style of transformers and calls `super()`."""
+
+    def override(name):
+        def handler(self, args, state, control, *positional, **kwargs):
+            called.append((name, state.global_step))
+            getattr(super(made, self), name)(args, state, control, *positional, **kwargs)
+
+        return handler
+
+    made = type("Made", (base,), {name: override(name) for name in EVENTS})
+    return made
+
+
+@pytest.mark.parametrize("name", ["ProgressCallback", "PrinterCallback", "EarlyStoppingCallback", "TrainerCallback"])
+def test_subclass_calls_each_handler_of_its_base_as_in_transformers(tmp_path, name):
+    transformers = pytest.importorskip("transformers")
+    courses = []
+    for library in (transformers, trainbus):
+        called = []
+        made = calling_super(getattr(library, name), called)
+        arguments = {
+            **{"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "logging_steps": 1, "learning_rate": 0.0},
+            **{"load_best_model_at_end": True, "metric_for_best_model": "loss", "max_steps": 4, "use_cpu": True},
+            **{"disable_tqdm": name != "ProgressCallback", "report_to": "none"},
+        }
+        with hushed(), contextlib.redirect_stderr(io.StringIO()):
+            args = library.TrainingArguments(str(tmp_path / library.__name__), **arguments)
+            rows = points(12)
+            trainer = library.Trainer(Regression(), args, train_dataset=rows, eval_dataset=rows)
+            for printing in (library.ProgressCallback, library.PrinterCallback):
+                trainer.remove_callback(printing)
+            trainer.add_callback(made(2) if name == "EarlyStoppingCallback" else made())
+            trainer.train()
+            trainer.predict(rows)
+        courses.append((called, trainer.state.global_step))
+    assert courses[1] == courses[0]
+    assert courses[1][1] == (3 if name == "EarlyStoppingCallback" else 4)
+
+
+def test_override_of_on_evaluate_replaces_the_decision(tmp_path):
+    class Own(EarlyStoppingCallback):
+        def on_evaluate(self, args, state, control, metrics, **kwargs):
+            if state.global_step == 3:
+                control.should_training_stop = True
+
+    arguments = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "eval_loss", "learning_rate": 0.0}
+    built = net_trainer(tmp_path, Own(1), **arguments)
+    built.train()
+    assert built.state.global_step == 3, "without the override it stops at step 2"
+
+
+def test_handler_that_lacks_a_value_says_how_to_pass_it_on(tmp_path):
+    built = net_trainer(tmp_path)
+    with pytest.raises(
+        TypeError, match=r"needs 'run'. Pass all values on: `super\(\).on_train_begin\(args, state, cont"
+    ):
+        Progress().on_train_begin(built.args, built.state, built.control)

@@ -20,8 +20,9 @@ from support.data import sentences
 from support.models import bert
 from support.outcomes import same_weights, weights
 from support.trainers import hushed
-from trainbus.engine.api.accelerator import INSTEAD
+from trainbus.engine.api.accelerator import INSTEAD, PROCESSES
 from trainbus.engine.distributed.ranks import Ranks
+from trainbus.events.errors import ArgumentError
 
 ARGS: dict[str, Any] = {
     "per_device_train_batch_size": 4,
@@ -150,3 +151,72 @@ def test_name_that_the_accelerator_lacks_says_what_to_use(name: str) -> None:
 def test_every_name_with_a_replacement_is_one_of_accelerate() -> None:
     set_at_construction = set(re.findall(r"self\.(\w+) = ", inspect.getsource(accelerate.Accelerator.__init__)))
     assert set(INSTEAD) <= set(dir(accelerate.Accelerator)) | set_at_construction
+
+
+def parameters_of(method: Any) -> tuple[list[str], bool]:
+    """Return the names of the parameters, and whether any further keyword is accepted."""
+    found = inspect.signature(method).parameters.values()
+    named = [each.name for each in found if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+    return named, any(each.kind is each.VAR_KEYWORD for each in found)
+
+
+def lacking(ours: type, theirs: type) -> dict[str, list[str]]:
+    """Return public method -> the parameters of `theirs` that `ours` does not take. Both have the method."""
+    found = {}
+    for name in {*dir(ours)} & {*dir(theirs)}:
+        if callable(getattr(theirs, name)) and callable(getattr(ours, name)) and not name.startswith("_"):
+            known, open_ended = parameters_of(getattr(ours, name))
+            missing = [one for one in parameters_of(getattr(theirs, name))[0] if one not in known and not open_ended]
+            if missing:
+                found[name] = missing
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (trainbus.engine.api.accelerator.Accelerator, accelerate.Accelerator),
+        (trainbus.Trainer, transformers.Trainer),
+        (trainbus.Seq2SeqTrainer, transformers.Seq2SeqTrainer),
+        (trainbus.TrainingArguments, transformers.TrainingArguments),
+        (trainbus.TrainerState, transformers.TrainerState),
+    ],
+    ids=lambda cls: cls.__name__,
+)
+def test_methods_take_the_parameters_of_the_replaced_class(ours: type, theirs: type) -> None:
+    assert lacking(ours, theirs) == {}
+
+
+def test_missing_parameter_is_found() -> None:
+    class Short:
+        def save_model(self) -> None: ...
+
+    assert lacking(Short, transformers.Trainer) == {"save_model": ["output_dir", "_internal_call"]}
+
+
+def test_state_of_the_accelerator_reads_as_that_of_accelerate(tmp_path: Path) -> None:
+    theirs, ours = (trainer.accelerator for trainer in both(tmp_path))
+    for name in (*PROCESSES, "deepspeed_plugin", "fsdp_plugin", "parallelism_config"):
+        if not callable(value := getattr(theirs.state, name, None)):
+            assert getattr(ours.state, name) == value, name
+    assert ours.distributed_type == theirs.distributed_type
+    with ours.state.main_process_first():
+        ours.state.wait_for_everyone()
+    with pytest.raises(AttributeError, match=r"no 'device_mesh'\. It has device, distributed_type"):
+        _ = ours.state.device_mesh
+
+
+def test_lists_of_objects_are_joined(tmp_path: Path, monkeypatch) -> None:
+    theirs, ours = (trainer.accelerator for trainer in both(tmp_path))
+    assert ours.gather_for_metrics(["a"], use_gather_object=True) == theirs.gather_for_metrics(["a"], True) == ["a"]
+    assert torch.equal(ours.reduce(torch.ones(2), "sum", 2.0), theirs.reduce(torch.ones(2), "sum", 2.0))
+    monkeypatch.setattr(Ranks, "gather_objects", lambda self, value: [value, ["b", "c"]])
+    monkeypatch.setattr(ours.run, "ranks", Ranks(0, 2))
+    assert ours.gather_for_metrics(["a"]) == ["a", "b", "c"]
+    assert ours.gather_for_metrics([torch.ones(1)], use_gather_object=True) == [torch.ones(1), "b", "c"]
+
+
+def test_handler_of_autocast_is_refused(tmp_path: Path) -> None:
+    _, ours = both(tmp_path)
+    with pytest.raises(ArgumentError, match="takes no handler"):
+        ours.accelerator.autocast(autocast_handler=object())

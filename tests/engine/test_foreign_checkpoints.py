@@ -342,6 +342,19 @@ def test_transformers_reads_the_state_and_the_model_of_ours(tmp_path: Path):
     assert torch.equal(loaded(**inputs).logits, ours.model(**inputs).logits)
 
 
+def test_transformers_trains_on_from_a_checkpoint_of_ours_and_saves(tmp_path: Path):
+    options = {"save_strategy": "steps", "save_steps": 3, "max_steps": 6, "eval_strategy": "steps", "eval_steps": 3}
+    options |= {"metric_for_best_model": "eval_loss", "load_best_model_at_end": True}
+    for library in (trainbus, transformers):
+        trainer = run(library, tmp_path, **options)
+        trainer.add_callback(library.EarlyStoppingCallback(5))
+        with hushed():
+            trainer.train(resume_from_checkpoint=library is transformers and str(tmp_path / "checkpoint-3"))
+        assert trainer.state.global_step == 6
+    state = json.loads((tmp_path / "checkpoint-6" / "trainer_state.json").read_text())
+    assert {"EarlyStoppingCallback", "TrainerControl"} <= state["stateful_callbacks"].keys()
+
+
 def test_both_read_weights_in_several_files(tmp_path: Path):
     ours = run(trainbus, tmp_path, max_steps=3, save_strategy="steps", save_steps=3)
     save = ours.model.save_pretrained

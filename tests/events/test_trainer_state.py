@@ -8,8 +8,9 @@ import json
 import pytest
 import transformers
 
+import trainbus
 from trainbus.events import TrainerState
-from trainbus.events.state import flattened
+from trainbus.events.state import exported_states, flattened
 
 
 def fields_of(cls: type) -> dict[str, object]:
@@ -103,3 +104,26 @@ def test_two_states_share_no_object():
     TrainerState().log_history.append({})
     TrainerState().stateful_callbacks["A"] = {}
     assert TrainerState() == TrainerState(log_history=[], stateful_callbacks={})
+
+
+def test_states_of_exportable_callbacks_are_those_of_transformers(tmp_path):
+    def given(library):
+        return [library.EarlyStoppingCallback(3), library.EarlyStoppingCallback(2, early_stopping_threshold=0.1)]
+
+    for callbacks in (lambda library: None, lambda library: given(library)[:1], given):
+        theirs = transformers.TrainerState(stateful_callbacks=callbacks(transformers), log_history=None)
+        ours = TrainerState(stateful_callbacks=callbacks(trainbus), log_history=None)
+        assert (ours.stateful_callbacks, ours.log_history) == (theirs.stateful_callbacks, theirs.log_history)
+
+
+def test_exported_states_are_for_transformers_only(tmp_path):
+    class Odd(trainbus.ExportableState):
+        def state(self):
+            return {"args": {}, "attributes": {"value": object()}}
+
+    exported = exported_states([Odd(), trainbus.EarlyStoppingCallback(2), object()])
+    values = a_state().to_file(exported=exported)
+    json.dumps(values)
+    assert values["stateful_callbacks"]["Odd"] == {"args": {}, "attributes": {}}
+    assert values["stateful_callbacks"]["EarlyStoppingCallback"]["args"]["early_stopping_patience"] == 2
+    assert flattened(values) == a_state().to_dict()

@@ -155,6 +155,7 @@ def _last_step(run: SavableRun) -> dict[str, Any]:
 
 def _trainer_state(run: SavableRun) -> dict[str, Any]:
     return run.state.to_file(
+        exported={**run.callback_states.exported(), "TrainerControl": run.control.state()},
         seconds=run.seconds(),
         position=_data_position(run),
         ledger=run.control.ledger.to_list(),
