@@ -69,9 +69,10 @@ class TrainerState:
 
     def __post_init__(self) -> None:
         """Accept None for logs and callback states, and a list of exportable callbacks, as transformers does."""
-        self.log_history = [] if self.log_history is None else self.log_history
-        if not isinstance(self.stateful_callbacks, dict):
-            self.stateful_callbacks = exported_states(self.stateful_callbacks or ())
+        logs: Any = self.log_history
+        states: Any = self.stateful_callbacks
+        self.log_history = [] if logs is None else logs
+        self.stateful_callbacks = states if isinstance(states, dict) else exported_states(states or ())
 
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes as plain values."""
