@@ -80,7 +80,12 @@ class OptimizerMethods(TrainerBase):
         """
         if self.run.optimizer is None:
             args, model = self.args, self.run.model if model is None else model
-            groups = parameter_groups(model, args.weight_decay, self.get_decay_parameter_names(model))
+            groups = parameter_groups(
+                model,
+                args.weight_decay,
+                self.get_decay_parameter_names(model),
+                always_split=is_overridden(self, "create_optimizer"),  # an override may change one of the groups
+            )
             if args.learning_rates:
                 groups = with_own_rates(groups, model, args.learning_rates)
             given = self.optimizer_cls_and_kwargs

@@ -12,6 +12,9 @@ from ...events.errors import ArgumentError
 
 T = TypeVar("T")
 
+_READER = "(import HfArgumentParser from trainbus)"
+"""A key of the metadata of each field. The parser of transformers refuses it, and its error shows this remedy."""
+
 
 def arg(default: T, help: str, **meta: Any) -> T:
     """Declare an argument, as `dataclasses.field` does.
@@ -26,7 +29,7 @@ def arg(default: T, help: str, **meta: Any) -> T:
             `texts=True` reads callbacks in any notation as a list of texts. `repeats=True` lets a flag be given several
             times; its values add up.
     """
-    metadata = {"help": help, **meta}
+    metadata = {"help": help, _READER: True, **meta}
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: copy.copy(default), metadata=metadata)
     return field(default=default, metadata=metadata)

@@ -55,7 +55,7 @@ def decay_parameter_names(model: nn.Module) -> set[str]:
 
 
 def parameter_groups(
-    model: nn.Module, weight_decay: float, decaying: Collection[str] | None = None
+    model: nn.Module, weight_decay: float, decaying: Collection[str] | None = None, *, always_split: bool = False
 ) -> list[dict[str, Any]]:
     """Split the trainable parameters into a group with `weight_decay` and one with 0.0, each in the model's order.
 
@@ -67,6 +67,8 @@ def parameter_groups(
         model: The model.
         weight_decay: The decay of the first group.
         decaying: Names of the parameters of the first group. Default: `decay_parameter_names(model)`.
+        always_split: Whether to split the parameters without a weight decay too. Default: all are in the first group,
+            because two groups with the same update take two passes.
 
     Raises:
         ArgumentError: No parameter of the model requires a gradient.
@@ -82,7 +84,7 @@ def parameter_groups(
             f"every parameter of {kind} is frozen (requires_grad=False), so there is nothing to train. Unfreeze some, "
             "for example with model.requires_grad_(True)."
         )
-    if not weight_decay:
+    if not weight_decay and not always_split:
         decaying = trainable
     elif decaying is None:
         decaying = decay_parameter_names(model)

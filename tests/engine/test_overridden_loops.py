@@ -177,3 +177,15 @@ def test_new_model_may_be_set_under_both_names(tmp_path):
     trainer.train()
     assert trainer.model is model
     assert not same_weights(before, weights(model))
+
+
+def test_an_override_that_changes_one_parameter_group_changes_the_parameters_of_transformers(tmp_path):
+    class OwnRate:
+        def create_optimizer(self, *args, **kwargs):
+            optimizer = super().create_optimizer(*args, **kwargs)
+            optimizer.param_groups[1]["lr"] = 0.01
+            return optimizer
+
+    for decay in (0.0, 0.1):
+        theirs, ours = of_both(tmp_path / str(decay), OwnRate, weight_decay=decay, learning_rate=1e-3)
+        assert_equal(theirs, ours)

@@ -760,3 +760,9 @@ def test_a_flag_that_takes_true_or_words_may_stand_alone(name, words):
     assert getattr(args, name) is True
     (args,) = parser.parse_args_into_dataclasses([f"--{name}", words, "--output_dir", "out"])
     assert args.way_to_shard == "fsdp"
+
+
+def test_the_parser_of_transformers_says_which_parser_reads_these_arguments():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")
+    with pytest.raises(TypeError, match="import HfArgumentParser from trainbus"):
+        transformers.HfArgumentParser(TrainingArguments)
