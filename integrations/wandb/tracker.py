@@ -16,6 +16,7 @@ from ...callbacks.base.row_tracker import Opening, Outcome, RowTracker, TrackerS
 from ...callbacks.base.tracker import in_sections
 from ...callbacks.base.tracker_rows import AXIS
 from ...engine.arguments import ALIASES, TrainingArguments
+from ...engine.distributed.ranks import Ranks
 from ...engine.run import Run
 from ...events.capabilities import BestMetric, Capability
 from ...events.composition import providers
@@ -316,7 +317,7 @@ class Wandb(RowTracker):
         Returns:
             This callback, for the list of the trainer.
         """
-        if is_disabled() or int(os.environ.get("RANK", "0")) or self._worker is not None:
+        if is_disabled() or Ranks.from_environment().rank or self._worker is not None:
             return self
         folder = Path(output_dir)
         known = (identity.load(folder) if resume else None) or Identity(uuid.uuid4().hex)

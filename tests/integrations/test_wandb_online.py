@@ -16,7 +16,6 @@ from statistics import median
 
 import pytest
 import torch
-from test_wandb import QUIET, build, rows_of
 from torch import nn
 
 from support.processes import TORCHRUN
@@ -25,6 +24,9 @@ from trainbus import KeepBest, Log, Trainer, TrainingArguments, every
 wandb = pytest.importorskip("wandb")
 
 from wandb_files import Stub, segments, serve  # noqa: E402
+from wandb_fixtures import QUIET, build, rows_of  # noqa: E402
+from wandb_fixtures import environment as environment  # noqa: E402
+from wandb_fixtures import service as service  # noqa: E402
 
 from trainbus import Wandb  # noqa: E402
 
@@ -32,16 +34,8 @@ FAST = {**QUIET, "x_file_stream_transmit_interval": 0.1, "x_file_stream_retry_ma
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch):
-    for name in [name for name in os.environ if name.startswith("WANDB_") and name != "WANDB_SERVICE"]:
-        monkeypatch.delenv(name)
+def key(environment, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def service():
-    yield
-    wandb.teardown()
 
 
 def online(folder, url, kind=Wandb, **options):
