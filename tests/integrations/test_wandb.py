@@ -20,16 +20,15 @@ from statistics import median
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from support.processes import run_on_two
-from trainbus import KeepBest, Log, MixedPrecision, Trainer, TrainingArguments, every
+from trainbus import KeepBest, Log, MixedPrecision, every
 from trainbus.events.errors import ArgumentError
 
 wandb = pytest.importorskip("wandb")
 
 from wandb_files import read, segments, serve  # noqa: E402
-from wandb_fixtures import QUIET, build, offline, rows_of  # noqa: E402
+from wandb_fixtures import QUIET, build, offline  # noqa: E402
 from wandb_fixtures import environment as environment  # noqa: E402
 from wandb_fixtures import service as service  # noqa: E402
 
@@ -726,84 +725,6 @@ def test_a_shared_run_has_one_writer_of_rows_and_one_of_metrics_on_each_further_
     assert [len(list(folder.glob(f"node-{rank}/wandb/run-*"))) for rank in (0, 1)] == [1, 1]
     assert stub.exit_codes == [0]  # rank 0 alone decides the final state
     assert {"rank-0", "rank-1"} <= stub.labels
-
-
-def flat(values, prefix=""):
-    """Return the paths of the leaves of a nested dict."""
-    found = set()
-    for name, value in values.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}"}
-    return found
-
-
-def test_nothing_that_transformers_and_lightning_record_is_missing(tmp_path, monkeypatch):
-    transformers = pytest.importorskip("transformers")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    for name, value in {"SILENT": "true", "CONSOLE": "off"}.items():
-        monkeypatch.setenv(f"WANDB_{name}", value)
-    wandb.teardown()  # the client reads the environment once
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(4, 2)
-
-        def forward(self, x, labels):
-            logits = self.linear(x)
-            return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
-
-    data = [{"x": x, "labels": y} for x, y in rows_of()]
-    shared = {"max_steps": 8, "logging_steps": 2, "eval_strategy": "steps", "eval_steps": 4, "use_cpu": True}
-    shared |= {"disable_tqdm": True, "report_to": "wandb", "run_name": "side", "save_strategy": "no", "seed": 3}
-    found = {}
-    for library, trainer_class, arguments in (
-        ("transformers", transformers.Trainer, transformers.TrainingArguments),
-        ("trainbus", Trainer, TrainingArguments),
-    ):
-        folder = tmp_path / library
-        folder.mkdir()
-        monkeypatch.setenv("WANDB_DIR", str(folder))
-        torch.manual_seed(0)
-        args = arguments(output_dir=str(folder / "out"), **shared)
-        if library == "transformers":  # its callback passes no folder, and the client reads the environment once
-            wandb.init(mode="offline", dir=str(folder), name="side", settings=wandb.Settings(**QUIET))
-        trainer = trainer_class(Model(), args, train_dataset=data, eval_dataset=data)
-        trainer.train()
-        if library == "transformers":
-            wandb.finish()
-        else:
-            trainer.end()
-        [found[library]] = segments(folder)
-    theirs, ours = found["transformers"], found["trainbus"]
-    by_step = {step: {} for step in theirs.steps}
-    for row in theirs.rows:
-        by_step[row["train/global_step"]] |= {name: value for name, value in row.items() if not name.startswith("_")}
-    speed = ("runtime", "per_second")
-    for row in ours.rows:
-        expected = by_step[row["train/global_step"]]
-        assert expected.keys() <= row.keys()
-        assert all(row[name] == value for name, value in expected.items() if not name.endswith(speed))
-    assert [row["train/global_step"] for row in ours.rows] == sorted(by_step)
-    summary = {name for name in flat(theirs.summary) if not name.startswith("_")}
-    assert summary <= flat(ours.summary)
-    named = {name.split(".")[0] for name in theirs.config if not name.startswith("_")}
-    lacking = named - ours.config["arguments"].keys()
-    unknown = lacking & set(TrainingArguments.__dataclass_fields__)
-    assert not unknown
-    print(f"{len(named)} config names of transformers, {len(named - lacking)} here under `arguments`")
-
-    loggers = pytest.importorskip("lightning.pytorch.loggers")
-    folder = tmp_path / "lightning"
-    folder.mkdir()
-    logger = loggers.WandbLogger(name="side", save_dir=str(folder), offline=True, settings=wandb.Settings(**QUIET))
-    logger.log_hyperparams({"lr": 5e-5, "model": {"width": 4}})
-    logger.log_metrics({"loss": 0.5}, step=2)
-    logger.experiment.finish()
-    [lightning] = segments(folder)
-    assert {"loss", "trainer/global_step"} <= flat(lightning.rows[0])  # ours: train/loss and train/global_step
-    assert {"train/loss", "train/global_step"} <= flat(ours.rows[0])
-    assert {"lr", "model"} <= lightning.config.keys()  # ours: arguments.learning_rate and model
-    assert {"arguments", "model"} <= ours.config.keys()
 
 
 def test_each_run_of_a_process_is_written_where_the_program_works_at_its_start(tmp_path, monkeypatch):

@@ -45,7 +45,7 @@ with tempfile.TemporaryDirectory() as unused:
 for _ in sys.stdin:
     child = os.fork()
     if child == 0:
+        print("process", os.getpid(), flush=True)  # before its steps
         train(Path(sys.argv[1]), int(sys.argv[2]))
         break
-    print("process", child, flush=True)
     print("status", os.waitpid(child, 0)[1], flush=True)
