@@ -211,14 +211,24 @@ def test_a_server_that_is_killed_in_mid_run_ends_neither_the_training_nor_change
     plain = build(tmp_path / "plain", report_to="none")
     plain.train()
     built = build(tmp_path)
-    built.on("on_step_begin", lambda state: server.kill() if state.global_step == 3 else None)
+
+    def kill(state):
+        if state.global_step == 4:
+            deadline = time.monotonic() + 60
+            while not (arrived := steps_on(built.callbacks["MLflow"].run_id)) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert arrived == [2]
+            server.kill()
+
+    built.on("on_step_begin", kill)
     began = time.monotonic()
     built.train()
     built.end()
-    assert time.monotonic() - began < 60 + 30  # the end waits for 60 s
+    assert time.monotonic() - began < 60 + 60  # the end waits for 60 s, and the test for the first row
     assert built.state.global_step == 8
     assert "MLflow did not receive" in caplog.text
     for one, other in zip(plain.model.parameters(), built.model.parameters(), strict=True):
         assert torch.equal(one, other)
     server.start()
-    assert steps_on(built.callbacks["MLflow"].run_id) == [2]
+    arrived = steps_on(built.callbacks["MLflow"].run_id)  # the client may still retry
+    assert arrived == [2, 4, 6, 8][: len(arrived)] != []

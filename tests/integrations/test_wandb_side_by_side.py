@@ -141,9 +141,9 @@ def test_each_value_of_transformers_is_here_under_the_same_step_and_name(found):
 def test_the_summary_and_the_config_of_transformers_are_here(found):
     assert names(found.theirs.summary) <= names(found.ours.summary)
     named = {name.split(".")[0] for name in found.theirs.config if not name.startswith("_")}
-    lacking = named - found.ours.config["arguments"].keys()
-    assert not lacking & set(TrainingArguments.__dataclass_fields__)
-    assert len(lacking) < len(named) / 2
+    absent = {"activation_checkpointing", "activation_checkpointing_kwargs", "parallelism_config"}
+    assert not absent & set(TrainingArguments.__dataclass_fields__)  # trainbus has no such arguments
+    assert named - found.ours.config["arguments"].keys() <= absent
 
 
 @pytest.mark.slow
