@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 AXES = {"step": AXIS, "epoch": "train/epoch", "samples": "train/samples_seen", "tokens": "train/num_input_tokens_seen"}
 """The names of axes -> their columns."""
+SETTLE_SECONDS = 0.1
+"""How long a checkpoint waits for waiting rows while none is written, in seconds."""
 ON_CHANGE = ("continue", "fork", "new")
 LOG_MODEL = ("end", "checkpoint", "best")
 WATCH = ("gradients", "parameters", "all")
@@ -360,6 +362,8 @@ class Wandb(RowTracker):
         return {**{AXES[axis]: values[axis] for axis in wanted if axis in values}, **self._histograms.take()}
 
     def saved_state(self) -> dict[str, Any]:
+        if self._worker is not None:
+            self._worker.drain(SETTLE_SECONDS)  # rows gather: the checkpoint says which of them are written
         step, rows = self._session.progress if isinstance(self._session, WandbSession) else (-1, -1)
         return {
             "config": self._config,

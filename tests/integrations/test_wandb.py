@@ -628,7 +628,9 @@ def kill_and_resume(folder, kills, steps, seed):
             if timer is not None:
                 timer.cancel()
         parent.stdin.close()
-    return [read(path) for path in sorted(folder.glob("wandb/offline-run-*/*.wandb"))], killed
+    # The client adds `-1` to the name of a second folder of the same second.
+    paths = sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.parent.name)
+    return [read(path) for path in paths], killed
 
 
 def check_killed(found, steps):
