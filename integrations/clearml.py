@@ -60,6 +60,9 @@ class ClearML(ServiceTracker):
             return ClearMLSession(active, owned=False)
         if self.offline:
             Task.set_offline(True)
+        # By default the client forks a process that sends the reports. The fork keeps the pipes of the thread that
+        # looks for a git repository open, so that thread, and with it the end of the task, may wait for ever.
+        Task._report_subprocess_enabled = False
         known = opening.run_id if opening.resumes and not opening.run_id.startswith("offline-") else ""
         given: dict[str, Any] = {"project_name": self.project or "trainbus", "task_name": name or "trainbus"}
         given |= {"auto_connect_frameworks": False, "auto_connect_arg_parser": False}

@@ -18,6 +18,9 @@ LIMIT = 100_000
 """The largest number of waiting calls. Further calls are dropped and counted, so that memory stays bounded."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds between the first and the second attempt to open the run, which double with each attempt, and the most."""
+GATHER = 0.1
+"""Seconds in which calls gather after a group of them is made. Each wake-up of the thread takes time from the training,
+also on another processor, as both need the interpreter lock: many short steps then share one."""
 HOPELESS = 3
 """After so many failed rows in a row, the end of the run does not try the remaining ones."""
 
@@ -48,6 +51,7 @@ class TrackerWorker:
         self._unsent: deque[Call] = deque()
         self._done = 0
         self._tried, self._closing = threading.Event(), threading.Event()
+        self._hurry = threading.Event()
         self._last: Call | None = None
         self._thread = threading.Thread(target=self._work, name=f"{name}-worker", daemon=True)
         self._thread.start()
@@ -72,13 +76,18 @@ class TrackerWorker:
         """Wait until the calls so far are made. Return False after `timeout` seconds in which no call was made."""
         reached = threading.Event()
         self.submit(reached.set)
+        self._hurry.set()
         done, since = self._done, time.monotonic()
-        while not reached.wait(0.05 if timeout > 0.05 else timeout):
-            if self._done != done:
-                done, since = self._done, time.monotonic()
-            elif time.monotonic() - since >= timeout:
-                return False
-        return True
+        try:
+            while not reached.wait(0.05 if timeout > 0.05 else timeout):
+                if self._done != done:
+                    done, since = self._done, time.monotonic()
+                elif time.monotonic() - since >= timeout:
+                    return False
+            return True
+        finally:
+            if not self._closing.is_set():
+                self._hurry.clear()
 
     def close(self, timeout: float, last: Call | None = None) -> bool:
         """Make the waiting calls and a last one, then end the thread. Return False if that takes longer than `timeout`.
@@ -88,6 +97,7 @@ class TrackerWorker:
         deadline = time.monotonic() + timeout
         self._last = last
         self._closing.set()
+        self._hurry.set()
         try:
             self._calls.put(None, timeout=timeout)
         except queue.Full:
@@ -109,6 +119,8 @@ class TrackerWorker:
                 elif not self._make(call):
                     self.missed += 1
                 self._done += 1
+                if self._calls.empty():
+                    self._hurry.wait(GATHER)
             self._write_remaining()
         else:
             while self._calls.get() is not None:

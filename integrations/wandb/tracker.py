@@ -16,6 +16,7 @@ from ...callbacks.base.row_tracker import Opening, Outcome, RowTracker, TrackerS
 from ...callbacks.base.tracker import in_sections
 from ...callbacks.base.tracker_rows import AXIS
 from ...engine.arguments import ALIASES, TrainingArguments
+from ...engine.distributed.ranks import Ranks
 from ...engine.run import Run
 from ...events.capabilities import BestMetric, Capability
 from ...events.composition import providers
@@ -46,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 AXES = {"step": AXIS, "epoch": "train/epoch", "samples": "train/samples_seen", "tokens": "train/num_input_tokens_seen"}
 """The names of axes -> their columns."""
+SETTLE_SECONDS = 0.1
+"""How long a checkpoint waits for waiting rows while none is written, in seconds."""
 ON_CHANGE = ("continue", "fork", "new")
 LOG_MODEL = ("end", "checkpoint", "best")
 WATCH = ("gradients", "parameters", "all")
@@ -316,7 +319,7 @@ class Wandb(RowTracker):
         Returns:
             This callback, for the list of the trainer.
         """
-        if is_disabled() or int(os.environ.get("RANK", "0")) or self._worker is not None:
+        if is_disabled() or Ranks.from_environment().rank or self._worker is not None:
             return self
         folder = Path(output_dir)
         known = (identity.load(folder) if resume else None) or Identity(uuid.uuid4().hex)
@@ -359,6 +362,8 @@ class Wandb(RowTracker):
         return {**{AXES[axis]: values[axis] for axis in wanted if axis in values}, **self._histograms.take()}
 
     def saved_state(self) -> dict[str, Any]:
+        if self._worker is not None:
+            self._worker.drain(SETTLE_SECONDS)  # rows gather: the checkpoint says which of them are written
         step, rows = self._session.progress if isinstance(self._session, WandbSession) else (-1, -1)
         return {
             "config": self._config,

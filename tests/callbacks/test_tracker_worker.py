@@ -144,3 +144,19 @@ def test_rows_beyond_the_limit_are_counted():
     assert worker.close(60)
     assert worker.missed == 3
     assert "queue is full" in worker.reason
+
+
+def test_calls_gather_while_the_thread_rests(monkeypatch):
+    monkeypatch.setattr(tracker_worker, "GATHER", 600)
+    made = []
+    worker = TrackerWorker("acme", lambda: None)
+    first = threading.Event()
+    worker.submit(first.set)
+    assert first.wait(60)  # the first call does not wait
+    worker.submit(lambda: made.append(1))
+    assert not made
+    assert worker.drain(60)  # the caller does not wait for the rest of the pause
+    assert made == [1]
+    worker.submit(lambda: made.append(2))
+    assert worker.close(60, lambda: made.append(3))
+    assert made == [1, 2, 3]

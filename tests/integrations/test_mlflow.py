@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -117,29 +119,116 @@ def test_names_that_mlflow_does_not_take_are_changed(client, tmp_path):
     assert run.info.status == "FINISHED"
 
 
-@pytest.mark.slow
-def test_the_server_has_the_rows(client, tmp_path):
-    if importlib.util.find_spec("flask") is None:
-        pytest.skip("the server is not installed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, "-m", "mlflow", "server", "--port", address.rpartition(":")[2], "--workers", "1"]
-    server = subprocess.Popen([*command, "--backend-store-uri", f"sqlite:///{tmp_path / 'mlflow.db'}"])
-    try:
-        deadline = time.monotonic() + 60
+class Server:
+    """The server of MLflow on loopback, with a database in a folder. It keeps its port over restarts."""
+
+    def __init__(self, folder):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        self.url, self.process = f"http://127.0.0.1:{port}", None
+        self.command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", port]
+        self.command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"]
+        self.command += ["--artifacts-destination", str(folder / "artifacts")]
+
+    def start(self):
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen(self.command, start_new_session=True, **quiet)
+        deadline = time.monotonic() + 180
         while True:
             try:
-                urllib.request.urlopen(f"{address}/health", timeout=1).close()
-                break
+                urllib.request.urlopen(f"{self.url}/health", timeout=1).close()
+                return
             except OSError:
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
-        mlflow.set_tracking_uri(address)
-        built = build(tmp_path)
-        built.train()
-        history = mlflow.MlflowClient().get_metric_history(built.callbacks["MLflow"].run_id, "loss")
-        assert [metric.step for metric in history] == [2, 4, 6, 8]
+
+    def kill(self):
+        if self.process is not None:
+            os.killpg(self.process.pid, signal.SIGKILL)  # its workers too
+            self.process.wait()
+            self.process = None
+
+
+@pytest.fixture
+def server(client, tmp_path):
+    if importlib.util.find_spec("flask") is None:
+        pytest.skip("the server is not installed")
+    server = Server(tmp_path)
+    try:
+        server.start()
+        mlflow.set_tracking_uri(server.url)
+        yield server
     finally:
-        server.terminate()
-        server.wait()
+        server.kill()
+
+
+def steps_on(run_id, name="loss"):
+    return [metric.step for metric in mlflow.MlflowClient().get_metric_history(run_id, name)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_server_has_every_row_once_after_a_crash_and_a_resume(server, tmp_path):
+    first = build(tmp_path)
+
+    def crash(state):
+        if state.global_step == 7:
+            raise RuntimeError("planned")
+
+    first.on("on_step_end", crash)
+    with pytest.raises(RuntimeError, match="planned"):
+        first.train()
+    run_id = first.callbacks["MLflow"].run_id
+    assert steps_on(run_id) == [2, 4, 6]
+    resumed = build(tmp_path)
+    resumed.train(resume_from_checkpoint="auto")
+    assert resumed.callbacks["MLflow"].run_id == run_id
+    assert steps_on(run_id) == [2, 4, 6, 8]
+    assert steps_on(run_id, "eval_loss") == [4, 8]
+    assert run_of(mlflow.MlflowClient(), resumed).info.status == "FINISHED"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_rows_wait_while_the_server_is_down(server, tmp_path):
+    built = build(tmp_path)
+
+    def restart(state):
+        if state.global_step == 3:
+            server.kill()
+        if state.global_step == 7:
+            server.start()
+
+    built.on("on_step_begin", restart)
+    built.train()
+    assert steps_on(built.callbacks["MLflow"].run_id) == [2, 4, 6, 8]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_server_that_is_killed_in_mid_run_ends_neither_the_training_nor_changes_it(server, tmp_path, caplog):
+    plain = build(tmp_path / "plain", report_to="none")
+    plain.train()
+    built = build(tmp_path)
+
+    def kill(state):
+        if state.global_step == 4:
+            deadline = time.monotonic() + 60
+            while not (arrived := steps_on(built.callbacks["MLflow"].run_id)) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert arrived == [2]
+            server.kill()
+
+    built.on("on_step_begin", kill)
+    began = time.monotonic()
+    built.train()
+    built.end()
+    assert time.monotonic() - began < 60 + 60  # the end waits for 60 s, and the test for the first row
+    assert built.state.global_step == 8
+    assert "MLflow did not receive" in caplog.text
+    for one, other in zip(plain.model.parameters(), built.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    server.start()
+    arrived = steps_on(built.callbacks["MLflow"].run_id)  # the client may still retry
+    assert arrived == [2, 4, 6, 8][: len(arrived)] != []

@@ -21,8 +21,6 @@ from trainbus import Evaluate, Log, Trainer, TrainingArguments, every
 ROOM = {
     **{"MLFLOW_ALLOW_FILE_STORE": "true", "COMET_LOGGING_CONSOLE": "ERROR"},
     **{"WANDB_SILENT": "true"},
-    # With a process of its own, the client may wait for a minute at the end of the second task of a program.
-    **{"CLEARML__SDK__DEVELOPMENT__REPORT_USE_SUBPROCESS": "false"},
 }
 
 
@@ -187,8 +185,6 @@ def test_every_step_is_one_row_after_a_crash_and_a_resume(crashed: Any) -> None:
 
 def test_a_session_finishes_after_an_error_and_at_the_end(case: Case, crashed: Any) -> None:
     _, ended, _ = crashed
-    if case.name == "ClearML" and len(ended.outcomes) == 1:
-        pytest.xfail("the client of ClearML may wait for a minute at the end of the second task of a program")
     assert [outcome.exit_code for outcome in ended.outcomes] == [1, 0]
     assert "as planned" in ended.outcomes[0].error
 

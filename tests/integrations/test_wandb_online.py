@@ -16,7 +16,6 @@ from statistics import median
 
 import pytest
 import torch
-from test_wandb import QUIET, build, rows_of
 from torch import nn
 
 from support.processes import TORCHRUN
@@ -25,6 +24,9 @@ from trainbus import KeepBest, Log, Trainer, TrainingArguments, every
 wandb = pytest.importorskip("wandb")
 
 from wandb_files import Stub, segments, serve  # noqa: E402
+from wandb_fixtures import QUIET, build, rows_of  # noqa: E402
+from wandb_fixtures import environment as environment  # noqa: E402
+from wandb_fixtures import service as service  # noqa: E402
 
 from trainbus import Wandb  # noqa: E402
 
@@ -32,16 +34,8 @@ FAST = {**QUIET, "x_file_stream_transmit_interval": 0.1, "x_file_stream_retry_ma
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch):
-    for name in [name for name in os.environ if name.startswith("WANDB_") and name != "WANDB_SERVICE"]:
-        monkeypatch.delenv(name)
+def key(environment, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def service():
-    yield
-    wandb.teardown()
 
 
 def online(folder, url, kind=Wandb, **options):
@@ -227,19 +221,31 @@ def test_a_black_holed_service_costs_the_init_timeout_and_changes_no_weight(tmp_
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_black_holed_service_adds_less_than_two_percent(tmp_path):
+@pytest.mark.parametrize(("width", "period"), [(16, 10), (512, 1), (512, 10), (2048, 1)])
+def test_a_black_holed_service_adds_less_than_two_percent(tmp_path, width, period):
+    steps = {16: 1000, 512: 200, 2048: 20}[width]
+
     def seconds(name, tracker):
-        trainer = trainer_of(tmp_path / name, tracker, 1500, 512, 10)
-        began = time.monotonic()
+        """Return the seconds of the steps after the start, which waits for the service, and the weights."""
+        trainer = trainer_of(tmp_path / name, tracker, steps, width, period)
+        began = []
+        trainer.on("on_step_begin", lambda: began.append(time.perf_counter()))
         trainer.train()
-        took = time.monotonic() - began
         trainer.end()
-        return took
+        return began[-1] - began[10 % steps], [weight.detach() for weight in trainer.model.parameters()]
 
     alone, tracked = [], []
     with black_hole() as url:
-        for turn in range(3):
-            alone.append(seconds(f"plain-{turn}", None))
-            tracked.append(seconds(f"hole-{turn}", online(tmp_path, url, init_timeout=2.0)))
-    print(f"alone {min(alone):.2f} s, with a black-holed service {min(tracked):.2f} s")
-    assert min(tracked) < 2.0 + min(alone) * 1.02
+        # Other programs only make a run longer. The least of many interleaved runs is one that they did not disturb.
+        while len(alone) < 5 or (len(alone) < 25 and min(tracked) >= min(alone) * 1.02):
+            pair = [(alone, None), (tracked, online(tmp_path, url, init_timeout=1.0, finish_timeout=1.0))]
+            weights = []
+            for found, tracker in pair if len(alone) % 2 else pair[::-1]:
+                took, trained = seconds(f"{len(alone)}-{len(tracked)}", tracker)
+                found.append(took)
+                weights.append(trained)
+            assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
+    ratio = min(tracked) / min(alone)
+    step = min(alone) / (steps - 10)
+    print(f"step {1e3 * step:.2f} ms, log every {period}: {ratio:.3f} of the time alone, {len(alone)} pairs")
+    assert ratio < 1.02

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from test_wandb import QUIET, build, offline, rows_of
 from torch import nn
 
 from trainbus import Log, Predictions, Trainer, TrainingArguments, every
@@ -23,18 +21,9 @@ PIL = pytest.importorskip("PIL.Image")
 metrics = pytest.importorskip("sklearn.metrics")
 
 from wandb_files import segments  # noqa: E402
-
-
-@pytest.fixture(scope="module", autouse=True)
-def service():
-    yield
-    wandb.teardown()
-
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch):
-    for name in [name for name in os.environ if name.startswith("WANDB_") and name != "WANDB_SERVICE"]:
-        monkeypatch.delenv(name)
+from wandb_fixtures import QUIET, build, offline, rows_of  # noqa: E402
+from wandb_fixtures import environment as environment  # noqa: E402
+from wandb_fixtures import service as service  # noqa: E402
 
 
 def table(folder, value):

@@ -113,8 +113,26 @@ def swanlab(folder: Path) -> list[Row]:
             for found in re.findall(r'\{"model_type": "Scalar".*?\}\}\}|\{"model_type": "Scalar".*?\}\}', text):
                 data = json.loads(found)["data"]
                 yield int(data["step"]), data["key"], float(data["metric"]["data"])
+        for path in sorted(folder.glob("swanlog/*/run-*.swanlab")):  # SwanLab 0.10
+            yield from swanlab_records(path)
 
     return rows_of(points())
+
+
+def swanlab_records(path: Path) -> Iterator[tuple[int, str, float]]:
+    from swanlab.proto.swanlab.record.v1.record_pb2 import Record
+    from swanlab.sdk.internal.core_python.store import DataStoreReader
+
+    reader = DataStoreReader()
+    reader.open(path)
+    try:
+        for data in reader:
+            record = Record()
+            record.ParseFromString(data)
+            if record.HasField("scalar") and "/" in record.scalar.key:
+                yield record.scalar.step, record.scalar.key, record.scalar.value.number
+    finally:
+        reader.close()
 
 
 def wandb(folder: Path) -> list[Row]:

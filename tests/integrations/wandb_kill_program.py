@@ -6,6 +6,7 @@ process, the steps that it completes, and its exit status.
 
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from torch.utils.data import TensorDataset
 from trainbus import Log, Trainer, TrainingArguments, Wandb, every
 
 
-def train(folder, steps):
+def train(folder, steps, mode="offline"):
     quiet = {"silent": True, "console": "off", "x_disable_stats": True, "x_save_requirements": False}
     torch.manual_seed(0)
     x = torch.randn(64, 4)
@@ -30,18 +31,21 @@ def train(folder, steps):
         args,
         train_dataset=TensorDataset(x, (x.sum(1) > 0).long()),
         criterion=nn.CrossEntropyLoss(),
-        callbacks=[Log(every(1)), Wandb("demo", mode="offline", options=options)],
+        callbacks=[Log(every(1)), Wandb("demo", mode=mode, options=options)],
     )
-    trainer.on("on_step_end", lambda state: print(state.global_step, flush=True))
-    trainer.on("on_step_begin", lambda: time.sleep(0.01))
+    if mode == "offline":
+        trainer.on("on_step_end", lambda state: print(state.global_step, flush=True))
+        trainer.on("on_step_begin", lambda: time.sleep(0.005))
     trainer.train(resume_from_checkpoint="auto")
     trainer.end()
 
 
+with tempfile.TemporaryDirectory() as unused:
+    train(Path(unused), 5, "disabled")  # what a training imports is imported once
 for _ in sys.stdin:
     child = os.fork()
     if child == 0:
+        print("process", os.getpid(), flush=True)  # before its steps
         train(Path(sys.argv[1]), int(sys.argv[2]))
         break
-    print("process", child, flush=True)
     print("status", os.waitpid(child, 0)[1], flush=True)

@@ -21,7 +21,7 @@ KEPT = frozenset(
         *("PYTHONPATH", "PYTHONHOME", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE"),
         *("USER", "LOGNAME", "CC", "CXX", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
         # What the developer asks of the tests.
-        *("CI", "UPDATE_GOLDEN", "TRAINBUS_TORTURE", "TRAINBUS_PROGRAMS", "TRAINBUS_TESTS_ON"),
+        *("CI", "UPDATE_GOLDEN", "TRAINBUS_TORTURE", "TRAINBUS_PROGRAMS", "TRAINBUS_TESTS_ON", "TRAINBUS_KILL_SEED"),
         # A CPU with fewer instructions: the tests must pass on it too.
         "ATEN_CPU_CAPABILITY",
     }
