@@ -24,12 +24,14 @@ def tokens_in(batch: Any, tokens: torch.Tensor, pad: int | None) -> torch.Tensor
     """Return the number of tokens in a batch without padding, as a tensor without dimensions.
 
     Args:
-        batch: the batch. If it has an `attention_mask`, its sum is the result.
+        batch: the batch. If it has an `attention_mask` with a value for each token, its sum is the result. The mask of
+            a packed batch has a value for each pair of tokens.
         tokens: the main input, of shape (batch, length).
         pad: the id of the padding token. None counts all tokens.
     """
-    if isinstance(batch, Mapping) and "attention_mask" in batch:
-        return batch["attention_mask"].sum()  # type: ignore[no-any-return]
+    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+    if mask is not None and mask.dim() < 4:
+        return mask.sum()  # type: ignore[no-any-return]
     return torch.tensor(tokens.numel()) if pad is None else (tokens != pad).sum()
 
 

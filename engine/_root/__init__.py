@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         DataCollatorForTokenClassification as DataCollatorForTokenClassification,
     )
     from trainbus.engine.data.collators.padding import DataCollatorWithPadding as DataCollatorWithPadding
+    from trainbus.engine.data.packing.collator import Packing as Packing
     from trainbus.engine.data.unbatched import unbatched as unbatched
     from trainbus.engine.evaluation.metric_set import Metrics as Metrics
     from trainbus.engine.evaluation.outputs import EvalLoopOutput as EvalLoopOutput
@@ -224,6 +225,7 @@ _MODULES = {
     "engine.checkpoint.read.listing": ("get_last_checkpoint",),
     "engine.checkpoint.write.retention": ("Keep",),
     "engine.data.collators.default": ("DefaultDataCollator", "default_data_collator"),
+    "engine.data.packing.collator": ("Packing",),
     "engine.data.unbatched": ("unbatched",),
     "engine.data.collators.language_modeling": ("DataCollatorForLanguageModeling",),
     "engine.data.collators.padding": (

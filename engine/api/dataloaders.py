@@ -11,6 +11,7 @@ import torch
 from ...events.errors import DataError
 from ..data.build import build_loader, default_sampler, dropped_columns, is_iterable, keep_columns, length_of
 from ..data.collators.default import Collator
+from ..data.packing.collator import collator_for
 from ..data.sources import as_dataset, problem_of
 from .loss import LossMethods
 from .overrides import is_overridden
@@ -111,7 +112,7 @@ class DataLoaderMethods(LossMethods):
         dataset = as_dataset(dataset, self._integration)
         if problem := problem_of("train_dataset" if is_training else "the dataset", dataset, self.data_collator):
             raise DataError(problem)
-        collator: Collator = self.data_collator
+        collator: Collator = collator_for(self.data_collator, self.run.model, is_training)
         named = hasattr(dataset, "column_names") and hasattr(dataset, "remove_columns")
         if named and self.overrides("_remove_unused_columns"):
             dataset = self._remove_unused_columns(dataset, description=description)

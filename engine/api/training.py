@@ -15,6 +15,7 @@ from ..checkpoint.read.resumption import FreshStart, Resumption
 from ..checkpoint.read.saved import SavedCheckpoint
 from ..data.build import length_of
 from ..data.feed import Feed
+from ..data.packing.collator import collator_for
 from ..data.plan import RunPlan, plan_run
 from ..data.samplers import BatchedSampler
 from ..data.stateful import adopt_state
@@ -208,6 +209,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
             config.use_cache = self.args.use_cache  # training pays for the key-value cache and never reads it
         self._use_given_optimizers()
         self.objective = self._build_objective(model)
+        collator_for(self.data_collator, model, training=True)  # refuses a model that it does not fit
 
     def _assemble(self, plan: RunPlan) -> None:
         """Let the callbacks fill the seams, then build optimizer, wrapped model and schedule through the seams."""

@@ -14,6 +14,7 @@ from ..distributed.ranks import Ranks
 from .collators.default import Collator, ColumnFilter
 from .length_sampler import LengthGroupedSampler, lengths_of
 from .loader import Loader
+from .packing.collator import joins_samples
 from .plan import limited
 from .samplers import BatchedSampler, ShuffledSampler, UserSampler
 from .streaming_shards import PaddingRowCollator, StreamCollator, StreamEndSync, StreamShard, own_part
@@ -56,7 +57,7 @@ def build_loader(
             has no lengths to group by.
         ArgumentError: if `limit_train_batches` limits a stream.
     """
-    rows = dataset
+    rows, joins = dataset, joins_samples(collator)
     if accepted is not None:
         dataset, collator = keep_columns(dataset, collator, accepted)
     if is_iterable(dataset):
@@ -71,7 +72,7 @@ def build_loader(
             )
         collator = StreamCollator(collator)
         # A sample of a batch of one may be a whole batch, whose tensors then tell the number of its rows.
-        counts = not training and batch_size > 1
+        counts = batch_size > 1 and (not training or joins)
         if counts or not ranks.single_process:
             collator = PaddingRowCollator(collator, counts)
         return _stream_loader(

@@ -1,0 +1,238 @@
+"""Packing: a data collator that puts several samples into one row, so that a batch needs almost no padding."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from ....events.errors import ArgumentError, DataError
+from ...loss.item_counts import loss_shifts_labels
+from ...loss.signature import user_model
+from ..batches import IGNORED_LABEL
+from ..collators.padding import round_up
+from .layout import Layout, layout_for
+from .rows import STRATEGIES, packed_rows
+
+
+@dataclass(eq=False)
+class Packing:
+    """Packs the samples of a batch into few rows, for causal language models and token classification.
+
+    A batch has the same samples as without packing, in the same order, and gives the same loss and gradients within
+    rounding. The positions of each sample restart, no token attends to another sample, and the first label of a
+    causal sample is masked. The trainer finds the inputs that the model needs for this, and proves them on a few
+    tokens. It refuses models for which packing is wrong. Evaluations and predictions pad the samples, so that their
+    results keep one row for each sample.
+
+    A sample is a dict with `input_ids`, and optionally `labels` and other values for each token. A causal model
+    predicts the tokens of a sample without labels.
+
+    Raises:
+        ArgumentError: for an unknown strategy or a length that is not positive.
+    """
+
+    max_length: int | None = None
+    """Largest number of tokens in a row. None: the length of the longest sample of the batch. Attention takes time for
+    the square of it."""
+    strategy: str = "best_fit"
+    """`best_fit` gives the least padding. `first_fit` keeps the samples in order. `flatten` makes one row of all
+    samples, without padding, for flash attention."""
+    pad_to_multiple_of: int | None = None
+    """Pad rows to a multiple of this number of tokens."""
+    pad_token_id: int | None = None
+    """Fills up rows. None: the padding token of the model's configuration, else 0."""
+    _layouts: Any = field(default_factory=weakref.WeakKeyDictionary, init=False, repr=False)
+    """The layout of each model that was examined."""
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            known = ", ".join(map(repr, STRATEGIES))
+            raise ArgumentError(f"Packing(strategy={self.strategy!r}) is unknown. Set it to one of {known}.")
+        for name in ("max_length", "pad_to_multiple_of"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ArgumentError(f"Packing({name}={value}) is not positive. Set {name} to 1 or more.")
+
+    def for_model(self, model: nn.Module, training: bool) -> PackedCollator | PaddedCollator:
+        """Return the collator of a model: one that packs for training, and one that pads for evaluation.
+
+        Raises:
+            ModelError: if packing is wrong for the model.
+        """
+        model = user_model(model)
+        shared = TokenSamples(self._pad_id(model), _predicts_next(model), self.pad_to_multiple_of)
+        if not training:
+            return PaddedCollator(shared)
+        if model not in self._layouts:
+            self._layouts[model] = layout_for(model)
+        layout = self._layouts[model]
+        return PackedCollator(shared, layout, self.max_length, "flatten" if layout.one_row else self.strategy)
+
+    def __call__(self, features: list[Any]) -> Any:
+        """Raise an error: the batch depends on the model, so only the loaders of a trainer can make it."""
+        raise DataError(
+            "`Packing` makes the batches of a trainer, and does not know its model here. Pass it as `data_collator` to "
+            "the Trainer, or call `Packing(...).for_model(model, training=True)` and use the result as collator."
+        )
+
+    def _pad_id(self, model: nn.Module) -> int:
+        found = getattr(getattr(model, "config", None), "pad_token_id", None)
+        return self.pad_token_id if self.pad_token_id is not None else found if isinstance(found, int) else 0
+
+
+def _predicts_next(model: nn.Module) -> bool:
+    """Whether the labels of a model are its own tokens, each predicted from those before."""
+    return loss_shifts_labels(model) or type(model).__name__.endswith(("LMHeadModel", "ForCausalLM"))
+
+
+@dataclass(frozen=True)
+class TokenSamples:
+    """Reads samples: dicts of one value for each token."""
+
+    pad_token_id: int
+    """Fills up token ids."""
+    predicts_next: bool
+    """Whether samples without labels predict their own tokens, and the first label of each sample is masked."""
+    multiple: int | None
+    """Pad to a multiple of this number of tokens."""
+
+    def columns(self, features: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[torch.Tensor]], list[int]]:
+        """Return the values of each column by sample, without padding, and the number of tokens of each sample.
+
+        Raises:
+            DataError: if a sample has no tokens, or a column does not have one value for each token.
+        """
+        read = [self._sample(feature, number) for number, feature in enumerate(features)]
+        names = read[0].keys()
+        for number, sample in enumerate(read):
+            if sample.keys() != names:
+                raise DataError(
+                    f"Sample {number} of the batch has the columns {', '.join(sample)}, and sample 0 has "
+                    f"{', '.join(names)}. Give all samples the same columns."
+                )
+        return {name: [sample[name] for sample in read] for name in names}, [len(each["input_ids"]) for each in read]
+
+    def _sample(self, feature: Mapping[str, Any], number: int) -> dict[str, torch.Tensor]:
+        if not isinstance(feature, Mapping) or "input_ids" not in feature or not len(feature["input_ids"]):
+            raise DataError(
+                f"Sample {number} of the batch has no `input_ids`, which `Packing` needs. Pass samples that are dicts "
+                "with one or more tokens in `input_ids`."
+            )
+        values = {
+            "labels" if name == "label" else name: torch.as_tensor(value)
+            for name, value in feature.items()
+            if value is not None and not isinstance(value, str)
+        }
+        length = len(values["input_ids"])
+        for name, value in values.items():
+            if not value.dim() or len(value) != length:
+                shape = f"{len(value)} values" if value.dim() else "one value"
+                raise DataError(
+                    f"Column {name!r} of sample {number} of the batch has {shape} for {length} tokens. `Packing` needs "
+                    "one for each token. Remove the column, or set `train_sampling_strategy='group_by_length'` in "
+                    "place of `Packing`."
+                )
+        values.pop("position_ids", None)
+        mask = values.pop("attention_mask", None)
+        if mask is not None:
+            length = int(mask.ne(0).sum())
+            if not length or not bool(mask[:length].all()):
+                raise DataError(
+                    f"Sample {number} of the batch is padded at its start or inside. `Packing` takes samples without "
+                    "padding. Tokenize with `padding=False`."
+                )
+            values = {name: value[:length] for name, value in values.items()}
+        if "labels" not in values and self.predicts_next:
+            values["labels"] = values["input_ids"].clone()
+        return values
+
+    def empty(self, name: str, like: torch.Tensor, rows: int, width: int) -> torch.Tensor:
+        """Return a column of padding, of shape (rows, width, ...)."""
+        fill = self.pad_token_id if name == "input_ids" else IGNORED_LABEL if name == "labels" else 0
+        dtype = torch.int64 if not like.is_floating_point() else like.dtype
+        return torch.full((rows, width, *like.shape[1:]), fill, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class PackedCollator:
+    """Packs the samples of a batch. Returns the inputs of the model, of shape (rows, width, ...)."""
+
+    samples: TokenSamples
+    """Reads the samples."""
+    layout: Layout
+    """What the model needs to keep samples apart."""
+    max_length: int | None = None
+    """Largest number of tokens in a row; None for the longest sample."""
+    strategy: str = "best_fit"
+    """See `Packing.strategy`."""
+
+    joins_samples = True
+    """Whether the batch has fewer rows than samples, so that only the loader can count them."""
+
+    def __call__(self, features: list[Any]) -> dict[str, torch.Tensor]:
+        columns, lengths = self.samples.columns(features)
+        longest = max(lengths)
+        if self.max_length is not None and longest > self.max_length and self.strategy != "flatten":
+            raise DataError(
+                f"Sample {lengths.index(longest)} of the batch has {longest} tokens, and Packing(max_length="
+                f"{self.max_length}) allows {self.max_length}. Truncate samples during tokenization, or raise it."
+            )
+        rows = packed_rows(lengths, self.max_length or longest, self.strategy)
+        order = [sample for row in rows for sample in row]
+        widths = [sum(lengths[sample] for sample in row) for row in rows]
+        width = round_up(max(widths), self.samples.multiple)
+        each = torch.tensor([lengths[sample] for sample in order])
+        ends = torch.tensor([number * width + used for number, used in enumerate(widths)])
+        total = int(each.sum())
+        first = each.cumsum(0) - each  # of each sample, among all tokens
+        within = torch.arange(total) - first.repeat_interleave(each)
+        used = torch.tensor(widths)
+        place = torch.arange(total) + (ends - used.cumsum(0)).repeat_interleave(used)
+        batch = {}
+        for name, values in columns.items():
+            column = self.samples.empty(name, values[0], len(rows), width)
+            joined = torch.cat([values[sample] for sample in order]).to(column.dtype)
+            if name == "labels" and self.samples.predicts_next:
+                joined[first] = IGNORED_LABEL
+            column.flatten(0, 1)[place] = joined
+            batch[name] = column
+        segments = torch.full((len(rows) * width,), -1)
+        segments[place] = torch.arange(len(order)).repeat_interleave(each)
+        positions = torch.zeros(len(rows) * width, dtype=torch.int64)
+        positions[place] = within
+        shape = (len(rows), width)
+        return {**batch, **self.layout.batch(batch["input_ids"], segments.view(shape), positions.view(shape))}
+
+
+@dataclass(frozen=True)
+class PaddedCollator:
+    """Pads the samples of a batch on the right, for evaluations. Each sample is a row."""
+
+    samples: TokenSamples
+    """Reads the samples."""
+
+    def __call__(self, features: list[Any]) -> dict[str, torch.Tensor]:
+        columns, lengths = self.samples.columns(features)
+        width = round_up(max(lengths), self.samples.multiple)
+        batch = {name: self.samples.empty(name, values[0], len(lengths), width) for name, values in columns.items()}
+        for name, values in columns.items():
+            for row, value in zip(batch[name], values):
+                row[: len(value)] = value
+        batch["attention_mask"] = (torch.arange(width) < torch.tensor(lengths)[:, None]).long()
+        return batch
+
+
+def collator_for(collator: Any, model: nn.Module, training: bool) -> Any:
+    """Return the collator of a loader. A collator with `for_model` makes the one of a model and of a mode itself."""
+    make = getattr(collator, "for_model", None)
+    return collator if make is None else make(model, training)
+
+
+def joins_samples(collator: Any) -> bool:
+    """Whether the batches of a collator have fewer rows than samples."""
+    return bool(getattr(collator, "joins_samples", False))
