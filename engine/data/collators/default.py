@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -177,11 +176,7 @@ def _are_integers(labels: Any) -> bool:
 
 
 def _stacked(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """Stack tensors. If their dtypes differ, the result has a dtype that holds all of them."""
-    dtypes = {tensor.dtype for tensor in tensors}
-    if len(dtypes) > 1:
-        common = functools.reduce(torch.promote_types, dtypes)
-        tensors = [tensor.to(common) for tensor in tensors]
+    """Stack tensors. If their dtypes differ, the result has a dtype that holds all of them, as `torch.stack` does."""
     return torch.stack(tensors)
 
 

@@ -10,7 +10,7 @@ from torch.utils.data import get_worker_info
 
 from ...api.seeding import set_seed
 from ...checkpoint.own_generators import OwnGenerators
-from ...checkpoint.rng_state import random_states, restore_random_states
+from ...checkpoint.rng_state import QuickStates, restore_random_states
 from ..batches import map_tensors
 from ..collators.default import Collator
 from .signals import ignore_stop_signals
@@ -48,6 +48,8 @@ class WorkerCollator:
     """Makes the batch."""
     _own: OwnGenerators | None = field(default=None, init=False, repr=False, compare=False)
     """The generators of this worker's dataset and collator, once it made a batch."""
+    _rng: QuickStates | None = field(default=None, init=False, repr=False, compare=False)
+    """Reads the RNG states of this worker, once it made a batch."""
 
     def __call__(self, features: list[Any]) -> Any:
         worker = get_worker_info()
@@ -57,7 +59,9 @@ class WorkerCollator:
         own = self._own or OwnGenerators({"dataset": worker.dataset, "collator": self.collator})
         if features:
             self._own = own  # the first batch may have created generators
-        return WorkerBatch(batch, worker.id, {**random_states(), "own": own.read()})
+        if self._rng is None:
+            self._rng = QuickStates()  # in the worker, whose generators it reads
+        return WorkerBatch(batch, worker.id, {**QuickStates.named(self._rng.read()), "own": own.read()})
 
 
 @dataclass
