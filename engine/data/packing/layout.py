@@ -194,7 +194,7 @@ def _samples(model: nn.Module, config: Any) -> list[torch.Tensor]:
     usable = [token for token in range(min(size, 32)) if token != avoided] or [0]
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(len(usable), (sum(_LENGTHS),), generator=generator)
-    return [*torch.split(torch.tensor(usable)[drawn], _LENGTHS)]
+    return [*torch.split(torch.tensor(usable)[drawn], [*_LENGTHS])]
 
 
 def _packed(
