@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 
 def _no_mark(name: str, begins: bool) -> None:
-    """Do nothing. The default, and that of other threads."""
+    """Do nothing. The default, also of other threads."""
 
 
 class Activity(threading.local):

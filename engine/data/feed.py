@@ -141,6 +141,8 @@ class Feed:
         self._restore()
         self.activity.name = IDLE
         marks += (ENGINE, now())
+        if not items:
+            self.timeline.look()  # no step follows
         return Window(items, len(items), rows * self.world_size) if items else None
 
     def _collected(self, collect: Callable[[Iterator[Any], int], list[Any]]) -> Window | None:
@@ -151,6 +153,8 @@ class Feed:
         self.activity.name = IDLE
         self.timeline.marks.extend((ENGINE, now()))
         rows = sum(rows_of(batch) or 0 for batch in items)
+        if not items:
+            self.timeline.look()
         return Window(items, len(items), rows * self.world_size) if items else None
 
 

@@ -36,12 +36,12 @@ def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
         ranks: part -> seconds of the median step, of each rank in order. Empty for one rank.
     """
     timeline: Timeline = run.bus.timeline
-    timeline.fold()
-    whole = sum(timeline.totals.values()) * NANO
-    totals = {part: value * NANO for part, value in timeline.totals.items()}
+    sums = timeline.sums()
+    whole = sum(sums.parts.values()) * NANO
+    totals = {part: value * NANO for part, value in sums.parts.items()}
     own = medians_of(timeline)
     medians = {part: max((rank.get(part, 0.0) for rank in ranks), default=own.get(part, 0.0)) for part in own}
-    callbacks = [CallbackCost(*key, value[0] * NANO, value[1]) for key, value in timeline.handlers.items()]
+    callbacks = [CallbackCost(*key, time * NANO, round(calls)) for key, (time, calls) in sums.handlers.items()]
     callbacks.sort(key=lambda each: -each.seconds)
     state, steps = run.state, timeline.steps
     step = statistics.median(row for row, _ in timeline.rows) * NANO if timeline.rows else 0.0
