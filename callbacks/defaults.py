@@ -25,6 +25,7 @@ from .monitor.record import Record
 from .monitor.status_file import StatusFile
 from .monitor.summary import Summary
 from .monitor.watch_numbers import WatchNumbers
+from .monitor.watch_stalls import WatchStalls
 from .optimizer.metric_schedule import MetricSchedule
 from .optimizer.schedule_free import ScheduleFree
 from .parallel.data_parallel import DataParallel
@@ -73,6 +74,7 @@ DEFAULTS: tuple[type[Callback], ...] = (
     Record,
     FollowPlan,
     AccountTime,
+    WatchStalls,
     Summary,
     Progress,
 )

@@ -137,6 +137,17 @@ class Timeline:
             gc.callbacks.remove(self._collected)
             self._watches = False
 
+    def doing(self) -> str:
+        """Return what the training does now: a part, or a handler such as `Evaluate.on_step_end`. For any thread."""
+        for what in reversed(self.marks[-400::2]):
+            if what.__class__ is str:
+                return str(what)
+            if what.__class__ is Scope:
+                return str(what.part)
+            if what is not CALL and what is not DONE:
+                return str(what.label)
+        return ENGINE
+
     def look(self) -> None:
         """Add up the present step by part: it is not an ordinary one."""
         self._looks.append(len(self.marks))

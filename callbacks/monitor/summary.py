@@ -32,17 +32,16 @@ class Summary(Callback):
     """
 
     stage = Stage.REPORT
-    arguments = ("disable_tqdm", "log_level")
     on_error = "warn"
 
-    silent: bool = False
-    """Print nothing."""
+    silent: bool | None = None
+    """Print nothing. None: as `disable_tqdm` and `log_level` say."""
     _resumed: str = field(default="", init=False, repr=False, compare=False)
     _loaded: int | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Summary:
-        return cls(silent=bool(args.disable_tqdm) or args.get_process_log_level() > logging.WARNING)
+        return cls()
 
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
@@ -67,7 +66,10 @@ class Summary(Callback):
             say(block("", list(self._closing(run))))
 
     def _speaks(self, run: Run) -> bool:
-        return not self.silent and bool(run.state.is_world_process_zero)
+        args, silent = run.args, self.silent
+        if silent is None:
+            silent = bool(args.disable_tqdm) or args.get_process_log_level() > logging.WARNING
+        return not silent and bool(run.state.is_world_process_zero)
 
     def _closing(self, run: Run) -> Iterator[Fact]:
         state, costs = run.state, read_costs(run, run.bus.timeline.ranks)
