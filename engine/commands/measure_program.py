@@ -1,4 +1,4 @@
-"""Measure some training steps of a program with changed arguments. `trainbus profile` starts this in fresh processes."""
+"""Measure some training steps of a program with changed arguments, in a process of `trainbus profile`."""
 
 from __future__ import annotations
 

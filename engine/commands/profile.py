@@ -1,4 +1,4 @@
-"""The command `trainbus profile`: measure which cheap changes of the arguments make the training of a program faster."""
+"""The command `trainbus profile`: measure which changes of the arguments make the training of a program faster."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ class Profile:
         return {
             "rows_per_second": self.base,
             "changes": [each.to_dict() for each in self.gains],
-            "set": {name: value for each in self.gains if each.advised for name, value in each.change.arguments.items()},
+            "set": {
+                name: value for each in self.gains if each.advised for name, value in each.change.arguments.items()
+            },
         }
 
     def __str__(self) -> str:

@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 
-from ....events.timeline import PARTS, RARE, Timeline
+from ....events.timeline import CALLBACKS, PARTS, RARE, Timeline
 from .costs import CallbackCost, Compilation, Costs, Part
 from .peaks import peak_of
 from .verdict import blame_of, judge
 
 NANO = 1e-9
+ONCE = ("on_setup", "on_train_begin", "on_train_end")
+"""The events that a training has once. The verdict does not count their time, because it does not grow."""
 
 
 def medians_of(timeline: Timeline) -> dict[str, float]:
@@ -43,6 +45,8 @@ def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
     medians = {part: max((rank.get(part, 0.0) for rank in ranks), default=own.get(part, 0.0)) for part in own}
     callbacks = [CallbackCost(*key, time * NANO, round(calls)) for key, (time, calls) in sums.handlers.items()]
     callbacks.sort(key=lambda each: -each.seconds)
+    in_steps = [each for each in callbacks if each.event not in ONCE]
+    once = sum(each.seconds for each in callbacks if each.event in ONCE)
     state, steps = run.state, timeline.steps
     step = statistics.median(row for row, _ in timeline.rows) * NANO if timeline.rows else 0.0
     done = max(1, state.global_step)
@@ -61,11 +65,11 @@ def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
         ],
         callbacks=callbacks,
         verdict=judge(
-            totals,
+            {**totals, CALLBACKS: max(0.0, totals[CALLBACKS] - once)},
             own,
             workers=getattr(loader, "num_workers", None),
             processors=_processors(),
-            dearest=callbacks[0].callback if callbacks else "",
+            dearest=in_steps[0].callback if in_steps else "",
             blame=blame_of(ranks),
         ),
         samples_per_second=samples,
