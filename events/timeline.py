@@ -5,7 +5,7 @@ Code that runs in every step makes a mark with `marks += (PART, now())`. That ca
 adds up many marks at once.
 
 Marks nest. The bus opens a level with `CALL`, marks each handler, and closes the level with `DONE`. A `Scope`, such as
-an evaluation, is a level too: all time in it belongs to it, also that of handlers.
+an evaluation, is a level too: all time in it belongs to it, also the time of handlers.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import gc
 import threading
 from collections import deque
 from itertools import pairwise
-from time import perf_counter_ns as now
+from time import perf_counter_ns
 from typing import Any
 
 from .activity import AGREE, BACKWARD, EVALUATION, FORWARD, LOG, PREDICTION, SAVE, Activity
+
+now = perf_counter_ns
+"""The time in nanoseconds, from any start."""
 
 STEP = "step"
 """A step begins: it waits for its first batch."""

@@ -80,7 +80,7 @@ def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[st
         train(trainer)
         raise Measured
 
-    Trainer._build = build_changed  # type: ignore[method-assign]
+    Trainer._build = build_changed  # type: ignore[method-assign,assignment]
     TrainingMethods.train = train_measured  # type: ignore[method-assign,assignment]
     try:
         execute(program, arguments, spec["module"])
@@ -94,8 +94,10 @@ def describe(trainer: Any) -> dict[str, Any]:
     import torch
 
     args, device = trainer.args, trainer.args.device
-    names = ("dataloader_num_workers", "dataloader_pin_memory", "train_sampling_strategy", "bf16", "fp16", "optim")
-    names += ("torch_compile", "per_device_train_batch_size", "gradient_accumulation_steps")
+    names = (
+        *("dataloader_num_workers", "dataloader_pin_memory", "train_sampling_strategy", "bf16", "fp16", "optim"),
+        *("torch_compile", "per_device_train_batch_size", "gradient_accumulation_steps"),
+    )
     values = {name: getattr(args, name) for name in names}
     columns = getattr(trainer.train_dataset, "column_names", None) or ()
     cuda = device.type == "cuda"

@@ -73,7 +73,8 @@ def test_changes_fit_the_training() -> None:
     assert [change.name for change in changes_for(DESCRIBED)] == ["workers", "bf16", "compile", "fused", "batch"]
     batch = changes_for(DESCRIBED)[-1]
     assert batch.arguments == {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}
-    on_gpu = {**DESCRIBED, "cuda": True, "has_lengths": True, "args": {**DESCRIBED["args"], "dataloader_pin_memory": False}}  # type: ignore[dict-item] # fmt: skip
+    args = {**DESCRIBED["args"], "dataloader_pin_memory": False}  # type: ignore[dict-item]
+    on_gpu = {**DESCRIBED, "cuda": True, "has_lengths": True, "args": args}
     assert {"pin", "lengths"} <= {change.name for change in changes_for(on_gpu)}
     with pytest.raises(ArgumentError, match="batch"):
         chosen(changes_for(DESCRIBED), "bach")

@@ -9,6 +9,9 @@ from typing import Any
 
 from .verdict import Verdict, duration
 
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""The head and the rows of a table."""
+
 SHOWN = 8
 """The number of callbacks in the table. JSON has all."""
 
@@ -97,9 +100,9 @@ class Costs:
             sums[each.callback] = sums.get(each.callback, 0.0) + each.seconds
         return sorted(sums.items(), key=lambda item: -item[1])[:count]
 
-    def tables(self) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+    def tables(self) -> list[Table]:
         """Return the tables: head and rows of parts, callbacks and recompilations. An empty table is left out."""
-        parts = [
+        parts: list[tuple[str, ...]] = [
             (
                 each.part,
                 duration(each.median) if each.median else f"{each.times} times" if each.times else "-",
@@ -109,12 +112,14 @@ class Costs:
             for each in self.parts
             if each.seconds > 0
         ]
-        callbacks = [
+        callbacks: list[tuple[str, ...]] = [
             (each.callback, each.event, duration(each.seconds / max(1, each.calls)), duration(each.seconds))
             for each in self.callbacks[:SHOWN]
         ]
-        again = [(each.function, each.reason, duration(each.seconds)) for each in self.recompilations]
-        tables = [
+        again: list[tuple[str, ...]] = [
+            (each.function, each.reason, duration(each.seconds)) for each in self.recompilations
+        ]
+        tables: list[Table] = [
             (("part", "median step", "session", "share"), parts),
             (("callback", "event", "call", "session"), callbacks),
             (("compiled again", "reason", "time"), again),
