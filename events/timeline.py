@@ -208,7 +208,9 @@ class Timeline:
 
     def _add_up(self, taken: list[Any]) -> None:
         parts, handlers, levels = self._row.parts, self._row.handlers, self._levels
-        top, scope, since = self._top, self._scope, self._since
+        what: Any
+        top: Any = self._top
+        scope, since = self._scope, self._since
         for what, at in zip(taken[::2], taken[1::2]):
             if what is CALL:
                 levels.append((top, scope))
@@ -220,7 +222,8 @@ class Timeline:
                 parts[scope] += passed
             else:  # a handler
                 parts[scope or CALLBACKS] += passed
-                key = top.owner_id, top.event.name
+                handler: Any = top
+                key = handler.owner_id, handler.event.name
                 own, calls = handlers.get(key, (0, 0))
                 handlers[key] = own + passed, calls
             if what is STEP:
@@ -237,7 +240,8 @@ class Timeline:
                     scope = scope or what.part
                     self._row_is_rare |= what.part in RARE
                 elif what.__class__ is not str:
-                    key = what.owner_id, what.event.name
+                    handler = what
+                    key = handler.owner_id, handler.event.name
                     own, calls = handlers.get(key, (0, 0))
                     handlers[key] = own, calls + 1
                 top = what

@@ -92,7 +92,7 @@ def _share_of_peak(run: Any, operations: float, step: float) -> float | None:
         return None
     args = run.args
     peak = peak_of(
-        torch.cuda.get_device_name(run.device), args.bf16 or args.fp16, torch.backends.cuda.matmul.allow_tf32
+        torch.cuda.get_device_name(run.device), args.bf16 or args.fp16, bool(torch.backends.cuda.matmul.allow_tf32)
     )
     return None if peak is None else operations / step / peak
 
