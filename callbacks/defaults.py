@@ -14,6 +14,7 @@ from .model.export_model import ExportModel
 from .model.gradient_checkpointing import GradientCheckpointing
 from .model.neftune import NEFTune
 from .model.recurrent_memory import RecurrentMemory
+from .monitor.account_time import AccountTime
 from .monitor.count_flops import CountFlops
 from .monitor.count_tokens import CountTokens
 from .monitor.empty_cache import EmptyCache
@@ -22,7 +23,9 @@ from .monitor.memory_metrics import MemoryMetrics
 from .monitor.progress import Progress
 from .monitor.record import Record
 from .monitor.status_file import StatusFile
+from .monitor.summary import Summary
 from .monitor.watch_numbers import WatchNumbers
+from .monitor.watch_stalls import WatchStalls
 from .optimizer.metric_schedule import MetricSchedule
 from .optimizer.schedule_free import ScheduleFree
 from .parallel.data_parallel import DataParallel
@@ -70,6 +73,9 @@ DEFAULTS: tuple[type[Callback], ...] = (
     StatusFile,
     Record,
     FollowPlan,
+    AccountTime,
+    WatchStalls,
+    Summary,
     Progress,
 )
 """The trainer calls `from_arguments` of each class. It returns None if the arguments do not select the callback.

@@ -49,6 +49,7 @@ def session(run: Run, mode: str) -> Iterator[None]:
     else:
         run.announce("on_close")
     finally:
+        run.bus.timeline.close()
         record.mode, record.exception = "", None
         run.drop_batch()
         run.unwrap()

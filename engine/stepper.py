@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..events.activity import BACKWARD, FORWARD, IDLE, UPDATE
+from ..events.timeline import APPLY, CLIP, ENGINE, now
 from .distributed.consensus import Agree, agree_single_process
 from .loss.loss_module import average_gradients
 from .optim.schedules import needs_metric
@@ -55,7 +56,7 @@ class Stepper:
             unclipped_parameters: those among them that are neither clipped nor counted in the gradient norm.
         """
         self.run = run
-        self.activity = run.activity
+        self.activity, self.marks = run.activity, run.bus.timeline.marks
         self.training_step = training_step
         self.count_items = count_items
         self.max_grad_norm = max_grad_norm
@@ -77,7 +78,7 @@ class Stepper:
     def step(self, window: Window) -> None:
         """Make one step: forward and backward of each batch, then the update."""
         run, announce, synchronise = self.run, self.run.bus.announce, self.run.seams.synchronise
-        record, activity = run.step, self.activity
+        record, activity, marks = run.step, self.activity, self.marks
         named = run.bus.named  # in each step, because a handler may be attached during the run
         activity.name = FORWARD
         self.accumulating = window.batches
@@ -87,6 +88,7 @@ class Stepper:
             record.batch, record.batch_index = batch, index
             announce("on_batch")
             self.completing = last = index == window.batches - 1
+            marks += (FORWARD, now())
             with synchronise(model, last):
                 loss = self.training_step(model, record.batch, items)
             record.loss = loss
@@ -98,17 +100,21 @@ class Stepper:
         if self._to_average:
             average_gradients(self._to_average, run.ranks)
         activity.name = UPDATE
+        marks += (APPLY, now())
         self._update(run, run.optimizer)
         activity.name = IDLE
+        marks += (ENGINE, now())
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """Announce `on_loss`, then backpropagate the loss. `options` are those of `torch.Tensor.backward`."""
         run, record = self.run, self.run.step
         record.loss = loss
         run.bus.announce("on_loss")
-        scaler = run.seams.scaler
+        scaler, marks = run.seams.scaler, self.marks
         self.activity.name = BACKWARD
+        marks += (BACKWARD, now())
         run.seams.backward(record.loss if scaler is None else scaler.scale(record.loss), **options)
+        marks += (ENGINE, now())
         self.activity.name = FORWARD
 
     def _sum(self, loss: torch.Tensor) -> None:
@@ -119,11 +125,13 @@ class Stepper:
             self.run.losses.add(loss)
 
     def _update(self, run: Run, optimizer: Optimizer) -> None:
-        announce, seams, control = run.bus.announce, run.seams, run.control
+        announce, seams, control, marks = run.bus.announce, run.seams, run.control, self.marks
         if seams.scaler is not None:
             seams.scaler.unscale_(optimizer)
         announce("on_gradients")
+        marks += (CLIP, now())
         run.step.grad_norm = seams.clip(optimizer, self.clipped, self.max_grad_norm)
+        marks += (APPLY, now())
         announce("on_pre_optimizer_step")
         self.agree(control)
         applied = not control.take("skip_update") and self._apply(optimizer)

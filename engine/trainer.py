@@ -19,6 +19,7 @@ from ..events.control import TrainerControl
 from ..events.state import TrainerState
 from ..integrations import found_callbacks, load, search_backend
 from .api.callback_handler import CallbackHandler
+from .api.costs.method import CostMethods
 from .api.dataloaders import DATASETS
 from .api.hf_compat import HFCompatMethods
 from .api.inputs import TrainerInputs
@@ -47,7 +48,7 @@ from .search.hyperparameters import argument_overrides, with_values
 logger = logging.getLogger(__name__)
 
 
-class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, IntrospectionMethods, HFCompatMethods):
+class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, IntrospectionMethods, HFCompatMethods):
     """Trains, evaluates and predicts. It announces every event of the run to a list of callbacks.
 
     Its methods are in `engine/api/`, one file per subject.

@@ -23,6 +23,7 @@ UPDATE = "the update"
 EVALUATION = "an evaluation"
 PREDICTION = "a prediction"
 SAVE = "a save"
+LOG = "a log"
 CHOOSE_CHECKPOINT = "choosing a checkpoint"
 COMPARE_RANKS = "comparing arguments and callbacks"
 AGREE = "agreeing on requests"
@@ -37,21 +38,29 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def _no_mark(name: str, begins: bool) -> None:
+    """Do nothing. The default, also of other threads."""
+
+
 class Activity(threading.local):
     """The current activity of the engine. Each thread has its own, so a background save does not change the step's."""
 
     name: str = IDLE
+    mark: Callable[[str, bool], None] = staticmethod(_no_mark)
+    """Called as `mark(name, begins)` at both ends of a `with` block, on the thread that trains."""
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         """Set the activity for a `with` block and restore the outer one at its end."""
         outer, self.name = self.name, name
+        self.mark(name, True)
         try:
             yield
         except BaseException as error:
             note_activity(error, self.name)
             raise
         finally:
+            self.mark(name, False)
             self.name = outer
 
     def fail(self, error: BaseException) -> None:

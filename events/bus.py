@@ -20,6 +20,7 @@ from .handlers import Handler, compile_handler, warn_of_deprecated
 from .ordering import Slot, resolve
 from .stages import ORDER_MARK, Order, Stage
 from .subscribers import Subscriber, checked_policy, identity, inspect_subscriber, is_same, own_events
+from .timeline import CALL, DONE, FULL, Timeline, now
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,8 @@ class EventBus:
         self.named: frozenset[str] = frozenset()
         """The parameters that any handler names. Values that no handler names need not be kept in memory."""
         self.route: Route = directly
+        self.timeline = Timeline()
+        """Where the time of a training goes, by part and by handler."""
         self.watchers: list[Callable[[str, Any], None]] = []
         """Called as `watcher(event, run)` for each announced event, with or without handlers. For recording."""
 
@@ -294,14 +297,16 @@ class EventBus:
 
     def call(self, ordered: Iterable[Subscription], event: str, run: Any, extras: Mapping[str, Any]) -> None:
         """Call handlers, each as the author of its writes. Their exceptions are handled as `announce` says."""
-        control, speaking = self.control, self.control.speaking
+        control, speaking, marks = self.control, self.control.speaking, self.timeline.marks
         before = speaking.author, speaking.event
+        marks += (CALL, 0)
         try:
             if event in ALL_HANDLERS_RUN:
                 call_all(tuple(ordered), run, extras, control, event, self._forgives)
                 return
             for subscription in ordered:
                 speaking.author, speaking.event = subscription.owner_id, event
+                marks += (subscription, now())
                 try:
                     answer = subscription.call(run, extras)
                 except BaseException as error:
@@ -313,6 +318,9 @@ class EventBus:
                         control.absorb(answer)
         finally:
             speaking.author, speaking.event = before
+            marks += (DONE, now())
+            if len(marks) > FULL:
+                self.timeline.fold()
 
     def _forgives(self, subscription: Subscription, error: Exception) -> bool:
         """Apply the `on_error` of a handler to its exception. Return whether the run continues."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,14 @@ from ...events.stages import Stage
 from ...events.state import TrainerState
 from ..base.nonfinite import nonfinite_note
 from .notebook_progress import NotebookProgress, in_notebook
+from .pace import pace_of
+
+HIDDEN = ("epoch", "total_flos")
+"""Logged values that a line does not repeat."""
+SPEEDS = ("_samples_per_second", "_steps_per_second")
+"""The ends of the names of speeds."""
+BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
+"""The format of the bar of a training. Its postfix has the pace of this session."""
 
 
 @dataclass
@@ -39,6 +48,9 @@ class Progress(Callback):
     _bars: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _notebook: NotebookProgress | None = field(default=None, init=False, repr=False, compare=False)
     _bar_handle: Handle | None = field(default=None, init=False, repr=False, compare=False)
+    _widths: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _drawn: float = field(default=0.0, init=False, repr=False, compare=False)
+    _run: Run | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Progress:
@@ -59,19 +71,25 @@ class Progress(Callback):
 
     @in_either_style
     def on_train_begin(self, *, run: Run, state: TrainerState) -> None:
+        self._widths, self._drawn, self._run = {}, 0.0, run
         if not state.is_world_process_zero:
             return
         if (table := self._table()) is not None:
             table.begin(run, state)
         elif self.draws:
             with open_console():
-                self._bars["train"] = tqdm(total=state.max_steps, initial=state.global_step, dynamic_ncols=True)
+                options = {"dynamic_ncols": True, "bar_format": BAR}
+                self._bars["train"] = tqdm(total=state.max_steps, initial=state.global_step, **options)
                 # Subscribed here, so that without a bar no step calls a handler.
                 self._bar_handle = run.bus.on("on_step_end", self._advance, stage=Stage.REPORT, id="Progress.bar")
 
-    def _advance(self) -> None:
+    def _advance(self, run: Run) -> None:
         with open_console():
-            self._bars["train"].update(1)
+            bar, now = self._bars["train"], time.monotonic()
+            if now - self._drawn >= 1:
+                self._drawn = now
+                bar.set_postfix_str(str(pace_of(run)), refresh=False)
+            bar.update(1)
 
     @in_either_style
     def on_prediction_step(self, *, state: TrainerState, eval_dataloader: Any) -> None:
@@ -101,7 +119,9 @@ class Progress(Callback):
         if (table := self._table()) is not None:
             table.log(state.global_step, logs)
             return
-        line = in_one_line(logs, state)
+        line = in_one_line(logs, state, self._widths)
+        if "loss" in logs and self._run is not None:
+            line = f"{line}  {pace_of(self._run)}".rstrip()
         if "train" in self._bars and sys.stdout is not None:
             with open_console():
                 self._bars["train"].write(line)
@@ -117,6 +137,7 @@ class Progress(Callback):
             say(f"Training {why}.{f' {note}' if note else ''}")
 
     def on_close(self) -> None:
+        self._run = None
         for name in list(self._bars):
             self._close(name)
         notebook, self._notebook = self._notebook, None
@@ -135,11 +156,31 @@ class Progress(Callback):
                 bar.close()
 
 
-def in_one_line(logs: Mapping[str, Any], state: TrainerState) -> str:
-    """Return logged values as one line: the step and epoch, then each value with up to four digits."""
-    values = [
-        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
-        for key, value in logs.items()
-        if key not in ("epoch", "total_flos")
-    ]
-    return f"step {state.global_step}/{state.max_steps}  epoch {state.epoch:.4g}  " + "  ".join(values)
+def in_one_line(logs: Mapping[str, Any], state: TrainerState, widths: dict[str, int] | None = None) -> str:
+    """Return logged values as one line: the step and epoch, then each value with up to four digits.
+
+    Speeds are left out, except for those of the whole training. The line has the pace of the training.
+
+    Args:
+        logs: name -> value.
+        state: the state of the trainer.
+        widths: name -> the width of its column so far. It grows, so that the next lines are aligned with this one.
+    """
+    whole = "train_runtime" in logs and "loss" not in logs
+    if widths is None or whole:
+        widths = {}
+    else:
+        widths.setdefault("step", len(f"step {state.max_steps}/{state.max_steps}"))
+    cells = {"step": f"step {state.global_step}/{state.max_steps}", "epoch": f"epoch {state.epoch:.4g}"}
+    for key, value in logs.items():
+        if key not in HIDDEN and (whole or not key.endswith(SPEEDS)):
+            cells[key] = f"{key} {_short(value)}"
+    for key, cell in cells.items():
+        widths[key] = max(widths.get(key, 0), len(cell))
+    return "  ".join(cell.ljust(widths[key]) for key, cell in cells.items()).rstrip()
+
+
+def _short(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"

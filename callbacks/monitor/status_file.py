@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...engine.api.costs.costs import Costs
+from ...engine.api.costs.read import read_costs
 from ...engine.arguments import TrainingArguments
 from ...engine.checkpoint.format.files import Checkpoint
 from ...engine.checkpoint.read.listing import list_checkpoints, newest_first
@@ -27,6 +29,8 @@ from ..stopping.stop_on_signal import Stopped
 
 logger = logging.getLogger(__name__)
 
+CALLBACKS = 20
+"""The number of the dearest callbacks that the file holds."""
 DECISIONS = 10
 """The number of the newest entries of the ledger that the file holds."""
 
@@ -44,7 +48,8 @@ class StatusFile(Callback):
     - `preempted`: a signal stopped the run;
     - `failed`: an error ended the run.
 
-    The file also holds the speed of this session, the last value of each metric, and the last decisions of the ledger.
+    The file also holds the speed and the costs of this session, the last value of each metric, and the last decisions
+    of the ledger.
     Rank 0 writes it when training begins and ends, at each checkpoint, and when values are logged. After an error the
     failing rank writes it too. A rank that only reports the failure of another rank does not overwrite the error of
     that rank.
@@ -157,6 +162,7 @@ class StatusFile(Callback):
             "epoch": run.state.epoch,
             "steps_per_second": steps / (now - began) if steps > 0 and began else None,
             "metrics": self._metrics,
+            "costs": _short(read_costs(run, run.bus.timeline.ranks)),
             "decisions": [str(entry) for entry in list(run.control.ledger)[-DECISIONS:]],
             "resume_from": self._resume_from,
             "world_size": run.ranks.world_size,
@@ -165,6 +171,12 @@ class StatusFile(Callback):
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
+
+
+def _short(costs: Costs) -> dict[str, Any]:
+    """Return the costs with the dearest callbacks only."""
+    values = costs.to_dict()
+    return {**values, "callbacks": values["callbacks"][:CALLBACKS]}
 
 
 def _checkpoints_in(folder: Path) -> frozenset[tuple[str, int]]:

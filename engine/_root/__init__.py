@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from trainbus.callbacks.model.recurrent_memory import CarryPast as CarryPast
     from trainbus.callbacks.model.recurrent_memory import RecurrentMemory as RecurrentMemory
     from trainbus.callbacks.model.swa import SWA as SWA
+    from trainbus.callbacks.monitor.account_time import AccountTime as AccountTime
     from trainbus.callbacks.monitor.count_flops import CountFlops as CountFlops
     from trainbus.callbacks.monitor.count_tokens import CountTokens as CountTokens
     from trainbus.callbacks.monitor.empty_cache import EmptyCache as EmptyCache
@@ -44,8 +45,10 @@ if TYPE_CHECKING:
     from trainbus.callbacks.monitor.row_files import Csv as Csv
     from trainbus.callbacks.monitor.row_files import JsonLines as JsonLines
     from trainbus.callbacks.monitor.status_file import StatusFile as StatusFile
+    from trainbus.callbacks.monitor.summary import Summary as Summary
     from trainbus.callbacks.monitor.watch_modules import WatchModules as WatchModules
     from trainbus.callbacks.monitor.watch_numbers import WatchNumbers as WatchNumbers
+    from trainbus.callbacks.monitor.watch_stalls import WatchStalls as WatchStalls
     from trainbus.callbacks.optimizer.clip_gradients import ClipAdaptively as ClipAdaptively
     from trainbus.callbacks.optimizer.clip_gradients import ClipByValue as ClipByValue
     from trainbus.callbacks.optimizer.find_learning_rate import FindLearningRate as FindLearningRate
@@ -185,6 +188,7 @@ _MODULES = {
     "callbacks.model.neftune": ("NEFTune",),
     "callbacks.model.recurrent_memory": ("CarryPast", "RecurrentMemory"),
     "callbacks.model.swa": ("SWA",),
+    "callbacks.monitor.account_time": ("AccountTime",),
     "callbacks.monitor.count_flops": ("CountFlops",),
     "callbacks.monitor.count_tokens": ("CountTokens",),
     "callbacks.monitor.empty_cache": ("EmptyCache",),
@@ -194,8 +198,10 @@ _MODULES = {
     "callbacks.monitor.record": ("Record",),
     "callbacks.monitor.row_files": ("Csv", "JsonLines"),
     "callbacks.monitor.status_file": ("StatusFile",),
+    "callbacks.monitor.summary": ("Summary",),
     "callbacks.monitor.watch_modules": ("WatchModules",),
     "callbacks.monitor.watch_numbers": ("WatchNumbers",),
+    "callbacks.monitor.watch_stalls": ("WatchStalls",),
     "callbacks.optimizer.clip_gradients": ("ClipAdaptively", "ClipByValue"),
     "callbacks.optimizer.find_learning_rate": ("FindLearningRate",),
     "callbacks.optimizer.metric_schedule": ("MetricSchedule",),

@@ -8,6 +8,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from ...events.activity import LOG
 from ..evaluation.outputs import recordable
 from .base import TrainerBase
 from .console import say
@@ -36,7 +37,8 @@ class LoggingMethods(TrainerBase):
         entry = {**self._recordable(logs), "step": run.state.global_step}
         run.state.log_history.append(entry)
         run.logs = logs
-        self.bus.announce("on_log")
+        with run.activity(LOG):
+            self.bus.announce("on_log")
         if logs.keys() - entry.keys():
             added = {key: value for key, value in logs.items() if key not in entry}
             entry.update(self._recordable(added))

@@ -44,6 +44,9 @@ class Services(Protocol):
     def data_generators(self) -> OwnGenerators:
         """Return the random generators that datasets, collator and sampler hold."""
 
+    def plugins(self) -> list[str]:
+        """Return a line for each plugin that joined."""
+
     def init_hf_repo(self) -> None:
         """Create the hub repository if it does not exist."""
 
@@ -123,6 +126,10 @@ class TrainerServices:
                 "eval_dataset": trainer.eval_dataset,
             }
         )
+
+    def plugins(self) -> list[str]:
+        """Return a line for each plugin that joined."""
+        return list(self.trainer.plugins)
 
     def init_hf_repo(self) -> None:
         """Create the hub repository if it does not exist."""

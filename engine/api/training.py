@@ -117,8 +117,10 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
             activity=run.activity,
             accumulation_in=args.accumulation_in,
             collect=self._collect if "get_batch_samples" in self._overridden else None,
+            timeline=run.bus.timeline,
         )
         run.begin()
+        run.bus.timeline.open(run.activity)
         resumption.restore(feed)
         agree = agreement(run)
         self._stepper = Stepper(

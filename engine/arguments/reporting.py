@@ -59,6 +59,11 @@ class ReportingArguments(Group):
         "Record every event, flag and value of the run in `events.jsonl` in `output_dir`, for `trainbus diff`, "
         "`trainbus trace` and `trainbus replay`.",
     )
+    stall_after: float | None = arg(
+        600.0,
+        "Seconds without progress after which a warning shows what the training waits for, with the stack of its "
+        "thread. None: no warning.",
+    )
     plan: str | None = arg(
         None,
         "File of a preview, which `trainbus preview --out` writes. The run warns at its first departure from it.",
@@ -115,6 +120,8 @@ class ReportingArguments(Group):
             "set it to a whole number of steps, or to a fraction of the run in (0, 1).",
             "logging_steps",
         )
+        if self.stall_after is not None and not self.stall_after > 0:
+            yield f"`stall_after` is {self.stall_after}; set a number of seconds above 0, or None for no warning."
         for name in self.observed:
             if name not in OBSERVED:
                 yield f"`debug` is {self.debug!r}{nearest(name, OBSERVED)} Known: {', '.join(OBSERVED)}."

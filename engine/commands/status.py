@@ -98,6 +98,8 @@ def _rows(status: dict[str, Any]) -> Any:
         age = time.time() - status["time"]
         left = max(0.0, (planned - steps) / speed - age)
         yield "time left", f"about {timedelta(seconds=round(left))}"
+    if verdict := (status.get("costs") or {}).get("verdict"):
+        yield "verdict", verdict
     for name, value in (status.get("metrics") or {}).items():
         yield name, f"{value:.4g}" if isinstance(value, float) else value
     if status.get("resume_from"):

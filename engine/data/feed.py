@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...events.activity import FETCH, IDLE, Activity
+from ...events.timeline import COPY, DATA, ENGINE, STEP, Timeline, now
 from .batches import rows_of, to_device
 
 
@@ -41,6 +42,7 @@ class Feed:
         activity: Activity | None = None,
         accumulation_in: Callable[[int], int] | None = None,
         collect: Callable[[Iterator[Any], int], list[Any]] | None = None,
+        timeline: Timeline | None = None,
     ) -> None:
         """Create a feed.
 
@@ -53,6 +55,7 @@ class Feed:
             accumulation_in: returns the batches per optimizer step of an epoch, from 0; by default `accumulate`.
             activity: set to `FETCH` while a batch is fetched; by default one of the feed's own.
             collect: returns the batches of a step, from the batches of the epoch and their number; by default the next.
+            timeline: where the time of fetching and copying goes; by default nowhere.
         """
         self.loader = loader
         self.accumulate = accumulate
@@ -62,6 +65,7 @@ class Feed:
         self.non_blocking = non_blocking
         self.activity = Activity() if activity is None else activity
         self.collect = collect
+        self.timeline = Timeline() if timeline is None else timeline
         self._batches: Iterator[Any] = iter(())
         self._loader_state: dict[str, Any] = {}
         self._restore_rng: Callable[[], None] = _do_nothing
@@ -120,6 +124,8 @@ class Feed:
 
     def take(self) -> Window | None:
         """Return the next window of the epoch; None at its end."""
+        marks = self.timeline.marks
+        marks += (STEP, now())
         self.activity.name = FETCH
         if self.collect is not None:
             return self._collected(self.collect)
@@ -127,11 +133,16 @@ class Feed:
         for batch in self._batches:
             known = getattr(self.loader, "batch_rows", None)
             rows += rows_of(batch) or 0 if known is None else known
+            marks += (COPY, now())
             items.append(to_device(batch, self.device, self.non_blocking))
+            marks += (DATA, now())
             if len(items) == self.accumulate:
                 break
         self._restore()
         self.activity.name = IDLE
+        marks += (ENGINE, now())
+        if not items:
+            self.timeline.look()  # no step follows
         return Window(items, len(items), rows * self.world_size) if items else None
 
     def _collected(self, collect: Callable[[Iterator[Any], int], list[Any]]) -> Window | None:
@@ -140,7 +151,10 @@ class Feed:
         items = collect(batches, self.accumulate)
         self._restore()
         self.activity.name = IDLE
+        self.timeline.marks.extend((ENGINE, now()))
         rows = sum(rows_of(batch) or 0 for batch in items)
+        if not items:
+            self.timeline.look()
         return Window(items, len(items), rows * self.world_size) if items else None
 
 

@@ -95,6 +95,7 @@ class Consensus:
             RankDivergence: on all ranks, if only some of them skipped the last update.
         """
         outer, self._activity.name = self._activity.name, AGREE
+        self._activity.mark(AGREE, True)
         votes = self._votes(control) if control.pending else self._no_votes
         *counts, skipped = self._ranks.sum_numbers([*votes, self._state.steps_skipped])
         if skipped % self._ranks.world_size:
@@ -105,6 +106,7 @@ class Consensus:
                 if rank != self._ranks.rank:
                     copy_reasons(control, control.request, _requests(control), requests, rank)
                     copy_reasons(control, control.veto, _vetoes(control), vetoes, rank)
+        self._activity.mark(AGREE, False)
         self._activity.name = outer
 
     def _votes(self, control: TrainerControl) -> list[int]:

@@ -1,0 +1,31 @@
+"""Compare the time of the ranks at the end of a training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...engine.api.costs.read import medians_of
+from ...engine.arguments import TrainingArguments
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.stages import Stage
+
+
+@dataclass
+class AccountTime(Callback):
+    """Ends the accounting of a training, and exchanges the median step of all ranks once, for `trainer.costs()`.
+
+    Every trainer has one. It does nothing in a step.
+    """
+
+    stage = Stage.PREPARE
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> AccountTime:
+        return cls()
+
+    def on_train_end(self, run: Run) -> None:
+        timeline = run.bus.timeline
+        timeline.end_step()
+        if not run.ranks.single_process:
+            timeline.ranks = run.ranks.gather_objects(medians_of(timeline))

@@ -1,0 +1,66 @@
+"""The speed of a training session and the time that is left. Pure functions, and one that reads a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...engine.api.costs.verdict import duration
+from ...events.timeline import EVALUATE
+
+TOO_SHORT = 1.0
+"""Seconds of a session before which its speed says little."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The progress of one session. Steps of earlier sessions do not count."""
+
+    steps: int
+    """Completed steps."""
+    remaining: int
+    """Planned steps that are left."""
+    seconds: float
+    """Seconds of the session."""
+    evaluating: float = 0.0
+    """Seconds of evaluations in it."""
+    evaluations: int = 0
+    """Completed evaluations in it."""
+
+    @property
+    def rate(self) -> float:
+        """Steps a second, without evaluations; 0 if unknown."""
+        return self.steps / max(self.seconds - self.evaluating, 1e-9) if self.steps else 0.0
+
+    @property
+    def evaluations_left(self) -> float:
+        """Seconds of the evaluations that are left, if they come as often as before."""
+        if not self.evaluations:
+            return 0.0
+        left = self.remaining * self.evaluations // max(1, self.steps)
+        return left * self.evaluating / self.evaluations
+
+    @property
+    def left(self) -> float | None:
+        """Seconds to the end, with evaluations; None if unknown."""
+        return self.remaining / self.rate + self.evaluations_left if self.rate else None
+
+    def __str__(self) -> str:
+        if self.left is None or self.seconds < TOO_SHORT:
+            return ""
+        rate = f"{self.rate:.3g} steps/s" if self.rate >= 1 else f"{1 / self.rate:.3g} s/step"
+        extra = f", {duration(round(self.evaluations_left))} of it evaluations" if self.evaluations_left >= 1 else ""
+        return f"{rate}  {duration(round(self.left))} left{extra}" if self.remaining else rate
+
+
+def pace_of(run: Any) -> Pace:
+    """Return the pace of the present training session."""
+    timeline, state = run.bus.timeline, run.state
+    parts = timeline.sums().parts
+    return Pace(
+        state.global_step - run.session.first_step,
+        max(0, state.max_steps - state.global_step),
+        sum(parts.values()) * 1e-9,
+        parts[EVALUATE] * 1e-9,
+        timeline.times[EVALUATE],
+    )

@@ -1,0 +1,99 @@
+"""Print what a training is before its first step, and what it was after its last one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...engine.api.console import say
+from ...engine.api.costs.facts import Fact, block, facts_of
+from ...engine.api.costs.read import read_costs
+from ...engine.api.costs.verdict import duration
+from ...engine.arguments import TrainingArguments
+from ...engine.checkpoint.format import files
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.stages import Stage, order
+
+PARTS = 5
+"""The number of parts in the closing lines, the longest first."""
+CHECKPOINTS = 4
+"""The number of checkpoints that the closing lines name, the last ones."""
+
+
+@dataclass
+class Summary(Callback):
+    """Prints the opening lines and the closing lines of a training on rank 0.
+
+    Every trainer has one. `disable_tqdm=True`, or a log level above `warning`, makes it silent.
+    """
+
+    stage = Stage.REPORT
+    on_error = "warn"
+
+    silent: bool | None = None
+    """Print nothing. None: as `disable_tqdm` and `log_level` say."""
+    _resumed: str = field(default="", init=False, repr=False, compare=False)
+    _loaded: int | None = field(default=None, init=False, repr=False, compare=False)
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> Summary:
+        return cls()
+
+    def on_setup(self, run: Run) -> None:
+        if run.mode == "train":
+            self._resumed, self._loaded = "", None
+
+    def on_load(self, checkpoint: files.Checkpoint) -> None:
+        self._resumed = str(checkpoint.path)
+
+    def on_best_loaded(self, checkpoint: files.Checkpoint) -> None:
+        self._loaded = checkpoint.step
+
+    def on_train_begin(self, run: Run) -> None:
+        if self._speaks(run):
+            facts = list(facts_of(run))
+            if self._resumed:
+                facts.append(("resumed", f"{self._resumed}, at step {run.state.global_step:,}"))
+            say(block("Training", facts))
+
+    @order(Stage.RELEASE)
+    def on_train_end(self, run: Run) -> None:
+        if self._speaks(run):
+            say(block("", list(self._closing(run))))
+
+    def _speaks(self, run: Run) -> bool:
+        args, silent = run.args, self.silent
+        if silent is None:
+            silent = bool(args.disable_tqdm) or args.get_process_log_level() > logging.WARNING
+        return not silent and bool(run.state.is_world_process_zero)
+
+    def _closing(self, run: Run) -> Iterator[Fact]:
+        state, costs = run.state, read_costs(run, run.bus.timeline.ranks)
+        if state.best_metric is not None:
+            loaded = "" if self._loaded is None else f", loaded from step {self._loaded}"
+            yield "best", f"{_metric_name(run)}{state.best_metric:.6g} at step {state.best_global_step}{loaded}"
+        yield "output", _output(run.args.output_path)
+        longest = sorted((part for part in costs.parts if part.seconds), key=lambda part: -part.seconds)[:PARTS]
+        yield "time", f"{duration(costs.seconds)}: " + ", ".join(f"{each.part} {each.share:.0%}" for each in longest)
+        yield "callbacks", ", ".join(f"{name} {duration(seconds)}" for name, seconds in costs.dearest(3))
+        tokens = f", {costs.tokens_per_second:,.0f} tokens a second" if costs.tokens_per_second else ""
+        yield "speed", f"{costs.samples_per_second:,.0f} samples a second{tokens}"
+        yield "verdict", str(costs.verdict)
+
+
+def _metric_name(run: Run) -> str:
+    chosen: Any = (getattr(callback, "best_metric", None) for callback in run.bus.subscribers.values())
+    best = next((each for each in chosen if each is not None), None)
+    return "" if best is None else f"{best.name} "
+
+
+def _output(folder: Path) -> str:
+    found = sorted(step for step in map(files.step_of, folder.glob("checkpoint-*")) if step is not None)
+    if not found:
+        return f"{folder}, no checkpoints"
+    named = ", ".join(files.folder_name(step) for step in found[-CHECKPOINTS:])
+    return f"{folder}: {'..., ' if len(found) > CHECKPOINTS else ''}{named}"

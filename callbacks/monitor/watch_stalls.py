@@ -1,0 +1,94 @@
+"""Warn if a training makes no progress, with the stack of what it waits for."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...engine.arguments import TrainingArguments
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.errors import ArgumentError
+from ...events.stages import Stage
+
+logger = logging.getLogger(__name__)
+
+LONGEST = 10.0
+"""The longest time between two looks at the training, in seconds."""
+
+
+@dataclass
+class WatchStalls(Callback):
+    """Logs a warning if a training makes no progress: what it does, and the stack of its thread.
+
+    Every trainer has one, for 600 seconds; `stall_after` sets another time. A step, an evaluation batch and the call of
+    a handler are progress. A thread looks at them every few seconds, so a step pays nothing.
+
+    Raises:
+        ArgumentError: if `seconds` is not above 0.
+    """
+
+    stage = Stage.PREPARE
+    arguments = ("stall_after",)
+
+    seconds: float = 600.0
+    """The time without progress, in seconds."""
+    _ended: threading.Event | None = field(default=None, init=False, repr=False, compare=False)
+    _thread: threading.Thread | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.seconds > 0:
+            raise ArgumentError(f"WatchStalls({self.seconds}): set a number of seconds above 0.")
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> WatchStalls | None:
+        return None if args.stall_after is None else cls(args.stall_after)
+
+    def on_train_begin(self, run: Run) -> None:
+        self.on_close()
+        self._ended = ended = threading.Event()
+        watched = threading.get_ident()
+        self._thread = threading.Thread(
+            target=self._watch, args=(run, ended, watched), name="trainbus-stalls", daemon=True
+        )
+        self._thread.start()
+
+    def on_close(self) -> None:
+        ended, thread, self._ended, self._thread = self._ended, self._thread, None, None
+        if ended is not None and thread is not None:
+            ended.set()
+            thread.join()
+
+    def _watch(self, run: Run, ended: threading.Event, watched: int) -> None:
+        seen, since, warned = _progress(run), time.monotonic(), False
+        while not ended.wait(min(LONGEST, self.seconds / 4)):
+            now, at = _progress(run), time.monotonic()
+            if now != seen:
+                if warned:
+                    logger.warning("The training continues after %.0f seconds without progress.", at - since)
+                seen, since, warned = now, at, False
+            elif not warned and at - since >= self.seconds:
+                warned = True
+                logger.warning(
+                    "The training has made no progress for %.0f seconds, after step %d. It does: %s. Its thread is "
+                    "here:\n%s",
+                    at - since,
+                    run.state.global_step,
+                    run.bus.timeline.doing(),
+                    _stack(watched),
+                )
+
+
+def _progress(run: Run) -> tuple[int, int, int]:
+    """Return numbers that change when a training makes progress."""
+    return run.state.global_step, len(run.bus.timeline.marks), run.evaluation.batch_number
+
+
+def _stack(thread: int) -> str:
+    frame: Any = sys._current_frames().get(thread)
+    return "(the thread has ended)" if frame is None else "".join(traceback.format_stack(frame)).rstrip()

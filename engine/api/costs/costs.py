@@ -1,0 +1,156 @@
+"""Costs: the time of a training by part and by callback, as table, JSON and HTML."""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .verdict import Verdict, duration
+
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""The head and the rows of a table."""
+
+SHOWN = 8
+"""The number of callbacks in the table. JSON has all."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the training."""
+
+    part: str
+    """Its name."""
+    seconds: float
+    """Seconds of the whole session."""
+    share: float
+    """Its share of the session, from 0 to 1."""
+    median: float
+    """Seconds of the median step; 0 for a part that most steps do not have. Of several ranks, the slowest one."""
+    times: int = 0
+    """How often it was done, for a part that most steps do not have."""
+
+
+@dataclass(frozen=True)
+class CallbackCost:
+    """The time of one callback at one event, without the work of the engine that it started."""
+
+    callback: str
+    """Its id."""
+    event: str
+    """The event."""
+    seconds: float
+    """Seconds of the whole session."""
+    calls: int
+    """The number of calls."""
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """A function that torch.compile compiled again."""
+
+    function: str
+    """Its name."""
+    reason: str
+    """The guard that failed."""
+    seconds: float
+    """Seconds that it took."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The costs of a training session. `print` and notebooks show a table, `to_json` returns all values."""
+
+    steps: int
+    """Completed steps of the session."""
+    seconds: float
+    """Seconds of the session."""
+    step_seconds: float
+    """Seconds of the median step, without steps that log, evaluate, save or collect garbage."""
+    parts: list[Part]
+    """The time by part, in the order of a step."""
+    callbacks: list[CallbackCost]
+    """The time by callback and event, the dearest first."""
+    verdict: Verdict
+    """What limits the speed."""
+    samples_per_second: float
+    """Samples a second of all ranks, over the whole session."""
+    tokens_per_second: float | None = None
+    """Tokens a second, if the run counts them."""
+    mfu: float | None = None
+    """The share of the device's peak that the model uses; None if the peak or the operations are not known."""
+    ranks: list[dict[str, float]] = field(default_factory=list)
+    """Part -> seconds of the median step, of each rank. Empty for one rank, and before the end of the training."""
+    recompilations: list[Compilation] = field(default_factory=list)
+    """What torch.compile compiled again, and why."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values. `verdict` is its text, `bound` what limits the speed."""
+        return {**asdict(self), "verdict": str(self.verdict), "bound": self.verdict.bound}
+
+    def to_json(self) -> str:
+        """Return all values as JSON."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def dearest(self, count: int = 3) -> list[tuple[str, float]]:
+        """Return the callbacks that took most time in all their events, and their seconds."""
+        sums: dict[str, float] = {}
+        for each in self.callbacks:
+            sums[each.callback] = sums.get(each.callback, 0.0) + each.seconds
+        return sorted(sums.items(), key=lambda item: -item[1])[:count]
+
+    def tables(self) -> list[Table]:
+        """Return the tables: head and rows of parts, callbacks and recompilations. An empty table is left out."""
+        parts: list[tuple[str, ...]] = [
+            (
+                each.part,
+                duration(each.median) if each.median else f"{each.times} times" if each.times else "-",
+                duration(each.seconds),
+                f"{each.share:.1%}",
+            )
+            for each in self.parts
+            if each.seconds > 0
+        ]
+        callbacks: list[tuple[str, ...]] = [
+            (each.callback, each.event, duration(each.seconds / max(1, each.calls)), duration(each.seconds))
+            for each in self.callbacks[:SHOWN]
+        ]
+        again: list[tuple[str, ...]] = [
+            (each.function, each.reason, duration(each.seconds)) for each in self.recompilations
+        ]
+        tables: list[Table] = [
+            (("part", "median step", "session", "share"), parts),
+            (("callback", "event", "call", "session"), callbacks),
+            (("compiled again", "reason", "time"), again),
+        ]
+        return [(head, rows) for head, rows in tables if rows]
+
+    def facts(self) -> list[str]:
+        """Return the lines above the tables."""
+        speed = f"{self.steps} steps in {duration(self.seconds)}, {self.samples_per_second:,.0f} samples a second"
+        if self.tokens_per_second:
+            speed += f", {self.tokens_per_second:,.0f} tokens a second"
+        if self.step_seconds:
+            speed += f", median step {duration(self.step_seconds)}"
+        if self.mfu is not None:
+            speed += f", {self.mfu:.1%} of the device's peak"
+        return [str(self.verdict), speed]
+
+    def __str__(self) -> str:
+        lines = self.facts()
+        for head, rows in self.tables():
+            widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+            lines.append("")
+            lines += [
+                "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in (head, *rows)
+            ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        text = "".join(f"<div>{html.escape(line)}</div>" for line in self.facts())
+        for head, rows in self.tables():
+            cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+            body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+            text += f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
+        return text

@@ -1,0 +1,89 @@
+"""The facts of a training in short lines, for its opening lines and for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from ...data.build import length_of
+from ...optim.sizes import count_elements
+
+Fact = tuple[str, str]
+"""A name and a text."""
+
+
+def facts_of(run: Any) -> Iterator[Fact]:
+    """Yield what is known of a training: before it begins, what the arguments say; then also steps and optimizer."""
+    args, plan = run.args, run.plan
+    yield "model", _model(run.model)
+    rows = length_of(getattr(run.train_dataloader, "dataset", None))
+    if run.train_dataloader is not None:
+        yield "data", f"{rows:,} rows" if rows is not None else "a stream of unknown length"
+    batch, accumulate = run.train_batch_size or args.train_batch_size, args.gradient_accumulation_steps
+    world = run.ranks.world_size
+    ranks = f"{world} ranks" if world > 1 else "1 rank"
+    yield "batch", f"{batch} x {accumulate} accumulated x {ranks} = {batch * accumulate * world} rows a step"
+    if plan is not None:
+        yield "steps", f"{plan.max_steps:,}, {plan.steps_per_epoch:,} an epoch"
+    yield "optimizer", _optimizer(run)
+    yield "device", _device(run.device)
+    yield "precision", _precision(run)
+    yield "output", str(args.output_path)
+    if plugins := run.services.plugins():
+        yield "plugins", "; ".join(plugins)
+
+
+def block(title: str, facts: list[Fact]) -> str:
+    """Return facts as aligned lines under a title. An empty title is left out."""
+    width = max((len(name) for name, _ in facts), default=0)
+    return "\n".join([*([title] if title else []), *(f"  {name.ljust(width)}  {text}" for name, text in facts)])
+
+
+def count(number: float) -> str:
+    """Return a number in short, such as `109.5 M`."""
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.4g} {unit}"
+    return f"{number:g}"
+
+
+def _model(model: Any) -> str:
+    weights = list(model.parameters())
+    whole, trained = count_elements(weights), count_elements(each for each in weights if each.requires_grad)
+    lazy = sum(map(is_lazy, weights))
+    text = f"{type(model).__name__}, {count(whole)} parameters, "
+    text += "all trainable" if whole == trained else f"{count(trained)} trainable ({trained / max(1, whole):.1%})"
+    return text + (f", and {lazy} without a shape before the first batch" if lazy else "")
+
+
+def _optimizer(run: Any) -> str:
+    args = run.args
+    name = str(getattr(args.optim, "value", args.optim))
+    if run.optimizer is not None:
+        own = run.optimizer
+        name = f"{type(getattr(own, 'optimizer', own)).__name__}"
+    schedule = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
+    if run.lr_scheduler is not None and type(run.lr_scheduler).__name__ != "LambdaLR":
+        schedule = type(run.lr_scheduler).__name__
+    rate = args.learning_rate if run.optimizer is None else run.current_learning_rate()
+    text = f"{name}, learning rate {args.learning_rate:g}, schedule {schedule}"
+    if run.state.global_step and rate != args.learning_rate:
+        text += f" (now {rate:.4g})"
+    return text
+
+
+def _device(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{device}, {torch.cuda.get_device_name(device)}"
+    return f"{device}, {torch.get_num_threads()} threads" if device.type == "cpu" else str(device)
+
+
+def _precision(run: Any) -> str:
+    kinds = sorted({str(each.dtype).removeprefix("torch.") for each in run.model.parameters()})
+    weights = f"weights {' and '.join(kinds) or 'none'}"
+    if run.args.bf16 or run.args.fp16:
+        return f"{'bfloat16' if run.args.bf16 else 'float16'} autocast, {weights}"
+    return f"{weights}, no autocast"

@@ -1,0 +1,112 @@
+"""Read the costs of a training session from its timeline."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ....events.timeline import CALLBACKS, PARTS, RARE, Timeline
+from .costs import CallbackCost, Compilation, Costs, Part
+from .peaks import peak_of
+from .verdict import blame_of, judge
+
+NANO = 1e-9
+ONCE = ("on_setup", "on_train_begin", "on_train_end")
+"""The events that a training has once. The verdict does not count their time, because it does not grow."""
+
+
+def medians_of(timeline: Timeline) -> dict[str, float]:
+    """Return part -> seconds of the median step, without steps that have a rare part."""
+    rows = [row for _, row in timeline.rows]
+    return {
+        part: statistics.median(row.get(part, 0) for row in rows) * NANO if rows else 0.0
+        for part in PARTS
+        if part not in RARE
+    }
+
+
+def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
+    """Return the costs of the present training session, or of the last one.
+
+    Args:
+        run: the run.
+        ranks: part -> seconds of the median step, of each rank in order. Empty for one rank.
+    """
+    timeline: Timeline = run.bus.timeline
+    sums = timeline.sums()
+    whole = sum(sums.parts.values()) * NANO
+    totals = {part: value * NANO for part, value in sums.parts.items()}
+    own = medians_of(timeline)
+    medians = {part: max((rank.get(part, 0.0) for rank in ranks), default=own.get(part, 0.0)) for part in own}
+    callbacks = [CallbackCost(*key, time * NANO, round(calls)) for key, (time, calls) in sums.handlers.items()]
+    callbacks.sort(key=lambda each: -each.seconds)
+    in_steps = [each for each in callbacks if each.event not in ONCE]
+    once = sum(each.seconds for each in callbacks if each.event in ONCE)
+    state, steps = run.state, timeline.steps
+    step = statistics.median(row for row, _ in timeline.rows) * NANO if timeline.rows else 0.0
+    done = max(1, state.global_step)
+    samples = state.samples_seen * steps / done / whole if whole else 0.0
+    tokens = state.num_input_tokens_seen * steps / done / whole if whole else 0.0
+    loader = run.train_dataloader
+    return Costs(
+        steps=steps,
+        seconds=whole,
+        step_seconds=step,
+        parts=[
+            Part(
+                part, totals[part], totals[part] / whole if whole else 0.0, medians.get(part, 0.0), timeline.times[part]
+            )
+            for part in PARTS
+        ],
+        callbacks=callbacks,
+        verdict=judge(
+            {**totals, CALLBACKS: max(0.0, totals[CALLBACKS] - once)},
+            own,
+            workers=getattr(loader, "num_workers", None),
+            processors=_processors(),
+            dearest=in_steps[0].callback if in_steps else "",
+            blame=blame_of(ranks),
+        ),
+        samples_per_second=samples,
+        tokens_per_second=tokens or None,
+        mfu=_share_of_peak(run, state.total_flos / done, step),
+        ranks=[dict(rank) for rank in ranks],
+        recompilations=recompilations(),
+    )
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _share_of_peak(run: Any, operations: float, step: float) -> float | None:
+    """Return the share of the peak of this rank's device; None if the operations or the peak are unknown."""
+    if run.device.type != "cuda" or not operations or not step:
+        return None
+    args = run.args
+    peak = peak_of(
+        torch.cuda.get_device_name(run.device), args.bf16 or args.fp16, bool(torch.backends.cuda.matmul.allow_tf32)
+    )
+    return None if peak is None else operations / step / peak
+
+
+def recompilations() -> list[Compilation]:
+    """Return what torch.compile compiled again in this process, as far as torch keeps it: the last 64 compilations."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    read = getattr(utils, "get_compilation_metrics", None)
+    if read is None:
+        return []
+    found = []
+    for each in read():
+        reason = getattr(each, "recompile_reason", None)
+        if reason:
+            name, seconds = str(getattr(each, "co_name", "")), getattr(each, "entire_frame_compile_time_s", None)
+            found.append(Compilation(name, " ".join(str(reason).split("#")[0].split()), float(seconds or 0.0)))
+    return found

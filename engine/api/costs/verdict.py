@@ -1,0 +1,179 @@
+"""What limits the speed of a training, from its time by part. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ....events.activity import BACKWARD, FORWARD
+from ....events.timeline import (
+    APPLY,
+    CALLBACKS,
+    CLIP,
+    COLLECT,
+    COPY,
+    DATA,
+    EVALUATE,
+    LOGS,
+    SAVES,
+    WAIT,
+)
+
+LIMITS = {DATA: 0.2, COPY: 0.15, CALLBACKS: 0.15, EVALUATE: 0.4, SAVES: 0.15, LOGS: 0.1, COLLECT: 0.1}
+"""Part -> the share of the time from which it limits the speed."""
+UNEVEN = 0.15
+"""The share of a step that the other ranks wait for the slowest one, from which it limits the speed."""
+COLLECTIVE = (BACKWARD, CLIP, APPLY, WAIT)
+"""Parts in which a rank may wait for the others."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What limits the speed, the evidence, and what to do."""
+
+    bound: str
+    """What limits it: `input`, `copy`, `callback`, `evaluation`, `save`, `log`, `collection`, `rank`, `compute`; or
+    `unknown`."""
+    evidence: str
+    """The measured values that show it."""
+    action: str
+    """What to do next."""
+
+    def __str__(self) -> str:
+        return f"{self.bound.upper()}-BOUND: {self.evidence}; {self.action}"
+
+
+@dataclass(frozen=True)
+class Blame:
+    """The slowest rank, and what it costs the others. A rank that waits in a collective is not slow."""
+
+    rank: int
+    """The slowest rank."""
+    part: str
+    """The part in which it needs more time than the others."""
+    excess: float
+    """Seconds a step that it needs more in this part than the fastest rank."""
+    waiting: float
+    """Seconds a step that the other ranks wait for it, on average."""
+
+
+def judge(
+    totals: Mapping[str, float],
+    medians: Mapping[str, float],
+    *,
+    workers: int | None = None,
+    processors: int = 1,
+    dearest: str = "",
+    blame: Blame | None = None,
+) -> Verdict:
+    """Return what limits the speed of a training.
+
+    Args:
+        totals: part -> seconds of the whole training.
+        medians: part -> seconds of the median step.
+        workers: the worker processes that load data; None if the loader is not one of torch.
+        processors: the processors of this machine that the run may use.
+        dearest: the dearest callback.
+        blame: the slowest of several ranks.
+    """
+    whole, step = sum(totals.values()), sum(medians.values())
+    if whole <= 0 or step <= 0:
+        return Verdict("unknown", "no step was measured", "train some steps first")
+    if blame is not None and blame.waiting / step >= UNEVEN:
+        return Verdict(
+            "rank",
+            f"the other ranks wait {blame.waiting / step:.0%} of the step for rank {blame.rank}, which needs "
+            f"{duration(blame.excess)} more for {blame.part!r}",
+            "look at the machine and the data of this rank",
+        )
+    shares = {part: totals.get(part, 0.0) / whole for part in LIMITS}
+    shares[DATA] = max(shares[DATA], medians.get(DATA, 0.0) / step * (1 - _rare(totals) / whole))
+    over = [part for part, limit in LIMITS.items() if shares[part] >= limit]
+    if not over:
+        model = sum(totals.get(part, 0.0) for part in (FORWARD, BACKWARD, CLIP, APPLY)) / whole
+        return Verdict(
+            "compute",
+            f"{model:.0%} of the time is forward, backward and update",
+            "`trainbus profile` measures what bf16, compile and other batch sizes gain",
+        )
+    worst = max(over, key=lambda part: shares[part])
+    share = f"{shares[worst]:.0%} of the time"
+    match worst:
+        case part if part == DATA:
+            evidence = f"{medians.get(DATA, 0.0) / step:.0%} of the step waits for data"
+            return Verdict("input", evidence, more_workers(medians, workers, processors))
+        case part if part == COPY:
+            return Verdict("copy", f"{share} copies batches to the device", "set dataloader_pin_memory=True and "
+                           "non_blocking in accelerator_config, or move smaller types")  # fmt: skip
+        case part if part == CALLBACKS:
+            return Verdict("callback", f"{share} is in callbacks, most in {dearest}", "let it do its work less often")
+        case part if part == EVALUATE:
+            return Verdict("evaluation", f"{share} is evaluation", "evaluate less often, or set a larger "
+                           "per_device_eval_batch_size")  # fmt: skip
+        case part if part == SAVES:
+            return Verdict("save", f"{share} is saving", "save less often, or to a faster disk")
+        case part if part == LOGS:
+            return Verdict("log", f"{share} is logging", "set larger logging_steps")
+    return Verdict("collection", f"{share} is garbage collection", "call gc.freeze() before train()")
+
+
+def more_workers(medians: Mapping[str, float], workers: int | None, processors: int) -> str:
+    """Return how many workers would load the data as fast as the model takes it.
+
+    A batch costs one worker the same time as this process. With n workers, n batches are made in that time.
+    """
+    waits = medians.get(DATA, 0.0)
+    computes = sum(medians.values()) - waits
+    if workers is None:
+        return "the loader is your own: let it load ahead, in other processes"
+    one = waits if workers == 0 else workers * (waits + computes)
+    needed = max(workers + 1, math.ceil(one / max(computes, 1e-9)))
+    if needed > max(1, processors):
+        return (
+            f"{needed} workers would hide it, and this run has {processors} processors: prepare the data once, before "
+            "the training"
+        )
+    return f"{needed} worker{'s' if needed > 1 else ''} would hide it: set dataloader_num_workers={needed}"
+
+
+def blame_of(ranks: Sequence[Mapping[str, float]]) -> Blame | None:
+    """Return the slowest rank; None for one rank.
+
+    All ranks leave a collective together. So the rank that spends the least time in them arrives last, and what another
+    rank spends more is waiting.
+
+    Args:
+        ranks: part -> seconds of the median step, of each rank in order.
+    """
+    if len(ranks) < 2:
+        return None
+    waits = waiting_of(ranks)
+    slowest = min(range(len(ranks)), key=lambda rank: waits[rank])
+    others = [wait for rank, wait in enumerate(waits) if rank != slowest]
+    own = {part: value for part, value in ranks[slowest].items() if part not in COLLECTIVE}
+    excess = {part: value - min(rank.get(part, 0.0) for rank in ranks) for part, value in own.items()}
+    part = max(excess, key=lambda name: excess[name], default=BACKWARD)
+    return Blame(slowest, part, excess.get(part, 0.0), sum(others) / len(others))
+
+
+def waiting_of(ranks: Sequence[Mapping[str, float]]) -> list[float]:
+    """Return the seconds of the median step that each rank waits for the others in collectives."""
+    spent = [sum(rank.get(part, 0.0) for part in COLLECTIVE) for rank in ranks]
+    return [each - min(spent) for each in spent]
+
+
+def duration(seconds: float) -> str:
+    """Return a duration with its unit, such as `1.25 ms` or `3 min 20 s`."""
+    if seconds >= 3600:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+    if seconds >= 60:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def _rare(totals: Mapping[str, float]) -> float:
+    return sum(totals.get(part, 0.0) for part in (EVALUATE, SAVES, LOGS, COLLECT))

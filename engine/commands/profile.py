@@ -1,0 +1,234 @@
+"""The command `trainbus profile`: measure which changes of the arguments make the training of a program faster."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...events.errors import ArgumentError, nearest
+
+Measure = Callable[[dict[str, Any]], dict[str, Any]]
+"""From changed arguments to the rows a second of a fresh process, or to `error`."""
+
+GAIN = 1.05
+"""The speed from which a change is advised, if its slowest round is faster than without it."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of the training arguments."""
+
+    name: str
+    """Its name, for `--only`."""
+    arguments: dict[str, Any]
+    """The arguments to set."""
+    note: str = ""
+    """What else it changes."""
+
+
+@dataclass
+class Gain:
+    """The measured speed with a change."""
+
+    change: Change
+    rows_per_second: float = 0.0
+    """The median of the rounds."""
+    gain: float | None = None
+    """The median over the rounds of the speed with the change, divided by the speed without it in the same round."""
+    lowest: float | None = None
+    highest: float | None = None
+    error: str = ""
+    """Why it could not be measured."""
+
+    @property
+    def advised(self) -> bool:
+        """Whether it was faster in all rounds, by more than noise."""
+        return self.gain is not None and self.gain >= GAIN and (self.lowest or 0.0) > 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values."""
+        return {**asdict(self), "advised": self.advised}
+
+
+@dataclass
+class Profile:
+    """The gains of all measured changes."""
+
+    base: float
+    """Rows a second without a change, the median of the rounds."""
+    gains: list[Gain] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values. `set` holds the arguments of the advised changes."""
+        return {
+            "rows_per_second": self.base,
+            "changes": [each.to_dict() for each in self.gains],
+            "set": {
+                name: value for each in self.gains if each.advised for name, value in each.change.arguments.items()
+            },
+        }
+
+    def __str__(self) -> str:
+        rows = [("change", "speed", "lowest to highest", "rows/s", "arguments")]
+        rows.append(("none", "1.00", "", f"{self.base:,.1f}", ""))
+        for each in sorted(self.gains, key=lambda gain: -(gain.gain or 0.0)):
+            words = ", ".join(f"{name}={value!r}" for name, value in each.change.arguments.items())
+            words += f" ({each.change.note})" if each.change.note else ""
+            spread = "" if each.lowest is None else f"{each.lowest:.2f} to {each.highest:.2f}"
+            speed = "failed" if each.gain is None else f"{each.gain:.2f}"
+            rows.append((each.change.name, speed, spread, f"{each.rows_per_second:,.1f}", each.error or words))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        chosen = [f"{name}={value!r}" for name, value in self.to_dict()["set"].items()]
+        lines.append(f"Set {', '.join(chosen)}." if chosen else "No change was faster in all rounds.")
+        return "\n".join(lines)
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser's subcommands."""
+    parser = commands.add_parser(
+        "profile",
+        help="measure which changes make the training of a program faster",
+        description="Run some steps of the first training of a program, without a change and with each of some cheap "
+        "changes. Each run is a fresh process, and the runs alternate. It evaluates, saves and reports nothing.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
+    parser.add_argument("--steps", type=int, default=30, help="measured steps of a run (default: %(default)s)")
+    parser.add_argument("--warmup", type=int, default=5, help="steps before them (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each change (default: %(default)s)")
+    parser.add_argument("--only", default="", metavar="NAME,NAME", help="the changes to measure (default: all)")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds of a run (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("program", help="a Python file, or a module with -m")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the program")
+    parser.set_defaults(do=_profile)
+
+
+def _profile(options: argparse.Namespace) -> int:
+    if not options.module and not Path(options.program).is_file():
+        raise ArgumentError(f"There is no program {options.program!r}. Name a Python file, or a module after -m.")
+    if options.steps < 1 or options.warmup < 1 or options.rounds < 1:
+        raise ArgumentError("--steps, --warmup and --rounds are 1 or more.")
+    with tempfile.TemporaryDirectory() as folder:
+        base = _measure(options, Path(folder), {}, describe=True)
+        if error := base.get("error"):
+            raise ArgumentError(f"{options.program} cannot be measured: {error}")
+        changes = chosen(changes_for(base), options.only)
+        found = compare(changes, lambda arguments: _measure(options, Path(folder), arguments), options.rounds)
+    print(json.dumps(found.to_dict(), indent=2) if options.json else found)
+    return 0
+
+
+def changes_for(described: dict[str, Any]) -> list[Change]:
+    """Return the changes that may help a training.
+
+    Args:
+        described: `args` (the arguments of the training), `cuda`, `bf16` (whether the device computes in bfloat16) and
+            `processors`.
+    """
+    args, cuda = described["args"], described["cuda"]
+    found = []
+    if described["processors"] > 1:
+        workers = min(4, described["processors"])
+        if args["dataloader_num_workers"] != workers:
+            found.append(Change("workers", {"dataloader_num_workers": workers}))
+    if cuda and not args["dataloader_pin_memory"]:
+        found.append(Change("pin", {"dataloader_pin_memory": True}))
+    if args["train_sampling_strategy"] == "random" and described["has_lengths"]:
+        found.append(Change("lengths", {"train_sampling_strategy": "group_by_length"}, "another order of the samples"))
+    if described["bf16"] and not args["bf16"] and not args["fp16"]:
+        found.append(Change("bf16", {"bf16": True}, "other rounding"))
+    if not args["torch_compile"]:
+        found.append(Change("compile", {"torch_compile": True}))
+    if args["optim"] == "adamw_torch":
+        found.append(Change("fused", {"optim": "adamw_torch_fused"}))
+    batch, accumulate = args["per_device_train_batch_size"], args["gradient_accumulation_steps"]
+    larger: dict[str, Any] = {"per_device_train_batch_size": 2 * batch}
+    if accumulate % 2 == 0:
+        found.append(Change("batch", {**larger, "gradient_accumulation_steps": accumulate // 2}))
+    else:
+        found.append(Change("batch", larger, "fewer and larger steps: another learning rate may fit"))
+    return found
+
+
+def chosen(changes: list[Change], only: str) -> list[Change]:
+    """Return the changes that `--only` names.
+
+    Raises:
+        ArgumentError: for a name that is not among them.
+    """
+    names = [name for name in only.split(",") if name]
+    known = [change.name for change in changes]
+    for name in names:
+        if name not in known:
+            raise ArgumentError(f"--only: no change {name!r} for this training{nearest(name, known)} Changes: {known}.")
+    return [change for change in changes if not names or change.name in names]
+
+
+def compare(changes: Iterable[Change], measure: Measure, rounds: int) -> Profile:
+    """Measure all changes in alternation.
+
+    Args:
+        changes: the changes.
+        measure: measures some arguments in a fresh process.
+        rounds: how often each is measured.
+
+    Raises:
+        ArgumentError: if the run without a change fails.
+    """
+    gains = [Gain(change) for change in changes]
+    bases: list[float] = []
+    speeds: dict[str, list[tuple[float, float]]] = {each.change.name: [] for each in gains}
+    for _ in range(rounds):
+        base = measure({})
+        if "rows_per_second" not in base:
+            raise ArgumentError(f"The run without a change failed: {base.get('error', 'no step was measured')}")
+        bases.append(base["rows_per_second"])
+        for each in gains:
+            if each.error:
+                continue
+            found = measure(each.change.arguments)
+            if "rows_per_second" in found:
+                speeds[each.change.name].append((found["rows_per_second"], bases[-1]))
+            else:
+                each.error = found.get("error", "no step was measured")
+    for each in gains:
+        measured = speeds[each.change.name]
+        if measured and not each.error:
+            ratios = [speed / base for speed, base in measured]
+            each.rows_per_second = statistics.median(speed for speed, _ in measured)
+            each.gain, each.lowest, each.highest = statistics.median(ratios), min(ratios), max(ratios)
+    return Profile(statistics.median(bases), gains)
+
+
+def _measure(
+    options: argparse.Namespace, folder: Path, changes: dict[str, Any], describe: bool = False
+) -> dict[str, Any]:
+    """Run the program in a fresh process, and return what it measured; or its last line of errors as `error`."""
+    spec, result = folder / "spec.json", folder / "result.json"
+    steps = {"steps": options.steps, "warmup": options.warmup, "module": options.module, "describe": describe}
+    spec.write_text(json.dumps({**steps, "changes": changes, "folder": str(folder / "out")}), encoding="utf-8")
+    result.unlink(missing_ok=True)
+    module = f"{__package__}.measure_program"
+    command = [sys.executable, "-m", module, str(spec), str(result), options.program, *options.arguments]
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=options.timeout, env=dict(os.environ)
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"it took more than {options.timeout:g} seconds"}
+    if done.returncode == 0 and result.is_file():
+        found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+        return found or {"error": "it ended without a training"}
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return {"error": lines[-1] if lines else f"it ended with status {done.returncode}"}

@@ -1,0 +1,278 @@
+"""Where the time of a run goes: marks that a step makes, and what they add up to.
+
+Code that runs in every step makes a mark with `marks += (PART, now())`. That calls no Python function and takes about
+0.1 microseconds. A mark says what the process does from this moment on, so every moment of a run has one part. `fold`
+adds up many marks at once.
+
+Marks nest. The bus opens a level with `CALL`, marks each handler, and closes the level with `DONE`. A `Scope`, such as
+an evaluation, is a level too: all time in it belongs to it, also the time of handlers.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections import deque
+from itertools import pairwise
+from time import perf_counter_ns
+from typing import Any
+
+from .activity import AGREE, BACKWARD, EVALUATION, FORWARD, LOG, PREDICTION, SAVE, Activity
+
+now = perf_counter_ns
+"""The time in nanoseconds, from any start."""
+
+STEP = "step"
+"""A step begins: it waits for its first batch."""
+DATA = "wait for data"
+COPY = "copy to device"
+CLIP = "clip"
+APPLY = "update"
+CALLBACKS = "callbacks"
+ENGINE = "engine"
+"""What the loop does between the other parts."""
+LOGS = "log"
+EVALUATE = "evaluate"
+SAVES = "save"
+WAIT = "wait for ranks"
+COLLECT = "garbage collection"
+
+PARTS = (
+    *(DATA, COPY, FORWARD, BACKWARD, CLIP, APPLY, CALLBACKS, ENGINE, WAIT),
+    *(LOGS, EVALUATE, SAVES, COLLECT),
+)
+"""All parts of a run, in the order in which a table shows them."""
+RARE = frozenset({LOGS, EVALUATE, SAVES, COLLECT})
+"""Parts that most steps do not have. A step with one of them does not count in medians."""
+
+FULL = 8192
+"""The number of values in `marks` at which the bus folds them: about 250 steps."""
+SAMPLE = 7
+"""Of this many ordinary steps, one is added up by part and handler. The others count with their whole time."""
+KEPT = 512
+"""The number of added up steps that medians are made of, the last ones."""
+
+
+class Scope:
+    """A level whose whole time belongs to one part."""
+
+    def __init__(self, part: str) -> None:
+        self.part = part
+
+
+CALL, DONE = object(), object()
+"""A level begins; the innermost level ends. `CALL` needs no time: the first handler follows."""
+COLLECTION = Scope(COLLECT)
+SCOPES: dict[str, Scope] = {
+    **{LOG: Scope(LOGS), EVALUATION: Scope(EVALUATE), PREDICTION: Scope(EVALUATE), SAVE: Scope(SAVES)},
+    **{AGREE: Scope(WAIT)},
+}
+"""The activities that are parts of their own."""
+
+
+class Sums:
+    """Times by part and by handler."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, float] = dict.fromkeys(PARTS, 0)
+        """Part -> nanoseconds."""
+        self.handlers: dict[tuple[str, str], tuple[float, float]] = {}
+        """(callback, event) -> nanoseconds and number of calls. Without the time of what the handler started."""
+
+    def add(self, other: Sums, time: float = 1, calls: float = 1) -> None:
+        """Add other sums, multiplied."""
+        for part, passed in other.parts.items():
+            self.parts[part] += passed * time
+        for key, (passed, number) in other.handlers.items():
+            own, before = self.handlers.get(key, (0, 0))
+            self.handlers[key] = own + passed * time, before + number * calls
+
+
+class Timeline:
+    """The time of one training by part, by handler and by step. Outside of a training it drops all marks."""
+
+    def __init__(self) -> None:
+        self.marks: list[Any] = []
+        """Pairs of what begins and when, in nanoseconds."""
+        self.opened = False
+        """Whether there was a training."""
+        self._thread = 0
+        self._watches = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self.marks.clear()
+        self.ranks: list[dict[str, float]] = []
+        """Part -> seconds of the median step, of each rank. Empty until the training ends, and for one rank."""
+        self.rows: deque[tuple[float, dict[str, float]]] = deque(maxlen=KEPT)
+        """The last added up steps without a rare part: nanoseconds of the step, and of each of its parts."""
+        self.steps = 0
+        """The number of complete steps."""
+        self.times: dict[str, int] = dict.fromkeys(PARTS, 0)
+        """Part -> how often it began, for the rare parts."""
+        self._others, self._ordinary = Sums(), Sums()  # what was added up: steps without a rare part, and all else
+        self._ordinary_steps = 0
+        self._whole_time, self._whole_steps = 0, 0  # of steps that count with their whole time
+        self._looks: list[int] = []  # the places in `marks` of steps that must be added up
+        self._since_sample = SAMPLE
+        self._levels: list[Any] = []
+        self._top: Any = ENGINE
+        self._scope = ""
+        self._since = 0
+        self._row = Sums()
+        self._row_is_rare = True  # the first step prepares much that later steps find ready
+        self._in_step = False
+
+    def open(self, activity: Activity) -> None:
+        """Begin the timeline of a training, on this thread. Activities of this thread mark their begin and end."""
+        self.close()
+        activity.mark = self._mark_activity
+        self.opened = True
+        self._reset()
+        self._thread, self._since, self._watches = threading.get_ident(), now(), True
+        gc.callbacks.append(self._collected)
+
+    def close(self) -> None:
+        """End the timeline. Its values stay."""
+        if self._watches:
+            self.marks += (ENGINE, now())
+            self.fold()
+            gc.callbacks.remove(self._collected)
+            self._watches = False
+
+    def doing(self) -> str:
+        """Return what the training does now: a part, or a handler such as `Evaluate.on_step_end`. For any thread."""
+        for what in reversed(self.marks[-400::2]):
+            if what.__class__ is str:
+                return str(what)
+            if what.__class__ is Scope:
+                return str(what.part)
+            if what is not CALL and what is not DONE:
+                return str(what.label)
+        return ENGINE
+
+    def look(self) -> None:
+        """Add up the present step by part: it is not an ordinary one."""
+        self._looks.append(len(self.marks))
+
+    def sums(self) -> Sums:
+        """Return the time of the session by part and by handler. It adds up all marks first."""
+        self.fold()
+        found, ordinary = Sums(), self._ordinary
+        found.add(self._others)
+        found.add(self._row)
+        if self._ordinary_steps:  # steps that count with their whole time are like those that were added up
+            time = self._whole_time / max(1, sum(ordinary.parts.values()))
+            found.add(ordinary, 1 + time, 1 + self._whole_steps / self._ordinary_steps)
+        return found
+
+    def _mark_activity(self, name: str, begins: bool) -> None:
+        """Mark the begin or the end of an activity of the engine, if it is a part of its own."""
+        scope = SCOPES.get(name)
+        if scope is not None:
+            if begins and scope.part in RARE:
+                self.look()
+            self.marks += (scope if begins else DONE, now())
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
+        # The younger generations take microseconds. The oldest may take a tenth of a second.
+        if info["generation"] == 2 and threading.get_ident() == self._thread:
+            self.look()
+            self.marks += (COLLECTION, now()) if phase == "start" else (DONE, now())
+
+    def fold(self) -> None:
+        """Add up the marks since the last call."""
+        marks, looks, self._looks = self.marks, self._looks, []
+        taken = marks[:]
+        del marks[: len(taken)]
+        if not self._watches:
+            return
+        starts = _places(taken)
+        if not starts:
+            self._add_up(taken)
+            self._looks += [0] if looks else []
+            return
+        self._add_up(taken[: starts[0] + 2])
+        for start, end in pairwise(starts):
+            is_rare = self._row_is_rare or any(start < place <= end for place in looks)
+            self._since_sample += 1
+            if is_rare or self._since_sample >= SAMPLE:
+                self._since_sample = self._since_sample if is_rare else 0
+                self._add_up(taken[start + 2 : end + 2])
+            else:
+                passed, self._since = taken[end + 1] - self._since, taken[end + 1]
+                self._whole_time += passed
+                self._whole_steps += 1
+                self.steps += 1
+        self._add_up(taken[starts[-1] + 2 :])
+
+    def _add_up(self, taken: list[Any]) -> None:
+        parts, handlers, levels = self._row.parts, self._row.handlers, self._levels
+        what: Any
+        top: Any = self._top
+        scope, since = self._scope, self._since
+        for what, at in zip(taken[::2], taken[1::2]):
+            if what is CALL:
+                levels.append((top, scope))
+                continue
+            passed, since = at - since, at
+            if top.__class__ is str:
+                parts[scope or top] += passed
+            elif top.__class__ is Scope:
+                parts[scope] += passed
+            else:  # a handler
+                parts[scope or CALLBACKS] += passed
+                handler: Any = top
+                key = handler.owner_id, handler.event.name
+                own, calls = handlers.get(key, (0, 0))
+                handlers[key] = own + passed, calls
+            if what is STEP:
+                self._end_row()
+                parts, handlers = self._row.parts, self._row.handlers
+                levels.clear()
+                top, scope = DATA, ""
+            elif what is DONE:
+                top, scope = levels.pop() if levels else (ENGINE, "")
+            else:
+                if what.__class__ is Scope:
+                    levels.append((top, scope))
+                    self.times[what.part] += not scope
+                    scope = scope or what.part
+                    self._row_is_rare |= what.part in RARE
+                elif what.__class__ is not str:
+                    handler = what
+                    key = handler.owner_id, handler.event.name
+                    own, calls = handlers.get(key, (0, 0))
+                    handlers[key] = own, calls + 1
+                top = what
+        self._top, self._scope, self._since = top, scope, since
+
+    def _end_row(self) -> None:
+        row, self._row = self._row, Sums()
+        is_step = self._in_step and row.parts[APPLY] > 0  # at the end of an epoch, no step follows
+        if is_step and not self._row_is_rare:
+            self.rows.append((sum(row.parts.values()), row.parts))
+            self._ordinary.add(row)
+            self._ordinary_steps += 1
+        else:
+            self._others.add(row)
+        self.steps += is_step
+        self._row_is_rare &= not is_step
+        self._in_step = True
+
+    def end_step(self) -> None:
+        """End the last step, so that it counts although no step follows."""
+        self.fold()
+        if self._in_step:
+            self._end_row()
+            self._in_step = False
+
+
+def _places(taken: list[Any]) -> list[int]:
+    """Return the places of the marks `STEP`."""
+    found, place = [], -2
+    try:
+        while True:
+            found.append(place := taken.index(STEP, place + 2))
+    except ValueError:
+        return found

@@ -1,0 +1,344 @@
+"""What a training costs: time by part and by callback, the verdict, and the lines before and after a training."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from support.data import net_samples
+from support.models import Net
+from trainbus import Callback, Trainer, TrainingArguments
+from trainbus.engine.api.costs.peaks import peak_of
+from trainbus.engine.api.costs.verdict import blame_of, duration, judge, waiting_of
+from trainbus.events import ArgumentError
+from trainbus.events.activity import BACKWARD, EVALUATION, FORWARD, Activity
+from trainbus.events.timeline import (
+    APPLY,
+    CALL,
+    CALLBACKS,
+    DATA,
+    DONE,
+    ENGINE,
+    EVALUATE,
+    FULL,
+    SCOPES,
+    STEP,
+    Timeline,
+)
+
+SLOW = 0.004
+
+
+class SlowRows(torch.utils.data.Dataset[Any]):
+    """Rows that take time to read."""
+
+    def __init__(self) -> None:
+        self.rows = net_samples(160)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(SLOW / 2)
+        return self.rows[index]
+
+
+class Slow(Callback):
+    """Takes time at the end of each step and in each evaluation batch."""
+
+    def on_step_end(self) -> None:
+        time.sleep(SLOW / 8)
+
+    def on_prediction_step(self) -> None:
+        time.sleep(5 * SLOW)
+
+
+class Read(Callback):
+    """Reads the costs in the middle of a training."""
+
+    costs: Any = None
+
+    def on_log(self) -> None:
+        if self.costs is None:
+            self.costs = TRAINED["trainer"].costs()
+
+
+TRAINED: dict[str, Any] = {}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A training that waits for its data. All tests of this file read it."""
+    folder, printed = tmp_path_factory.mktemp("costs"), []
+    options = {"eval_strategy": "steps", "eval_steps": 20, "save_steps": 20, "logging_steps": 20, "use_cpu": True}
+    args = TrainingArguments(str(folder), max_steps=60, per_device_train_batch_size=4, report_to="none", **options)
+    read = Read()
+    trainer = Trainer(Net(), args, train_dataset=SlowRows(), eval_dataset=net_samples(16), callbacks=[Slow(), read])
+    TRAINED["trainer"] = trainer
+    with pytest.raises(ArgumentError, match="no costs yet"):
+        trainer.costs()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainbus.callbacks.monitor.summary.say", printed.append)
+        output = trainer.train()
+    return trainer, read, folder, printed, output.metrics["train_runtime"]
+
+
+def part(costs: Any, name: str) -> Any:
+    return next(each for each in costs.parts if each.part == name)
+
+
+def test_the_parts_add_up_to_the_session(trained: Any) -> None:
+    trainer, _, _, _, seconds = trained
+    costs = trainer.costs()
+    assert costs.steps == 60
+    assert sum(each.seconds for each in costs.parts) == pytest.approx(costs.seconds)
+    assert 0.8 * seconds < costs.seconds, "it also holds the end of the training"
+    assert part(costs, FORWARD).seconds > 0
+    assert part(costs, BACKWARD).median > 0
+
+
+def test_waiting_for_data_is_measured_and_judged(trained: Any) -> None:
+    costs = trained[0].costs()
+    assert part(costs, DATA).median >= SLOW
+    assert part(costs, DATA).seconds >= 60 * SLOW
+    assert costs.verdict.bound == "input"
+    assert "of the step waits for data" in str(costs)
+    assert str(costs).startswith("INPUT-BOUND")
+
+
+def test_the_median_step_leaves_out_evaluations(trained: Any) -> None:
+    costs = trained[0].costs()
+    evaluation = part(costs, EVALUATE)
+    assert evaluation.times == 3
+    assert evaluation.seconds >= 3 * 2 * SLOW, "also the time of callbacks in the evaluation"
+    assert evaluation.median == 0
+    assert costs.step_seconds < costs.seconds / 60 + SLOW
+
+
+def test_each_callback_has_its_own_time(trained: Any) -> None:
+    found = {(each.callback, each.event): each for each in trained[0].costs().callbacks}
+    assert found["Slow", "on_step_end"].calls == 60
+    assert found["Slow", "on_step_end"].seconds >= 60 * SLOW / 8
+    evaluations = part(trained[0].costs(), EVALUATE).seconds
+    assert found["Evaluate", "on_evaluate_due"].seconds < evaluations / 2, "the evaluation is not time of the callback"
+    assert trained[0].costs().dearest(3)[0][0] == "Slow"
+
+
+def test_costs_are_read_during_a_training(trained: Any) -> None:
+    _, read, *_ = trained
+    assert 15 <= read.costs.steps <= 20
+    assert part(read.costs, DATA).seconds > 0
+
+
+def test_costs_are_json_and_escaped_html(trained: Any) -> None:
+    trainer, *_ = trained
+    values = json.loads(trainer.costs().to_json())
+    assert {"parts", "callbacks", "verdict", "bound", "step_seconds", "samples_per_second"} <= values.keys()
+    assert values["verdict"] == str(trainer.costs().verdict)
+    assert "<table>" in trainer.costs()._repr_html_()
+    before = trainer.args.output_dir
+    trainer.args.output_dir = "<b>&"
+    try:
+        assert "&lt;b&gt;&amp;" in trainer._repr_html_()
+        assert "<b>&" not in trainer._repr_html_()
+    finally:
+        trainer.args.output_dir = before
+
+
+def test_the_status_file_has_the_costs(trained: Any) -> None:
+    status = json.loads((trained[2] / "run_status.json").read_text())
+    assert status["costs"]["bound"] == "input"
+    assert status["costs"]["steps"] == 60
+    assert {each["part"] for each in status["costs"]["parts"]} >= {DATA, FORWARD, EVALUATE}
+
+
+def test_the_opening_lines_describe_the_training(trained: Any) -> None:
+    _, _, folder, (opening, _), _ = trained
+    lines = dict(line.split(maxsplit=1) for line in opening.splitlines()[1:])
+    assert opening.startswith("Training\n")
+    assert lines["model"].startswith("Net, ")
+    assert lines["data"] == "160 rows"
+    assert lines["batch"] == "4 x 1 accumulated x 1 rank = 4 rows a step"
+    assert lines["steps"] == "60, 40 an epoch"
+    assert lines["optimizer"].startswith("AdamW, learning rate 5e-05, schedule linear")
+    assert lines["output"] == str(folder)
+    texts = [line.index(line.split(maxsplit=1)[1]) for line in opening.splitlines()[1:]]
+    assert len(set(texts)) == 1, "aligned"
+
+
+def test_the_closing_lines_say_what_it_was(trained: Any) -> None:
+    closing = trained[3][1]
+    lines = dict(line.split(maxsplit=1) for line in closing.splitlines())
+    assert "checkpoint-20, checkpoint-40, checkpoint-60" in lines["output"]
+    assert "wait for data" in lines["time"]
+    assert lines["callbacks"].startswith("Slow ")
+    assert "samples a second" in lines["speed"]
+    assert lines["verdict"].startswith("INPUT-BOUND")
+
+
+def test_the_lines_name_the_loaded_model_and_the_resumed_checkpoint(tmp_path: Any, capsys: Any) -> None:
+    def train(steps: int, resume: bool) -> str:
+        options = {"eval_strategy": "steps", "eval_steps": 2, "save_steps": 2, "load_best_model_at_end": True}
+        args = TrainingArguments(str(tmp_path), max_steps=steps, report_to="none", use_cpu=True, **options)
+        trainer = Trainer(Net(), args, train_dataset=net_samples(64), eval_dataset=net_samples(8))
+        trainer.train(resume_from_checkpoint=resume)
+        return str(capsys.readouterr().out)
+
+    assert "loaded from step " in train(4, resume=False)
+    printed = train(6, resume=True)
+    assert "checkpoint-4, at step 4" in printed
+    assert "best " in printed
+    assert "eval_loss " in printed
+
+
+def test_the_lines_are_silent_where_bars_are(tmp_path: Any, capsys: Any) -> None:
+    for quiet in ({"disable_tqdm": True}, {"log_level": "error"}):
+        before = logging.getLogger("trainbus").level
+        args = TrainingArguments(str(tmp_path), max_steps=1, report_to="none", use_cpu=True, **quiet)  # type: ignore[arg-type]
+        try:
+            Trainer(Net(), args, train_dataset=net_samples(8)).train()
+        finally:
+            logging.getLogger("trainbus").setLevel(before)
+        printed = capsys.readouterr().out
+        assert "Training stopped at step 1" in printed
+        assert "optimizer" not in printed
+        assert "verdict" not in printed
+
+
+# The timeline.
+
+
+class Subscribed:
+    """A handler as the bus marks it."""
+
+    class event:
+        name = "on_step_end"
+
+    def __init__(self, owner_id: str) -> None:
+        self.owner_id = owner_id
+
+
+def opened() -> Timeline:
+    timeline = Timeline()
+    timeline.open(Activity())
+    timeline._since = 0
+    return timeline
+
+
+def step(timeline: Timeline, at: int, *, handler: Any, evaluates: int = 0) -> int:
+    """Mark a step of 100 nanoseconds, and an evaluation."""
+    marks = timeline.marks
+    marks += (STEP, at, FORWARD, at + 40, APPLY, at + 70, ENGINE, at + 80)
+    marks += (CALL, 0, handler, at + 80, DONE, at + 90)
+    if evaluates:
+        timeline.look()
+        marks += (CALL, 0, handler, at + 90, SCOPES[EVALUATION], at + 90, CALL, 0, handler, at + 90)
+        marks += (DONE, at + 90 + evaluates, DONE, at + 90 + evaluates, DONE, at + 90 + evaluates)
+    return at + 100 + evaluates
+
+
+def test_sampled_steps_stand_for_the_others_and_rare_ones_are_exact() -> None:
+    timeline, at, slow = opened(), 0, Subscribed("Slow")
+    for number in range(1, 1001):
+        at = step(timeline, at, handler=slow, evaluates=5000 if number % 100 == 0 else 0)
+        if len(timeline.marks) > FULL:
+            timeline.fold()
+    timeline.marks += (STEP, at)
+    sums = timeline.sums()
+    timeline._watches = False
+    assert timeline.steps == 1000
+    assert timeline.times[EVALUATE] == 10
+    assert sums.parts[EVALUATE] == 50_000
+    assert sums.parts[DATA] == pytest.approx(1000 * 40)
+    assert sums.parts[CALLBACKS] == pytest.approx(1000 * 10)
+    assert sum(sums.parts.values()) == pytest.approx(at)
+    assert sums.handlers["Slow", "on_step_end"][0] == pytest.approx(1000 * 10 + 50_000)
+    assert sums.handlers["Slow", "on_step_end"][1] == pytest.approx(1020)
+    assert {whole for whole, _ in timeline.rows} == {100}
+    assert len(timeline.rows) < 200, "most steps are not added up one by one"
+
+
+def test_an_open_evaluation_is_folded_in_pieces() -> None:
+    timeline, slow = opened(), Subscribed("Slow")
+    activity = Activity()
+    activity.mark = timeline._mark_activity
+    at = step(timeline, 0, handler=slow)
+    timeline.marks += (STEP, at)
+    with activity(EVALUATION):
+        for _ in range(3):
+            timeline.marks += (CALL, 0, slow, timeline.marks[-1] + 10, DONE, timeline.marks[-1] + 20)
+            timeline.fold()
+            timeline.marks += (ENGINE, timeline._since)
+    timeline.fold()
+    timeline._watches = False
+    assert timeline.times[EVALUATE] == 1
+    assert timeline.sums().parts[EVALUATE] > 0
+    assert timeline._levels == []
+
+
+def test_a_closed_timeline_keeps_no_marks() -> None:
+    timeline = Timeline()
+    timeline.marks += (STEP, 1)
+    timeline.fold()
+    assert timeline.marks == []
+    assert sum(timeline.sums().parts.values()) == 0
+
+
+# The verdict.
+
+
+def test_the_verdict_counts_the_workers_that_hide_the_wait() -> None:
+    medians = {DATA: 0.064, FORWARD: 0.036}
+    verdict = judge(medians, medians, workers=0, processors=8)
+    assert str(verdict) == (
+        "INPUT-BOUND: 64% of the step waits for data; 2 workers would hide it: set dataloader_num_workers=2"
+    )
+    assert "3 workers" in str(judge({DATA: 0.04, FORWARD: 0.1}, {DATA: 0.04, FORWARD: 0.1}, workers=2, processors=8))
+    assert "prepare the data once" in str(judge(medians, medians, workers=0, processors=1))
+
+
+@pytest.mark.parametrize(
+    ("totals", "bound"),
+    [
+        ({FORWARD: 1.0, CALLBACKS: 0.3}, "callback"),
+        ({FORWARD: 1.0, EVALUATE: 2.0}, "evaluation"),
+        ({FORWARD: 1.0, DATA: 0.05}, "compute"),
+        ({}, "unknown"),
+    ],
+)
+def test_the_verdict_names_the_largest_part_over_its_limit(totals: dict[str, float], bound: str) -> None:
+    assert judge(totals, {FORWARD: 0.01} if totals else {}, dearest="Slow").bound == bound
+
+
+def test_waiting_in_a_collective_is_charged_to_the_slowest_rank() -> None:
+    fast = {DATA: 0.01, FORWARD: 0.02, BACKWARD: 0.09}
+    slow = {DATA: 0.06, FORWARD: 0.02, BACKWARD: 0.04}
+    assert waiting_of([fast, slow]) == [pytest.approx(0.05), 0]
+    blame = blame_of([fast, slow])
+    assert blame is not None
+    assert (blame.rank, blame.part) == (1, DATA)
+    assert blame.waiting == pytest.approx(0.05)
+    verdict = judge(fast, fast, blame=blame)
+    assert verdict.bound == "rank"
+    assert "rank 1" in str(verdict)
+    assert blame_of([fast]) is None
+
+
+def test_the_peak_of_a_gpu_is_known_by_its_name() -> None:
+    assert peak_of("NVIDIA H100 80GB HBM3", half=True, tf32=False) == 989.4e12
+    assert peak_of("NVIDIA H100 PCIe", half=True, tf32=False) == 756e12
+    assert peak_of("NVIDIA A100-SXM4-80GB", half=False, tf32=True) == 156e12
+    assert peak_of("NVIDIA A10", half=False, tf32=False) == 31.2e12
+    assert peak_of("Another", half=True, tf32=False) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(2e-6, "2 us"), (0.0125, "12.5 ms"), (3.0, "3 s"), (200, "3 min 20 s"), (7320, "2 h 2 min")]
+)
+def test_a_duration_has_a_unit(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
