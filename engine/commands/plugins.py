@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...events.contract import CONTRACT
+from ...events.contract import CONTRACT, fits_contract
 from ...events.errors import TrainbusError
-from ...events.installed import COMMAND_GROUP, Plugin, installed
+from ...events.installed import COMMAND_GROUP, Plugin, installed, manifest_of
 
 _ACTIONS = ("list", "manifest")
 
@@ -18,7 +18,6 @@ def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
     parser = commands.add_parser(
         "plugins",
-        help="list and check the installed plugins",
         description="`trainbus plugins` is short for `trainbus plugins list`.",
     )
     actions = parser.add_subparsers(required=True, dest="action", metavar="ACTION")
@@ -45,8 +44,6 @@ def expanded(words: list[str]) -> list[str]:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from ..arguments.plugins.manifest import listing  # torch, which the other commands do without
-
     plugins = installed().values()
     rows = [_checked(each) if options.check else {**listing(each, each.manifest()), "problems": []} for each in plugins]
     commands = [
@@ -61,7 +58,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _checked(plugin: Plugin) -> dict[str, Any]:
-    from ..arguments.plugins.manifest import described, listing, problems_of
+    from ..arguments.plugins.manifest import described, problems_of  # it imports torch
 
     problems = problems_of(plugin)
     try:
@@ -69,6 +66,42 @@ def _checked(plugin: Plugin) -> dict[str, Any]:
     except TrainbusError:
         row = plugin.manifest()  # type: ignore[assignment]
     return {**listing(plugin, row), "problems": problems}
+
+
+def listing(plugin: Plugin, row: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what `trainbus plugins --json` shows of a plugin.
+
+    Args:
+        plugin: the plugin.
+        row: its row of a manifest; None if it ships none and was not imported.
+    """
+    known = dict(row or {})
+    requires = known.get("requires", "")
+    return {
+        "name": plugin.name,
+        "package": plugin.package,
+        "version": plugin.version,
+        "value": plugin.value,
+        "file": plugin.file,
+        "described": row is not None,
+        "doc": known.get("doc", ""),
+        "auto": known.get("auto"),
+        "stage": known.get("stage"),
+        "handlers": known.get("handlers"),
+        "events": known.get("events", {}),
+        "options": known.get("options"),
+        "requires": requires,
+        "fits": _fits(requires),
+        "conflicts": known.get("conflicts", []),
+        "contract": manifest_of(plugin.module).get("contract"),
+    }
+
+
+def _fits(requires: Any) -> bool | None:
+    try:
+        return fits_contract(requires)
+    except (ValueError, AttributeError, TypeError):
+        return None
 
 
 def _text(rows: list[dict[str, Any]], commands: list[dict[str, str]]) -> Iterator[str]:
@@ -111,7 +144,7 @@ def _details(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _manifest(options: argparse.Namespace) -> int:
-    from ..arguments.plugins.manifest import manifest_for
+    from ..arguments.plugins.manifest import manifest_for  # it imports torch
 
     manifest, path = manifest_for(options.package)
     text = json.dumps(manifest, indent=2) + "\n"

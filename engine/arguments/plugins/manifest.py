@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 from typing import Any
 
 from ....events.callback import Callback
 from ....events.catalog import CATALOG
-from ....events.contract import CONTRACT, check_requires, fits_contract
+from ....events.contract import CONTRACT, check_requires
 from ....events.errors import ArgumentError, SubscriptionError
 from ....events.handlers import compile_handler
 from ....events.installed import MANIFEST, Plugin, duplicates, installed, manifest_of, module_folder
@@ -171,39 +170,3 @@ def manifest_for(package: str) -> tuple[dict[str, Any], Path]:
         )
     rows = {plugin.name: described(plugin) for plugin in own}
     return {"schema": 1, "package": dist.name, "contract": CONTRACT, "plugins": rows}, folder / MANIFEST
-
-
-def listing(plugin: Plugin, row: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what `trainbus plugins --json` shows of a plugin.
-
-    Args:
-        plugin: the plugin.
-        row: its row of a manifest; None if it ships none and was not imported.
-    """
-    known = dict(row or {})
-    requires = known.get("requires", "")
-    return {
-        "name": plugin.name,
-        "package": plugin.package,
-        "version": plugin.version,
-        "value": plugin.value,
-        "file": plugin.file,
-        "described": row is not None,
-        "doc": known.get("doc", ""),
-        "auto": known.get("auto"),
-        "stage": known.get("stage"),
-        "handlers": known.get("handlers"),
-        "events": known.get("events", {}),
-        "options": known.get("options"),
-        "requires": requires,
-        "fits": _fits(requires),
-        "conflicts": known.get("conflicts", []),
-        "contract": manifest_of(plugin.module).get("contract"),
-    }
-
-
-def _fits(requires: Any) -> bool | None:
-    try:
-        return fits_contract(requires)
-    except (ValueError, AttributeError, TypeError):
-        return None
