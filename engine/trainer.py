@@ -201,8 +201,9 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, IntrospectionM
     @staticmethod
     def _composed(args: TrainingArguments, listed: Iterable[Any], found: Iterable[Any]) -> tuple[list[Any], list[str]]:
         """Return all callbacks, and a line for each plugin among them."""
-        joined = join(args)
-        named = [*build(as_texts(args.callbacks), args), *joined.named]
+        listed, written = list(listed), build(as_texts(args.callbacks), args)
+        joined = join(args, [*listed, *written])
+        named = [*written, *joined.named]
         return compose(args, listed, [*found_callbacks(args), *joined.auto, *found], named), joined.lines
 
     @classmethod

@@ -9,7 +9,8 @@ from typing import Any
 
 from ...events.contract import CONTRACT, fits_contract
 from ...events.errors import TrainbusError
-from ...events.installed import COMMAND_GROUP, Plugin, installed, manifest_of
+from ...events.installed import COMMAND_GROUP, Plugin, duplicates, installed, manifest_of
+from . import COMMANDS
 
 _ACTIONS = ("list", "manifest")
 
@@ -46,15 +47,24 @@ def expanded(words: list[str]) -> list[str]:
 def _list(options: argparse.Namespace) -> int:
     plugins = installed().values()
     rows = [_checked(each) if options.check else {**listing(each, each.manifest()), "problems": []} for each in plugins]
-    commands = [
-        {"name": each.name, "package": each.package, "version": each.version, "value": each.value}
-        for each in installed(COMMAND_GROUP).values()
-    ]
+    commands = [_command(each) for each in installed(COMMAND_GROUP).values()]
     if options.json:
         print(json.dumps({"contract": CONTRACT, "plugins": rows, "commands": commands}, indent=2))
     else:
         print("\n".join(_text(rows, commands)))
-    return 1 if any(row["problems"] for row in rows) else 0
+    return 1 if options.check and any(row["problems"] for row in [*rows, *commands]) else 0
+
+
+def _command(plugin: Plugin) -> dict[str, Any]:
+    problems = [
+        f"{other.origin} offers the same command: uninstall one of the two"
+        for other in duplicates(COMMAND_GROUP).get(plugin.name, [])
+        if other.package != plugin.package
+    ]
+    if plugin.name in COMMANDS:
+        problems.append("trainbus has a command of this name, so this one is never called; rename it")
+    row = {"name": plugin.name, "package": plugin.package, "version": plugin.version, "value": plugin.value}
+    return {**row, "problems": problems}
 
 
 def _checked(plugin: Plugin) -> dict[str, Any]:
@@ -104,7 +114,7 @@ def _fits(requires: Any) -> bool | None:
         return None
 
 
-def _text(rows: list[dict[str, Any]], commands: list[dict[str, str]]) -> Iterator[str]:
+def _text(rows: list[dict[str, Any]], commands: list[dict[str, Any]]) -> Iterator[str]:
     if not rows:
         yield f"No plugin is installed. This trainbus has the plugin contract {CONTRACT}."
     for row in rows:
@@ -119,6 +129,7 @@ def _text(rows: list[dict[str, Any]], commands: list[dict[str, str]]) -> Iterato
     for command in commands:
         yield f"trainbus {command['name']}  {command['package']} {command['version']}  command"
         yield f"  {command['value']}"
+        yield from (f"  problem: {problem}" for problem in command["problems"])
 
 
 def _joins(row: Mapping[str, Any]) -> str:
@@ -132,7 +143,7 @@ def _details(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"  own events: {', '.join(row['events'])}"
     if row["options"]:
         options = (
-            f"{name}: {said['type']}" + ("" if said["required"] else f" = {said['default']}")
+            f"{name}: {said['type']}" + ("" if said["required"] else f" = {said.get('default')}")
             for name, said in row["options"].items()
         )
         yield f"  options: {', '.join(options)}"
