@@ -181,7 +181,7 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, IntrospectionM
         control = TrainerControl(ranks.rank)
         services = TrainerServices(self)
         self._places_model = not provides(composed, Capability.PLACES_MODEL)
-        self.run = Run(args, state, control, self._placed(model), ranks, services, inputs.processor)
+        self.run = Run(args, state, control, self._placed(model), ranks, services, inputs.processor, self.plugins)
         self.bus = self.run.bus
         self._callback_handler = CallbackHandler(self)
         self._use_model(self.run.model)

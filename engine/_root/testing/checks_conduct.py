@@ -94,7 +94,7 @@ def closes(lab: Lab) -> None:
             train(trainer)
         undo()
         early.update(noted.early)
-        changed = other_weights(noted.trained(early), weights(trainer.model)) if error is InjectedFault else ""
+        changed = noted.change(trainer.model, early) if error is InjectedFault else ""
         trainer.end()
         return growth(before, trainer.model), changed
 
@@ -134,6 +134,14 @@ class NotedWeights:
     def trained(self, early: set[str]) -> dict[str, Any]:
         """Return the weights that were trained. `early` is what an unbroken run found."""
         return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
+
+    def change(self, model: Any, early: set[str]) -> str:
+        """Return which weight of a model is not the trained one, in words; empty if all are."""
+        trained, left = self.trained(early), weights(model)
+        # Weights that were trained in half precision may come back with more digits.
+        return other_weights(
+            trained, {name: w.to(trained[name].dtype) if name in trained else w for name, w in left.items()}
+        )
 
     def _begin(self, model: Any) -> None:
         self._last, self._within = weights(model), {}
