@@ -10,7 +10,7 @@ import torch
 
 from support.data import sentences
 from support.trainers import both, net_trainer
-from trainbus import Evaluate, MemoryMetrics, every
+from trainbus import Evaluate, Log, MemoryMetrics, every
 from trainbus.callbacks.monitor.memory_metrics import memory_now
 
 MEGABYTE = 2**20

@@ -145,7 +145,7 @@ def test_names_may_have_letters_of_any_language(packages, tmp_path, capsys):
     assert "größe: str = 'groß'" in capsys.readouterr().out
 
 
-def test_the_check_tells_a_name_that_no_run_can_write(packages, capsys):
+def test_the_check_reports_a_name_that_no_run_can_write(packages, capsys):
     offer(packages, thing(), "thing-x")
     assert main(["plugins", "--check"]) == 1
     assert "no run can name 'thing-x': use letters, digits and underscores" in capsys.readouterr().out
@@ -213,7 +213,7 @@ def test_a_garbled_manifest_breaks_neither_the_list_nor_a_run(key, packages, tmp
     sys.modules.pop(package, None)
 
 
-def test_a_manifest_that_disagrees_with_the_code_is_told_by_the_check(packages, tmp_path, capsys):
+def test_the_check_reports_a_manifest_that_disagrees_with_the_code(packages, tmp_path, capsys):
     package = offer(packages, thing())
     assert main(["plugins", "manifest", package]) == 0
     path = packages.folder / package / MANIFEST
@@ -228,7 +228,7 @@ def test_a_manifest_that_disagrees_with_the_code_is_told_by_the_check(packages, 
 # Commands.
 
 
-def test_commands_with_a_taken_name_are_told(packages, capsys):
+def test_the_list_reports_commands_with_a_taken_name(packages, capsys):
     packages.add("", {COMMANDS: {"plan": "{pkg}:add", "greet": "{pkg}:add"}}, name="acme")
     packages.add("", {COMMANDS: {"greet": "{pkg}:add"}}, name="other")
     assert main(["plugins"]) == 0
