@@ -12,7 +12,7 @@ import atexit
 import logging
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
@@ -84,6 +84,8 @@ class Run:
     """The event bus of the trainer."""
     activity: Activity
     """What this process is doing, for error reports."""
+    plugins: Sequence[str]
+    """The installed plugins that joined, with package and version. They are equal on all ranks."""
     storage: Storage
     """The place where checkpoints are: the output folder."""
     callback_states: CallbackStates
@@ -144,6 +146,7 @@ class Run:
         ranks: Ranks,
         services: Services,
         processing_class: Any = None,
+        plugins: Sequence[str] = (),
     ) -> None:
         """Create the record of a trainer.
 
@@ -155,14 +158,11 @@ class Run:
             ranks: this process and its process group.
             services: logging, evaluating, saving and publishing on request.
             processing_class: the tokenizer or processor of the model.
+            plugins: the installed plugins that joined.
         """
-        self.args = args
-        self.state = state
-        self.control = control
-        self.model = model
-        self.ranks = ranks
-        self.services = services
-        self.processing_class = processing_class
+        self.args, self.state, self.control = args, state, control
+        self.model, self.processing_class = model, processing_class
+        self.ranks, self.services, self.plugins = ranks, services, tuple(plugins)
         self.bus = EventBus(self, control)
         self.activity = Activity()
         self.storage = Disk()

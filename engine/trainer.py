@@ -182,7 +182,7 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         control = TrainerControl(ranks.rank)
         services = TrainerServices(self)
         self._places_model = not provides(composed, Capability.PLACES_MODEL)
-        self.run = Run(args, state, control, self._placed(model), ranks, services, inputs.processor)
+        self.run = Run(args, state, control, self._placed(model), ranks, services, inputs.processor, self.plugins)
         self.bus = self.run.bus
         self._callback_handler = CallbackHandler(self)
         self._use_model(self.run.model)
@@ -202,8 +202,9 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
     @staticmethod
     def _composed(args: TrainingArguments, listed: Iterable[Any], found: Iterable[Any]) -> tuple[list[Any], list[str]]:
         """Return all callbacks, and a line for each plugin among them."""
-        joined = join(args)
-        named = [*build(as_texts(args.callbacks), args), *joined.named]
+        listed, written = list(listed), build(as_texts(args.callbacks), args)
+        joined = join(args, [*listed, *written])
+        named = [*written, *joined.named]
         return compose(args, listed, [*found_callbacks(args), *joined.auto, *found], named), joined.lines
 
     @classmethod

@@ -69,9 +69,9 @@ class Plugin:
         return "" if place is None else str(place)
 
     def manifest(self) -> Mapping[str, Any] | None:
-        """Return its row of the static manifest; None if its package ships none, or one that names another value."""
+        """Return its row of the static manifest; None if its package ships none, or one that is wrong or outdated."""
         row = manifest_of(self.module).get("plugins", {}).get(self.name)
-        return row if isinstance(row, dict) and row.get("value") == self.value else None
+        return row if _is_row(row) and row.get("value") == self.value else None
 
     def load(self) -> Any:
         """Import and return what it names.
@@ -88,8 +88,30 @@ class Plugin:
         """Return the error that names the plugin, for an exception of its code."""
         return TrainbusError(
             f"The plugin {self.name!r} of {self.origin} ({self.value}) cannot be loaded: {type(error).__name__}: "
-            f"{error}. Fix or uninstall it, or leave it out with TRAINBUS_DISABLE_PLUGINS={self.name}."
+            f"{str(error).rstrip('.')}. Fix or uninstall it, or leave it out with TRAINBUS_DISABLE_PLUGINS={self.name}."
         )
+
+
+_ROW = {
+    **{"value": str, "doc": str, "auto": bool, "stage": str, "handlers": dict, "events": dict, "options": dict},
+    **{"requires": str, "conflicts": list},
+}
+"""The types of the values in a row of a manifest."""
+
+
+def _is_row(row: Any) -> bool:
+    """Return whether a value has the form of a row of a manifest. Anybody may have edited the file."""
+    return (
+        isinstance(row, dict)
+        and all(isinstance(row[name], kind) for name, kind in _ROW.items() if name in row)
+        and all(isinstance(each, str) for name in ("handlers", "events") for each in row.get(name, {}).values())
+        and all(isinstance(each, str) for each in row.get("conflicts", ()))
+        and all(isinstance(each, dict) and {"type", "required"} <= each.keys() for each in _options_of(row))
+    )
+
+
+def _options_of(row: Mapping[str, Any]) -> list[Any]:
+    return list(row.get("options", {}).values())
 
 
 def installed(group: str = GROUP) -> dict[str, Plugin]:

@@ -29,7 +29,16 @@ PRINTS = {"Evaluate", "Log", "PrinterCallback", "Progress", "WatchModules"}
 DIFFERENT = {
     "DefaultFlowCallback": {"describes": "a plain class, as in transformers"},
     "PrinterCallback": {"describes": "a plain class, as in transformers"},
+    "Checkpoint": {
+        "any_order": "on_delete is announced before or after the last on_log, as the list of callbacks says"
+    },
+    "DataParallel": {"agrees_on_two_processes": "it works in one process, and refuses DDP, which the check adds"},
+    "MemoryMetrics": {"repeats": "it logs measured memory"},
 }
+"""Callback -> the checks that it may fail, and why. All other callbacks pass all checks."""
+
+ALONE = ("constructs", "attaches", "describes", "copies", "trains_alone")
+"""The checks of callbacks that refuse to train in one process. `tests/integrations/test_sharding.py` has the others."""
 
 
 def subject(cls: type) -> Subject:
@@ -45,6 +54,7 @@ def subject(cls: type) -> Subject:
     )
 
 
+DISTRIBUTED = [cls for cls in FOUND if setting(cls).alone]
 RUNNABLE = [cls for cls in FOUND if not setting(cls).alone and cls.__name__ not in SEARCHES]
 LIGHT = [cls for cls in RUNNABLE if cls.__name__ not in SERVICES]
 
@@ -69,8 +79,13 @@ def test_conforms_in_long_runs(check):
 
 
 @pytest.mark.slow
-@parametrize_with_checks([subject(cls) for cls in RUNNABLE if cls.__name__ in SERVICES], two_processes=False)
+@parametrize_with_checks([subject(cls) for cls in RUNNABLE if cls.__name__ in SERVICES], two_processes=True)
 def test_services_conform(check):
+    check()
+
+
+@parametrize_with_checks(map(subject, DISTRIBUTED), only=ALONE)
+def test_callbacks_that_need_several_processes_conform_in_one(check):
     check()
 
 

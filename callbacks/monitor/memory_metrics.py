@@ -6,13 +6,14 @@ import gc
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from ...engine.arguments import TrainingArguments
 from ...engine.run import Run
 from ...events.callback import Callback
-from ...events.stages import Stage, order
+from ...events.stages import Stage
 
 PLACES = ("cpu", "gpu")
 """The parts of the metrics' names for host memory and GPU memory."""
@@ -38,6 +39,7 @@ class MemoryMetrics(Callback):
 
     _began: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _init_metrics: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _train_metrics: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._begin()
@@ -51,11 +53,17 @@ class MemoryMetrics(Callback):
         self._init_metrics = {**self._measured("init"), **before}
 
     def on_setup(self) -> None:
+        self._train_metrics = {}
         self._begin()
 
-    @order(Stage.PREPARE)
+    def on_log(self, logs: dict[str, Any]) -> None:
+        # The log of the summary. `Log` may be attached before this callback, so `on_train_end` is too late for it.
+        if "train_runtime" in logs:
+            self._train_metrics = self._with_init("train")
+            logs.update(self._train_metrics)
+
     def on_train_end(self, run: Run) -> None:
-        run.summary().update(self._with_init("train"))
+        run.summary().update(self._train_metrics or self._with_init("train"))
 
     def on_evaluate(self, run: Run) -> None:
         if run.mode == "evaluate":

@@ -29,7 +29,6 @@ def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
     parser = commands.add_parser(
         "checkpoints",
-        help="list, verify, prune or export checkpoints",
         description="`trainbus checkpoints FOLDER` is short for `trainbus checkpoints list FOLDER`.",
     )
     actions = parser.add_subparsers(required=True)

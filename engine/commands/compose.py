@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 _DESCRIPTION = (
     "Print the callbacks of a run with these arguments, as Python and as YAML: those that the arguments build, those "
@@ -13,11 +12,6 @@ _DESCRIPTION = (
     "those of TrainingArguments, after a configuration file if there is one. Example: trainbus compose --eval_strategy "
     "epoch --callbacks 'early_stopping(patience=3)'"
 )
-
-
-def add_to(commands: Any) -> None:
-    """Add the command to a parser's subcommands, for the help. `run` parses its words."""
-    commands.add_parser("compose", help="print the callbacks of a run as Python and as YAML", add_help=False)
 
 
 def run(words: Sequence[str]) -> int:
@@ -29,7 +23,7 @@ def run(words: Sequence[str]) -> int:
     Raises:
         ArgumentError: for arguments or callbacks that are wrong.
     """
-    # Here, because the other commands do without torch.
+    # Here, so that the module is imported without torch.
     from ..arguments import TrainingArguments
     from ..arguments.cli.parser import ArgumentParser
     from ..arguments.plugins.build import as_yaml

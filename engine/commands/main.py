@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -11,10 +12,7 @@ from typing import Any, NoReturn
 
 from ...events.errors import TrainbusError, nearest
 from ...events.installed import COMMAND_GROUP, Plugin, installed
-from . import checkpoints, compose, new_plugin, plan, plugins, preview, profile, recordings, run, status, tell
-
-COMMANDS = (preview, profile, status, tell, recordings, checkpoints, compose, plan, plugins, new_plugin, run)
-"""The modules of the commands, in the order of the help. Installed packages add theirs; see `_add_installed`."""
+from . import COMMANDS
 
 ERROR_STATUS = 2
 """The exit status of an error, as of argparse. A command sets another one with `set_defaults(error_status=...)`."""
@@ -32,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["run"]:  # the errors of a program keep their traceback
-        return run.run(_parser().parse_args(words))
+        options = _parser(words).parse_args(words)
+        return int(options.do(options))
     try:
         code = _done(words)
         sys.stdout.flush()
@@ -46,9 +45,12 @@ def _done(words: list[str]) -> int:
     """Do a command and return its exit status."""
     status = ERROR_STATUS
     try:
-        if words[:1] == ["compose"]:
-            return compose.run(words[1:])
-        options = _parser(words[:1]).parse_args(preview.expanded(plugins.expanded(checkpoints.expanded(words))))
+        command = words[0] if words else ""
+        if command == "compose":
+            return int(_module(command).run(words[1:]))
+        parser = _parser(words)
+        expanded = getattr(_module(command), "expanded", list) if command in COMMANDS else list
+        options = parser.parse_args(expanded(words))
         status = getattr(options, "error_status", ERROR_STATUS)
         return int(options.do(options) or 0)
     except BrokenPipeError:
@@ -56,6 +58,11 @@ def _done(words: list[str]) -> int:
     except (TrainbusError, OSError) as error:
         print(f"trainbus: {error}", file=sys.stderr)
         return status
+
+
+def _module(command: str) -> Any:
+    """Import and return the module of a command."""
+    return importlib.import_module(f".{COMMANDS[command][0]}", __package__)
 
 
 class Parser(argparse.ArgumentParser):
@@ -89,25 +96,30 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown {action.dest} {value!r}{nearest(str(value), known)} Known: {', '.join(known)}.")
 
 
-def _parser(chosen: Sequence[str] = ()) -> argparse.ArgumentParser:
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of a command line. Only the chosen command has arguments; the others have a line of help."""
+    chosen = next((word for word in words if not word.startswith("-")), "")
     parser = Parser(
         "trainbus",
         description="Plan, preview, watch, steer and compare runs, and run programs of transformers.",
     )
     parser.add_argument("--version", action="version", version=f"trainbus {version('trainbus')}")
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND", parser_class=Parser)
-    for command in COMMANDS:
-        command.add_to(commands)
+    if chosen in COMMANDS:
+        _module(chosen).add_to(commands)
+    for name, (_, text) in COMMANDS.items():
+        if name not in commands.choices:
+            commands.add_parser(name, help=text, add_help=False)
     _add_installed(commands, chosen)
     return parser
 
 
-def _add_installed(commands: Any, chosen: Sequence[str]) -> None:
-    """Add the commands of installed packages. Only the chosen one is imported; the others have a line in the help."""
+def _add_installed(commands: Any, chosen: str) -> None:
+    """Add the commands of installed packages."""
     for name, plugin in installed(COMMAND_GROUP).items():
-        if name in commands.choices:
+        if name in COMMANDS:
             continue  # no package replaces a command of this library
-        if name in chosen:
+        if name == chosen:
             _add(plugin, commands)
         else:
             commands.add_parser(name, help=f"of {plugin.origin}", add_help=False)

@@ -27,7 +27,6 @@ def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
     parser = commands.add_parser(
         "new-plugin",
-        help="write an installable package with a callback of your own",
         description="Write a package into the folder NAME: source, tests, README, CI file and licence. It installs "
         "with `pip install ./NAME`, and its tests pass with `pytest NAME`.",
     )

@@ -24,7 +24,7 @@ _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
-    parser = commands.add_parser("plan", help="show the memory that each sharding strategy takes", allow_abbrev=False)
+    parser = commands.add_parser("plan", allow_abbrev=False)
     parser.add_argument("--params", type=_amount, required=True, help="parameters of the model, such as 7e9 or 7b")
     parser.add_argument("--gpus", type=int, default=1, help="GPUs in total (default: 1)")
     parser.add_argument("--gpus-per-node", type=int, default=8, help="GPUs of one machine (default: 8)")

@@ -7,9 +7,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...events.contract import CONTRACT
+from ...events.contract import CONTRACT, fits_contract
 from ...events.errors import TrainbusError
-from ...events.installed import COMMAND_GROUP, Plugin, installed
+from ...events.installed import COMMAND_GROUP, Plugin, duplicates, installed, manifest_of
+from . import COMMANDS
 
 _ACTIONS = ("list", "manifest")
 
@@ -18,7 +19,6 @@ def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
     parser = commands.add_parser(
         "plugins",
-        help="list and check the installed plugins",
         description="`trainbus plugins` is short for `trainbus plugins list`.",
     )
     actions = parser.add_subparsers(required=True, dest="action", metavar="ACTION")
@@ -45,23 +45,30 @@ def expanded(words: list[str]) -> list[str]:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from ..arguments.plugins.manifest import listing  # torch, which the other commands do without
-
     plugins = installed().values()
     rows = [_checked(each) if options.check else {**listing(each, each.manifest()), "problems": []} for each in plugins]
-    commands = [
-        {"name": each.name, "package": each.package, "version": each.version, "value": each.value}
-        for each in installed(COMMAND_GROUP).values()
-    ]
+    commands = [_command(each) for each in installed(COMMAND_GROUP).values()]
     if options.json:
         print(json.dumps({"contract": CONTRACT, "plugins": rows, "commands": commands}, indent=2))
     else:
         print("\n".join(_text(rows, commands)))
-    return 1 if any(row["problems"] for row in rows) else 0
+    return 1 if options.check and any(row["problems"] for row in [*rows, *commands]) else 0
+
+
+def _command(plugin: Plugin) -> dict[str, Any]:
+    problems = [
+        f"{other.origin} offers the same command: uninstall one of the two"
+        for other in duplicates(COMMAND_GROUP).get(plugin.name, [])
+        if other.package != plugin.package
+    ]
+    if plugin.name in COMMANDS:
+        problems.append("trainbus has a command of this name, so this one is never called; rename it")
+    row = {"name": plugin.name, "package": plugin.package, "version": plugin.version, "value": plugin.value}
+    return {**row, "problems": problems}
 
 
 def _checked(plugin: Plugin) -> dict[str, Any]:
-    from ..arguments.plugins.manifest import described, listing, problems_of
+    from ..arguments.plugins.manifest import described, problems_of  # it imports torch
 
     problems = problems_of(plugin)
     try:
@@ -71,7 +78,43 @@ def _checked(plugin: Plugin) -> dict[str, Any]:
     return {**listing(plugin, row), "problems": problems}
 
 
-def _text(rows: list[dict[str, Any]], commands: list[dict[str, str]]) -> Iterator[str]:
+def listing(plugin: Plugin, row: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what `trainbus plugins --json` shows of a plugin.
+
+    Args:
+        plugin: the plugin.
+        row: its row of a manifest; None if it ships none and was not imported.
+    """
+    known = dict(row or {})
+    requires = known.get("requires", "")
+    return {
+        "name": plugin.name,
+        "package": plugin.package,
+        "version": plugin.version,
+        "value": plugin.value,
+        "file": plugin.file,
+        "described": row is not None,
+        "doc": known.get("doc", ""),
+        "auto": known.get("auto"),
+        "stage": known.get("stage"),
+        "handlers": known.get("handlers"),
+        "events": known.get("events", {}),
+        "options": known.get("options"),
+        "requires": requires,
+        "fits": _fits(requires),
+        "conflicts": known.get("conflicts", []),
+        "contract": manifest_of(plugin.module).get("contract"),
+    }
+
+
+def _fits(requires: Any) -> bool | None:
+    try:
+        return fits_contract(requires)
+    except (ValueError, AttributeError, TypeError):
+        return None
+
+
+def _text(rows: list[dict[str, Any]], commands: list[dict[str, Any]]) -> Iterator[str]:
     if not rows:
         yield f"No plugin is installed. This trainbus has the plugin contract {CONTRACT}."
     for row in rows:
@@ -86,6 +129,7 @@ def _text(rows: list[dict[str, Any]], commands: list[dict[str, str]]) -> Iterato
     for command in commands:
         yield f"trainbus {command['name']}  {command['package']} {command['version']}  command"
         yield f"  {command['value']}"
+        yield from (f"  problem: {problem}" for problem in command["problems"])
 
 
 def _joins(row: Mapping[str, Any]) -> str:
@@ -99,7 +143,7 @@ def _details(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"  own events: {', '.join(row['events'])}"
     if row["options"]:
         options = (
-            f"{name}: {said['type']}" + ("" if said["required"] else f" = {said['default']}")
+            f"{name}: {said['type']}" + ("" if said["required"] else f" = {said.get('default')}")
             for name, said in row["options"].items()
         )
         yield f"  options: {', '.join(options)}"
@@ -111,7 +155,7 @@ def _details(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _manifest(options: argparse.Namespace) -> int:
-    from ..arguments.plugins.manifest import manifest_for
+    from ..arguments.plugins.manifest import manifest_for  # it imports torch
 
     manifest, path = manifest_for(options.package)
     text = json.dumps(manifest, indent=2) + "\n"

@@ -23,7 +23,6 @@ def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
     parser = commands.add_parser(
         "preview",
-        help="show what the training of a program will do",
         description="Run a program up to its first `train()` and show its preview instead. The options of this command "
         "may follow PROGRAM. Write -- before the arguments of the program to pass all of them on. Exit status: 0; 1 "
         "for an error; 2 if the preview differs from the one of --against.",

@@ -19,7 +19,7 @@ from ...events.recording.rows import rows_of
 
 def add_to(commands: Any) -> None:
     """Add the commands to a parser's subcommands."""
-    trace = commands.add_parser("trace", help="show what a run announced and decided")
+    trace = commands.add_parser("trace")
     trace.add_argument("recording", type=Path, help="the output folder of a run, or its events.jsonl")
     trace.add_argument("--perfetto", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev")
     trace.add_argument("--rows", action="store_true", help="only logs, evaluations, saves, deletions and the stop")
@@ -28,7 +28,6 @@ def add_to(commands: Any) -> None:
 
     diff = commands.add_parser(
         "diff",
-        help="find the first event at which two runs part",
         description="Exit status: 0 if the runs are equal, 1 if they differ, 2 for an error. Durations, times and "
         "paths do not count.",
     )
@@ -37,7 +36,7 @@ def add_to(commands: Any) -> None:
     diff.add_argument("--json", action="store_true", help="print JSON")
     diff.set_defaults(do=_diff)
 
-    again = commands.add_parser("replay", help="give a callback the calls of a recorded run, without a model")
+    again = commands.add_parser("replay")
     again.add_argument("recording", type=Path, help="the output folder of a run, or its events.jsonl")
     again.add_argument(
         "--callback", required=True, metavar="M:CALL", help="the callback, such as my_module:Watch(limit=3)"

@@ -17,7 +17,6 @@ def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
     parser = commands.add_parser(
         "run",
-        help="run a program of transformers with this Trainer",
         description="Run a program as `python program.py ARGS` does. In it, the training names of transformers are "
         "those of trainbus. On several processes: torchrun --nproc_per_node 2 --no-python trainbus run program.py ARGS",
         allow_abbrev=False,

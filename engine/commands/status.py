@@ -21,7 +21,6 @@ def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
     parser = commands.add_parser(
         "status",
-        help="show the state of a run",
         description="Show the state of a run, its progress, the time to its end, its last metrics and its last "
         "decisions. The exit status is 0, also for a failed run.",
     )

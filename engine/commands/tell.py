@@ -16,7 +16,6 @@ def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
     parser = commands.add_parser(
         "tell",
-        help="ask a running training to save, evaluate, log, stop or change a setting",
         description="The run acts at the end of its current step, on all ranks. Its ledger records each request. "
         "Requests: save, evaluate, log, stop; lr=1e-5 sets the highest learning rate of the schedule; "
         "every evaluate 200 sets an interval, also of log and save, in steps, 10min, 1epoch or a fraction of the run.",

@@ -42,9 +42,9 @@ def format_ranks(ranks: Sequence[int]) -> str:
 
 
 def session_settings(run: DistributedRun) -> tuple[HandlerOrder, Settings]:
-    """Return what must be equal on all ranks when a session begins: the handler order and the arguments."""
+    """Return what must be equal on all ranks when a session begins: the handler order, the arguments, the plugins."""
     order = {event: [handler.owner_id for handler in run.bus.order_of(event)] for event in run.bus}
-    return order, shared_arguments(run.args)
+    return order, {"installed plugins that join": canonical_text(run.plugins), **shared_arguments(run.args)}
 
 
 def shared_arguments(args: Any) -> Settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ...events.activity import Activity
@@ -27,6 +28,11 @@ class DistributedRun(Protocol):
     @property
     def bus(self) -> EventBus:
         """The event bus of the trainer."""
+        ...
+
+    @property
+    def plugins(self) -> Sequence[str]:
+        """The installed plugins that joined, with package and version."""
         ...
 
     @property

@@ -10,7 +10,7 @@ import torch
 
 from support.data import sentences
 from support.trainers import both, net_trainer
-from trainbus import Evaluate, MemoryMetrics, every
+from trainbus import Evaluate, Log, MemoryMetrics, every
 from trainbus.callbacks.monitor.memory_metrics import memory_now
 
 MEGABYTE = 2**20
@@ -91,3 +91,11 @@ def test_other_systems_report_fewer_numbers(monkeypatch, lines, tmp_path):
 def test_arguments_spell_it(tmp_path):
     assert net_trainer(tmp_path, skip_memory_metrics=False).callbacks["MemoryMetrics"] == MemoryMetrics()
     assert "MemoryMetrics" not in net_trainer(tmp_path).callbacks
+
+
+def test_the_summary_has_the_memory_in_any_order_of_the_list(tmp_path):
+    for number, callbacks in enumerate(([MemoryMetrics(), Log(every(2))], [Log(every(2)), MemoryMetrics()])):
+        trainer = net_trainer(tmp_path / str(number), *callbacks)
+        output = trainer.train()
+        assert {"train_mem_cpu_alloc_delta", "before_init_mem_cpu"} <= trainer.state.log_history[-1].keys()
+        assert {"train_mem_cpu_alloc_delta", "before_init_mem_cpu"} <= output.metrics.keys()

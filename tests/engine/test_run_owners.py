@@ -24,6 +24,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
             "control",
             "ranks",
             "services",
+            "plugins",
             "bus",
             "callback_states",
             "storage",

@@ -203,6 +203,22 @@ class LosesWeightsOnAnError(Callback):
 
 
 @dataclass
+class LosesWeightsInAStep(Callback):
+    """Moves a weight for the forward and backward, and back before the update."""
+
+    kept: Any = field(default=None, init=False, repr=False, compare=False)
+
+    def on_step_begin(self, model: Any) -> None:
+        self.kept = model.head.weight.detach().clone()
+        with torch.no_grad():
+            model.head.weight.add_(0.1)
+
+    def on_pre_optimizer_step(self, model: Any) -> None:
+        with torch.no_grad():
+            model.head.weight.copy_(self.kept)
+
+
+@dataclass
 class SwallowsErrors(Callback):
     stage = Stage.PREPARE
 
@@ -358,7 +374,7 @@ FAULTS: dict[str, list[Any]] = {
     "draws_no_random_numbers": [DrawsFromTorch, DrawsFromRandom],
     "keeps_weights": [ChangesWeightsWhileReporting, LeavesTheModelInEvaluationMode],
     "keeps_arguments": [ChangesTheArguments],
-    "closes": [ForgetsToCloseAFile, LeavesAHook, LeavesAThread, LosesWeightsOnAnError],
+    "closes": [ForgetsToCloseAFile, LeavesAHook, LeavesAThread, LosesWeightsOnAnError, LosesWeightsInAStep],
     "lets_errors_through": [SwallowsErrors, RaisesAnotherError],
     "costs": [IsSlow],
     "releases_model": [KeepsTheModel],

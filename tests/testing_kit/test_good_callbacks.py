@@ -13,7 +13,7 @@ from torch import nn
 
 from trainbus import Callback, Run, Stage, TrainerControl, Trigger, every, order
 from trainbus.events import ArgumentError
-from trainbus.testing import CHECKS, Examination, FakeTracker, Subject, check_callback, parametrize_with_checks
+from trainbus.testing import CHECKS, Examination, FakeTracker, Net, Subject, check_callback, parametrize_with_checks
 
 pytest_plugins = ["pytester"]
 
@@ -224,6 +224,22 @@ def test_a_good_callback_passes_all_checks(good: type) -> None:
 
 def test_at_least_fifteen_are_good() -> None:
     assert len(GOOD) >= 15
+
+
+class CountsBatches(Net):
+    """A model whose forward changes a buffer, as a batch norm does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("batches", torch.tensor(0))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        self.batches = self.batches + int(self.training)
+        return super().forward(x, labels)
+
+
+def test_a_model_that_changes_in_the_forward_keeps_this_change_after_an_error() -> None:
+    check_callback(DoesNothing, only=["closes"], arguments={"model_init": CountsBatches})
 
 
 @pytest.mark.slow

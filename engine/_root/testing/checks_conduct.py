@@ -11,7 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from .. import Trainer
+import torch
+
+from .. import Stage, Trainer
 from ..callbacks.stopping.stop_on_signal import Stopped
 from ..events import Kind, Subscription
 from .faults import InjectedFault, Injector, raise_at, signal_at
@@ -80,17 +82,19 @@ def keeps_arguments(lab: Lab) -> None:
 def closes(lab: Lab) -> None:
     """Closes files, threads and hooks on every path: the end, an exception, Ctrl-C, a signal."""
     kept: list[Any] = []  # an open file that nothing refers to would be closed by Python
+    early: set[str] = set()
 
     def left_after(inject: Injector, error: type[BaseException]) -> tuple[list[str], str]:
         """Train with a fault. Return what the run left behind, and which weight is not the trained one."""
         callback = lab.new()
         kept.append(callback)
         trainer = lab.among(callback)
-        before, at_last, undo = resources(trainer.model), _remember_weights(trainer), inject(trainer)
+        before, noted, undo = resources(trainer.model), NotedWeights(trainer), inject(trainer)
         with suppress(error):
             train(trainer)
         undo()
-        changed = other_weights(at_last(), weights(trainer.model)) if error is InjectedFault else ""
+        early.update(noted.early)
+        changed = noted.change(trainer.model, early) if error is InjectedFault else ""
         trainer.end()
         return growth(before, trainer.model), changed
 
@@ -113,16 +117,44 @@ def _no_fault(trainer: Trainer) -> Callable[[], None]:
     return lambda: None
 
 
-def _remember_weights(trainer: Trainer) -> Callable[[], Any]:
-    """Note the weights of the model after each step. Return a function that returns the last ones."""
-    noted: dict[str, Any] = {}
+class NotedWeights:
+    """The trained weights of a model at the last moment of a run, which an error may have ended in a step."""
 
-    def note(model: Any) -> None:
-        noted["weights"] = weights(model)
+    def __init__(self, trainer: Trainer) -> None:
+        """Note the weights of a trainer in each step."""
+        self.early: set[str] = set()
+        """The weights that a step changed before its update, and that kept this value: a second optimizer trains them,
+        or the forward does."""
+        self._last: dict[str, Any] = {}
+        self._within: dict[str, Any] = {}
+        trainer.on("on_step_begin", self._begin)
+        trainer.on("on_gradients", self._gradients, stage=Stage.RELEASE)
+        trainer.on("on_step_end", self._end)
 
-    trainer.on("on_step_begin", note)
-    trainer.on("on_step_end", note)
-    return lambda: noted.get("weights", {})
+    def trained(self, early: set[str]) -> dict[str, Any]:
+        """Return the weights that were trained. `early` is what an unbroken run found."""
+        return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
+
+    def change(self, model: Any, early: set[str]) -> str:
+        """Return which weight of a model is not the trained one, in words; empty if all are."""
+        trained, left = self.trained(early), weights(model)
+        # Weights that were trained in half precision may come back with more digits.
+        return other_weights(
+            trained, {name: w.to(trained[name].dtype) if name in trained else w for name, w in left.items()}
+        )
+
+    def _begin(self, model: Any) -> None:
+        self._last, self._within = weights(model), {}
+
+    def _gradients(self, model: Any) -> None:
+        self._within = weights(model)
+
+    def _end(self, model: Any) -> None:
+        began, self._last = self._last, weights(model)
+        for name, within in self._within.items():
+            if torch.equal(within, self._last[name]) and not torch.equal(within, began[name]):
+                self.early.add(name)
+        self._within = {}
 
 
 @check(

@@ -73,21 +73,23 @@ def signal_at(step: int, number: int = signal.SIGTERM) -> Injector:
 
 def kill_at(step: int) -> Injector:
     """Kill this process at the end of a step, as a machine that fails does. Use it in `in_processes`."""
-
-    def inject(trainer: Trainer) -> Undo:
-        undo: Undo = trainer.on(
-            "on_step_end", lambda: os.kill(os.getpid(), signal.SIGKILL), once=step, stage=Stage.RELEASE, id="fault"
-        )
-        return undo
-
-    return inject
+    return _kill_at(step, None)
 
 
 def lose_rank_at(step: int, rank: int = 1) -> Injector:
     """Kill one rank at the end of a step. Use it in `in_processes`, with two of them."""
+    return _kill_at(step, rank)
 
+
+def _kill_at(step: int, rank: int | None) -> Injector:
     def inject(trainer: Trainer) -> Undo:
-        return kill_at(step)(trainer) if trainer.args.process_index == rank else lambda: None
+        def kill() -> None:
+            if rank in (None, trainer.args.process_index):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        # On all ranks, because the ranks compare their handlers before the first step.
+        undo: Undo = trainer.on("on_step_end", kill, once=step, stage=Stage.RELEASE, id="fault")
+        return undo
 
     return inject
 

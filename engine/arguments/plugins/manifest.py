@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 from typing import Any
 
 from ....events.callback import Callback
-from ....events.catalog import CATALOG
-from ....events.contract import CONTRACT, check_requires, fits_contract
-from ....events.errors import ArgumentError, SubscriptionError
-from ....events.handlers import compile_handler
+from ....events.catalog import CATALOG, Event
+from ....events.contract import CONTRACT
+from ....events.errors import ArgumentError
 from ....events.installed import MANIFEST, Plugin, duplicates, installed, manifest_of, module_folder
 from ....events.stages import ORDER_MARK, Order, Stage
-from ....events.subscribers import inspect_subscriber, own_events
+from .callback_problems import problems_of as callback_problems
 from .options import options_of
 from .text import unknown_name
 
@@ -53,7 +51,7 @@ def _of_target(target: Any) -> dict[str, Any]:
         "auto": target.auto is True,
         "stage": stage_of(target),
         "handlers": handlers_of(target),
-        "events": {event.name: event.doc for event in target.events},
+        "events": {event.name: event.doc for event in target.events if isinstance(event, Event)},
         "requires": target.requires,
         "conflicts": [_name(conflict.other) for conflict in target.conflicts_with],
         "arguments": list(target.arguments),
@@ -97,7 +95,12 @@ def problems_of(plugin: Plugin) -> list[str]:
         return [f"cannot be loaded: {type(error).__name__}: {error}"]
     problems = []
     if isinstance(target, type):
-        problems += _class_problems(target)
+        try:
+            blank: Any = object.__new__(target)
+        except TypeError as error:  # an abstract class, or a subclass of a built-in type
+            problems.append(f"{plugin.value} is no callback class: {error}")
+        else:
+            problems += callback_problems(blank, CATALOG, _handled_elsewhere())
     elif isinstance(target, Callback) or not callable(target):
         problems.append(f"{plugin.value} is {target!r}; offer a callback class, or a function that returns callbacks")
     shipped = manifest_of(plugin.module)
@@ -105,33 +108,15 @@ def problems_of(plugin: Plugin) -> list[str]:
         row = shipped["plugins"].get(plugin.name)
         if row != json.loads(json.dumps(described(plugin))):
             problems.append(f"its manifest is outdated: run `trainbus plugins manifest {plugin.package}`")
+    if not plugin.name.isidentifier():
+        problems.append(f"no run can name {plugin.name!r}: use letters, digits and underscores in the entry point")
     for other in duplicates().get(plugin.name, []):
         if other != plugin and other.package != plugin.package:
             problems.append(f"{other.origin} offers the same name: uninstall one of the two")
     return problems
 
 
-def _class_problems(cls: type) -> list[str]:
-    problems = []
-    blank: Any = object.__new__(cls)
-    try:
-        if issubclass(cls, Callback):
-            check_requires(cls.requires, cls.__name__)
-        events = CATALOG | {event.name: event for event in own_events(blank)}
-        record = inspect_subscriber(blank, [*events, *_handled_elsewhere(cls)])
-    except SubscriptionError as error:
-        return [str(error)]
-    for name, handler in record.handlers.items():
-        if name not in events:
-            continue
-        try:
-            compile_handler(handler, events[name], f"{cls.__name__}.{name}", lenient=record.foreign)
-        except SubscriptionError as error:
-            problems.append(str(error))
-    return problems
-
-
-def _handled_elsewhere(cls: type) -> list[str]:
+def _handled_elsewhere() -> list[str]:
     """Return the events that other installed plugins declare. A plugin may handle them."""
     found: list[str] = []
     for plugin in installed().values():
@@ -171,39 +156,3 @@ def manifest_for(package: str) -> tuple[dict[str, Any], Path]:
         )
     rows = {plugin.name: described(plugin) for plugin in own}
     return {"schema": 1, "package": dist.name, "contract": CONTRACT, "plugins": rows}, folder / MANIFEST
-
-
-def listing(plugin: Plugin, row: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what `trainbus plugins --json` shows of a plugin.
-
-    Args:
-        plugin: the plugin.
-        row: its row of a manifest; None if it ships none and was not imported.
-    """
-    known = dict(row or {})
-    requires = known.get("requires", "")
-    return {
-        "name": plugin.name,
-        "package": plugin.package,
-        "version": plugin.version,
-        "value": plugin.value,
-        "file": plugin.file,
-        "described": row is not None,
-        "doc": known.get("doc", ""),
-        "auto": known.get("auto"),
-        "stage": known.get("stage"),
-        "handlers": known.get("handlers"),
-        "events": known.get("events", {}),
-        "options": known.get("options"),
-        "requires": requires,
-        "fits": _fits(requires),
-        "conflicts": known.get("conflicts", []),
-        "contract": manifest_of(plugin.module).get("contract"),
-    }
-
-
-def _fits(requires: Any) -> bool | None:
-    try:
-        return fits_contract(requires)
-    except (ValueError, AttributeError, TypeError):
-        return None

@@ -7,8 +7,9 @@ import re
 from functools import cache
 from typing import Any
 
+from ....events.callback import Callback
 from ....events.errors import ArgumentError, nearest
-from ....events.installed import installed
+from ....events.installed import Plugin, installed
 from ..cli.values import Unreadable
 from .options import imported
 from .text import unknown_name
@@ -82,7 +83,7 @@ def find(name: str) -> Any:
         return getattr(importlib.import_module(_ROOT), own[name])
     plugins = installed()
     if name in plugins:
-        return plugins[name].load()
+        return offered_by(plugins[name])
     public = {public: text for text, public in own.items()}
     if name in public:
         raise ArgumentError(f"{name!r} is no callback; did you mean {public[name]!r}?")
@@ -106,4 +107,18 @@ def find_plugin(name: str) -> Any:
         if name in own_names():
             raise ArgumentError(f"{name!r} is no plugin, but a callback of {_ROOT}; name it in `callbacks`.")
         raise ArgumentError(f"{name!r} is no installed plugin{unknown_name(name, plugins)}")
-    return plugins[name].load()
+    return offered_by(plugins[name])
+
+
+def offered_by(plugin: Plugin) -> Any:
+    """Import and return the class or function of a plugin.
+
+    Raises:
+        TrainbusError: if it cannot be loaded, or if it is something else.
+    """
+    target = plugin.load()
+    if isinstance(target, Callback) or not callable(target):
+        raise plugin.failure(
+            TypeError(f"{target!r} is no callback class, and no function that returns callbacks; offer one of these")
+        )
+    return target

@@ -8,12 +8,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ....events.errors import TrainbusError
-from ....events.installed import Plugin, installed
+from ....events.errors import ArgumentError, SubscriptionError, TrainbusError
+from ....events.installed import Plugin, duplicates, installed
 from .._base import refusal
 from .._names import TRACKER_PACKAGES
-from .build import _FAILURES, built_from, reads_arguments
-from .names import find_plugin, own_names
+from .build import built_from, reads_arguments
+from .callback_problems import events_of, is_callback, problems_of
+from .names import find_plugin, offered_by, own_names
 from .text import Spec, as_texts, split, unknown_name
 
 logger = logging.getLogger(__name__)
@@ -125,18 +126,19 @@ class Joined:
     """What the opening lines of the run say, one line per plugin."""
 
 
-def join(args: Any) -> Joined:
+def join(args: Any, beside: Iterable[Any] = ()) -> Joined:
     """Return the callbacks of the plugins that join a run.
 
-    A plugin that joins every run and cannot be loaded is left out with a warning, so that an installed package breaks
-    no run. A plugin that the run names must work.
+    A plugin that joins every run is left out with a warning if it cannot be loaded, built or attached, so that an
+    installed package breaks no run. A plugin that the run names must work.
 
     Args:
         args: the training arguments.
+        beside: the other callbacks of the run, or their classes. Plugins may handle the events that they declare.
 
     Raises:
-        ArgumentError: lists unknown plugins and wrong options.
-        TrainbusError: if a plugin that the run names cannot be loaded.
+        ArgumentError: lists unknown plugins, names that several packages offer, and wrong options.
+        TrainbusError: if a plugin that the run names cannot be loaded, or offers something else than a callback.
     """
     plugins = installed()
     trackers = [name for name in args.trackers if name in plugins and name not in TRACKER_PACKAGES]
@@ -144,21 +146,46 @@ def join(args: Any) -> Joined:
     hopeless = {*request.disabled} & {"all"} or (request.only is not None and not request.only)
     auto = [] if hopeless else [name for name, plugin in plugins.items() if _is_auto(plugin, request)]
     selection = select(plugins, auto, request)
-    if selection.problems:
-        raise refusal([*selection.problems])
+    ambiguous = [] if hopeless else _ambiguous(selection)
+    if selection.problems or ambiguous:
+        raise refusal([*selection.problems, *ambiguous])
     joined, problems = Joined(), []
+    built: dict[str, list[Any]] = {}
     for name, (spec, why) in selection.joins.items():
-        plugin = plugins[name]
-        callbacks, wrong = _built(plugin, spec, args, why == "auto")
+        callbacks, wrong = _built(plugins[name], spec, args, why == "auto")
         problems += wrong
+        built[name] = callbacks
+    if problems:
+        raise refusal(problems)
+    events = events_of([*beside, *(callback for callbacks in built.values() for callback in callbacks)])
+    for name, (spec, why) in selection.joins.items():
+        plugin, callbacks = plugins[name], built[name]
+        if why == "auto" and (wrong := [problem for each in callbacks for problem in problems_of(each, events)]):
+            logger.warning("%s This run does without it.", plugin.failure(SubscriptionError(" ".join(wrong))))
+            continue
         (joined.auto if why == "auto" else joined.named).extend(callbacks)
         if callbacks:
             origin = {"auto": f"{plugin.origin}, auto", "named": plugin.origin}.get(why, f"{plugin.origin}, by {why}")
             joined.lines.append(f"{spec} ({origin})")
-    if problems:
-        raise refusal(problems)
     joined.lines += [f"without {name} (by {reason})" for name, reason in sorted(selection.left_out.items())]
     return joined
+
+
+def _ambiguous(selection: Selection) -> list[str]:
+    """Return a problem for each named plugin that several packages offer. For one that joins every run, log it."""
+    problems = []
+    for name, offers in duplicates().items():
+        packages = {plugin.package: f"{plugin.origin} ({plugin.value})" for plugin in offers}
+        if len(packages) == 1 or name not in selection.joins:
+            continue
+        said = f"{' and '.join(packages.values())} both offer the plugin {name!r}"
+        if selection.joins[name][1] == "auto":
+            logger.warning("%s. This run uses the first one. Uninstall one of the two.", said)
+        else:
+            problems.append(
+                f"{said}. Uninstall one of the two, or name the class in `callbacks`: package.module:Class."
+            )
+    return problems
 
 
 def _is_auto(plugin: Plugin, request: Request) -> bool:
@@ -177,14 +204,29 @@ def _is_auto(plugin: Plugin, request: Request) -> bool:
 
 
 def _built(plugin: Plugin, spec: Spec, args: Any, auto: bool) -> tuple[list[Any], list[str]]:
-    target = plugin.load()
-    if auto and reads_arguments(target):
-        try:
-            found = target.from_arguments(args)
-        except _FAILURES as error:
-            raise plugin.failure(error) from error
-        return ([] if found is None else [found]), []
+    """Return the callbacks of a plugin, and its problems. One that joins every run has none: it is left out instead."""
     try:
+        callbacks, problems = _made(plugin, spec, args, auto)
+        for callback in callbacks:
+            if not is_callback(callback):
+                raise plugin.failure(TypeError(f"it returns {callback!r}, which is not a callback"))
+    except TrainbusError as error:
+        if not auto:
+            raise
+        logger.warning("%s This run does without it.", error)
+        return [], []
+    if auto and problems:
+        logger.warning("%s This run does without it.", plugin.failure(ArgumentError(" ".join(problems))))
+        return [], []
+    return callbacks, problems
+
+
+def _made(plugin: Plugin, spec: Spec, args: Any, auto: bool) -> tuple[list[Any], list[str]]:
+    target = offered_by(plugin)
+    try:
+        if auto and reads_arguments(target):
+            found = target.from_arguments(args)
+            return ([] if found is None else [found]), []
         return built_from(spec, args, find_plugin)
     except Exception as error:
         raise plugin.failure(error) from error

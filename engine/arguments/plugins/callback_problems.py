@@ -1,0 +1,53 @@
+"""What keeps a callback from being attached, found without a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from ....events.callback import Callback
+from ....events.catalog import CATALOG, Event
+from ....events.errors import SubscriptionError
+from ....events.handlers import compile_handler
+from ....events.subscribers import inspect_subscriber, own_events
+
+
+def is_callback(value: Any) -> bool:
+    """Return whether a value is a callback: of this library, or an object with a handler."""
+    return isinstance(value, Callback) or (
+        not isinstance(value, type) and any(name.startswith("on_") and name != "on_error" for name in dir(value))
+    )
+
+
+def events_of(callbacks: Iterable[Any]) -> dict[str, Event]:
+    """Return all events by name: those of the catalogue, and those that callbacks or their classes declare."""
+    found = dict(CATALOG)
+    for callback in callbacks:
+        with suppress(SubscriptionError):  # it is an error when the callback is attached
+            found |= {event.name: event for event in own_events(callback)}
+    return found
+
+
+def problems_of(callback: Any, events: Mapping[str, Event], elsewhere: Iterable[str] = ()) -> list[str]:
+    """Return what keeps a callback from being attached: its contract, events, parameters and annotations.
+
+    Args:
+        callback: an instance.
+        events: the events by name, without those that it declares itself.
+        elsewhere: names of events that other plugins declare. Their parameters are not checked.
+    """
+    try:
+        known = {**events, **{event.name: event for event in own_events(callback)}}
+        record = inspect_subscriber(callback, [*known, *elsewhere])
+    except SubscriptionError as error:
+        return [str(error)]
+    problems = []
+    for name, handler in record.handlers.items():
+        if name not in known:
+            continue
+        try:
+            compile_handler(handler, known[name], f"{type(callback).__name__}.{name}", lenient=record.foreign)
+        except SubscriptionError as error:
+            problems.append(str(error))
+    return problems
