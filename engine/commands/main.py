@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 from ...events.errors import TrainbusError, nearest
 from ...events.installed import COMMAND_GROUP, Plugin, installed
-from . import checkpoints, compose, new_plugin, plan, plugins, preview, recordings, run, status, tell
+from . import checkpoints, compose, new_plugin, plan, plugins, preview, recordings, report, run, status, tell
 
-COMMANDS = (preview, status, tell, recordings, checkpoints, compose, plan, plugins, new_plugin, run)
+COMMANDS = (preview, status, tell, report, recordings, checkpoints, compose, plan, plugins, new_plugin, run)
 """The modules of the commands, in the order of the help. Installed packages add theirs; see `_add_installed`."""
 
 ERROR_STATUS = 2

@@ -61,12 +61,13 @@ def kept(values: Sequence[float], most: int) -> list[int]:
             chosen |= {min(finite, key=values.__getitem__), max(finite, key=values.__getitem__)}
         else:
             chosen.add(inside[0])
-    chosen.update([next(index for index in range(count) if not math.isfinite(values[index]))] if _broken(values) else [])
+    chosen.update(index for index in [first_broken(values)] if index is not None)
     return sorted(chosen)
 
 
-def _broken(values: Iterable[float]) -> bool:
-    return not all(map(math.isfinite, values))
+def first_broken(values: Sequence[float]) -> int | None:
+    """Return the index of the first value that is not finite; None if all are."""
+    return next((index for index, value in enumerate(values) if not math.isfinite(value)), None)
 
 
 def clock_of(known: Iterable[tuple[int, float]]) -> Callable[[int], float | None]:

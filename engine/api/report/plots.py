@@ -19,9 +19,9 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     span = high - low
     if span <= 0 or not math.isfinite(span):
         return [low]
-    raw = span / max(1, count - 1)
+    raw = span / count
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(each * power for each in (1, 2, 5, 10) if each * power >= raw * 0.999)
+    step = next(each * power for each in (1, 2, 2.5, 5, 10) if each * power >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)
     return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
 
@@ -74,6 +74,7 @@ def plot(title: str, description: str, lines: Sequence[tuple[int, Sequence[tuple
         f'<text x="{LEFT - 6}" y="{y_of(y) + 4:.1f}" text-anchor="end">{escape(short(y))}</text>'
         for y in ticks(low, high)
     )
+    grid += f'<line class="base" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM}"/>'
     grid += "".join(
         f'<text x="{x_of(x):.1f}" y="{HEIGHT - 9}" text-anchor="middle">{escape(short(x))}</text>'
         for x in ticks(first, last)
