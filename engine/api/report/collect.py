@@ -12,6 +12,7 @@ from typing import Any
 from ....events.errors import ArgumentError, TrainbusError
 from ....events.recording.files import NAME as RECORDING
 from ....events.recording.files import number
+from ....events.stages import Stage
 from ....events.state import flattened
 from ...checkpoint.format.files import ARGUMENTS, STATE, step_of
 from ...checkpoint.read.listing import newest_first, survey
@@ -82,7 +83,8 @@ def collect(folder: str | Path, live: Mapping[str, Any] | None = None) -> RunDat
 
     Args:
         folder: the output folder of a run, of this library or of transformers, or one checkpoint.
-        live: fields of `RunData` that a running training knows better, and `log_history`.
+        live: what a running training knows better: `state`, the trainer state, and `arguments`, `environment` and
+            `callbacks` as in `RunData`.
 
     Raises:
         ArgumentError: if there is no such folder, or it has nothing of a run.
@@ -93,23 +95,22 @@ def collect(folder: str | Path, live: Mapping[str, Any] | None = None) -> RunDat
     run = RunData(path.resolve().name, str(path))
     status = _status(path, run)
     checkpoints = [SavedCheckpoint.open(path)] if step_of(path) is not None else survey(path)
-    state = _state(path, checkpoints, run)
+    state = live.pop("state", None) or _state(path, checkpoints, run)
     recorded = _recorded(path, run)
     rows = _rows(path, run)
     if not (run.sources or live):
         raise ArgumentError(
             f"There is nothing of a run in {path}. A report reads {STATUS}, {RECORDING}, {ROWS} and checkpoints."
         )
-    _fill_arguments(run, checkpoints, recorded)
+    _fill_arguments(run, checkpoints, recorded, live)
+    run.arguments = live.get("arguments") or run.arguments
+    run.callbacks = stage_names(live.get("callbacks") or run.callbacks)
+    run.environment |= live.get("environment") or {}
     _fill_progress(run, status, state, recorded)
-    if "log_history" in live:
-        state = {**state, "log_history": live.pop("log_history")}
     _fill_curves(run, state, recorded, rows, checkpoints)
     _fill_checkpoints(run, checkpoints)
     _fill_decisions(run, state, recorded)
-    for name, value in live.items():
-        setattr(run, name, {**getattr(run, name), **value} if isinstance(getattr(run, name), dict) else value)
-    run.costs = _costs(run.costs if run.costs is not None else status.get("costs"))
+    run.costs = _costs(status.get("costs"))
     run.name = str(run.arguments.get("run_name") or run.name)
     return run
 
@@ -179,7 +180,9 @@ def _plain(name: str) -> str:
     return {"train": rest, "eval": f"eval_{rest}"}.get(kind, name) if slash else name
 
 
-def _fill_arguments(run: RunData, checkpoints: Sequence[SavedCheckpoint], recorded: Recorded) -> None:
+def _fill_arguments(
+    run: RunData, checkpoints: Sequence[SavedCheckpoint], recorded: Recorded, live: Mapping[str, Any]
+) -> None:
     for checkpoint in newest_first(checkpoints):
         with suppress(OSError, ValueError):
             found = json.loads((checkpoint.path / ARGUMENTS).read_text(encoding="utf-8"))
@@ -193,7 +196,7 @@ def _fill_arguments(run: RunData, checkpoints: Sequence[SavedCheckpoint], record
         names = {"host": "host", "device": "device", "torch": "torch", "ranks": "world_size", "pid": "pid"}
         run.environment |= {kept: head[name] for name, kept in names.items() if name in head}
         run.environment["sessions"] = len(recorded.heads)
-    if not run.arguments:
+    if not (run.arguments or live):
         run.notes.append("The arguments are not known: no checkpoint and no recording holds them.")
 
 
@@ -281,6 +284,22 @@ def _fill_decisions(run: RunData, state: Mapping[str, Any], recorded: Recorded) 
             by, _, reason = str(entry.get("reason") or "").partition(": ")
             decision = {"step": entry.get("step", 0), "what": _FLAGS[entry["flag"]], "by": by, "reason": reason}
             run.decisions.append(decision)
+
+
+def stage_names(plan: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return a plan of handlers, event -> callback -> stage, with the names of the stages instead of their numbers."""
+    return {
+        str(event): {str(owner): _stage_name(stage) for owner, stage in handlers.items()}
+        for event, handlers in plan.items()
+        if isinstance(handlers, dict)
+    }
+
+
+def _stage_name(number: Any) -> str:
+    try:
+        return Stage(number).name
+    except ValueError:
+        return str(number)
 
 
 def _costs(values: Any) -> dict[str, Any] | None:

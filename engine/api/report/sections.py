@@ -36,12 +36,22 @@ def overview(runs: Sequence[RunData], names: Sequence[str]) -> str:
         rows.append((name, status, steps, epoch, last, best, Number(0, duration(run.seconds)), run.reason))
     heads = ("run", "status", "steps", "epoch", "loss", "best", "time", "reason")
     text = _aligned(table("Runs", heads, rows), ("steps", "epoch", "loss", "time"))
+    if len(runs) == 1:
+        facts = zip(heads[1:-1], rows[0][1:-1])  # the reason is in the title of the page
+        text = table("", ("", ""), [(name, _left(value)) for name, value in facts if value != ""])
     notes = [
         f"<li>{escape(names[index]) + ': ' if len(runs) > 1 else ''}{escape(note)}</li>"
         for index, run in enumerate(runs)
         for note in run.notes
     ]
     return text + (f'<ul class="soft">{"".join(notes)}</ul>' if notes else "")
+
+
+def _left(cell: Any) -> Any:
+    """Return the text of a number, which aligns it to the left as the other cells of its column."""
+    if not isinstance(cell, Number):
+        return cell
+    return cell.text or ("-" if cell.value is None else digits(cell.value))
 
 
 def _metric(run: RunData) -> str:

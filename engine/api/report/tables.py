@@ -40,9 +40,10 @@ def table(
         marked: the rows to highlight.
         numbers: the first column with numbers; -1 for none.
     """
-    names = "".join(
+    head = "".join(
         f'<th scope="col"{_n(0 <= numbers <= index)}>{escape(head)}</th>' for index, head in enumerate(heads)
     )
+    head = f"<thead><tr>{head}</tr></thead>" if any(heads) else ""
     marked = set(marked)
     lines = "".join(
         f"<tr{_class('differs' if index in marked else '')}>"
@@ -52,7 +53,7 @@ def table(
     )
     return (
         f'<div class="scroll"><table>{f"<caption>{escape(caption)}</caption>" if caption else ""}'
-        f"<thead><tr>{names}</tr></thead><tbody>{lines}</tbody></table></div>"
+        f"{head}<tbody>{lines}</tbody></table></div>"
     )
 
 
