@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 WIDTH, HEIGHT = 480, 250
-LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 30
+LEFT, RIGHT, TOP, BOTTOM = 60, 18, 12, 30
 """The margins around the area of a plot. `report.js` draws with the same ones."""
 COLOURS = 8
 """The number of colours of `report.css`. Further runs repeat them with another dash."""
@@ -27,10 +27,13 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def short(value: float) -> str:
-    """Return a number for a tick: `1.2k`, `3M`, `0.001`, `1e-05`."""
+    """Return a number for a tick: `1.2k`, `3M`, `0.05`, `2.5e-3`."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"
+    if 0 < abs(value) < 0.01:
+        power = math.floor(math.log10(abs(value)) + 1e-9)
+        return f"{value / 10.0**power:.3g}e{power}"
     return f"{value:.3g}"
 
 

@@ -1,7 +1,7 @@
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const W = 480, H = 250, L = 58, R = 12, T = 12, B = 30, NS = "http://www.w3.org/2000/svg";
+  const W = 480, H = 250, L = 60, R = 18, T = 12, B = 30, NS = "http://www.w3.org/2000/svg";
   const DASHES = ["", "6 3", "2 3"];
   const UNITS = { step: "step", seconds: "time", samples: "samples" };
   let axis = "step", log = false;
@@ -9,7 +9,11 @@
   const short = (v) => {
     const a = Math.abs(v);
     for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) if (a >= size) return +(v / size).toPrecision(3) + unit;
-    return a && a < 1e-4 ? v.toExponential(0) : String(+v.toPrecision(3));
+    if (a > 0 && a < 0.01) {
+      const power = Math.floor(Math.log10(a) + 1e-9);
+      return +(v / 10 ** power).toPrecision(3) + "e" + power;
+    }
+    return String(+v.toPrecision(3));
   };
   const clock = (s) => (s < 120 ? short(s) + " s" : s < 7200 ? short(s / 60) + " min" : short(s / 3600) + " h");
   const ticks = (lo, hi) => {

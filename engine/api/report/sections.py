@@ -267,4 +267,6 @@ def _last(rows: list[dict[str, Any]], stays: Callable[[dict[str, Any]], bool]) -
 
 
 def _counted(shown: int, there: int, what: str) -> str:
+    if there == 1:
+        return f"1 {what.removesuffix('s')}"
     return f"{there:,} {what}" if shown == there else f"The last {shown:,} of {there:,} {what}"
