@@ -306,13 +306,16 @@ def _costs(values: Any) -> dict[str, Any] | None:
     """Return the costs of a session if they have the parts and callbacks that a report shows; else None."""
     if not isinstance(values, dict):
         return None
-    shown = {"part": str, "seconds": (int, float)}
-    parts = [each for each in values.get("parts") or () if _has(each, shown)]
-    callbacks = [each for each in values.get("callbacks") or () if _has(each, {"callback": str, **_SECONDS})]
+    parts = [each for each in _listed(values.get("parts")) if _has(each, {"part": str, **_SECONDS})]
+    callbacks = [each for each in _listed(values.get("callbacks")) if _has(each, {"callback": str, **_SECONDS})]
     return {**values, "parts": parts, "callbacks": callbacks} if parts or callbacks else None
 
 
 _SECONDS = {"seconds": (int, float)}
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _has(value: Any, kinds: Mapping[str, Any]) -> bool:
