@@ -40,7 +40,10 @@ class Curve:
         chosen = kept(self.values, most)
         if len(chosen) == len(self.values):
             return self
-        return Curve(*([column[index] for index in chosen] for column in (self.steps, self.seconds, self.values)))
+        steps = [self.steps[index] for index in chosen]
+        seconds = [self.seconds[index] for index in chosen]
+        values = [self.values[index] for index in chosen]
+        return Curve(steps, seconds, values)
 
 
 def kept(values: Sequence[float], most: int) -> list[int]:

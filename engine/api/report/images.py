@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ def write_png(runs: Sequence[RunData], path: Path) -> None:
         ArgumentError: if the runs have no curve.
     """
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        canvas: Any = importlib.import_module("matplotlib.backends.backend_agg").FigureCanvasAgg
+        make_figure: Any = importlib.import_module("matplotlib.figure").Figure
     except ModuleNotFoundError as error:
         raise MissingExtra("--png needs matplotlib: pip install 'trainbus[report]'") from error
     charts, names = charts_of(runs), unique_names(runs)
@@ -28,8 +29,8 @@ def write_png(runs: Sequence[RunData], path: Path) -> None:
         raise ArgumentError("--png: the runs have logged no curve.")
     columns = min(2, len(charts))
     lines = -(-len(charts) // columns)
-    figure: Any = Figure(figsize=(4.2 * columns, 2.8 * lines), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = make_figure(figsize=(4.2 * columns, 2.8 * lines), layout="constrained")
+    canvas(figure)
     for index, (title, drawn) in enumerate(charts.items(), 1):
         axes = figure.add_subplot(lines, columns, index)
         for run, _, curve in drawn:
