@@ -35,8 +35,7 @@ class Curve:
         return [(step, value) for step, value in zip(self.steps, self.values) if math.isfinite(value)]
 
     def reduced(self, most: int) -> Curve:
-        """Return the curve with at most about `most` points: of each part of it the first, the least and the largest
-        value. The last value and the first value that is not finite stay too."""
+        """Return the curve with at most about `most` points, as `kept` chooses them."""
         chosen = kept(self.values, most)
         if len(chosen) == len(self.values):
             return self
