@@ -58,7 +58,11 @@ def test_top_level_is_trainbus_only(contents, metadata):
 
 
 def test_the_wheel_holds_exactly_the_modules_of_the_repository(root, project_files, contents):
-    sources = [path for path in project_files if path.parts[0] in FOLDERS and path.suffix in (".py", ".pyi", ".tmpl")]
+    sources = [
+        path
+        for path in project_files
+        if path.parts[0] in FOLDERS and path.suffix in (".py", ".pyi", ".tmpl", ".css", ".js")
+    ]
     expected = {place_of(path): (root / path).read_bytes() for path in sources}
     expected["trainbus/py.typed"] = b""
     assert sorted(contents) == sorted(expected)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from trainbus.callbacks.monitor.memory_metrics import MemoryMetrics as MemoryMetrics
     from trainbus.callbacks.monitor.progress import Progress as Progress
     from trainbus.callbacks.monitor.record import Record as Record
+    from trainbus.callbacks.monitor.report import Report as Report
     from trainbus.callbacks.monitor.row_files import Csv as Csv
     from trainbus.callbacks.monitor.row_files import JsonLines as JsonLines
     from trainbus.callbacks.monitor.status_file import StatusFile as StatusFile
@@ -196,6 +197,7 @@ _MODULES = {
     "callbacks.monitor.memory_metrics": ("MemoryMetrics",),
     "callbacks.monitor.progress": ("Progress",),
     "callbacks.monitor.record": ("Record",),
+    "callbacks.monitor.report": ("Report",),
     "callbacks.monitor.row_files": ("Csv", "JsonLines"),
     "callbacks.monitor.status_file": ("StatusFile",),
     "callbacks.monitor.summary": ("Summary",),

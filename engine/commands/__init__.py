@@ -7,6 +7,7 @@ COMMANDS = {
     "profile": ("profile", "measure which changes make the training of a program faster"),
     "status": ("status", "show the state of a run"),
     "tell": ("tell", "ask a running training to save, evaluate, log, stop or change a setting"),
+    "report": ("report", "show runs as one HTML file"),
     "trace": ("recordings", "show what a run announced and decided"),
     "diff": ("recordings", "find the first event at which two runs part"),
     "replay": ("recordings", "give a callback the calls of a recorded run, without a model"),

@@ -75,7 +75,7 @@ def _list(options: argparse.Namespace) -> int:
     folder: Path = options.folder
     found = survey(folder) if step_of(folder) is None else [SavedCheckpoint.open(folder)]
     problems = {checkpoint.path: checkpoint.problems(full=False) for checkpoint in found}
-    pins = _pins([checkpoint for checkpoint in found if not problems[checkpoint.path]])
+    pins = pins_of([checkpoint for checkpoint in found if not problems[checkpoint.path]])
     rows = [("step", "time", "size", "metrics", "pins", "state")]
     for checkpoint in found:
         size = readable_size(sum(path.stat().st_size for path in checkpoint.path.rglob("*") if path.is_file()))
@@ -117,7 +117,7 @@ def _prune(options: argparse.Namespace) -> int:
             "`trainbus checkpoints verify`."
         )
     own = [found for found in good if found.run_id == newest.run_id and found not in damaged]
-    pins = _pins(own)
+    pins = pins_of(own)
     metric = _measured_metric(options.metric or "eval_loss", own) if options.keep_best or options.metric else ""
     greater = options.mode == "max" if options.mode else not metric.endswith("loss")
     keep = Keep(last=options.keep_last, best=options.keep_best)
@@ -201,7 +201,7 @@ def _only_for_resuming(folder: str, names: list[str]) -> set[str]:
     return {name for name in names if any(fnmatch(name, pattern) for pattern in TO_RESUME)}
 
 
-def _pins(good: list[SavedCheckpoint]) -> dict[int, list[str]]:
+def pins_of(good: list[SavedCheckpoint]) -> dict[int, list[str]]:
     """Return why good checkpoints are never deleted, by step: the newest, and the best that its trainer state names."""
     ordered = newest_first(good)
     pins: dict[int, list[str]] = {}

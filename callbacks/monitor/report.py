@@ -1,0 +1,67 @@
+"""Write the report of a training at its end."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from ...engine.api.report.collect import collect
+from ...engine.api.report.page import render
+from ...engine.commands.report import write_page
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.recording.recorder import handler_plan
+from ...events.stages import Stage
+
+
+@dataclass
+class Report(Callback):
+    """Writes `report.html` to the output folder when a training ends, also after an error.
+
+    The page shows curves, evaluations, checkpoints, decisions, time, arguments and callbacks. It is one file that loads
+    nothing. `trainbus report FOLDER` writes the same page for a run in progress, for a killed one, and for several runs
+    side by side. The callback does nothing during the steps. Rank 0 writes the page; after an error the failing rank
+    writes it too.
+    """
+
+    stage = Stage.PREPARE  # handlers of `on_close` run in reverse order, and all other files are closed before this
+    on_error = "warn"
+
+    path: str | None = None
+    """The HTML file. Default: `report.html` in the output folder."""
+    title: str | None = None
+    """The title of the page. Default: the name of the run."""
+
+    def on_close(self, run: Run) -> None:
+        if run.mode != "train" or not (run.state.is_world_process_zero or run.exception is not None):
+            return
+        folder = run.args.output_path
+        folder.mkdir(parents=True, exist_ok=True)
+        path = run.args.resolved(self.path) if self.path else folder / "report.html"
+        write_page(path, render([collect(folder, live_values(run))], self.title))
+
+
+def live_values(run: Run) -> dict[str, Any]:
+    """Return what a live run knows of itself and its files do not hold."""
+    ledger = [asdict(entry) for entry in run.control.ledger]
+    return {
+        "state": {**run.state.to_dict(), "seconds": run.seconds(), "ledger": ledger},
+        "arguments": run.args.to_dict(),
+        "callbacks": handler_plan(run.bus),
+        "environment": {
+            "host": platform.node(),
+            "device": str(run.args.device),
+            "world_size": run.ranks.world_size,
+            "trainbus": version("trainbus"),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "model": type(run.model).__name__,
+            "command": " ".join(sys.argv),
+        },
+    }

@@ -1,0 +1,111 @@
+"""Curves: the logged values of a run, reduced to a number of points that a page can hold."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+AXES = ("step", "seconds", "samples")
+"""The horizontal axes of a curve."""
+
+
+@dataclass
+class Curve:
+    """The values of one name over a run."""
+
+    steps: list[int] = field(default_factory=list)
+    """The step of each value."""
+    seconds: list[float | None] = field(default_factory=list)
+    """The time of each value in seconds of training; None if it is not known."""
+    values: list[float] = field(default_factory=list)
+    """The values. They may be NaN or infinite."""
+
+    def add(self, step: int, seconds: float | None, value: float) -> None:
+        """Append a value."""
+        self.steps.append(step)
+        self.seconds.append(seconds)
+        self.values.append(value)
+
+    @property
+    def finite(self) -> list[tuple[int, float]]:
+        """The finite values with their steps."""
+        return [(step, value) for step, value in zip(self.steps, self.values) if math.isfinite(value)]
+
+    def reduced(self, most: int) -> Curve:
+        """Return the curve with at most about `most` points, as `kept` chooses them."""
+        chosen = kept(self.values, most)
+        if len(chosen) == len(self.values):
+            return self
+        steps = [self.steps[index] for index in chosen]
+        seconds = [self.seconds[index] for index in chosen]
+        values = [self.values[index] for index in chosen]
+        return Curve(steps, seconds, values)
+
+
+def kept(values: Sequence[float], most: int) -> list[int]:
+    """Return the indices of the values that a curve of at most about `most` points keeps.
+
+    Each of `most / 2` parts of equal length keeps its minimum and its maximum. The first and the last value, and the
+    first value that is not finite, are always kept.
+    """
+    count = len(values)
+    if count <= most:
+        return list(range(count))
+    parts = max(1, most // 2)
+    chosen = {0, count - 1}
+    for part in range(parts):
+        inside = range(part * count // parts, (part + 1) * count // parts)
+        finite = [index for index in inside if math.isfinite(values[index])]
+        if finite:
+            chosen |= {min(finite, key=values.__getitem__), max(finite, key=values.__getitem__)}
+        else:
+            chosen.add(inside[0])
+    chosen.update(index for index in [first_broken(values)] if index is not None)
+    return sorted(chosen)
+
+
+def first_broken(values: Sequence[float]) -> int | None:
+    """Return the index of the first value that is not finite; None if all are."""
+    return next((index for index, value in enumerate(values) if not math.isfinite(value)), None)
+
+
+def clock_of(known: Iterable[tuple[int, float]]) -> Callable[[int], float | None]:
+    """Return a function from a step to its seconds, linear between known steps; None outside of them.
+
+    Args:
+        known: pairs of step and seconds.
+    """
+    pairs = sorted(set(known))
+    steps = [step for step, _ in pairs]
+
+    def seconds_of(step: int) -> float | None:
+        index = bisect_right(steps, step)
+        if index and steps[index - 1] == step:
+            return pairs[index - 1][1]
+        if index == 0 or index == len(steps):
+            return None
+        (first, start), (last, end) = pairs[index - 1], pairs[index]
+        return start + (end - start) * (step - first) / (last - first)
+
+    return seconds_of
+
+
+def curves_of(rows: Iterable[dict[str, Any]], clock: Callable[[int], float | None]) -> dict[str, Curve]:
+    """Return the curves of logged rows, by name.
+
+    Args:
+        rows: the rows, each with its `step`. A row may have its `seconds`.
+        clock: step -> seconds, for rows without them.
+    """
+    curves: dict[str, Curve] = {}
+    for row in rows:
+        step = row["step"]
+        seconds = row["seconds"] if "seconds" in row else clock(step)
+        for name, value in row.items():
+            if name in ("step", "seconds", "epoch") or isinstance(value, bool) or not isinstance(value, (int, float)):
+                continue
+            curves.setdefault(name, Curve()).add(step, seconds, float(value))
+    return curves

@@ -1,0 +1,104 @@
+"""Plots as SVG text, and the ticks of an axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+
+WIDTH, HEIGHT = 480, 250
+LEFT, RIGHT, TOP, BOTTOM = 60, 18, 12, 30
+"""The margins around the area of a plot. `report.js` draws with the same ones."""
+COLOURS = 8
+"""The number of colours of `report.css`. Further runs repeat them with another dash."""
+DASHES = ("", "6 3", "2 3")
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Return round numbers between two limits, about `count` of them."""
+    span = high - low
+    if span <= 0 or not math.isfinite(span):
+        return [low]
+    raw = span / count
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(each * power for each in (1, 2, 2.5, 5, 10) if each * power >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def short(value: float) -> str:
+    """Return a number for a tick: `1.2k`, `3M`, `0.05`, `2.5e-3`."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    if 0 < abs(value) < 0.01:
+        power = math.floor(math.log10(abs(value)) + 1e-9)
+        return f"{value / 10.0**power:.3g}e{power}"
+    return f"{value:.3g}"
+
+
+def limits(values: Sequence[float]) -> tuple[float, float]:
+    """Return the limits of an axis that shows the values, with some space for a constant."""
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    if low == high:
+        pad = abs(low) * 0.1 or 0.5
+        return low - pad, high + pad
+    return low, high
+
+
+def line_style(index: int) -> str:
+    """Return the attributes of the line of a run."""
+    dash = DASHES[index // COLOURS % len(DASHES)]
+    return f'class="line c{index % COLOURS}"' + (f' stroke-dasharray="{dash}"' if dash else "")
+
+
+def plot(title: str, description: str, lines: Sequence[tuple[int, Sequence[tuple[float, float]]]], ident: str) -> str:
+    """Return a plot of lines over steps.
+
+    Args:
+        title: its title, for screen readers.
+        description: what it shows in a sentence.
+        lines: number of the run, and its points. A point whose value is not finite breaks the line.
+        ident: a prefix for the ids of title and description.
+    """
+    points = [point for _, line in lines for point in line if math.isfinite(point[1])]
+    low, high = limits([y for _, y in points])
+    first, last = limits([x for x, _ in points])
+    first = 0.0 if 0 < first < last / 2 else first
+
+    def x_of(x: float) -> float:
+        return LEFT + (x - first) / (last - first) * (WIDTH - LEFT - RIGHT)
+
+    def y_of(y: float) -> float:
+        return HEIGHT - BOTTOM - (y - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
+
+    grid = "".join(
+        f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y_of(y):.1f}" y2="{y_of(y):.1f}"/>'
+        f'<text x="{LEFT - 6}" y="{y_of(y) + 4:.1f}" text-anchor="end">{escape(short(y))}</text>'
+        for y in ticks(low, high)
+    )
+    grid += f'<line class="base" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM}"/>'
+    grid += "".join(
+        f'<text x="{x_of(x):.1f}" y="{HEIGHT - 9}" text-anchor="middle">{escape(short(x))}</text>'
+        for x in ticks(first, last)
+    )
+    paths = "".join(f'<path {line_style(index)} d="{path(line, x_of, y_of)}"/>' for index, line in lines)
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="{ident}-t {ident}-d">'
+        f'<title id="{ident}-t">{escape(title)}</title><desc id="{ident}-d">{escape(description)}</desc>'
+        f'<g class="axes">{grid}</g><g class="lines">{paths}</g></svg>'
+    )
+
+
+def path(line: Sequence[tuple[float, float]], x_of: Callable[[float], float], y_of: Callable[[float], float]) -> str:
+    """Return the path of a line. It is broken where a value is not finite; a point alone is a dot."""
+    text, pen = "", False
+    for index, (x, y) in enumerate(line):
+        if not math.isfinite(y):
+            pen = False
+            continue
+        follows = index + 1 < len(line) and math.isfinite(line[index + 1][1])
+        text += f"{'L' if pen else 'M'}{x_of(x):.1f} {y_of(y):.1f}"
+        text += "" if pen or follows else "h.1"
+        pen = True
+    return text

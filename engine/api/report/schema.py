@@ -1,0 +1,43 @@
+"""The data of a report: what `trainbus report --json` prints, and what the page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ....events.recording.files import written
+from .collect import RunData, differing
+from .curves import Curve
+
+VERSION = 1
+"""The version of the format."""
+POINTS = 12_000
+"""The points of all curves of a report together."""
+FEWEST, MOST = 40, 600
+"""The least and the largest number of points of one curve."""
+
+
+def points_of_a_curve(runs: Sequence[RunData]) -> int:
+    """Return how many points each curve keeps, so that a report of many runs stays small."""
+    curves = sum(len(run.curves) + len(run.steps) for run in runs)
+    return min(MOST, max(FEWEST, POINTS // max(1, curves)))
+
+
+def report_data(runs: Sequence[RunData]) -> dict[str, Any]:
+    """Return the data of a report. Numbers that are not finite are the strings `NaN`, `Infinity` and `-Infinity`."""
+    most = points_of_a_curve(runs)
+    return {"report": VERSION, "differing": differing(runs), "runs": [_run(run, most) for run in runs]}
+
+
+def _run(run: RunData, most: int) -> dict[str, Any]:
+    plain = {name: value for name, value in vars(run).items() if name not in ("curves", "steps")}
+    found: dict[str, Any] = written(plain)
+    for kind in ("curves", "steps"):
+        found[kind] = {name: _curve(curve, most) for name, curve in getattr(run, kind).items()}
+    return found
+
+
+def _curve(curve: Curve, most: int) -> dict[str, Any]:
+    short = curve.reduced(most)
+    return {"logged": len(curve.values), **written(asdict(short))}

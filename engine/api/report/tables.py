@@ -1,0 +1,106 @@
+"""Tables and numbers of the page, as HTML text. Every value is escaped here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from html import escape
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Html:
+    """Text that is HTML already."""
+
+    text: str
+    """The text."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A cell with a number, which is aligned to the right."""
+
+    value: Any
+    """The number, or None for an empty cell."""
+    text: str = ""
+    """How it is shown. Default: five significant digits."""
+
+
+def table(
+    caption: str, heads: Sequence[str], rows: Iterable[Sequence[Any]], marked: Iterable[int] = (), numbers: int = -1
+) -> str:
+    """Return a table in a box that scrolls sideways. The first cell of a row is its header.
+
+    Args:
+        caption: what it shows.
+        heads: the names of the columns.
+        rows: the cells: text, `Number` or `Html`.
+        marked: the rows to highlight.
+        numbers: the first column with numbers; -1 for none.
+    """
+    head = "".join(
+        f'<th scope="col"{_n(0 <= numbers <= index)}>{escape(head)}</th>' for index, head in enumerate(heads)
+    )
+    head = f"<thead><tr>{head}</tr></thead>" if any(heads) else ""
+    marked = set(marked)
+    lines = "".join(
+        f"<tr{_class('differs' if index in marked else '')}>"
+        + "".join(_cell(cell, column == 0) for column, cell in enumerate(row))
+        + "</tr>"
+        for index, row in enumerate(rows)
+    )
+    return (
+        f'<div class="scroll"><table>{f"<caption>{escape(caption)}</caption>" if caption else ""}'
+        f"{head}<tbody>{lines}</tbody></table></div>"
+    )
+
+
+def _cell(cell: Any, first: bool) -> str:
+    tag, more = ("th", ' scope="row"') if first else ("td", "")
+    if isinstance(cell, Html):
+        return f"<{tag}{more}>{cell.text}</{tag}>"
+    if isinstance(cell, Number):
+        text = cell.text or ("" if cell.value is None else digits(cell.value))
+        return f'<{tag}{more} class="n">{escape(text)}</{tag}>'
+    return f"<{tag}{more}>{escape(str(cell))}</{tag}>"
+
+
+def _n(numeric: bool) -> str:
+    return ' class="n"' if numeric else ""
+
+
+def _class(name: str) -> str:
+    return f' class="{name}"' if name else ""
+
+
+def digits(value: Any) -> str:
+    """Return a number with five significant digits; whole numbers with commas."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int) or (math.isfinite(value) and value == int(value) and abs(value) >= 1e4):
+        return f"{int(value):,}"
+    return f"{value:.5g}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration such as `1.5 s`, `12 min 5 s` or `3 h 20 min`; a dash if it is not known."""
+    if seconds is None:
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def moment(seconds: float | None) -> str:
+    """Return a time in UTC, such as `2026-01-31 10:20`; a dash if it is not known."""
+    if not seconds:
+        return "-"
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, ValueError, OSError):
+        return "-"

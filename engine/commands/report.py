@@ -1,0 +1,60 @@
+"""The command `trainbus report`: runs as one HTML file, as JSON, or as an image."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser's subcommands."""
+    parser = commands.add_parser(
+        "report",
+        help="show runs as one HTML file",
+        description="Write curves, evaluations, checkpoints, decisions, time and arguments of one or more runs to one "
+        "HTML file, which loads nothing. A run may be in progress or have crashed. The folders of transformers' "
+        "Trainer work too.",
+    )
+    parser.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="the output folder of a run")
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="the HTML file; default: DIR/report.html")
+    parser.add_argument("--title", help="the title of the page; default: the names of the runs")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="write the curves as a PNG instead; needs matplotlib")
+    parser.add_argument("--json", action="store_true", help="print the data of the report as JSON instead")
+    parser.set_defaults(do=_report)
+
+
+def _report(options: argparse.Namespace) -> int:
+    # Here, so that the other commands start without these modules.
+    from ..api.report.collect import collect
+    from ..api.report.schema import report_data
+
+    runs = [collect(folder) for folder in options.folders]
+    if options.json:
+        print(json.dumps(report_data(runs), indent=2, allow_nan=False, default=str))
+        return 0
+    if options.png is not None:
+        from ..api.report.images import write_png
+
+        write_png(runs, options.png)
+        print(f"wrote {options.png}")
+        return 0
+    from ..api.report.page import render
+
+    out = options.out or options.folders[0] / "report.html"
+    write_page(out, render(runs, options.title))
+    print(f"wrote {out}")
+    return 0
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page atomically: a reader sees either the old or the new one."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
