@@ -153,6 +153,7 @@ if TYPE_CHECKING:
     from trainbus.integrations.fairscale.sharded_ddp import ShardedDDP as ShardedDDP
     from trainbus.integrations.hub import PushToHub as PushToHub
     from trainbus.integrations.liger import Liger as Liger
+    from trainbus.integrations.lightning.callback import Lightning as Lightning
     from trainbus.integrations.mlflow import MLflow as MLflow
     from trainbus.integrations.neptune import Neptune as Neptune
     from trainbus.integrations.remote import RemoteStore as RemoteStore
@@ -256,7 +257,8 @@ _MODULES = {
 
 _EXTRAS = {
     "ClearML": "clearml", "Comet": "comet_ml", "DeepSpeed": "deepspeed", "FairscaleFSDP": "fairscale_fsdp",
-    "Liger": "liger", "MLflow": "mlflow", "Neptune": "neptune", "PushToHub": "hub", "RemoteStore": "remote",
+    "Liger": "liger", "Lightning": "lightning", "MLflow": "mlflow", "Neptune": "neptune",
+    "PushToHub": "hub", "RemoteStore": "remote",
     "ShardedDDP": "sharded_ddp", "SwanLab": "swanlab", "TensorBoard": "tensorboard", "Trackio": "trackio",
     "Wandb": "wandb",
 }  # fmt: skip
