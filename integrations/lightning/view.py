@@ -95,6 +95,26 @@ class Strategy:
         """Do nothing: handlers of all ranks run at the same event."""
 
 
+class FitLoop:
+    """The counters of the loop that callbacks read."""
+
+    _skip_backward = False
+
+    def __init__(self, max_epochs: int, steps: int) -> None:
+        """Show the counters of a run."""
+        self.__dict__.update(
+            max_epochs=max_epochs,
+            epoch_loop=SimpleNamespace(_batches_that_stepped=steps, global_step=steps),
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "_skip_backward" or value:
+            raise ArgumentError(
+                f"A callback of Lightning sets `trainer.fit_loop.{name}`, which has no effect here. For the averages "
+                "of a model with BatchNorm, use the callback SWA of trainbus."
+            )
+
+
 class TrainerView:
     """The attributes of a `lightning.pytorch.Trainer` that callbacks read, from a run.
 
@@ -235,8 +255,7 @@ class TrainerView:
     @property
     def fit_loop(self) -> Any:
         """The few counters of the loop that callbacks read."""
-        loop = SimpleNamespace(_batches_that_stepped=self.global_step, global_step=self.global_step)
-        return SimpleNamespace(max_epochs=self.max_epochs, epoch_loop=loop, _skip_backward=False)
+        return FitLoop(self.max_epochs, self.global_step)
 
     # What the adapter calls.
 

@@ -282,6 +282,24 @@ def test_an_attribute_that_a_run_lacks_is_an_error_with_its_name(tmp_path, does,
         ours(tmp_path, Lightning(callback))
 
 
-def test_what_is_no_callback_of_lightning_is_refused():
+def test_averages_of_a_model_with_batchnorm_are_refused(tmp_path):
+    class Normed(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(self.norm(x))
+
+    trainer = build(tmp_path, Lightning(known.StochasticWeightAveraging(0.01)))
+    normed = InOrder(
+        Normed(), trainer.args, train_dataset=TRAIN, eval_dataset=EVAL, criterion=nn.functional.mse_loss,
+        callbacks=[Lightning(known.StochasticWeightAveraging(0.01))],
+    )  # fmt: skip
+    with pytest.raises(ArgumentError, match="use the callback SWA of trainbus"):
+        normed.train()
+
+
+def test_an_object_that_lightning_does_not_know_is_refused():
     with pytest.raises(ArgumentError, match="List it without `Lightning`"):
         Lightning(print)
