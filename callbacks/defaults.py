@@ -22,6 +22,7 @@ from .monitor.memory_metrics import MemoryMetrics
 from .monitor.progress import Progress
 from .monitor.record import Record
 from .monitor.status_file import StatusFile
+from .monitor.watch_callbacks import WatchCallbacks
 from .monitor.watch_numbers import WatchNumbers
 from .optimizer.metric_schedule import MetricSchedule
 from .optimizer.schedule_free import ScheduleFree
@@ -51,6 +52,7 @@ DEFAULTS: tuple[type[Callback], ...] = (
     NEFTune,
     RecurrentMemory,
     WatchNumbers,
+    WatchCallbacks,
     Compile,
     ScheduleFree,
     CountTokens,

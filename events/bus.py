@@ -75,6 +75,7 @@ class EventBus:
         """The parameters that any handler names. Values that no handler names need not be kept in memory."""
         self.isolation = Isolation(control, self._retire)
         """The failures of callbacks, and their budgets."""
+        self._watch: Callable[[Subscription], Subscription] | None = None
         self.route: Route = directly
         self.watchers: list[Callable[[str, Any], None]] = []
         """Called as `watcher(event, run)` for each announced event, with or without handlers. For recording."""
@@ -260,6 +261,12 @@ class EventBus:
         for channel in self.signals.values():
             channel.calls = None
 
+    def watch_calls(self, watch: Callable[[Subscription], Subscription]) -> None:
+        """Call, in place of each handler, what `watch` returns for it. For debugging."""
+        self._watch = watch
+        for channel in self.signals.values():
+            channel.ordered = channel.calls = None
+
     def has_handlers(self, event: EventName | str) -> bool:
         """Return whether `event` has any handler."""
         return bool(self.signals[event].receivers)
@@ -283,6 +290,8 @@ class EventBus:
             by_slot = {replace(each.slot, serial=serial): each for serial, each in enumerate(found)}
             resolved = resolve(list(by_slot), self._ids, event)
             ordered = tuple(by_slot[slot] for slot in resolved)
+            if self._watch is not None:
+                ordered = tuple(self._watch(each) for each in ordered)
             channel.ordered = ordered[::-1] if event in LAST_IN_FIRST_OUT else ordered
         return channel.ordered
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from trainbus.callbacks.monitor.row_files import Csv as Csv
     from trainbus.callbacks.monitor.row_files import JsonLines as JsonLines
     from trainbus.callbacks.monitor.status_file import StatusFile as StatusFile
+    from trainbus.callbacks.monitor.watch_callbacks import WatchCallbacks as WatchCallbacks
     from trainbus.callbacks.monitor.watch_modules import WatchModules as WatchModules
     from trainbus.callbacks.monitor.watch_numbers import WatchNumbers as WatchNumbers
     from trainbus.callbacks.optimizer.clip_gradients import ClipAdaptively as ClipAdaptively
@@ -194,6 +195,7 @@ _MODULES = {
     "callbacks.monitor.record": ("Record",),
     "callbacks.monitor.row_files": ("Csv", "JsonLines"),
     "callbacks.monitor.status_file": ("StatusFile",),
+    "callbacks.monitor.watch_callbacks": ("WatchCallbacks",),
     "callbacks.monitor.watch_modules": ("WatchModules",),
     "callbacks.monitor.watch_numbers": ("WatchNumbers",),
     "callbacks.optimizer.clip_gradients": ("ClipAdaptively", "ClipByValue"),

@@ -121,6 +121,9 @@ class TrainerView:
     `should_stop = True` requests `training_stop`. An attribute that has no counterpart is an error with its name.
     """
 
+    _run: Run
+    _stops: bool
+    _logged: dict[str, Any]
     fast_dev_run = False
     sanity_checking = False
     group_separator = "/"
@@ -296,8 +299,8 @@ class TrainerView:
 
     def take_logged(self) -> dict[str, Any]:
         """Return the values for the next log, and forget them."""
-        logged, self._logged = self._logged, {}
-        return logged  # type: ignore[no-any-return]
+        logged, self.__dict__["_logged"] = self._logged, {}
+        return logged
 
     def note(self, values: dict[str, Any]) -> None:
         """Show values as `callback_metrics`, an `eval_` value as `val_` too."""
