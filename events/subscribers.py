@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .callback import Callback
@@ -134,7 +134,7 @@ def budget_for(callback: object, owner_id: str) -> Budget | None:
     if not isinstance(callback, Callback):
         return None
     budget: Any = callback.budget
-    own_field = is_dataclass(callback) and any(field.name == "budget" for field in fields(callback))
+    own_field = "budget" in getattr(callback, "__dataclass_fields__", ())
     if budget is None or (own_field and not isinstance(budget, str)):
         return None
     return budget_of(budget, callback.over_budget, owner_id)

@@ -142,9 +142,9 @@ class WatchCallbacks(Callback):
                     f"{where} turned the computation of gradients {'off' if modes[1] else 'on'} and did not restore "
                     "it. Use `with torch.no_grad():` or `with torch.set_grad_enabled(...):`."
                 )
-            if changed := [name for name, mode in _modes(model).items() if modes[0].get(name, mode) != mode]:
+            if switched := [name for name, mode in _modes(model).items() if modes[0].get(name, mode) != mode]:
                 raise HandlerError(
-                    f"{where} changed the train or eval mode of {changed[0] or 'the model'!r} and did not restore it. "
+                    f"{where} changed the train or eval mode of {switched[0] or 'the model'!r} and did not restore it. "
                     "Restore it, or leave `model.train()` and `model.eval()` to the engine."
                 )
         if drew := [name for name, state in (_generators() if observes else {}).items() if state != generators[name]]:

@@ -239,7 +239,7 @@ def refuse_unusable(callback: Any) -> None:
         if cls.__name__ in INSTEAD and _is_of_lightning(cls):
             more = ""
             if cls.__name__ == "GradientAccumulationScheduler":
-                more = f" Its schedule is {callback.scheduling}."
+                more = f" Its schedule is {getattr(callback, 'scheduling', {})}."
             raise ArgumentError(f"Lightning({name}) does not work: use {INSTEAD[cls.__name__]} instead.{more}")
     if _is_of_lightning(type(callback)) and not isinstance(callback, WORKING):
         working = ", ".join(cls.__name__ for cls in WORKING)

@@ -19,7 +19,7 @@ _FN = {"train": TrainerFn.FITTING, "evaluate": TrainerFn.VALIDATING, "predict": 
 _STAGE = {"train": "fit", "evaluate": "validate", "predict": "predict"}
 
 
-class ModuleView(lightning.LightningModule):
+class ModuleView(lightning.LightningModule):  # type: ignore[misc] # mypy does not read Lightning
     """A module of Lightning that holds the model as `model`. Other attributes are those of the model."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -46,11 +46,15 @@ class ModuleView(lightning.LightningModule):
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """Add a value to the next log of the run."""
-        self.trainer.log_metrics({name: value})
+        self._view.log_metrics({name: value})
 
     def log_dict(self, dictionary: Any, *args: Any, **kwargs: Any) -> None:
         """Add values to the next log of the run."""
-        self.trainer.log_metrics(dict(dictionary))
+        self._view.log_metrics(dict(dictionary))
+
+    @property
+    def _view(self) -> Any:
+        return self.trainer
 
 
 class HeldSchedule:
@@ -271,7 +275,7 @@ class TrainerView:
 
     def attach_optimizer(self) -> None:
         """Show the optimizer and its schedule."""
-        schedule = self._run.lr_scheduler
+        schedule: Any = self._run.lr_scheduler
         self.optimizers = [self._run.optimizer]
         moves = schedule is not None and self._run.args.lr_scheduler_type != "constant"
         self.lr_scheduler_configs = [LRSchedulerConfig(schedule, interval="step")] if moves else []
@@ -290,7 +294,8 @@ class TrainerView:
         """Step a schedule that the callback created, at the end of an epoch."""
         for config in self.lr_scheduler_configs:
             if config.interval == "epoch":
-                config.scheduler.step()
+                schedule: Any = config.scheduler
+                schedule.step()
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Add values to the next log of the run."""
