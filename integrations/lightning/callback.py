@@ -93,34 +93,37 @@ class Lightning(Callback):
             replaces. It names the remedy.
     """
 
-    callback: Any
-    """The callback."""
+    callback: Any = None
+    """The callback. None does nothing."""
     id: str | None = None
     """Its name in the ledger and in checkpoints. Default: `Lightning.` and the name of its class."""
+    _target: Any = field(default=None, init=False, repr=False, compare=False)
     _view: TrainerView | None = field(default=None, init=False, repr=False, compare=False)
     _module: Any = field(default=None, init=False, repr=False, compare=False)
     _batch: int = field(default=0, init=False, repr=False, compare=False)
     _predicted: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        refuse_unusable(self.callback)
-        self.id = self.id or f"Lightning.{type(self.callback).__name__}"
+        self._target = known.Callback() if self.callback is None else self.callback
+        refuse_unusable(self._target)
+        if self.callback is not None:
+            self.id = self.id or f"Lightning.{type(self.callback).__name__}"
         for event, hooks in _PER_BATCH.items():
-            if not any(is_overridden(self.callback, hook) for hook in hooks):
+            if not any(is_overridden(self._target, hook) for hook in hooks):
                 setattr(self, event, None)  # not called in each step for nothing
 
     def _call(self, hook: str, *values: Any) -> None:
         assert self._view is not None
-        getattr(self.callback, hook)(self._view, self._module, *values)
+        getattr(self._target, hook)(self._view, self._module, *values)
         self._view.request_stop()
 
     # Sessions.
 
     def on_setup(self, run: Run) -> None:
-        self._view, self._module = TrainerView(run, self.callback), ModuleView.of(run)
+        self._view, self._module = TrainerView(run, self._target), ModuleView.of(run)
         self._module._trainer = self._view
         self._view.lightning_module = self._module
-        self.callback.setup(self._view, self._module, stage=self._view.stage)
+        self._target.setup(self._view, self._module, stage=self._view.stage)
 
     def on_train_begin(self, run: Run) -> None:
         assert self._view is not None
@@ -140,7 +143,7 @@ class Lightning(Callback):
 
     def on_close(self, run: Run) -> None:
         if self._view is not None:
-            self.callback.teardown(self._view, self._module, stage=self._view.stage)
+            self._target.teardown(self._view, self._module, stage=self._view.stage)
         self._view = self._module = None
 
     # Steps.
@@ -212,12 +215,12 @@ class Lightning(Callback):
             self._view.note(logs)
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = self.callback.state_dict()
+        state: dict[str, Any] = self._target.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:
-            self.callback.load_state_dict(state)
+            self._target.load_state_dict(state)
 
 
 def is_overridden(callback: Any, hook: str) -> bool:
@@ -241,6 +244,8 @@ def refuse_unusable(callback: Any) -> None:
             if cls.__name__ == "GradientAccumulationScheduler":
                 more = f" Its schedule is {getattr(callback, 'scheduling', {})}."
             raise ArgumentError(f"Lightning({name}) does not work: use {INSTEAD[cls.__name__]} instead.{more}")
+    if type(callback) is known.Callback:
+        return
     if _is_of_lightning(type(callback)) and not isinstance(callback, WORKING):
         working = ", ".join(cls.__name__ for cls in WORKING)
         raise ArgumentError(f"Lightning({name}) does not work. These callbacks of Lightning do: {working}.")
