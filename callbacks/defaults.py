@@ -24,6 +24,7 @@ from .monitor.progress import Progress
 from .monitor.record import Record
 from .monitor.status_file import StatusFile
 from .monitor.summary import Summary
+from .monitor.watch_callbacks import WatchCallbacks
 from .monitor.watch_numbers import WatchNumbers
 from .monitor.watch_stalls import WatchStalls
 from .optimizer.metric_schedule import MetricSchedule
@@ -54,6 +55,7 @@ DEFAULTS: tuple[type[Callback], ...] = (
     NEFTune,
     RecurrentMemory,
     WatchNumbers,
+    WatchCallbacks,
     Compile,
     ScheduleFree,
     CountTokens,

@@ -345,7 +345,7 @@ def _callbacks() -> list[str]:
     ]
 
 
-_OF_ALL = ("stage", "on_error", "local", "id")
+_OF_ALL = ("stage", "on_error", "budget", "over_budget", "local", "id")
 _TRIGGERS = (trainbus.every, trainbus.at, trainbus.log_spaced, trainbus.at_end, trainbus.never)
 
 

@@ -6,7 +6,7 @@ import logging
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from .activity import note_activity
 from .catalog import ALL_HANDLERS_RUN, CATALOG, LAST_IN_FIRST_OUT, Event
@@ -16,16 +16,19 @@ from .control import TrainerControl
 from .errors import SubscriptionError, note
 from .event_names import EventName
 from .filters import filter_of, filtered, ids_in, number_in
-from .handlers import Handler, compile_handler, warn_of_deprecated
+from .handlers import Call, Handler, compile_handler, warn_of_deprecated
+from .isolation import Isolation, refuse_thinning
 from .ordering import Slot, resolve
+from .policies import Budget, Policy, policy_of
 from .stages import ORDER_MARK, Order, Stage
-from .subscribers import Subscriber, checked_policy, identity, inspect_subscriber, is_same, own_events
+from .subscribers import Subscriber, budget_for, identity, inspect_subscriber, is_same, own_events
 from .timeline import CALL, DONE, FULL, Timeline, now
 
 logger = logging.getLogger(__name__)
 
-OnError = Literal["raise", "warn", "quarantine"]
-"""What an exception of a handler does: end the run, log a warning, or log it and unsubscribe the handler."""
+
+OnError = str
+"""What an exception of a handler does; see `Callback.on_error`."""
 
 
 @dataclass
@@ -71,6 +74,9 @@ class EventBus:
         self._ids: set[str] = set()  # also of detached callbacks, because `before=` and `after=` may still name them
         self.named: frozenset[str] = frozenset()
         """The parameters that any handler names. Values that no handler names need not be kept in memory."""
+        self.isolation = Isolation(control, self._retire)
+        """The failures of callbacks, and their budgets."""
+        self._watch: Callable[[Subscription], Subscription] | None = None
         self.route: Route = directly
         self.timeline = Timeline()
         """Where the time of a training goes, by part and by handler."""
@@ -119,7 +125,8 @@ class EventBus:
             if other.callback is subscriber:
                 raise SubscriptionError(f"{other_id} is already attached. Attach a second instance instead.")
         owner_id = identity(subscriber, record.wanted_id, self._subscribers)
-        policy, subscriptions = checked_policy(record.on_error, owner_id), []
+        policy, budget = policy_of(record.on_error, owner_id), budget_for(subscriber, owner_id)
+        subscriptions: list[Subscription] = []
         for name, handler in record.handlers.items():
             event, label = self.signals[name].event, f"{owner_id}.{name}"
             try:
@@ -132,7 +139,10 @@ class EventBus:
             mark: Order = getattr(handler, ORDER_MARK, Order())
             stage = mark.stage if mark.stage is not None else record.stage
             slot = Slot(owner_id, stage, mark.before or record.before, mark.after or record.after)
+            call = self._isolated(call, event, owner_id, policy, budget)
             subscriptions.append(Subscription(event, subscriber, owner_id, handler, call, slot, policy, named))
+        if budget is not None and budget.remedy == "thin":
+            refuse_thinning(owner_id, [(each.event, each.slot.stage) for each in subscriptions])
         return self._connect(owner_id, record, subscriptions)
 
     def on(
@@ -159,7 +169,8 @@ class EventBus:
             after: a number: call it only after the n-th, and count `every` from there. One or more ids: run it after
                 these callbacks.
             stage: the stage in which it runs.
-            on_error: what an exception does: `raise`, `warn` (log a warning) or `quarantine` (log it and unsubscribe).
+            on_error: what an exception does: `raise`, `warn` (log a warning), `quarantine` (log it and unsubscribe),
+                `quarantine(after=3)` or `retry(3)`.
             id: the name in the ledger and in error messages. Default: the name of the function.
 
         Raises:
@@ -171,12 +182,18 @@ class EventBus:
         call, named = compile_handler(function, channel.event, f"{owner_id} (at {event})")
         warn_of_deprecated(channel.event, named, owner_id)
         keep = filter_of(every, once, number_in(before), number_in(after))
-        policy = checked_policy(on_error, owner_id)
+        policy = policy_of(on_error, owner_id)
         slot = Slot(owner_id, stage, ids_in(before), ids_in(after))
+        call = self._isolated(call, channel.event, owner_id, policy)
         due = filtered(call, keep, channel.event.clock) if keep is not None else call
         subscription = Subscription(channel.event, function, owner_id, function, due, slot, policy, named)
         record = Subscriber(function, {event: function}, stage)
         return self._connect(owner_id, record, [subscription])
+
+    def _isolated(self, call: Call, event: Event, owner_id: str, policy: Policy, budget: Budget | None = None) -> Call:
+        if policy.isolates:
+            call = self.isolation.guarded(call, owner_id, policy)
+        return call if budget is None else self.isolation.timed(call, event, owner_id, budget)
 
     def _connect(self, owner_id: str, record: Subscriber, subscriptions: list[Subscription]) -> Handle:
         self._ids.add(owner_id)
@@ -202,6 +219,13 @@ class EventBus:
             for subscription in self._subscriptions.pop(owner_id, ()):
                 self.signals[subscription.event.name].disconnect(subscription)
         self._note_names()
+
+    def _retire(self, owner_id: str) -> None:
+        """Unsubscribe a callback that fails, and let it release what it holds."""
+        closing = [each for each in self._subscriptions.get(owner_id, ()) if each.event.name == "on_close"]
+        self.detach(owner_id)
+        if closing and self.control.speaking.event not in LAST_IN_FIRST_OUT:
+            self.call(closing, "on_close", self.run, {})
 
     def know(self, ids: Iterable[str]) -> None:
         """Accept ids in `before=` and `after=` whose callbacks are not attached."""
@@ -240,6 +264,12 @@ class EventBus:
         for channel in self.signals.values():
             channel.calls = None
 
+    def watch_calls(self, watch: Callable[[Subscription], Subscription]) -> None:
+        """Call, in place of each handler, what `watch` returns for it. For debugging."""
+        self._watch = watch
+        for channel in self.signals.values():
+            channel.ordered = channel.calls = None
+
     def has_handlers(self, event: EventName | str) -> bool:
         """Return whether `event` has any handler."""
         return bool(self.signals[event].receivers)
@@ -263,6 +293,8 @@ class EventBus:
             by_slot = {replace(each.slot, serial=serial): each for serial, each in enumerate(found)}
             resolved = resolve(list(by_slot), self._ids, event)
             ordered = tuple(by_slot[slot] for slot in resolved)
+            if self._watch is not None:
+                ordered = tuple(self._watch(each) for each in ordered)
             channel.ordered = ordered[::-1] if event in LAST_IN_FIRST_OUT else ordered
         return channel.ordered
 
@@ -324,15 +356,11 @@ class EventBus:
 
     def _forgives(self, subscription: Subscription, error: Exception) -> bool:
         """Apply the `on_error` of a handler to its exception. Return whether the run continues."""
-        where = f"{subscription.label} failed after step {self.control.step}"
-        if subscription.on_error == "raise":
-            note(error, f"{where} (its on_error is 'raise').")
-            return False
-        remedy = "it is unsubscribed" if subscription.on_error == "quarantine" else "the run continues"
-        logger.warning("%s, %s: %s: %s", where, remedy, type(error).__name__, error, exc_info=error)
-        if subscription.on_error == "quarantine":
-            self.detach(subscription.owner_id)
-        return True
+        if self.isolation.forgives(subscription, error):
+            return True
+        if subscription.policy.action == "raise":
+            note(error, f"{subscription.label} failed after step {self.control.step} (its on_error is 'raise').")
+        return False
 
     def _as_subscription(self, receiver: Any, channel: Channel) -> Subscription:
         if isinstance(receiver, Subscription):

@@ -36,7 +36,12 @@ class Callback(EventMethods):
     after: ClassVar[tuple[str, ...]] = ()
     """Ids of callbacks that run before this one, within its stage."""
     on_error: str = "raise"
-    """What happens when a handler raises: `raise`, `warn` (log and continue) or `quarantine` (log and detach)."""
+    """What happens when a handler raises: `raise`, `warn` (log and continue), `quarantine` (log and detach),
+    `quarantine(after=3)` or `retry(3, then='warn')`."""
+    budget: str | None = None
+    """The time that its handlers may take per step: a share such as `2%`, or a time such as `200us`. None: any."""
+    over_budget: str = "warn"
+    """What happens when it takes more: `warn`, `thin` (a reporter is called less often) or `quarantine` (detach)."""
     local: ClassVar[bool] = False
     """Whether it decides from something that only one rank knows: a clock, a signal, a file."""
     previews: ClassVar[bool] = False

@@ -13,6 +13,7 @@ from .control import Flag
 from .errors import SubscriptionError, nearest
 from .handlers import Call, Handler
 from .ordering import Slot
+from .policies import RAISE, Policy
 from .subscribers import Ordered
 
 FINISHES: dict[str, Flag] = {
@@ -35,7 +36,8 @@ class Subscription:
     handler: Handler
     call: Call
     slot: Slot
-    on_error: str = "raise"
+    policy: Policy = RAISE
+    """What an exception does."""
     names: frozenset[str] = frozenset()
     """The parameters that the handler names."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from .errors import ArgumentError, SubscriptionError, nearest
@@ -139,6 +140,31 @@ class TrainerControl:
         """Drop all requests and vetoes of one author, without an entry in the ledger."""
         for wishes in (*self._requests.values(), *self._vetoes.values()):
             wishes.pop(author, None)
+
+    def wishes_of(self, author: str) -> dict[tuple[str, Flag], str]:
+        """Return the reasons of one author: ("request" or "veto", flag) -> reason."""
+        kinds = (("request", self._requests), ("veto", self._vetoes))
+        return {(kind, flag): of[flag][author] for kind, of in kinds for flag in FLAGS if author in of[flag]}
+
+    def restore(self, author: str, wishes: Mapping[tuple[str, Flag], str], why: str) -> None:
+        """Take back what one author wrote since `wishes_of` returned `wishes`, with entries in the ledger."""
+        for kind, flag in self.wishes_of(author).keys() | wishes.keys():
+            of, before, old = (
+                self._requests if kind == "request" else self._vetoes,
+                wishes.get((kind, flag)),
+                self.asks(flag),
+            )
+            if before is None:
+                del of[flag][author]
+                self._entry(author, flag, "withdraw", old, self.asks(flag), f"taken back, because {why}")
+            elif of[flag].get(author) != before:
+                of[flag][author] = before
+                self.pending = True
+                self._entry(author, flag, kind, old, self.asks(flag), before)
+
+    def note(self, author: str, action: str, reason: str) -> None:
+        """Write an entry about a callback, not about a flag, to the ledger: it failed, or was unsubscribed."""
+        self._entry(author, "callback", action, False, False, reason)
 
     def asks(self, flag: Flag) -> bool:
         """Return whether `flag` is requested and not vetoed."""

@@ -18,6 +18,10 @@ class SubscriptionError(TrainbusError, TypeError):
     """A handler or callback cannot be attached: unknown name, wrong annotation, taken id, invalid order."""
 
 
+class HandlerError(TrainbusError, RuntimeError):
+    """A handler does what it must not do, such as changing weights while it reports. `debug="callbacks"` finds it."""
+
+
 class DataError(TrainbusError, ValueError):
     """A dataset or a batch cannot be used for training."""
 

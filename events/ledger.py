@@ -19,9 +19,10 @@ class Entry:
     author: str
     """The id of the callback or function that wrote it; `you` for code outside of handlers."""
     flag: str
-    """The flag, without `should_`."""
+    """The flag, without `should_`; `callback` for what happened to the author itself."""
     action: str
-    """`request`, `veto`, `withdraw`, `take` (the run acts on the request) or `drop` (a veto blocked the request)."""
+    """`request`, `veto`, `withdraw`, `take` (the run acts on the request) or `drop` (a veto blocked the request). For
+    `callback`: `fail`, `retry`, `over budget`, `thin` or `quarantine`."""
     old: bool
     """Whether the flag was requested and not vetoed before the write."""
     new: bool

@@ -13,6 +13,7 @@ from .catalog import Event
 from .contract import check_requires
 from .errors import SubscriptionError, nearest
 from .handlers import Handler
+from .policies import ACTIONS, Budget, budget_of, policy_of
 from .stages import Stage, names
 
 logger = logging.getLogger(__name__)
@@ -20,8 +21,8 @@ logger = logging.getLogger(__name__)
 FOREIGN_BASE = "TrainerCallback"
 """The name of the base class of foreign callbacks, in transformers and libraries derived from it."""
 
-POLICIES = ("raise", "warn", "quarantine")
-"""What an exception of a handler may do; see `Callback.on_error`."""
+POLICIES, checked_policy = ACTIONS, policy_of
+"""The former names."""
 
 
 @dataclass
@@ -122,17 +123,21 @@ def own_events(callback: object) -> tuple[Event, ...]:
     return declared
 
 
-def checked_policy(policy: str, owner_id: str) -> str:
-    """Return a policy for exceptions if it is one of `POLICIES`.
+def budget_for(callback: object, owner_id: str) -> Budget | None:
+    """Return the budget of a callback; None if it has none.
+
+    A dataclass may have a field `budget` with another meaning. Only a text is a budget there.
 
     Raises:
-        SubscriptionError: if it is not, with the nearest name.
+        SubscriptionError: if it cannot be read.
     """
-    if policy not in POLICIES:
-        raise SubscriptionError(
-            f"{owner_id}.on_error is {policy!r}{nearest(policy, POLICIES)} Known: {', '.join(POLICIES)}."
-        )
-    return policy
+    if not isinstance(callback, Callback):
+        return None
+    budget: Any = callback.budget
+    own_field = "budget" in getattr(callback, "__dataclass_fields__", ())
+    if budget is None or (own_field and not isinstance(budget, str)):
+        return None
+    return budget_of(budget, callback.over_budget, owner_id)
 
 
 def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:

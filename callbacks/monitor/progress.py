@@ -37,7 +37,7 @@ class Progress(Callback):
     """Shows steps, evaluations and logged values on rank 0: in a notebook as a live table with a progress bar.
 
     Every trainer has one. `disable_tqdm=True`, or `Progress(bar=False)` in the list, prints lines instead of bars. At
-    the end it prints why training stopped, and whether the training loss was NaN.
+    the end it prints why training stopped, whether the training loss was NaN, and which callbacks failed.
     """
 
     stage = Stage.REPORT
@@ -135,6 +135,8 @@ class Progress(Callback):
         if state.is_world_process_zero:
             why = control.why("training_stop") or f"ended at step {state.global_step}"
             say(f"Training {why}.{f' {note}' if note else ''}")
+            if failures := run.bus.isolation.summary():
+                say(failures)
 
     def on_close(self) -> None:
         self._run = None

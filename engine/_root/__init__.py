@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from trainbus.callbacks.monitor.row_files import JsonLines as JsonLines
     from trainbus.callbacks.monitor.status_file import StatusFile as StatusFile
     from trainbus.callbacks.monitor.summary import Summary as Summary
+    from trainbus.callbacks.monitor.watch_callbacks import WatchCallbacks as WatchCallbacks
     from trainbus.callbacks.monitor.watch_modules import WatchModules as WatchModules
     from trainbus.callbacks.monitor.watch_numbers import WatchNumbers as WatchNumbers
     from trainbus.callbacks.monitor.watch_stalls import WatchStalls as WatchStalls
@@ -158,6 +159,7 @@ if TYPE_CHECKING:
     from trainbus.integrations.fairscale.sharded_ddp import ShardedDDP as ShardedDDP
     from trainbus.integrations.hub import PushToHub as PushToHub
     from trainbus.integrations.liger import Liger as Liger
+    from trainbus.integrations.lightning.callback import Lightning as Lightning
     from trainbus.integrations.mlflow import MLflow as MLflow
     from trainbus.integrations.neptune import Neptune as Neptune
     from trainbus.integrations.remote import RemoteStore as RemoteStore
@@ -201,6 +203,7 @@ _MODULES = {
     "callbacks.monitor.row_files": ("Csv", "JsonLines"),
     "callbacks.monitor.status_file": ("StatusFile",),
     "callbacks.monitor.summary": ("Summary",),
+    "callbacks.monitor.watch_callbacks": ("WatchCallbacks",),
     "callbacks.monitor.watch_modules": ("WatchModules",),
     "callbacks.monitor.watch_numbers": ("WatchNumbers",),
     "callbacks.monitor.watch_stalls": ("WatchStalls",),
@@ -266,7 +269,8 @@ _MODULES = {
 
 _EXTRAS = {
     "ClearML": "clearml", "Comet": "comet_ml", "DeepSpeed": "deepspeed", "FairscaleFSDP": "fairscale_fsdp",
-    "Liger": "liger", "MLflow": "mlflow", "Neptune": "neptune", "PushToHub": "hub", "RemoteStore": "remote",
+    "Liger": "liger", "Lightning": "lightning", "MLflow": "mlflow", "Neptune": "neptune",
+    "PushToHub": "hub", "RemoteStore": "remote",
     "ShardedDDP": "sharded_ddp", "SwanLab": "swanlab", "TensorBoard": "tensorboard", "Trackio": "trackio",
     "Wandb": "wandb",
 }  # fmt: skip

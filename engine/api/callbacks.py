@@ -11,6 +11,7 @@ from ...events.callback import Callback
 from ...events.channels import Channel
 from ...events.composition import describe_capabilities, refuse_conflicts
 from ...events.errors import SubscriptionError, TrainbusError
+from ...events.isolation import CallbackFailures
 from ..arguments.plugins.build import written
 from ..checkpoint.callback_states import ResumeReport, owner_of
 from ..loss.loss_module import LossModule
@@ -67,6 +68,11 @@ class CallbackMethods(TrainerBase):
     def resume_report(self) -> ResumeReport:
         """What the last resume did with the states of callbacks: restored, migrated, orphaned, new."""
         return self.run.callback_states.report
+
+    @property
+    def failures(self) -> dict[str, CallbackFailures]:
+        """The callbacks that failed or exceeded their budget in the last training, by id."""
+        return {owner_id: record for owner_id, record in self.bus.isolation.failures.items() if record.is_reported}
 
     @property
     def wandb(self) -> Any:

@@ -65,6 +65,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
             RankFailure: if another rank fails, ends, or does not answer within `ddp_timeout` seconds.
         """
         self._follow_arguments()
+        self.bus.isolation.begin()
         self._ignore_keys = ignore_keys_for_eval
         self.run.use_batch_size(self.args.train_batch_size)
         self.run.session.resume_requested = bool(resume_from_checkpoint)

@@ -258,12 +258,16 @@ def _attributes(callback: Any, attributes: Mapping[str, Any] | None, saved: bool
     public = {
         name: value
         for name, value in (now if attributes is None else attributes).items()
-        if not name.startswith("_") and name not in ("id", "on_error") and _is_plain(value)
+        if not name.startswith("_") and name not in _OF_ALL and _is_plain(value)
     }
     if saved:
         public = {name: value for name, value in public.items() if name in now and _same(now[name], value)}
     named = inspect.signature(type(callback)).parameters if public else {}
     return {name: public[name] for name in public if name in named} or public
+
+
+_OF_ALL = ("id", "on_error", "budget", "over_budget")
+"""Attributes that say how a callback is called. They do not tell two callbacks apart."""
 
 
 def _is_plain(value: Any) -> bool:

@@ -11,6 +11,7 @@ from ...events.composition import is_rank_local
 from ...events.control import FLAGS, OUTSIDE, Flag, TrainerControl
 from ...events.errors import RankDivergence
 from .consistency import format_ranks
+from .isolation import SharedFailures, shared_callbacks
 from .protocols import DistributedRun
 from .ranks import Ranks
 
@@ -42,22 +43,38 @@ _REMEDY = (
 def agreement(run: DistributedRun) -> Agree:
     """Return the function that makes the ranks agree before flags are served.
 
-    It does nothing in a single process. It also does nothing where no callback is rank-local, because then all ranks
-    raise the same flags.
+    It does nothing in a single process. It also does nothing where no callback is rank-local and none may fail without
+    ending the run, because then all ranks raise the same flags.
     """
+    isolation = run.bus.isolation
+    isolation.shared = frozenset()
     if run.ranks.single_process:
         return agree_single_process
-    agree = Consensus(run) if rank_local_callbacks(run.bus) else agree_single_process
-    return Comparison(run.ranks, run.bus, agree) if DEBUG in run.args.observed else agree
+    agree: Agree = Consensus(run) if rank_local_callbacks(run.bus) else agree_single_process
+    if DEBUG in run.args.observed:
+        agree = Comparison(run.ranks, run.bus, agree)
+    isolation.shared = shared_callbacks(run.bus)
+    return after_failures(run, agree) if isolation.shared else agree
+
+
+def after_failures(run: DistributedRun, agree: Agree) -> Agree:
+    """Return a function that exchanges the failures of callbacks, and then agrees."""
+    failures = SharedFailures(run)
+
+    def exchange_and_agree(control: TrainerControl) -> None:
+        failures.exchange(control)
+        agree(control)
+
+    return exchange_and_agree
 
 
 def agreement_on_updates(run: DistributedRun, agree: Agree) -> Agree:
     """Return the function that makes the ranks agree within a step, before its update.
 
-    That is `agree` if a rank-local callback handles an event before the update, because it may skip the update, or if
-    the ranks are compared. Otherwise it does nothing.
+    That is `agree` if a callback that is rank-local, or that may fail, handles an event before the update, because it
+    may skip the update, or if the ranks are compared. Otherwise it does nothing.
     """
-    local = {*rank_local_callbacks(run.bus)}
+    local = {*rank_local_callbacks(run.bus), *run.bus.isolation.shared}
     may_skip = any(handler.owner_id in local for event in BEFORE_UPDATE for handler in run.bus.order_of(event))
     return agree if may_skip or DEBUG in run.args.observed else agree_single_process
 
@@ -181,7 +198,11 @@ class Comparison:
         """
         local = {*rank_local_callbacks(self._bus), OUTSIDE, "run"}
         new = control.ledger.since(self._compared)
-        own = [(entry.author, entry.flag, entry.action) for entry in new if entry.author not in local]
+        own = [
+            (entry.author, entry.flag, entry.action)
+            for entry in new
+            if entry.author not in local and entry.flag != "callback"
+        ]
         of_ranks = self._ranks.gather_objects(own)
         for author, flag, action in sorted({write for writes in of_ranks for write in writes}):
             having = [rank for rank, writes in enumerate(of_ranks) if (author, flag, action) in writes]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from types import FunctionType
 from typing import Any
@@ -18,7 +17,7 @@ from ....events.triggers import Both, Either, Trigger
 from .._base import refusal
 from ..cli.values import Unreadable
 from .names import find, is_own, name_of
-from .options import check_options, converted, given_options, takes_any_option
+from .options import check_options, converted, given_options, set_apart
 from .text import Call, Spec
 
 _FAILURES = (TrainbusError, TypeError, ValueError, ImportError, AttributeError, KeyError, OSError)
@@ -77,14 +76,6 @@ def _make(target: Any, values: dict[str, Any], args: Any) -> list[Any]:
     for name, value in apart.items():
         setattr(made, name, value)
     return [made]
-
-
-def set_apart(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of `id` and `on_error` that the constructor does not take. They are set as attributes."""
-    if not issubclass(cls, Callback) or takes_any_option(cls):
-        return {}
-    parameters = inspect.signature(cls).parameters
-    return {name: options[name] for name in ("id", "on_error") if name in options and name not in parameters}
 
 
 def reads_arguments(target: Any) -> bool:

@@ -15,7 +15,7 @@ from ....events.errors import ArgumentError
 from ....events.installed import MANIFEST, Plugin, duplicates, installed, manifest_of, module_folder
 from ....events.stages import ORDER_MARK, Order, Stage
 from .callback_problems import problems_of as callback_problems
-from .options import options_of
+from .options import OF_ALL, options_of, set_apart
 from .text import unknown_name
 
 
@@ -26,6 +26,7 @@ def described(plugin: Plugin) -> dict[str, Any]:
         TrainbusError: if it cannot be imported.
     """
     target = plugin.load()
+    hidden = {"id", "on_error", *(set_apart(target, dict.fromkeys(OF_ALL)) if isinstance(target, type) else ())}
     row: dict[str, Any] = {"value": plugin.value, **_of_target(target)}
     row["options"] = {
         name: {
@@ -34,7 +35,7 @@ def described(plugin: Plugin) -> dict[str, Any]:
             "default": None if option.is_required else repr(option.default),
         }
         for name, option in options_of(target).items()
-        if name not in ("id", "on_error") and option.is_shown
+        if name not in hidden and option.is_shown
     }
     return row
 

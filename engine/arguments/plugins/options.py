@@ -20,6 +20,9 @@ from .text import Call, as_text, value_of
 REQUIRED: Any = inspect.Parameter.empty
 """The default of an option that must be given."""
 
+OF_ALL = ("id", "on_error", "budget", "over_budget")
+"""The options of every `Callback`."""
+
 _REFERENCE = re.compile(r"[^\W\d]\w*(?:\.\w+)*:[^\W\d]\w*(?:\.\w+)*")
 
 
@@ -55,7 +58,7 @@ def options_of(target: Any) -> dict[str, Option]:
     """Return the options of a callback class, or of a function that builds callbacks, by name.
 
     For a dataclass these are the fields of its constructor, else the parameters of the constructor. A function that
-    takes the training arguments has its other parameters as options. Every `Callback` also has `id` and `on_error`.
+    takes the training arguments has its other parameters as options. Every `Callback` also has those of `OF_ALL`.
     """
     is_class = isinstance(target, type)
     found: dict[str, Option] = {}
@@ -76,6 +79,8 @@ def options_of(target: Any) -> dict[str, Option]:
     if is_class and issubclass(target, Callback):
         found.setdefault("id", Option("id", str | None, None, "str | None"))
         found.setdefault("on_error", Option("on_error", str, target.on_error, "str"))
+        found.setdefault("budget", Option("budget", str | None, target.budget, "str | None"))
+        found.setdefault("over_budget", Option("over_budget", str, target.over_budget, "str"))
     return found
 
 
@@ -107,6 +112,14 @@ def takes_any_option(target: Any) -> bool:
     except (TypeError, ValueError):
         return True
     return any(each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+def set_apart(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of `OF_ALL` that the constructor does not take. They are set as attributes."""
+    if not issubclass(cls, Callback) or takes_any_option(cls):
+        return {}
+    parameters = inspect.signature(cls).parameters
+    return {name: options[name] for name in OF_ALL if name in options and name not in parameters}
 
 
 def hints_of(target: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from types import FunctionType
 from typing import Any
 
 from ....events.triggers import Both, Either, Trigger
-from .build import parts_of, set_apart, spec_of
-from .options import given_options
+from .build import parts_of, spec_of
+from .options import given_options, set_apart
 from .text import TRIGGERS
 
 _ROOT = __name__.partition(".")[0]

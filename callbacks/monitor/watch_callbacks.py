@@ -1,0 +1,194 @@
+"""Find handlers that do what a handler must not do: change weights, recurse, block, draw random numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...engine.arguments import TrainingArguments
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.catalog import Kind
+from ...events.channels import Subscription
+from ...events.errors import ArgumentError, HandlerError
+from ...events.stages import Stage
+
+logger = logging.getLogger(__name__)
+
+_READING = (Stage.MEASURE, Stage.DECIDE, Stage.REPORT)
+"""The stages whose handlers do not change the model."""
+_OBSERVING = (Stage.MEASURE, Stage.REPORT)
+"""The stages whose handlers do not draw random numbers."""
+
+_EVALUATING = frozenset(
+    {"on_evaluate_begin", "on_prediction_step", "on_evaluate_dataset", "on_evaluate", "on_evaluate_end", "on_predict"}
+)
+"""The events of an evaluation."""
+
+
+@dataclass
+class WatchCallbacks(Callback):
+    """Watches each handler, and raises an error that names the one that does what a handler must not do.
+
+    Use it while you write a callback: `debug="callbacks"` in the arguments, or `WatchCallbacks()` in the list. It
+    copies the weights in evaluations, so the run is slower. It finds a handler that
+
+    - replaces or changes weights during an evaluation, in the stages MEASURE, DECIDE and REPORT;
+    - changes the grad mode, or the train or eval mode of a module, in the same stages;
+    - draws from the global random generators of Python, NumPy or torch, in MEASURE and REPORT;
+    - announces its own event again and again, directly or through other handlers;
+    - takes longer than `slow_after` seconds: a warning shows its stack. Events that request work do not count.
+
+    The `on_error` of the callback decides what the error does.
+
+    Raises:
+        ArgumentError: if `slow_after` or `depth` is not positive.
+    """
+
+    stage = Stage.PREPARE
+    arguments = ("debug",)
+
+    slow_after: float = 10.0
+    """The seconds after which a warning shows the stack of a handler."""
+    depth: int = 20
+    """How often a handler may be inside of itself."""
+    _stack: list[tuple[str, float]] = field(default_factory=list, init=False, repr=False, compare=False)
+    _warned: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+    _ends: threading.Event | None = field(default=None, init=False, repr=False, compare=False)
+    _thread: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.slow_after <= 0 or self.depth < 1:
+            raise ArgumentError(f"{self!r}: set slow_after above 0, and depth to 1 or more.")
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> WatchCallbacks | None:
+        return cls() if "callbacks" in args.observed else None
+
+    def on_init_end(self, run: Run) -> None:
+        run.bus.watch_calls(self._watched)
+
+    def on_setup(self, run: Run) -> None:
+        run.bus.watch_calls(self._watched)
+        self._stack.clear()
+        self._ends, self._thread = threading.Event(), threading.get_ident()
+        threading.Thread(target=self._look_for_slow, args=(self._ends,), name="watch-callbacks", daemon=True).start()
+
+    def on_close(self) -> None:
+        if self._ends is not None:
+            self._ends.set()
+
+    def _watched(self, found: Subscription) -> Subscription:
+        """Return a handler whose calls are watched."""
+        if found.owner is self:
+            return found
+        call = found.call
+
+        def watched(run: Any, extras: Mapping[str, Any]) -> Any:
+            with self._entered(found), self._unchanged(found, run):
+                return call(run, extras)
+
+        return replace(found, call=watched)
+
+    @contextlib.contextmanager
+    def _entered(self, found: Subscription) -> Iterator[None]:
+        counts = found.event.kind is not Kind.WORK
+        labels = [label for label, _ in self._stack]
+        if labels.count(found.label) >= self.depth:
+            first = len(labels) - 1 - labels[::-1].index(found.label)
+            chain = " -> ".join([*labels[first:], found.label])
+            raise HandlerError(
+                f"{found.label} announces its own event without end: {chain}. Announce another event, or return early "
+                "when the handler is inside of itself."
+            )
+        self._stack.append((found.label, time.monotonic() if counts else float("inf")))
+        try:
+            yield
+        finally:
+            self._stack.pop()
+            if self._stack:  # the time of an inner handler is not the time of the outer one
+                label, began = self._stack[-1]
+                self._stack[-1] = label, max(began, time.monotonic()) if began != float("inf") else began
+
+    @contextlib.contextmanager
+    def _unchanged(self, found: Subscription, run: Any) -> Iterator[None]:
+        stage, model = found.slot.stage, run.model
+        reads, observes = stage in _READING, stage in _OBSERVING
+        evaluates = reads and found.event.name in _EVALUATING
+        weights = _weights(model) if evaluates else {}
+        modes = (_modes(model), torch.is_grad_enabled()) if reads else None
+        generators = _generators() if observes else {}
+        yield
+        where = f"{found.label}, in the stage {stage.name},"
+        if evaluates:
+            if run.model is not model:
+                raise HandlerError(f"{where} replaced the model during an evaluation. {_ACT}")
+            if changed := _changed(weights, _weights(model)):
+                raise HandlerError(f"{where} changed the weight {changed!r} during an evaluation. {_ACT}")
+        if modes is not None and run.model is model:
+            if modes[1] != torch.is_grad_enabled():
+                raise HandlerError(
+                    f"{where} turned the computation of gradients {'off' if modes[1] else 'on'} and did not restore "
+                    "it. Use `with torch.no_grad():` or `with torch.set_grad_enabled(...):`."
+                )
+            if switched := [name for name, mode in _modes(model).items() if modes[0].get(name, mode) != mode]:
+                raise HandlerError(
+                    f"{where} changed the train or eval mode of {switched[0] or 'the model'!r} and did not restore it. "
+                    "Restore it, or leave `model.train()` and `model.eval()` to the engine."
+                )
+        if drew := [name for name, state in (_generators() if observes else {}).items() if state != generators[name]]:
+            raise HandlerError(
+                f"{where} drew from the global random generator of {drew[0]}, so the later steps differ from a run "
+                "without it. Use a generator of your own, such as `torch.Generator().manual_seed(args.seed)`."
+            )
+
+    def _look_for_slow(self, ends: threading.Event) -> None:
+        while not ends.wait(self.slow_after / 4):
+            label, began = next(iter(self._stack[-1:]), ("", float("inf")))
+            if time.monotonic() - began > self.slow_after and label not in self._warned:
+                self._warned.add(label)
+                frame = sys._current_frames().get(self._thread)
+                stack = "".join(traceback.format_stack(frame)[-6:]) if frame is not None else ""
+                logger.warning("%s has been running for more than %g s:\n%s", label, self.slow_after, stack)
+
+
+_ACT = "A handler that changes the model belongs in the stage PREPARE or ACT."
+
+
+def _weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def _changed(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor]) -> str:
+    if before.keys() != after.keys():
+        return min(before.keys() ^ after.keys())
+    return next((name for name in before if not _equal(before[name], after[name])), "")
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    same = one.shape == other.shape and one.dtype == other.dtype
+    return same and bool(torch.eq(one, other).logical_or(one.ne(one) & other.ne(other)).all())  # NaN equals NaN here
+
+
+def _modes(model: nn.Module) -> dict[str, bool]:
+    return {name: module.training for name, module in model.named_modules()}
+
+
+def _generators() -> dict[str, Any]:
+    numpy: Any = sys.modules.get("numpy")
+    states: dict[str, Any] = {"torch": torch.get_rng_state().numpy().tobytes(), "Python": random.getstate()}
+    if numpy is not None:
+        legacy = numpy.random.get_state(legacy=True)
+        states["NumPy"] = (legacy[1].tobytes(), legacy[2])
+    return states

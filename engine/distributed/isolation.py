@@ -1,0 +1,75 @@
+"""Isolation on several ranks: a callback that fails on one rank has the same consequences on all of them."""
+
+from __future__ import annotations
+
+from ...events.activity import AGREE
+from ...events.bus import EventBus
+from ...events.callback import Callback
+from ...events.channels import Subscription
+from ...events.control import TrainerControl
+from ...events.isolation import Verdict
+from ...events.stages import Stage
+from .consistency import format_ranks
+from .protocols import DistributedRun
+
+_DECIDING = (Stage.MEASURE, Stage.DECIDE, Stage.ACT)
+_NOT_DECIDING = frozenset({"on_init_end", "on_setup", "on_load", "on_train_end", "on_exception", "on_close", "on_end"})
+"""Events after which no flag is served."""
+
+
+def shared_callbacks(bus: EventBus) -> frozenset[str]:
+    """Return the ids of the callbacks whose failures the ranks must agree on.
+
+    Those are the callbacks that may be unsubscribed or thinned, because the others would wait for them in a collective,
+    and the callbacks that continue after a failure and may raise a flag.
+    """
+    found = set()
+    for owner_id, callback in bus.subscribers.items():
+        if not isinstance(callback, Callback):
+            continue
+        own = [each for event in bus for each in bus.order_of(event) if each.owner is callback]
+        meter = bus.isolation.meters.get(owner_id)
+        leaves = any(each.policy.action == "quarantine" for each in own) or (meter is not None and meter.may_act)
+        if leaves or any(_may_lose_a_decision(each) for each in own):
+            found.add(owner_id)
+    return frozenset(found)
+
+
+def _may_lose_a_decision(found: Subscription) -> bool:
+    deciding = found.slot.stage in _DECIDING and found.event.name not in _NOT_DECIDING
+    return deciding and found.policy.action == "warn"
+
+
+class SharedFailures:
+    """Exchanges the failures of the ranks before they agree on flags.
+
+    A callback that failed on one rank may have raised a flag on the others. All ranks then drop its flags. They
+    unsubscribe and thin it together, too.
+    """
+
+    def __init__(self, run: DistributedRun) -> None:
+        """Prepare for a training that begins, with the callbacks that are attached now."""
+        self._ranks, self._activity, self._isolation = run.ranks, run.activity, run.bus.isolation
+
+    def exchange(self, control: TrainerControl) -> None:
+        """Exchange with one reduction. Only if a rank has a failure, a second collective exchanges what failed."""
+        outer, self._activity.name = self._activity.name, AGREE
+        own, self._isolation.pending = self._isolation.pending, {}
+        if self._ranks.sum_numbers([len(own)])[0]:
+            of_ranks = self._ranks.gather_objects(own)
+            for owner_id in sorted({name for verdicts in of_ranks for name in verdicts}):
+                self._apply(
+                    control, owner_id, {rank: each[owner_id] for rank, each in enumerate(of_ranks) if owner_id in each}
+                )
+        self._activity.name = outer
+
+    def _apply(self, control: TrainerControl, owner_id: str, verdicts: dict[int, Verdict]) -> None:
+        failed = [rank for rank, verdict in verdicts.items() if verdict.failed]
+        if failed:
+            why = f"it failed on {format_ranks(failed)} with {verdicts[failed[0]].failed}"
+            control.restore(owner_id, {}, why)
+        leaving = [rank for rank, verdict in verdicts.items() if verdict.quarantine]
+        if leaving:
+            self._isolation.unsubscribe(owner_id, f"{verdicts[leaving[0]].quarantine}, on {format_ranks(leaving)}")
+            return
+        self._isolation.thin(owner_id, max(verdict.every for verdict in verdicts.values()))

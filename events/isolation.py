@@ -1,0 +1,317 @@
+"""Isolation: failing and slow callbacks do not end the run. It counts them, and says who failed and when.
+
+A callback with `on_error="raise"` and without a budget is called directly: it costs nothing more per event.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .catalog import Clock, Event, Kind
+from .channels import Subscription
+from .control import TrainerControl
+from .errors import EvaluationStopped, RankDivergence, RankFailure, SubscriptionError
+from .handlers import Call
+from .policies import Budget, Policy
+from .stages import Stage
+
+logger = logging.getLogger(__name__)
+
+WINDOW = 10
+"""The steps after which the time of a callback is compared with its budget. Two windows in a row must exceed it."""
+
+LISTED = 5
+"""How many steps of failures a summary lists."""
+
+_ONCE = frozenset(
+    {"on_init_end", "on_setup", "on_load", "on_train_begin", "on_train_end", "on_exception", "on_close", "on_end"}
+)
+"""Events whose handlers have no budget: they do not run per step."""
+_THINNED_CALLS = frozenset({"on_prediction_step", "on_log"})
+"""Events without a step of their own at which a thinned reporter is called less often."""
+_NEVER_ISOLATED = (RankFailure, RankDivergence, EvaluationStopped)
+"""Errors that always leave a handler: they are about the run, not about the handler."""
+
+
+@dataclass
+class CallbackFailures:
+    """What went wrong in one callback during a training."""
+
+    id: str
+    """The id of the callback."""
+    count: int = 0
+    """The number of handler calls that failed, retries not included."""
+    retries: int = 0
+    """The number of calls that were repeated."""
+    steps: list[int] = field(default_factory=list)
+    """The completed steps at the first failures, at most 100."""
+    events: list[str] = field(default_factory=list)
+    """The events of the failures, without repetition."""
+    error: str = ""
+    """The first exception in one line."""
+    traceback: str = ""
+    """The traceback of the first exception."""
+    over_budget: str = ""
+    """The time that it took, if it was more than its budget."""
+    every: int = 1
+    """A thinned callback is called at every n-th step."""
+    quarantined: int | None = None
+    """The step at which it was unsubscribed; None if it was not."""
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether anything went wrong."""
+        return bool(self.count or self.retries or self.over_budget or self.quarantined is not None)
+
+    def __str__(self) -> str:
+        """Return one line: who failed, how often, at which steps, and the first error."""
+        parts = []
+        if self.count:
+            more = ", ..." if self.count > LISTED else ""
+            distinct = dict.fromkeys(self.steps[:LISTED])
+            steps = f"step{'s' * (len(distinct) > 1)} {', '.join(map(str, distinct))}"
+            times = "once" if self.count == 1 else f"{self.count} times"
+            parts.append(f"failed {times}, after {steps}{more}, in {' and '.join(self.events)}: {self.error}")
+        if self.retries:
+            parts.append(f"{self.retries} calls were repeated")
+        if self.over_budget:
+            parts.append(self.over_budget)
+        if self.every > 1:
+            parts.append(f"it was called at every {self.every}th step only")
+        if self.quarantined is not None:
+            parts.append(f"unsubscribed at step {self.quarantined}")
+        return f"{self.id}: {'; '.join(parts)}"
+
+
+@dataclass
+class Verdict:
+    """What this rank wants to do about a callback. The ranks agree on it before they do it."""
+
+    failed: str = ""
+    """The last exception of a handler whose decisions the ranks must drop."""
+    quarantine: str = ""
+    """Why to unsubscribe it; empty if not."""
+    every: int = 1
+    """Call it at every n-th step only."""
+
+
+class Isolation:
+    """The failures and the times of all callbacks of a bus."""
+
+    def __init__(self, control: TrainerControl, detach: Callable[[str], None]) -> None:
+        """Begin without failures.
+
+        Args:
+            control: the flags. A failed handler's writes are taken back.
+            detach: unsubscribes a callback, given its id.
+        """
+        self.control = control
+        self._detach = detach
+        self.failures: dict[str, CallbackFailures] = {}
+        """The failures by the id of the callback."""
+        self.meters: dict[str, Meter] = {}
+        """The budgets by the id of the callback."""
+        self.shared: frozenset[str] = frozenset()
+        """The callbacks about which all ranks decide together. Their verdicts wait in `pending`."""
+        self.pending: dict[str, Verdict] = {}
+        self.clock: Callable[[], float] = time.perf_counter
+        """The time in seconds, from any start."""
+
+    def begin(self) -> None:
+        """Forget the failures of an earlier training."""
+        self.failures.clear()
+        self.pending.clear()
+
+    def of(self, owner_id: str) -> CallbackFailures:
+        """Return the record of a callback."""
+        return self.failures.setdefault(owner_id, CallbackFailures(owner_id))
+
+    def summary(self) -> str:
+        """Return the lines for the end of a run: each callback that failed, and its first traceback. Often empty."""
+        lines = []
+        for record in self.failures.values():
+            if record.is_reported:
+                lines.append(f"Callback {record}")
+                lines += [f"  {line}" for line in record.traceback.splitlines()]
+        return "\n".join(lines)
+
+    # Failures.
+
+    def guarded(self, call: Call, owner_id: str, policy: Policy) -> Call:
+        """Return a call that takes back the decisions of a failed handler, and repeats it as often as the policy says.
+
+        Only flags are taken back: values that the handler wrote to `logs`, to metrics or to itself stay.
+        """
+        control = self.control
+
+        def guard(run: Any, extras: Mapping[str, Any]) -> Any:
+            before, left = control.wishes_of(owner_id), policy.retries
+            while True:
+                try:
+                    return call(run, extras)
+                except _NEVER_ISOLATED:
+                    raise
+                except Exception as error:
+                    control.restore(owner_id, before, f"its handler failed with {_line(error)}")
+                    if left == 0:
+                        raise
+                    left -= 1
+                    self.of(owner_id).retries += 1
+                    control.note(owner_id, "retry", _line(error))
+
+        return guard
+
+    def forgives(self, subscription: Subscription, error: Exception) -> bool:
+        """Count a failure and apply the policy of the handler. Return whether the run continues."""
+        policy, owner_id = subscription.policy, subscription.owner_id
+        if policy.action == "raise" or isinstance(error, _NEVER_ISOLATED):
+            return False
+        record, step = self.of(owner_id), self.control.step
+        record.count += 1
+        if len(record.steps) < 100:
+            record.steps.append(step)
+        if subscription.event.name not in record.events:
+            record.events.append(subscription.event.name)
+        if not record.error:
+            record.error = _line(error)
+            record.traceback = "".join(traceback.format_exception(error))
+        self.control.note(owner_id, "fail", _line(error))
+        leaves = policy.action == "quarantine" and record.count >= policy.after
+        remedy = "it is unsubscribed" if leaves else "the run continues"
+        where = f"{subscription.label} failed after step {step}"
+        logger.warning("%s, %s: %s", where, remedy, _line(error), exc_info=error)
+        if owner_id in self.shared:
+            self.pending.setdefault(owner_id, Verdict()).failed = _line(error)
+        if leaves:
+            times = "" if policy.after == 1 else f" for the {record.count}. time"
+            self.quarantine(owner_id, f"{subscription.event.name} failed{times}: {_line(error)}")
+        return True
+
+    def quarantine(self, owner_id: str, reason: str) -> None:
+        """Unsubscribe a callback, or propose it to the other ranks."""
+        if owner_id in self.shared:
+            self.pending.setdefault(owner_id, Verdict()).quarantine = reason
+        else:
+            self.unsubscribe(owner_id, reason)
+
+    def unsubscribe(self, owner_id: str, reason: str) -> None:
+        """Unsubscribe a callback, with an entry in the ledger."""
+        self.of(owner_id).quarantined = self.control.step
+        self.control.note(owner_id, "quarantine", reason)
+        self._detach(owner_id)
+
+    def thin(self, owner_id: str, every: int) -> None:
+        """Call a reporter at every n-th step only."""
+        meter = self.meters.get(owner_id)
+        if meter is not None and every > meter.every:
+            meter.every = self.of(owner_id).every = every
+            self.control.note(owner_id, "thin", f"it is called at every {every}th step now")
+            logger.warning("%s takes more time than its budget. It is called at every %dth step now.", owner_id, every)
+
+    # Time.
+
+    def timed(self, call: Call, event: Event, owner_id: str, budget: Budget) -> Call:
+        """Return a call whose time counts against the budget of its callback."""
+        if event.name in _ONCE or event.kind is Kind.WORK:
+            return call
+        meter = self.meters.setdefault(owner_id, Meter(self, owner_id, budget))
+        thins = budget.remedy == "thin" and is_thinned(event)
+        calls = 0
+
+        def measured(run: Any, extras: Mapping[str, Any]) -> Any:
+            nonlocal calls
+            calls += 1
+            if thins and meter.every > 1 and run.count(event.clock, calls) % meter.every:
+                return None
+            if meter.inside:  # a handler inside another one of the same callback: its time counts once
+                return call(run, extras)
+            meter.inside = True
+            began = self.clock()
+            try:
+                return call(run, extras)
+            finally:
+                meter.inside = False
+                meter.add(self.clock() - began)
+
+        return measured
+
+
+class Meter:
+    """Adds up the time of one callback, and compares it with the budget."""
+
+    def __init__(self, isolation: Isolation, owner_id: str, budget: Budget) -> None:
+        """Begin with no time spent."""
+        self._isolation, self._owner_id, self._budget = isolation, owner_id, budget
+        self.every = 1
+        self.inside = False
+        self._first, self._began, self._spent, self._exceeded = -1, 0.0, 0.0, 0
+
+    @property
+    def may_act(self) -> bool:
+        """Whether the callback may be called less often, or no longer."""
+        return self._budget.remedy != "warn"
+
+    def add(self, seconds: float) -> None:
+        """Add the time of a handler, and judge if a window is full."""
+        step, now = self._isolation.control.step, self._isolation.clock()
+        if self._first < 0 or step < self._first:  # the first call may import and compile what later ones use
+            self._first, self._began, self._spent, self._exceeded = step, now, 0.0, 0
+            return
+        self._spent += seconds
+        steps = step - self._first
+        if steps < WINDOW:
+            return
+        excess = self._budget.excess(self._spent, now - self._began, steps)
+        self._exceeded = self._exceeded + 1 if excess > 1 else 0
+        if self._exceeded >= 2:
+            self._act(excess, self._spent / steps)
+            self._exceeded = 0
+        self._first, self._began, self._spent = step, now, 0.0
+
+    def _act(self, excess: float, mean: float) -> None:
+        isolation, owner_id = self._isolation, self._owner_id
+        record, reason = isolation.of(owner_id), f"took {1e6 * mean:.0f} microseconds per step, budget {self._budget}"
+        if not record.over_budget:
+            record.over_budget = reason
+            logger.warning("%s %s (over_budget=%r).", owner_id, reason, self._budget.remedy)
+            isolation.control.note(owner_id, "over budget", reason)
+        if self._budget.remedy == "quarantine":
+            isolation.quarantine(owner_id, reason)
+        elif self._budget.remedy == "thin":
+            every = max(self.every + 1, math.ceil(self.every * excess))
+            if owner_id in isolation.shared:
+                isolation.pending.setdefault(owner_id, Verdict()).every = every
+            else:
+                isolation.thin(owner_id, every)
+
+
+def is_thinned(event: Event) -> bool:
+    """Return whether a thinned reporter misses some announcements of an event."""
+    return event.clock in (Clock.STEP, Clock.STEPS_DONE) or event.name in _THINNED_CALLS
+
+
+def refuse_thinning(owner_id: str, stages: Iterable[tuple[Event, Stage]]) -> None:
+    """Check that a callback may miss announcements.
+
+    Raises:
+        SubscriptionError: if a handler may decide, change logs, or change the step, with the remedy.
+    """
+    acting = [(event, stage) for event, stage in stages if is_thinned(event) and stage is not Stage.REPORT]
+    if acting:
+        event, stage = acting[0]
+        raise SubscriptionError(
+            f"{owner_id}.over_budget is 'thin', and {owner_id}.{event.name} runs in the stage {stage.name}. A handler "
+            "that decides, measures or changes the step may not miss one. Set over_budget='warn' or 'quarantine', or "
+            "`stage = Stage.REPORT` if it only reports."
+        )
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

@@ -1,0 +1,136 @@
+"""Policies: what an exception of a handler does, and how much time the handlers of a callback may take."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import SubscriptionError, nearest
+
+ACTIONS = ("raise", "warn", "quarantine")
+"""What an exception may do in the end: end the run, log a warning, or also unsubscribe the callback."""
+
+REMEDIES = ("warn", "thin", "quarantine")
+"""What happens to a callback that exceeds its budget."""
+
+_FORMS = "raise, warn, quarantine, 'quarantine(after=3)', 'retry(3)', \"retry(3, then='warn')\""
+_CALL = re.compile(r"\s*(?P<name>\w+)\s*(?:\((?P<options>.*)\))?\s*", re.DOTALL)
+_OPTION = re.compile(r"(?:(?P<name>\w+)\s*=\s*)?(?:(?P<number>\d+)|(?P<quote>['\"]?)(?P<word>\w+)(?P=quote))")
+_AMOUNT = re.compile(r"\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>%|us|µs|ms|s)\s*")
+_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What an exception of a handler does."""
+
+    action: str = "raise"
+    """One of `ACTIONS`, after the retries."""
+    after: int = 1
+    """The number of failures after which `quarantine` unsubscribes the callback. Earlier ones warn."""
+    retries: int = 0
+    """How often the handler is called again at once, before an exception counts as a failure."""
+
+    @property
+    def isolates(self) -> bool:
+        """Whether the run may continue after an exception, or calls the handler again."""
+        return self.action != "raise" or self.retries > 0
+
+
+RAISE = Policy()
+"""The default: an exception ends the run."""
+
+
+def quarantine(after: int = 1) -> str:
+    """Return the value of `on_error` that unsubscribes a callback at its n-th failure, and warns of earlier ones."""
+    return f"quarantine(after={after})"
+
+
+def retry(times: int = 3, then: str = "raise") -> str:
+    """Return the value of `on_error` that calls a failed handler again.
+
+    Args:
+        times: how often it is called again, at once.
+        then: what the last exception does: `raise`, `warn` or `quarantine`.
+    """
+    return f"retry({times}, then={then!r})"
+
+
+def policy_of(text: Any, label: str) -> Policy:
+    """Return the policy that a value of `on_error` names.
+
+    Raises:
+        SubscriptionError: for an unknown or incomplete value, with the nearest name.
+    """
+    found = _CALL.fullmatch(text) if isinstance(text, str) else None
+    name = found["name"] if found else str(text)
+    if found is None or name not in (*ACTIONS, "retry"):
+        raise SubscriptionError(f"{label}.on_error is {text!r}{nearest(name, (*ACTIONS, 'retry'))} Known: {_FORMS}.")
+    if found["options"] is None and name != "retry":
+        return Policy(name)
+    places = {"quarantine": ("after",), "retry": ("times", "then")}.get(name, ())
+    values: dict[str, Any] = {}
+    for place, option in enumerate(filter(None, map(str.strip, (found["options"] or "").split(",")))):
+        match = _OPTION.fullmatch(option)
+        key = (match["name"] or (places[place] if place < len(places) else "")) if match else ""
+        if match is None or key not in places:
+            raise SubscriptionError(
+                f"{label}.on_error is {text!r}, and {option!r} has no meaning there. Use: {_FORMS}."
+            )
+        values[key] = int(match["number"]) if match["number"] else match["word"]
+    then = values.pop("then", "raise")
+    if then not in ACTIONS or any(not isinstance(number, int) or number < 1 for number in values.values()):
+        raise SubscriptionError(
+            f"{label}.on_error is {text!r}. Give a number of 1 or more, and for `then` one of: {', '.join(ACTIONS)}."
+        )
+    if name == "retry":
+        return Policy(then, retries=values.get("times", 3))
+    return Policy(name, after=values.get("after", 1))
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much time the handlers of a callback may take per step."""
+
+    amount: float
+    """A share of the time of a step, or seconds."""
+    is_share: bool
+    """Whether `amount` is a share."""
+    remedy: str = "warn"
+    """One of `REMEDIES`."""
+
+    def excess(self, spent: float, elapsed: float, steps: int) -> float:
+        """Return the time that was spent, as a multiple of the budget.
+
+        Args:
+            spent: the seconds in the handlers.
+            elapsed: all seconds of these steps.
+            steps: the number of steps.
+        """
+        allowed = self.amount * (elapsed if self.is_share else steps)
+        return spent / allowed if allowed > 0 else 0.0
+
+    def __str__(self) -> str:
+        return f"{100 * self.amount:g}% of a step" if self.is_share else f"{1e6 * self.amount:g} microseconds per step"
+
+
+def budget_of(text: str, remedy: str, label: str) -> Budget:
+    """Return the budget that a text such as `2%`, `200us` or `1.5ms` names.
+
+    Raises:
+        SubscriptionError: for another form, a budget of 0, or an unknown remedy.
+    """
+    if remedy not in REMEDIES:
+        raise SubscriptionError(
+            f"{label}.over_budget is {remedy!r}{nearest(str(remedy), REMEDIES)} Known: {', '.join(REMEDIES)}."
+        )
+    found = _AMOUNT.fullmatch(text) if isinstance(text, str) else None
+    number = float(found["number"]) if found else 0.0
+    if found is None or number <= 0:
+        raise SubscriptionError(
+            f"{label}.budget is {text!r}. Write a share of the time of a step, such as '2%', or a time per step, such "
+            "as '200us' or '1.5ms'."
+        )
+    share = found["unit"] == "%"
+    return Budget(number / 100 if share else number * _SECONDS[found["unit"]], share, remedy)

@@ -1,0 +1,1 @@
+"""Lightning: callbacks that were written for it."""

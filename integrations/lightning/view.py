@@ -1,0 +1,317 @@
+"""The trainer and the module that callbacks of Lightning receive: views of a run of trainbus."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import lightning.pytorch as lightning
+import torch
+from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn
+from lightning.pytorch.utilities.types import LRSchedulerConfig
+from torch import nn
+
+from ...engine.run import Run
+from ...events.errors import ArgumentError
+
+_FN = {"train": TrainerFn.FITTING, "evaluate": TrainerFn.VALIDATING, "predict": TrainerFn.PREDICTING}
+_STAGE = {"train": "fit", "evaluate": "validate", "predict": "predict"}
+
+
+class ModuleView(lightning.LightningModule):  # type: ignore[misc] # mypy does not read Lightning
+    """A module of Lightning that holds the model as `model`. Other attributes are those of the model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Hold a model."""
+        super().__init__()
+        self.model = model
+
+    @staticmethod
+    def of(run: Run) -> lightning.LightningModule:
+        """Return the model if it is a module of Lightning, else a view of it."""
+        return run.model if isinstance(run.model, lightning.LightningModule) else ModuleView(run.model)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "model":
+                raise
+            return getattr(self.model, name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the model."""
+        return self.model(*args, **kwargs)
+
+    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        """Add a value to the next log of the run."""
+        self._view.log_metrics({name: value})
+
+    def log_dict(self, dictionary: Any, *args: Any, **kwargs: Any) -> None:
+        """Add values to the next log of the run."""
+        self._view.log_metrics(dict(dictionary))
+
+    @property
+    def _view(self) -> Any:
+        return self.trainer
+
+
+class HeldSchedule:
+    """A schedule that no longer moves, because a callback of Lightning sets the learning rate."""
+
+    def __init__(self, schedule: Any, optimizer: Any) -> None:
+        """Hold a schedule where it is."""
+        self._schedule, self.optimizer = schedule, optimizer
+
+    def step(self, *args: Any) -> None:
+        """Do nothing."""
+
+    def get_last_lr(self) -> list[float]:
+        """Return the rates of the optimizer."""
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._schedule, name)
+
+
+class Strategy:
+    """The part of a strategy that callbacks use: its device, and decisions of all ranks."""
+
+    def __init__(self, run: Run) -> None:
+        """Use the ranks of a run."""
+        self._run = run
+        self.root_device = torch.device(run.args.device)
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        """Return the value of rank 0."""
+        return self._run.ranks.broadcast_object(value)
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Return whether all ranks, or any rank, decided so."""
+        ranks = self._run.ranks
+        if ranks.single_process:
+            return bool(decision)
+        votes = ranks.sum_numbers([int(decision)])[0]
+        return votes == ranks.world_size if all else votes > 0
+
+    def barrier(self, *args: Any) -> None:
+        """Do nothing: handlers of all ranks run at the same event."""
+
+
+class FitLoop:
+    """The counters of the loop that callbacks read."""
+
+    _skip_backward = False
+
+    def __init__(self, max_epochs: int, steps: int) -> None:
+        """Show the counters of a run."""
+        self.__dict__.update(
+            max_epochs=max_epochs,
+            epoch_loop=SimpleNamespace(_batches_that_stepped=steps, global_step=steps),
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "_skip_backward" or value:
+            raise ArgumentError(
+                f"A callback of Lightning sets `trainer.fit_loop.{name}`, which has no effect here. For the averages "
+                "of a model with BatchNorm, use the callback SWA of trainbus."
+            )
+
+
+class TrainerView:
+    """The attributes of a `lightning.pytorch.Trainer` that callbacks read, from a run.
+
+    `should_stop = True` requests `training_stop`. An attribute that has no counterpart is an error with its name.
+    """
+
+    _run: Run
+    _stops: bool
+    _logged: dict[str, Any]
+    fast_dev_run = False
+    sanity_checking = False
+    group_separator = "/"
+    val_check_interval = None  # so that EarlyStopping checks after evaluations, which follow the end of an epoch
+    check_val_every_n_epoch = 1
+
+    def __init__(self, run: Run, callback: Any) -> None:
+        """Show a run to one callback."""
+        args = run.args
+        self.__dict__.update(
+            _run=run,
+            callback=callback,
+            callbacks=[callback],
+            strategy=Strategy(run),
+            accelerator=CUDAAccelerator() if args.device.type == "cuda" else CPUAccelerator(),
+            state=SimpleNamespace(fn=_FN.get(run.mode, TrainerFn.FITTING), stage=RunningStage.TRAINING),
+            stage=_STAGE.get(run.mode, run.mode),
+            callback_metrics={},
+            optimizers=[],
+            lr_scheduler_configs=[],
+            accumulate_grad_batches=args.gradient_accumulation_steps,
+            current_epoch=0,
+            lightning_module=None,
+            _own_schedule=None,
+            _logged={},
+            _stops=False,
+        )
+
+    def __deepcopy__(self, memo: Any) -> TrainerView:
+        return self  # a callback that copies the module, such as an average, copies no run
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ArgumentError(
+            f"A callback of Lightning, {type(self.callback).__name__}, reads `trainer.{name}`, which trainbus does not "
+            "have. Write it as a callback of trainbus: docs/plugins/migrating.md."
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "should_stop":
+            self.__dict__["_stops"] = bool(value)
+        elif name == "accumulate_grad_batches" and value != self.accumulate_grad_batches:
+            raise ArgumentError(
+                f"{type(self.callback).__name__} sets `trainer.accumulate_grad_batches = {value}`. Set "
+                "`gradient_accumulation_steps` or `gradient_accumulation_schedule` in TrainingArguments."
+            )
+        elif name not in self.__dict__:
+            raise ArgumentError(
+                f"A callback of Lightning, {type(self.callback).__name__}, sets `trainer.{name}`, which has no effect "
+                "here. Write it as a callback of trainbus: docs/plugins/migrating.md."
+            )
+        else:
+            self.__dict__[name] = value
+
+    # What the run has.
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the training will stop."""
+        return self._stops or self._run.control.should_training_stop
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps done."""
+        return self._run.state.global_step
+
+    @property
+    def max_epochs(self) -> int:
+        """Epochs planned."""
+        return self._run.state.num_train_epochs
+
+    @property
+    def max_steps(self) -> int:
+        """Optimizer steps planned."""
+        return self._run.state.max_steps
+
+    @property
+    def model(self) -> Any:
+        """The module."""
+        return self.lightning_module
+
+    @property
+    def train_dataloader(self) -> Any:
+        """The loader of the training batches."""
+        return self._run.train_dataloader
+
+    @property
+    def num_training_batches(self) -> int:
+        """The batches of an epoch."""
+        return self._run.plan.batches_per_epoch if self._run.plan is not None else 0
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self._run.ranks.world_size
+
+    @property
+    def global_rank(self) -> int:
+        """The rank of this process."""
+        return self._run.ranks.rank
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this process has rank 0."""
+        return self._run.ranks.rank == 0
+
+    @property
+    def default_root_dir(self) -> str:
+        """The output folder."""
+        return str(self._run.args.output_dir)
+
+    @property
+    def log_every_n_steps(self) -> int:
+        """Steps between two logs."""
+        return max(1, int(self._run.state.logging_steps))
+
+    @property
+    def loggers(self) -> list[Any]:
+        """This object: what is logged to it is added to the next log of the run."""
+        return [self]
+
+    @property
+    def logger(self) -> Any:
+        """The only logger."""
+        return self
+
+    @property
+    def _logger_connector(self) -> Any:
+        return SimpleNamespace(should_update_logs=(self.global_step + 1) % self.log_every_n_steps == 0)
+
+    @property
+    def fit_loop(self) -> Any:
+        """The few counters of the loop that callbacks read."""
+        return FitLoop(self.max_epochs, self.global_step)
+
+    # What the adapter calls.
+
+    def request_stop(self) -> None:
+        """Request the end of the training if the callback set `should_stop`. It may give its reason after that."""
+        if self._stops:
+            reason = getattr(self.callback, "stopping_reason_message", None) or "trainer.should_stop = True"
+            self.__dict__["_stops"] = False
+            self._run.control.request("training_stop", str(reason))
+
+    def attach_optimizer(self) -> None:
+        """Show the optimizer and its schedule."""
+        schedule: Any = self._run.lr_scheduler
+        self.optimizers = [self._run.optimizer]
+        moves = schedule is not None and self._run.args.lr_scheduler_type != "constant"
+        self.lr_scheduler_configs = [LRSchedulerConfig(schedule, interval="step")] if moves else []
+        self._own_schedule = schedule if moves else None
+
+    @property
+    def schedule_changed(self) -> bool:
+        """Whether the callback has put another schedule in place of the run's, since the last look."""
+        configs = self.lr_scheduler_configs
+        changed = bool(configs) and configs[0].scheduler is not self._own_schedule
+        if changed:
+            self._own_schedule = configs[0].scheduler
+        return changed
+
+    def step_schedules(self) -> None:
+        """Step a schedule that the callback created, at the end of an epoch."""
+        for config in self.lr_scheduler_configs:
+            if config.interval == "epoch":
+                schedule: Any = config.scheduler
+                schedule.step()
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """Add values to the next log of the run."""
+        for name, value in metrics.items():
+            self._logged[name] = value.item() if hasattr(value, "item") else value
+
+    def take_logged(self) -> dict[str, Any]:
+        """Return the values for the next log, and forget them."""
+        logged, self.__dict__["_logged"] = self._logged, {}
+        return logged
+
+    def note(self, values: dict[str, Any]) -> None:
+        """Show values as `callback_metrics`, an `eval_` value as `val_` too."""
+        for name, value in values.items():
+            if isinstance(value, (int, float)):
+                shown = torch.tensor(value, dtype=torch.float32)
+                self.callback_metrics[name] = shown
+                if name.startswith("eval_"):
+                    self.callback_metrics[name.replace("eval_", "val_", 1)] = shown

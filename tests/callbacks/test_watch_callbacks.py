@@ -1,0 +1,148 @@
+"""A watched run names the handler that does what it must not do, and accuses no other one."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from support.trainers import net_trainer
+from trainbus import Callback, Stage, WatchCallbacks
+from trainbus.events import ArgumentError
+from trainbus.events.errors import HandlerError
+
+
+def callback(event: str, does: Any, stage: Stage, name: str = "Faulty") -> Callback:
+    """A callback with one handler, which receives the run."""
+
+    def handler(self: Any, run: Any) -> None:
+        does(run)
+
+    return type(name, (Callback,), {event: handler, "stage": stage})()
+
+
+def weight(run: Any) -> torch.Tensor:
+    return next(run.model.parameters())
+
+
+def scale(run: Any) -> None:
+    weight(run).data.mul_(2)
+
+
+def replace_model(run: Any) -> None:
+    run.replace_model(type(run.model)())
+
+
+def draw_own(run: Any) -> None:
+    torch.randn(2, generator=torch.Generator().manual_seed(0))
+    random.Random(0).random()
+
+
+def to_eval_and_back(run: Any) -> None:
+    mode = run.model.training
+    run.model.eval()
+    with torch.no_grad():
+        weight(run).sum()
+    run.model.train(mode)
+
+
+def log_again(run: Any) -> None:
+    run.log({"again": 1})
+
+
+def log_once(run: Any) -> None:
+    if "again" not in run.logs:
+        run.log({"again": 1})
+
+
+FAULTS = {
+    "changes a weight": ("on_evaluate", scale, Stage.REPORT, "changed the weight 'blocks.0.linear.weight'"),
+    "changes a weight after a batch": ("on_prediction_step", scale, Stage.DECIDE, "changed the weight"),
+    "replaces the model": ("on_evaluate", replace_model, Stage.MEASURE, "replaced the model during an evaluation"),
+    "draws from torch": ("on_step_end", lambda run: torch.randn(1), Stage.REPORT, "generator of torch"),
+    "draws from Python": ("on_log", lambda run: random.random(), Stage.MEASURE, "generator of Python"),
+    "turns gradients off": ("on_step_end", lambda run: torch.set_grad_enabled(False), Stage.DECIDE, "gradients off"),
+    "sets eval mode": ("on_step_end", lambda run: run.model.eval(), Stage.REPORT, "the train or eval mode of"),
+    "recursion": ("on_log", log_again, Stage.REPORT, "Faulty.on_log -> Faulty.on_log. Announce another event"),
+}
+NEIGHBOURS = {
+    "changes a weight in the stage ACT": ("on_evaluate", scale, Stage.ACT),
+    "changes a weight outside of evaluations": ("on_step_end", scale, Stage.DECIDE),
+    "draws from its own generator": ("on_step_end", draw_own, Stage.REPORT),
+    "draws as a decider": ("on_step_end", lambda run: torch.randn(1), Stage.DECIDE),
+    "restores the mode": ("on_step_end", to_eval_and_back, Stage.REPORT),
+    "logs once from a log": ("on_log", log_once, Stage.REPORT),
+}
+OPTIONS = {"debug": "callbacks", "eval_strategy": "steps", "eval_steps": 2, "logging_steps": 2}
+
+
+@pytest.fixture(autouse=True)
+def _gradients():
+    yield
+    torch.set_grad_enabled(True)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_named_with_its_handler(tmp_path, name):
+    event, does, stage, said = FAULTS[name]
+    good = callback(event, lambda run: None, stage, "Good")
+    with pytest.raises(HandlerError, match=rf"^Faulty\.{event}") as caught:
+        net_trainer(tmp_path, good, callback(event, does, stage), **OPTIONS).train()
+    assert said in str(caught.value)
+    assert "Good" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_a_good_neighbour_is_not_accused(tmp_path, name):
+    trainer = net_trainer(tmp_path, callback(*NEIGHBOURS[name]), **OPTIONS)
+    trainer.train()
+    assert trainer.state.global_step == 6
+
+
+def test_events_that_announce_each_other_are_named_as_a_chain(tmp_path):
+    def evaluate(run: Any) -> None:
+        run.announce("on_substep_end")
+
+    def back(run: Any) -> None:
+        run.announce("on_step_end")
+
+    there = callback("on_step_end", evaluate, Stage.DECIDE, "There")
+    with pytest.raises(HandlerError) as caught:
+        net_trainer(tmp_path, there, callback("on_substep_end", back, Stage.DECIDE, "Back"), **OPTIONS).train()
+    assert "There.on_step_end -> Back.on_substep_end -> There.on_step_end" in str(caught.value)
+
+
+def test_a_slow_handler_is_shown_with_its_stack_and_a_quick_one_is_not(tmp_path, caplog):
+    def linger(run: Any) -> None:
+        if run.state.global_step == 2:
+            time.sleep(0.5)
+
+    slow = callback("on_step_end", linger, Stage.REPORT)
+    quick = callback("on_step_end", lambda run: None, Stage.REPORT, "Quick")
+    net_trainer(tmp_path, WatchCallbacks(slow_after=0.1), slow, quick).train()
+    [record] = [each for each in caplog.records if "has been running" in each.getMessage()]
+    assert record.getMessage().startswith("Faulty.on_step_end has been running for more than 0.1 s")
+    assert "time.sleep(0.5)" in record.getMessage()
+
+
+def test_own_callbacks_are_not_accused(tmp_path):
+    options = {**OPTIONS, "neftune_noise_alpha": None, "save_strategy": "steps", "save_steps": 2}
+    net_trainer(tmp_path, load_best_model_at_end=True, **options).train()
+
+
+def test_an_unwatched_run_calls_the_handlers_themselves(tmp_path):
+    trainer = net_trainer(tmp_path, callback("on_step_end", draw_own, Stage.REPORT))
+    [found] = [each for each in trainer.bus.order_of("on_step_end") if each.owner_id == "Faulty"]
+    assert "_watched" not in found.call.__qualname__
+    watched = net_trainer(tmp_path, callback("on_step_end", draw_own, Stage.REPORT), debug="callbacks")
+    [found] = [each for each in watched.bus.order_of("on_step_end") if each.owner_id == "Faulty"]
+    assert "_watched" in found.call.__qualname__
+
+
+@pytest.mark.parametrize("options", [{"slow_after": 0.0}, {"depth": 0}])
+def test_impossible_limits_are_refused(options):
+    with pytest.raises(ArgumentError, match="WatchCallbacks"):
+        WatchCallbacks(**options)

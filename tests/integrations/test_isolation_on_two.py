@@ -1,0 +1,72 @@
+"""A callback that fails on one rank has the same consequences on both: no rank waits for the other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.processes import run_on_two
+
+PROGRAM = Path(__file__).with_name("isolation_program.py")
+
+pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each process wrote of all the runs, in order of rank. A pair that waits for each other times out."""
+    folder = tmp_path_factory.mktemp("isolation")
+    run_on_two(PROGRAM, folder, timeout=120)
+    return [json.loads((folder / f"end-{rank}.json").read_text()) for rank in range(2)]
+
+
+def of_both(ends: list[dict[str, Any]], run: str, value: str) -> Any:
+    """The value of a run that is the same on both processes."""
+    first, second = (of_rank[run][value] for of_rank in ends)
+    assert first == second, f"{run}: {value} differs"
+    return first
+
+
+def test_the_default_callbacks_need_no_exchange(ends):
+    assert [of_rank["default"] for of_rank in ends] == [[], []]
+
+
+@pytest.mark.parametrize("run", ["warn", "warn after"])
+def test_a_request_of_a_callback_that_failed_on_one_rank_is_dropped_on_both(ends, run):
+    assert of_both(ends, run, "saved") == [1, 2, 4, 5, 6, 7, 8]
+    assert of_both(ends, run, "heard") == list(range(1, 9))
+    assert of_both(ends, run, "weights")
+    [taken_back] = [line for line in ends[0][run]["ledger"] if "withdraw" in line]
+    assert taken_back.endswith("taken back, because it failed on rank 1 with OSError: no such file")
+    assert [of_rank[run]["count"] for of_rank in ends] == [0, 1]
+
+
+def test_a_quarantine_begins_on_both_at_the_same_step(ends):
+    assert of_both(ends, "quarantine", "quarantined") == 5
+    assert of_both(ends, "quarantine", "heard") == [1, 2, 3, 4, 5]
+    assert of_both(ends, "quarantine", "saved") == [1, 2, 4]
+    for of_rank in ends:
+        assert of_rank["quarantine"]["ledger"][-1].endswith(
+            "quarantine callback: on_step_end failed for the 2. time: OSError: no such file, on rank 1"
+        )
+
+
+def test_an_update_is_skipped_on_both_or_on_none(ends):
+    assert of_both(ends, "skip", "skipped") == 2
+    assert of_both(ends, "skip", "quarantined") == 2
+    assert of_both(ends, "skip", "weights")
+
+
+def test_a_reporter_with_collectives_leaves_both_at_once(ends):
+    assert of_both(ends, "gathers", "heard") == [2, 2, 2]
+    assert of_both(ends, "gathers", "quarantined") == 3
+
+
+def test_a_reporter_that_is_slow_on_one_rank_is_thinned_on_both(ends):
+    assert of_both(ends, "thin", "every") > 1
+    steps = of_both(ends, "thin", "heard")
+    assert len(steps) < 60
+    assert all(step % ends[0]["thin"]["every"] == 0 for step in steps[-3:])
