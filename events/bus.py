@@ -218,6 +218,7 @@ class EventBus:
             self._subscribers.pop(owner_id, None)
             for subscription in self._subscriptions.pop(owner_id, ()):
                 self.signals[subscription.event.name].disconnect(subscription)
+        self.timeline.fold()  # its marks hold subscriptions
         self._note_names()
 
     def _retire(self, owner_id: str) -> None:

@@ -175,7 +175,7 @@ def in_one_line(logs: Mapping[str, Any], state: TrainerState, widths: dict[str, 
         widths.setdefault("step", len(f"step {state.max_steps}/{state.max_steps}"))
     cells = {"step": f"step {state.global_step}/{state.max_steps}", "epoch": f"epoch {state.epoch:.4g}"}
     for key, value in logs.items():
-        if key not in HIDDEN and (whole or not key.endswith(SPEEDS)):
+        if key not in HIDDEN and (whole or not str(key).endswith(SPEEDS)):
             cells[key] = f"{key} {_short(value)}"
     for key, cell in cells.items():
         widths[key] = max(widths.get(key, 0), len(cell))

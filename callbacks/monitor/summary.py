@@ -16,6 +16,8 @@ from ...engine.arguments import TrainingArguments
 from ...engine.checkpoint.format import files
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.capabilities import Capability
+from ...events.composition import providers
 from ...events.stages import Stage, order
 
 PARTS = 5
@@ -86,8 +88,8 @@ class Summary(Callback):
 
 
 def _metric_name(run: Run) -> str:
-    chosen: Any = (getattr(callback, "best_metric", None) for callback in run.bus.subscribers.values())
-    best = next((each for each in chosen if each is not None), None)
+    choosers: Any = providers(run.bus.subscribers.values(), Capability.CHOOSES_BEST_MODEL)
+    best = choosers[0].best_metric if choosers else None
     return "" if best is None else f"{best.name} "
 
 

@@ -22,6 +22,7 @@ from ...events.callback import Callback
 from ...events.catalog import Kind
 from ...events.channels import Subscription
 from ...events.errors import ArgumentError, HandlerError
+from ...events.imported import imported
 from ...events.stages import Stage
 
 logger = logging.getLogger(__name__)
@@ -186,7 +187,7 @@ def _modes(model: nn.Module) -> dict[str, bool]:
 
 
 def _generators() -> dict[str, Any]:
-    numpy: Any = sys.modules.get("numpy")
+    numpy: Any = imported("numpy")
     states: dict[str, Any] = {"torch": torch.get_rng_state().numpy().tobytes(), "Python": random.getstate()}
     if numpy is not None:
         legacy = numpy.random.get_state(legacy=True)

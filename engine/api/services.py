@@ -47,6 +47,9 @@ class Services(Protocol):
     def plugins(self) -> list[str]:
         """Return a line for each plugin that joined."""
 
+    def replace_schedule(self, schedule: Any) -> None:
+        """Use another learning-rate schedule from now on."""
+
     def init_hf_repo(self) -> None:
         """Create the hub repository if it does not exist."""
 
@@ -130,6 +133,10 @@ class TrainerServices:
     def plugins(self) -> list[str]:
         """Return a line for each plugin that joined."""
         return list(self.trainer.plugins)
+
+    def replace_schedule(self, schedule: Any) -> None:
+        """Use another learning-rate schedule from now on."""
+        self.trainer.lr_scheduler = schedule
 
     def init_hf_repo(self) -> None:
         """Create the hub repository if it does not exist."""

@@ -154,7 +154,7 @@ class Lightning(Callback):
         self._view.current_epoch, self._batch = (position.epoch, position.batches) if position is not None else (0, 0)
         self._call("on_train_epoch_start")
         if self._view.schedule_changed:
-            run.lr_scheduler = HeldSchedule(run.lr_scheduler, run.optimizer)
+            run.services.replace_schedule(HeldSchedule(run.lr_scheduler, run.optimizer))
 
     def on_epoch_end(self) -> None:
         assert self._view is not None

@@ -50,10 +50,11 @@ def args(**arguments):
 
 
 BEFORE = ("AlignTokens", "CountFlops", "StopAtMaxSteps", "StopOnSignal", "ControlFile")
+AFTER = ("StatusFile", "AccountTime", "WatchStalls", "Summary", "Progress")
 
 
 def test_arguments_build_exactly_their_callbacks():
-    assert kinds(compose(args(), [])) == [*BEFORE, "Log", "Evaluate", "Checkpoint", "StatusFile", "Progress"]
+    assert kinds(compose(args(), [])) == [*BEFORE, "Log", "Evaluate", "Checkpoint", *AFTER]
     more = compose(
         args(bf16=True, load_best_model_at_end=True, eval_strategy="epoch", save_strategy="epoch", save_total_limit=2),
         [],
@@ -73,7 +74,7 @@ def test_the_order_is_arguments_then_found_then_listed():
 
     composed = compose(args(), [Mine(), Log(every(7))], found=[Found(), None])
     assert kinds(composed) == [
-        *(*BEFORE, "Evaluate", "Checkpoint", "StatusFile", "Progress"),
+        *(*BEFORE, "Evaluate", "Checkpoint", *AFTER),
         *("Found", "Mine", "Log"),
     ]
 

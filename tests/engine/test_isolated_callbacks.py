@@ -58,8 +58,12 @@ def test_the_trainer_and_the_checkpoint_say_what_failed(quarantined):
     assert "quarantine" in json.dumps((folder / "checkpoint-6" / "trainer_state.json").read_text())
 
 
-def test_a_second_training_begins_without_failures(quarantined):
-    _, _, trainer = quarantined
+def test_a_second_training_begins_without_failures(tmp_path):
+    callback = Fails()
+    callback.on_error = quarantine(after=2)
+    trainer = net_trainer(tmp_path, callback, Progress(bar=False))
+    trainer.train()
+    assert list(trainer.failures) == ["Fails"]
     trainer.train()
     assert trainer.failures == {}
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from ....events.imported import imported
 from ....events.timeline import CALLBACKS, PARTS, RARE, Timeline
 from .costs import CallbackCost, Compilation, Costs, Part
 from .peaks import peak_of
@@ -99,7 +99,7 @@ def _share_of_peak(run: Any, operations: float, step: float) -> float | None:
 
 def recompilations() -> list[Compilation]:
     """Return what torch.compile compiled again in this process, as far as torch keeps it: the last 64 compilations."""
-    utils = sys.modules.get("torch._dynamo.utils")
+    utils = imported("torch._dynamo.utils")
     read = getattr(utils, "get_compilation_metrics", None)
     if read is None:
         return []

@@ -200,29 +200,29 @@ def _fill_arguments(
         run.notes.append("The arguments are not known: no checkpoint and no recording holds them.")
 
 
-def _fill_progress(run: RunData, status: Mapping[str, Any], state: Mapping[str, Any], recorded: Recorded) -> None:
+def _fill_progress(data: RunData, status: Mapping[str, Any], state: Mapping[str, Any], recorded: Recorded) -> None:
     steps = [status.get("step"), state.get("global_step"), *(curve.steps[-1] for curve in recorded.steps.values())]
-    run.step = max((int(step) for step in steps if step), default=0)
-    run.max_steps = status.get("max_steps") or state.get("max_steps")
-    run.epoch = status.get("epoch", state.get("epoch"))
-    if recorded.error and not run.reason:
-        run.status, run.reason = "failed", recorded.error
+    data.step = max((int(step) for step in steps if step), default=0)
+    data.max_steps = status.get("max_steps") or state.get("max_steps")
+    data.epoch = status.get("epoch", state.get("epoch"))
+    if recorded.error and not data.reason:
+        data.status, data.reason = "failed", recorded.error
     if state.get("best_metric") is not None:
-        run.best = {
+        data.best = {
             "step": state.get("best_global_step"),
-            "metric": run.arguments.get("metric_for_best_model"),
+            "metric": data.arguments.get("metric_for_best_model"),
             "value": state["best_metric"],
         }
     done, seen = state.get("global_step"), state.get("samples_seen")
     if done and seen:
-        run.samples_per_step = seen / done
-    elif batch := run.arguments.get("per_device_train_batch_size", state.get("train_batch_size")):
-        ranks = run.environment.get("world_size") or 1
-        run.samples_per_step = batch * (run.arguments.get("gradient_accumulation_steps") or 1) * ranks
+        data.samples_per_step = seen / done
+    elif batch := data.arguments.get("per_device_train_batch_size", state.get("train_batch_size")):
+        ranks = data.environment.get("world_size") or 1
+        data.samples_per_step = batch * (data.arguments.get("gradient_accumulation_steps") or 1) * ranks
 
 
 def _fill_curves(
-    run: RunData,
+    data: RunData,
     state: Mapping[str, Any],
     recorded: Recorded,
     rows: list[dict[str, Any]],
@@ -236,23 +236,25 @@ def _fill_curves(
         times = [(step, float(seconds or 0.0)) for step, seconds in zip(curve.steps, curve.seconds)]
     elif times:
         times.append((0, 0.0))
-        run.notes.append("The times of values are interpolated between checkpoints. A recorded run has exact ones.")
+        data.notes.append("The times of values are interpolated between checkpoints. A recorded run has exact ones.")
     else:
-        run.notes.append("The times of values are not known: no checkpoint and no recording holds them.")
+        data.notes.append("The times of values are not known: no checkpoint and no recording holds them.")
     history = [row for row in state.get("log_history") or () if isinstance(row, dict) and "step" in row]
     # The recording and the rows are written as they come; the state is as old as its checkpoint.
     best = max((recorded.logs, rows, history), key=lambda each: max((row["step"] for row in each), default=-1))
-    run.curves, run.steps = curves_of(best, clock_of(times)), recorded.steps
+    data.curves, data.steps = curves_of(best, clock_of(times)), recorded.steps
     if not best:
-        run.notes.append("No logged values are there. Set `logging_steps`, and `record=True` for a run that may crash.")
+        data.notes.append(
+            "No logged values are there. Set `logging_steps`, and `record=True` for a run that may crash."
+        )
     evaluated: dict[int, dict[str, Any]] = {}
     for row in best:
         metrics = {name: value for name, value in row.items() if name.startswith("eval_")}
         if metrics:
             evaluated.setdefault(row["step"], {}).update(metrics)
-    run.evaluations = [{"step": step, "metrics": metrics} for step, metrics in sorted(evaluated.items())]
-    run.step = max([run.step, *(row["step"] for row in best)])
-    run.seconds = max((seconds for _, seconds in times), default=None)
+    data.evaluations = [{"step": step, "metrics": metrics} for step, metrics in sorted(evaluated.items())]
+    data.step = max([data.step, *(row["step"] for row in best)])
+    data.seconds = max((seconds for _, seconds in times), default=None)
 
 
 def _fill_checkpoints(run: RunData, checkpoints: Sequence[SavedCheckpoint]) -> None:
