@@ -250,7 +250,7 @@ class TrainerControl:
                 "Write a plain function."
             )
         for flag in FLAGS:
-            # A copy of this control repeats the flags whose work is in progress. They are no new requests.
+            # A copy of this control repeats the flags whose work is in progress. They are not new requests.
             if flag not in self.serving and getattr(other, f"should_{flag}", False) is True:
                 self.request(flag, reason="returned by the handler")
 

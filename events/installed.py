@@ -152,7 +152,7 @@ def _changed(folder: str) -> int:
 
 
 def module_folder(module: str) -> Path | None:
-    """Return the folder of a package, without importing it; None if the module is no package or is not found."""
+    """Return the folder of a package, without importing it; None if the module is not a package or is not found."""
     return next(iter(_folders(module)), None)
 
 

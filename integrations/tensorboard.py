@@ -85,7 +85,7 @@ class TensorBoard(RowTracker):
 
     @property
     def writer(self) -> SummaryWriter | None:
-        """The open writer, for anything that is no logged value, such as a graph. None if it is not open."""
+        """The open writer, for anything that is not a logged value, such as a graph. None if it is not open."""
         return self._session.writer if isinstance(self._session, TensorBoardSession) else None
 
     def unfinished_run(self, run: Run) -> str | None:

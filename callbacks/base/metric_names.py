@@ -118,7 +118,7 @@ def _is_outside(subscriber: object) -> bool:
 
 
 def _number(metric: str, value: Any, reader: str) -> float:
-    """Return the value of a metric as a number. Text is no number, even if it reads like one."""
+    """Return the value of a metric as a number. Text is not a number, even if it reads like one."""
     try:
         if not isinstance(value, str):
             return float(value)

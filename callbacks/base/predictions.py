@@ -111,7 +111,7 @@ class Collected:
 def classes_of(
     logits: torch.Tensor, labels: torch.Tensor | None, task: str | None
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return logits of shape (samples, classes) and class numbers of shape (samples,); None if they are no such task.
+    """Return logits of shape (samples, classes) and class numbers of shape (samples,); None for other tasks.
 
     A single logit is the one of class 1, and class 0 has the logit 0. Logits of shape (samples, tokens, classes) are
     one sample per token.

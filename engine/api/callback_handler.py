@@ -159,7 +159,7 @@ class CallbackHandler:
         """Set an attribute. A replaced method calls the callbacks from then on.
 
         Raises:
-            ArgumentError: for a method that calls no callbacks, and for what is no function.
+            ArgumentError: for a method that calls no callbacks, and for anything that is not a function.
         """
         if name == _CALL_EVENT or name in _SHARED:
             if not callable(value):

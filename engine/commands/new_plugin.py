@@ -59,7 +59,7 @@ def checked_module(name: str) -> str:
     module = re.sub(r"[-.]+", "_", name).lower()
     if not module.isidentifier() or not module.isascii():
         raise ArgumentError(
-            f"{name!r} is no name for a Python package. Use letters, digits, `-` and `_`, and begin with a letter, as "
+            f"{name!r} is not a Python package name. Use letters, digits, `-` and `_`, and begin with a letter, as "
             "in `skip-spikes`."
         )
     if keyword.iskeyword(module) or keyword.issoftkeyword(module):

@@ -88,7 +88,7 @@ def send(folder: Path, requests: Sequence[str]) -> None:
 
 
 def receive(folder: Path) -> list[str]:
-    """Return the requests in the file of a run, and remove the file. Lines that are no requests are left out."""
+    """Return the requests in the file of a run, and remove the file. Lines that are not requests are left out."""
     taken = folder / f".{FILE}-{os.getpid()}"
     try:
         os.replace(folder / FILE, taken)  # what another process writes from now on is in a new file

@@ -47,8 +47,8 @@ WITHOUT_EVENT: dict[str, str] = {
     "on_predict_batch_start": "No event precedes a prediction batch. Use `on_predict_batch_end`.",
     "on_predict_start": "No event precedes a prediction. Use `setup`, whose `stage` is 'predict' then.",
     "on_predict_epoch_start": "No event precedes a prediction. Use `setup`, whose `stage` is 'predict' then.",
-    "on_save_checkpoint": "A checkpoint of trainbus is no dict. Return your values from `state_dict`.",
-    "on_load_checkpoint": "A checkpoint of trainbus is no dict. Restore your values in `load_state_dict`.",
+    "on_save_checkpoint": "A checkpoint of trainbus is not a dict. Return your values from `state_dict`.",
+    "on_load_checkpoint": "A checkpoint of trainbus is not a dict. Restore your values in `load_state_dict`.",
     **dict.fromkeys(
         [f"on_test_{when}" for when in ("start", "end", "epoch_start", "epoch_end", "batch_start", "batch_end")],
         "trainbus has no test loop. Use `on_validation_*`, and `trainer.evaluate(dataset)`.",

@@ -146,7 +146,7 @@ def literal(value: Any) -> Any:
         return _reference(value)
     if dataclasses.is_dataclass(value):
         return Call(type(value).__name__, {option.name: literal(each) for option, each in given_options(value)})
-    raise ArgumentError(f"{value!r} is no literal")
+    raise ArgumentError(f"{value!r} is not a literal")
 
 
 def _trigger(trigger: Trigger) -> Any:

@@ -99,7 +99,7 @@ def problems_of(plugin: Plugin) -> list[str]:
         try:
             blank: Any = object.__new__(target)
         except TypeError as error:  # an abstract class, or a subclass of a built-in type
-            problems.append(f"{plugin.value} is no callback class: {error}")
+            problems.append(f"{plugin.value} is not a callback class: {error}")
         else:
             problems += callback_problems(blank, CATALOG, _handled_elsewhere())
     elif isinstance(target, Callback) or not callable(target):

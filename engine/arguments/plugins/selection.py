@@ -48,7 +48,7 @@ class Request:
 
         Args:
             plugins: the argument `plugins`.
-            trackers: the names in `report_to` that are no trackers of this library.
+            trackers: the names in `report_to` that are not trackers of this library.
             environment: the environment variables.
 
         Raises:
@@ -110,8 +110,8 @@ def select(known: Collection[str], auto: Collection[str], request: Request) -> S
 
 
 def _unknown(source: str, name: str, known: Collection[str]) -> str:
-    hint = "; it is a callback of this library: name it in `callbacks`." if name in own_names() else ""
-    return f"`{source}` names {name!r}, which is no installed plugin{hint or unknown_name(name, known)}"
+    hint = "; it is a callback of this library. Name it in `callbacks`." if name in own_names() else ""
+    return f"`{source}` names the unknown plugin {name!r}{hint or unknown_name(name, known)}"
 
 
 @dataclass

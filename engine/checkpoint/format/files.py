@@ -151,7 +151,7 @@ def _has_ended(pid: int) -> bool:
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):
-        return False  # the process belongs to another user, or the number is no process id
+        return False  # the process belongs to another user, or the number is not a process id
     return False
 
 

@@ -194,7 +194,7 @@ def _layout(type_: Any) -> tuple[int, np.dtype[Any]]:
     """Return the number of levels of lists of an Arrow type, and the numpy type of the values.
 
     Raises:
-        NotColumnar: if the values are no numbers.
+        NotColumnar: if the values are not numbers.
     """
     types: Any = imported("pyarrow").types
     depth = 0

@@ -122,7 +122,7 @@ def _passed(cells: Cells) -> torch.Tensor:
 
 
 def _mask(lengths: list[int], width: int, side: str) -> torch.Tensor:
-    """Return which tokens are no padding, shape (samples, width), int64."""
+    """Return which tokens are not padding, shape (samples, width), int64."""
     mask = torch.zeros(len(lengths), width, dtype=torch.int64)
     view = mask.numpy()
     for row, length in zip(view, lengths):
