@@ -1,6 +1,6 @@
 """Annotations of handlers: find one that contradicts the catalogue, once, when the handler is attached.
 
-The check refuses only what cannot be right, such as `logs: int`. It accepts whatever it cannot resolve.
+The check refuses only annotations that are certainly wrong, such as `logs: int`. It accepts whatever it cannot resolve.
 """
 
 from __future__ import annotations

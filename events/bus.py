@@ -259,13 +259,13 @@ class EventBus:
     # Announcing.
 
     def reroute(self, route: Route) -> None:
-        """Let `route(event, handlers)` say what an announcement calls, from now on."""
+        """From now on, `route(event, handlers)` returns the handlers that an announcement calls."""
         self.route = route
         for channel in self.signals.values():
             channel.calls = None
 
     def watch_calls(self, watch: Callable[[Subscription], Subscription]) -> None:
-        """Call, in place of each handler, what `watch` returns for it. For debugging."""
+        """Replace each handler by the result of `watch(handler)`. For debugging."""
         self._watch = watch
         for channel in self.signals.values():
             channel.ordered = channel.calls = None
@@ -309,7 +309,7 @@ class EventBus:
     def announce(self, event: str, **extras: Any) -> None:
         """Call all handlers of `event`, in order.
 
-        The bus ignores what a handler returns. The exception is another control, which a handler written for
+        The bus ignores the return value of a handler. The exception is another control, which a handler written for
         transformers may return: its raised flags count as requests. The `on_error` of a handler decides what its
         exception does. By default the exception is raised, with a note that names the handler. At closing events all
         other handlers run first, also after Ctrl-C.

@@ -79,7 +79,7 @@ class Callback(EventMethods):
 
     @property
     def best_metric(self) -> BestMetric | None:
-        """The metric by which it chooses the best model. None if it chooses none."""
+        """The metric that selects the best model. None if it chooses none."""
         return None
 
     def has(self, capability: Capability) -> bool:

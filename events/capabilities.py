@@ -39,7 +39,7 @@ class Capability(Enum):
 
 
 class BestMetric(NamedTuple):
-    """The metric by which the best model is chosen."""
+    """The metric that selects the best model."""
 
     name: str = "eval_loss"
     """The full name, with the prefix `eval_`."""

@@ -65,7 +65,7 @@ class TrainerControl:
     """
 
     def __init__(self, rank: int = 0, **flags: bool) -> None:
-        """Start with no flag raised, except those that are given.
+        """Start with the given flags raised.
 
         Args:
             rank: the process that entries of the ledger name.
@@ -205,7 +205,7 @@ class TrainerControl:
         return authors if wanted else frozenset()
 
     def begin(self, flag: Flag) -> frozenset[str]:
-        """Take the requests for `flag` as `take` does. If there are any, the flag reads True until `finish`."""
+        """Take the requests for `flag`, like `take`. If there are any, the flag reads True until `finish`."""
         authors = self.take(flag)
         if authors:
             self.serving.add(flag)

@@ -1,7 +1,7 @@
-"""Where the time of a run goes: marks that a step makes, and what they add up to.
+"""Where the time of a run goes: time marks of a step, and the sums of their intervals.
 
 Code that runs in every step makes a mark with `marks += (PART, now())`. That calls no Python function and takes about
-0.1 microseconds. A mark says what the process does from this moment on, so every moment of a run has one part. `fold`
+0.1 microseconds. A mark names the work that begins at this moment. So each moment of a run belongs to one part. `fold`
 adds up many marks at once.
 
 Marks nest. The bus opens a level with `CALL`, marks each handler, and closes the level with `DONE`. A `Scope`, such as
@@ -141,7 +141,8 @@ class Timeline:
             self._watches = False
 
     def doing(self) -> str:
-        """Return what the training does now: a part, or a handler such as `Evaluate.on_step_end`. For any thread."""
+        """Return the current activity of the training: a part, or a handler such as `Evaluate.on_step_end`. For any
+        thread."""
         for what in reversed(self.marks[-400::2]):
             if what.__class__ is str:
                 return str(what)

@@ -68,7 +68,7 @@ class Trigger:
 
 @dataclass(frozen=True)
 class EverySteps(Trigger):
-    """Due at the end of every n-th step, or more often if the run is too short for `times` of them."""
+    """Due at the end of every n-th step, or more often, so that a short run has at least `times` of them."""
 
     steps: int
     after: float = 0

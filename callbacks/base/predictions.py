@@ -1,4 +1,4 @@
-"""Predictions: what a tracker shows of an evaluation, collected batch by batch in bounded memory."""
+"""Predictions: the predictions of an evaluation that a tracker shows, collected batch by batch in bounded memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ SHOWN_VALUES = 16
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a tracker shows of each evaluation: a table of predictions, a confusion matrix, and ROC and PR curves.
+    """The predictions of each evaluation that a tracker shows: a table of predictions, a confusion matrix, and ROC and
+    PR curves.
 
     `Wandb(tables=Predictions(rows=64))` uses it. Evaluations then compute logits, also without `compute_metrics`. The
     logits of one batch are kept at a time.
@@ -49,7 +50,7 @@ class Predictions:
 
 @dataclass
 class Collected:
-    """What the batches of one dataset gave so far."""
+    """The predictions collected so far for one dataset."""
 
     wanted: Predictions
     """What to collect."""

@@ -1,4 +1,4 @@
-"""Find handlers that do what a handler must not do: change weights, recurse, block, draw random numbers."""
+"""Find handlers that make forbidden changes: change weights, recurse, block, draw random numbers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _EVALUATING = frozenset(
 
 @dataclass
 class WatchCallbacks(Callback):
-    """Watches each handler, and raises an error that names the one that does what a handler must not do.
+    """Watches each handler, and raises an error that names a handler that makes a forbidden change.
 
     Use it while you write a callback: `debug="callbacks"` in the arguments, or `WatchCallbacks()` in the list. It
     copies the weights in evaluations, so the run is slower. It finds a handler that

@@ -1,4 +1,4 @@
-"""Warn if a training makes no progress, with the stack of what it waits for."""
+"""Warn if a training makes no progress, with the stack of its thread."""
 
 from __future__ import annotations
 

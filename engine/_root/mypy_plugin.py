@@ -25,7 +25,7 @@ class HandlerPlugin(Plugin):
     """Checks the handlers of every subclass of `Callback`."""
 
     def get_base_class_hook(self, fullname: str) -> Callable[[ClassDefContext], None] | None:
-        """Return the check for a class whose base is a callback."""
+        """Return the check for a subclass of a callback."""
         found = self.lookup_fully_qualified(fullname)
         base = found.node if found is not None else None
         is_callback = isinstance(base, TypeInfo) and any(cls.fullname == CALLBACK for cls in base.mro)

@@ -32,7 +32,7 @@ _AUTHOR = "callback_handler"
 
 
 class HasCallbacks(Protocol):
-    """What the handler needs of a trainer."""
+    """The attributes of a trainer that the callback handler uses."""
 
     run: Run
     bus: EventBus
@@ -147,7 +147,8 @@ class CallbackHandler:
         return self.trainer.pop_callback(callback)
 
     def remove_callback(self, callback: Any) -> None:
-        """Detach a callback, the first one of a class, or the one with an id."""
+        """Detach a callback. `callback` is the callback itself, its class (the first of the class is detached) or its
+        id."""
         self.trainer.remove_callback(callback)
 
     @property

@@ -238,7 +238,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     def rehearse_evaluation(self) -> tuple[str, ...] | None:
         """Return the names of the metrics that an evaluation of the trainer's datasets measures; None if unknown.
 
-        It runs one batch, where that is cheap, without an effect on the run. See `engine/evaluation/rehearsal.py`.
+        It evaluates one batch if that is cheap. It does not change the run. See `engine/evaluation/rehearsal.py`.
 
         Raises:
             ArgumentError: for metrics that logs and checkpoints cannot hold.

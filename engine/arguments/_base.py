@@ -50,7 +50,7 @@ class Group:
 
 
 def must(group: Group, rule: Callable[[Any], bool], remedy: str, *names: str) -> Iterator[str]:
-    """Yield a problem for each of the named fields whose value breaks `rule`. None never breaks a rule.
+    """Yield a problem for each named field with a value that breaks `rule`. None never breaks a rule.
 
     Write the rule for valid values (`n >= 1`), not for invalid ones (`n < 1`). NaN fails every comparison, so the first
     form reports it.

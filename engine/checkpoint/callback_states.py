@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ResumeReport:
-    """What a resume did with the states of callbacks. `str(report)` is one line."""
+    """The result of a resume for each callback state. `str(report)` is one line."""
 
     restored: list[str] = field(default_factory=list)
     """The ids of callbacks that received their state."""

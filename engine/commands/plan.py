@@ -1,4 +1,4 @@
-"""The command `trainbus plan`: which sharding strategy fits the GPUs, and what to write for it."""
+"""The command `trainbus plan`: print which sharding strategies fit the GPUs, and the arguments for each."""
 
 from __future__ import annotations
 

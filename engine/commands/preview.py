@@ -97,7 +97,7 @@ def preview_of(
 ) -> Preview:
     """Run a program up to its first `train()` and return the preview of that training.
 
-    What the program prints goes to the error output.
+    The output of the program goes to stderr.
 
     Raises:
         ArgumentError: if there is no such program, or if it ends without a training.

@@ -55,10 +55,10 @@ def to_numpy(data: Any) -> Any:
 
 
 def rows_of(batch: Any) -> int | None:
-    """Return the number of samples of a batch, as far as the batch tells it.
+    """Return the number of samples of a batch, read from its first dimension.
 
-    It is the first dimension of `labels`, else of the first tensor or array that has one. A batch whose first dimension
-    is not the sample, such as time-major sequences, misleads it. `Loader.batch_rows` knows better.
+    It is the first dimension of `labels`, else of the first tensor or array that has one. The result is wrong if the
+    first dimension is not the sample, as in time-major sequences. `Loader.batch_rows` knows better.
 
     Returns:
         None if the batch contains no such tensor.

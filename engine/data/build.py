@@ -221,9 +221,9 @@ def keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) ->
 
 
 def dropped_columns(dataset: Any, accepted: Collection[str]) -> list[str]:
-    """Return the columns of a dataset that are not accepted, as far as it tells its columns without reading a sample.
+    """Return the columns of a dataset that are not accepted. Empty if its columns are unknown without reading a sample.
 
-    Lists of dicts tell them by their first sample. Columns that a transform makes are unknown.
+    A list of dicts has the columns of its first sample. Columns that a transform makes are unknown.
     """
     columns: Any = None
     if isinstance(dataset, (list, tuple)):

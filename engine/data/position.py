@@ -12,7 +12,7 @@ from .plan import RunPlan
 
 @dataclass
 class Position:
-    """Where in the data the run is."""
+    """The position of the run in the data."""
 
     epoch: int = 0
     """The current epoch, from 0."""

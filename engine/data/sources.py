@@ -1,4 +1,5 @@
-"""What users pass as datasets: tables are loaded, and what cannot be a dataset is refused with its first sample."""
+"""Accept the datasets that users pass: load tables, and raise an error that shows the first sample for other
+objects."""
 
 from __future__ import annotations
 

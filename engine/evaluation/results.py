@@ -12,7 +12,7 @@ from .outputs import EvalPrediction
 
 
 class BatchResult(NamedTuple):
-    """What this rank computed for one batch. Each value except `rows` may be None."""
+    """The results of this rank for one batch. Each value except `rows` may be None."""
 
     rows: int
     """Number of rows, without padding rows."""

@@ -1,4 +1,4 @@
-"""Loss modules: a criterion or loss function that is a module, as a part of what is trained."""
+"""Loss modules: a criterion or loss function that is a module and is trained too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrainingRanks(Protocol):
-    """What averaging uses of the ranks."""
+    """The methods of the ranks that averaging calls."""
 
     @property
     def world_size(self) -> int: ...

@@ -126,7 +126,7 @@ class Objective:
         """Call the model with a batch.
 
         Raises:
-            ModelError: if the batch does not fit the model's `forward`. It names what each of them has.
+            ModelError: if the batch does not fit the model's `forward`. It lists the fields of each.
         """
         try:
             if isinstance(inputs, (dict, Mapping)):

@@ -144,8 +144,8 @@ def label_names_of(model: nn.Module) -> list[str]:
     """Return the parameters of the `forward` that the user wrote that are labels, judged by name.
 
     The class decides, and a `forward` that was replaced on the instance if the class has no labels. A name is a label
-    if it contains `label`. Question answering models also have `start_positions` and `end_positions`. The rule is the
-    one of transformers' `find_labels`.
+    if it contains `label`. Question answering models also have `start_positions` and `end_positions`. It uses the rule
+    of transformers' `find_labels`.
     """
     kind = type(user_model(model)).__name__
     also = ("start_positions", "end_positions") if "QuestionAnswering" in kind else ()

@@ -241,8 +241,8 @@ def _ended(trainer: TrialTrainer) -> Iterator[None]:
 def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingArguments:
     """Return the user's arguments with some values replaced. All checks and derived values are computed again.
 
-    A value is converted to the type of its argument: `"16"` and `16.7` become `16`. Relative paths stay in the working
-    folder in which the user's arguments were made.
+    A value is converted to the type of its argument: `"16"` and `16.7` become `16`. Relative paths keep the working
+    folder of the user's arguments.
 
     Raises:
         ArgumentError: for an unknown name, with the nearest name, or a value of the wrong type.

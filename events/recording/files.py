@@ -194,7 +194,7 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def length_upto(lines: list[bytes], step: int) -> int:
-    """Return how many lines of a recording a run that resumes from a step keeps.
+    """Return the number of lines that a recording keeps when its run resumes from a step.
 
     It keeps everything up to the last save of this step, because it announces again what came after. Without such a
     save, it keeps the records up to the step.

@@ -86,7 +86,7 @@ class Lightning(Callback):
 
     `callbacks=[Lightning(EarlyStopping("eval_loss", patience=3))]`. The hooks receive a view of the trainer, with the
     attributes that such callbacks read, and a `LightningModule` that holds the model as `model`. `trainer.should_stop
-    = True` requests `training_stop`. What the callback logs is added to the next log of the run.
+    = True` requests `training_stop`. Values that the callback logs are added to the next log of the run.
 
     Raises:
         ArgumentError: for a hook without an event, and for a callback of Lightning that a callback of trainbus

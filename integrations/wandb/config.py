@@ -1,4 +1,4 @@
-"""The config of a wandb run: what is in effect, nested by subject."""
+"""The config of a wandb run: the settings in effect, nested by subject."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from ...events.stages import Stage
 
 @dataclass
 class EvaluationTables:
-    """Collects what the batches of an evaluation give, and adds it to the row of the step."""
+    """Collects the predictions of an evaluation, and adds them as a table to the row of the step."""
 
     _collected: Collected | None = None
     _handles: tuple[Handle, ...] = ()

@@ -73,7 +73,7 @@ class Examination:
         self._lab = None
 
     def findings(self, names: Iterable[str]) -> dict[str, str]:
-        """Return what the checks of these names found, without those that passed or could not judge."""
+        """Return the findings of the checks with these names. Checks that passed or were skipped are left out."""
         found = {}
         for name in names:
             try:

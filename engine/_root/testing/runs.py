@@ -1,4 +1,4 @@
-"""A real small run, and what it did: events, ledger, logs, metrics and weights."""
+"""A real small run and its results: events, ledger, logs, metrics and weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tiny import one_thread, timeless, tiny_trainer, weights
 
 @dataclass
 class TinyRun:
-    """What a small run did."""
+    """The results of a small run."""
 
     trainer: Trainer
     """The trainer. It is not ended, so it can train, evaluate and predict again."""
@@ -72,7 +72,7 @@ def beside(callbacks: tuple[Any, ...], save_every: int = 2) -> list[Any]:
 
 
 def train(trainer: Trainer, **options: Any) -> TinyRun:
-    """Train, and return what the run did. `options` are those of `Trainer.train`."""
+    """Train, and return the results of the run. `options` are passed to `Trainer.train`."""
     with one_thread(), record(trainer.bus) as trace:
         trainer.train(**options)
     logs = [timeless(entry) for entry in trainer.state.log_history]

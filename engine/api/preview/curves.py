@@ -11,7 +11,7 @@ Given = Mapping[str, Sequence[float] | Callable[[int], float]]
 
 
 def from_function(values: Callable[[int], float]) -> Callable[[int, int], float]:
-    """Return a curve whose values depend on the step."""
+    """Return a curve with a value for each step, computed by a function."""
     return lambda step, number: values(step)
 
 

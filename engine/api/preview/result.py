@@ -21,7 +21,7 @@ _COLUMNS = ("step", "what", "by", "reason")
 
 @dataclass
 class Preview:
-    """What a run will do."""
+    """The logs, evaluations, saves and stops that a run will make."""
 
     rows: list[Row]
     """Each log, evaluation, save, deletion and the stop, with `step`, `what`, `by` and `reason`, in order."""

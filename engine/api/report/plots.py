@@ -58,7 +58,7 @@ def plot(title: str, description: str, lines: Sequence[tuple[int, Sequence[tuple
     Args:
         title: its title, for screen readers.
         description: what it shows in a sentence.
-        lines: number of the run, and its points. A point whose value is not finite breaks the line.
+        lines: number of the run, and its points. The line has a gap at a value that is not finite.
         ident: a prefix for the ids of title and description.
     """
     points = [point for _, line in lines for point in line if math.isfinite(point[1])]

@@ -1,4 +1,4 @@
-"""What a report reads from a recording, `events.jsonl`."""
+"""Read the values that a report needs from a recording, `events.jsonl`."""
 
 from __future__ import annotations
 

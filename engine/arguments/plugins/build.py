@@ -32,8 +32,8 @@ def build(texts: Iterable[str], args: Any, find: Callable[[str], Any] = find) ->
         find: returns the class or function of a name.
 
     Raises:
-        ArgumentError: lists all problems of all texts: unknown names and options, wrong values, and what constructors
-            refuse.
+        ArgumentError: lists all problems of all texts: unknown names and options, wrong values, and errors of
+            constructors.
     """
     built, problems = [], []
     for text in texts:

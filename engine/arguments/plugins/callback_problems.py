@@ -1,4 +1,4 @@
-"""What keeps a callback from being attached, found without a trainer."""
+"""Find, without a trainer, the problems that prevent attaching a callback."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_callback(value: Any) -> bool:
 
 
 def events_of(callbacks: Iterable[Any]) -> dict[str, Event]:
-    """Return all events by name: those of the catalogue, and those that callbacks or their classes declare."""
+    """Return all events by name: events of the catalogue, and events that callbacks or their classes declare."""
     found = dict(CATALOG)
     for callback in callbacks:
         with suppress(SubscriptionError):  # it is an error when the callback is attached

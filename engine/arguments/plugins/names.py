@@ -96,7 +96,7 @@ def find(name: str) -> Any:
 
 
 def find_plugin(name: str) -> Any:
-    """Return what an installed plugin offers.
+    """Return the class or function of an installed plugin.
 
     Raises:
         ArgumentError: for an unknown name, with the nearest one.

@@ -58,7 +58,7 @@ def options_of(target: Any) -> dict[str, Option]:
     """Return the options of a callback class, or of a function that builds callbacks, by name.
 
     For a dataclass these are the fields of its constructor, else the parameters of the constructor. A function that
-    takes the training arguments has its other parameters as options. Every `Callback` also has those of `OF_ALL`.
+    takes the training arguments has its other parameters as options. Every `Callback` also has the options in `OF_ALL`.
     """
     is_class = isinstance(target, type)
     found: dict[str, Option] = {}
@@ -115,7 +115,7 @@ def takes_any_option(target: Any) -> bool:
 
 
 def set_apart(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of `OF_ALL` that the constructor does not take. They are set as attributes."""
+    """Return the options of `OF_ALL` that the constructor does not take. They are set as attributes."""
     if not issubclass(cls, Callback) or takes_any_option(cls):
         return {}
     parameters = inspect.signature(cls).parameters

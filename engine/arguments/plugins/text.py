@@ -26,7 +26,8 @@ _CONSTANTS = {"inf": math.inf, "nan": math.nan}
 
 @dataclass(frozen=True)
 class Call:
-    """A call in a text that is not a trigger, such as `Keep(last=2)`. The type of its option says what it makes."""
+    """A call in a text that is not a trigger, such as `Keep(last=2)`. The type of the option determines the class of
+    the result."""
 
     name: str
     options: Mapping[str, Any]
@@ -185,7 +186,7 @@ def _trigger(name: str, call: ast.Call, text: str) -> Trigger:
 
 
 def problems_of(name: str, texts: Any) -> Iterable[str]:
-    """Yield what is wrong with the form of the texts of an argument.
+    """Yield the syntax errors in the texts of an argument.
 
     Args:
         name: the name of the argument, for the messages.
@@ -196,7 +197,7 @@ def problems_of(name: str, texts: Any) -> Iterable[str]:
         return
     for text in texts:
         if not isinstance(text, str):
-            yield f"`{name}` takes only text and has {text!r}. Pass objects to the Trainer: callbacks=[...]."
+            yield f"`{name}` takes only text and has {text!r}; pass objects to the Trainer: callbacks=[...]."
             continue
         try:
             Spec.parse(text.removeprefix("no:") if name == "plugins" else text)

@@ -133,7 +133,7 @@ class Hidden:
 
     @property
     def abandoned(self) -> bool:
-        """Whether no other process of this host works on the folder.
+        """Whether the folder is unused: no other process of this host works on it.
 
         This is so if the process is this one, if it has ended, or if it is on another host.
         """

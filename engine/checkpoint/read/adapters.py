@@ -30,7 +30,7 @@ def read_adapters(folder: CheckpointFolder) -> dict[str, Weights]:
 
 
 def read_beside(folder: CheckpointFolder) -> Weights:
-    """Read the weights beside the adapters, by their names in the model; {} if there are none."""
+    """Read the weights stored with the adapters, by their names in the model; {} if there are none."""
     return _read(folder.path / BESIDE_ADAPTERS) if folder.has(BESIDE_ADAPTERS) else {}
 
 

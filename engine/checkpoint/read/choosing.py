@@ -44,7 +44,7 @@ def checkpoint_to_resume(run: ResumableRun, wanted: str | Path | bool | None) ->
 
     Raises:
         ArgumentError: if ranks have different output folders and would write one checkpoint into several.
-        CheckpointError: if the folder is not good, or there is no good one. The message says what is wrong with each.
+        CheckpointError: if the folder is not good, or there is no good one. The message lists the problems of each.
     """
     args = run.args
     everyone = run.ranks.gather_objects((wanted, os.path.abspath(args.output_path)))
@@ -198,7 +198,7 @@ def choose(
         inspector: inspects the checkpoints. Default: for a single process.
 
     Raises:
-        CheckpointError: if the folder is not good, or there is no good one. The message says what is wrong with each.
+        CheckpointError: if the folder is not good, or there is no good one. The message lists the problems of each.
     """
     inspector = Inspector() if inspector is None else inspector
     if not wanted:

@@ -14,7 +14,7 @@ from .verify import STRICT, Check
 
 
 class Dated(Protocol):
-    """What orders checkpoints in time."""
+    """The values that sort checkpoints by time."""
 
     @property
     def step(self) -> int:
@@ -86,7 +86,7 @@ def newest_good(
 
 
 def get_last_checkpoint(folder: str | Path) -> str | None:
-    """Return the path of the newest good checkpoint in a folder, the one that `resume_from_checkpoint=True` takes.
+    """Return the path of the newest good checkpoint in a folder. `resume_from_checkpoint=True` uses it.
 
     Every file of it is read and compared with its hash. None if there is no good checkpoint, or no folder.
     """

@@ -62,7 +62,7 @@ def _take_scheduled_rates(run: ResumableRun) -> None:
 
 
 def warn_of_other_settings(saved: Mapping[str, Any], state: TrainerState, schedule: Mapping[str, int]) -> None:
-    """Warn if a run resumes with another batch size, accumulation or intervals than its checkpoint has.
+    """Warn if the batch size, accumulation or intervals of a resumed run differ from its checkpoint.
 
     Args:
         saved: the trainer state of the checkpoint.

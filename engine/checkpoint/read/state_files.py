@@ -49,7 +49,7 @@ class StateFiles(Protocol):
         """
 
     def own(self, rank: int, world_size: int) -> dict[str, Any]:
-        """Return what one rank saved for itself: RNG states, loader position, loss sums; {} if it saved nothing.
+        """Return the values that only one rank saved: RNG states, loader position, loss sums; {} if it saved nothing.
 
         Raises:
             CheckpointError: if the file is damaged.

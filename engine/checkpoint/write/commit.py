@@ -41,7 +41,7 @@ class HashedFile:
         self._file.write(data)
 
     def digest(self) -> Digest:
-        """Return the digest of what was written."""
+        """Return the digest of the written bytes."""
         return self._hashing.digest()
 
 
@@ -108,7 +108,7 @@ class Staging:
         self._synchronising.append(self._beside.submit(_synchronise, path))
 
     def commit(self, facts: Mapping[str, Any], digests: Mapping[str, Digest]) -> None:
-        """Write the manifest and rename the folder. If that fails, everything stays as it was.
+        """Write the manifest and rename the folder. If that fails, nothing changes.
 
         A checkpoint with the final name is replaced.
 

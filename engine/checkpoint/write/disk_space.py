@@ -68,7 +68,7 @@ def check_space(needed: int, folder: Path) -> None:
 
 
 def check_writable(folder: Path, *, leave: bool) -> None:
-    """Write a file into a folder and remove it. Permissions and free space alone do not tell whether that works.
+    """Write a file into a folder and remove it. A check of permissions and free space alone is not enough.
 
     Args:
         folder: the folder, existing or not.

@@ -15,7 +15,8 @@ _PROVED: dict[Hashable, bool] = {}
 
 
 class NotColumnar(Exception):
-    """The columns cannot make this batch exactly as its rows do. Its rows make it then, or raise the error."""
+    """This batch cannot be built exactly from columns. Build it from rows. Its rows make it then, or raise the
+    error."""
 
 
 class BatchRows:

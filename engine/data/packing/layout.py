@@ -18,7 +18,7 @@ REMEDY = "Leave `Packing` out, and set `train_sampling_strategy='group_by_length
 
 @dataclass(frozen=True)
 class Layout:
-    """What a model needs besides tokens to keep the samples of a row apart."""
+    """The inputs besides tokens that separate the samples of a packed row."""
 
     first_position: int = 0
     """The position id of the first token of each sample."""

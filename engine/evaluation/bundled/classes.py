@@ -22,7 +22,8 @@ _AVERAGES = ("binary", "micro", "macro", "weighted", "samples", None)
 
 @dataclass
 class Accuracy(Bundled):
-    """The fraction of correct predictions. With several labels per row, a row is correct if all its labels are."""
+    """The fraction of correct predictions. With several labels per row, a row counts as correct if all its labels are
+    correct."""
 
     reads: ClassVar[tuple[Reads, ...]] = _CLASSES
 
