@@ -35,7 +35,7 @@ class DefaultFlowCallback(Callback):
 
     By default four callbacks decide this: `Log`, `Evaluate`, `Checkpoint` and `StopAtMaxSteps`. If a
     `DefaultFlowCallback` or a subclass is in the list, it decides, and the first three only do the work.
-    `trainer.remove_callback(DefaultFlowCallback)` removes the decisions of all of them: then the run logs, evaluates,
+    `trainer.remove_callback(DefaultFlowCallback)` removes the decisions of all of them. Then the run logs, evaluates,
     saves and stops early only if another callback requests it.
     """
 
@@ -223,7 +223,7 @@ class EarlyStoppingCallback(ExportableState, Callback):
 
 
 class PrinterCallback(Callback):
-    """Prints each logged dict, as transformers' callback of this name does."""
+    """Prints each logged dict, like transformers' `PrinterCallback`."""
 
     stage = Stage.REPORT
 

@@ -56,7 +56,7 @@ class EventBus:
 
     `attach` subscribes a callback with `on_*` methods, `on` a plain function for one event. Both return a `Handle`.
     `announce` calls the handlers. Third parties may connect through blinker, `signals[name].connect(receiver)`. The bus
-    calls them as `receiver(run, **values)` in the DECIDE stage, as it calls every callback that sets no stage.
+    calls them as `receiver(run, **values)` in the DECIDE stage, like every callback that sets no stage.
     """
 
     def __init__(self, run: Any, control: TrainerControl) -> None:

@@ -59,7 +59,8 @@ class TrainerControl:
     `control.should_save` reads True if a callback requested a checkpoint and no callback vetoed it. It stays True
     while the run writes the checkpoint, until `on_save`.
 
-    Assigning True requests, as `control.request("save", reason="...")` does. Assigning False withdraws the caller's own
+    Assigning True makes a request, like `control.request("save", reason="...")`. Assigning False withdraws the caller's
+    own
     request only. To block the requests of others, call `control.veto("save", reason="...")`. A veto holds until
     the end of the step. A request that is not yet served is never lost: it waits for the end of the next step.
     """

@@ -35,7 +35,7 @@ class NonFiniteError(TrainbusError, ArithmeticError):
 
 
 class CheckpointError(TrainbusError, OSError, ValueError):
-    """A checkpoint cannot be written or read. As in transformers, `except ValueError` catches that there is none."""
+    """A checkpoint cannot be written or read. It is a `ValueError` too, because transformers raises one if there is no checkpoint."""
 
 
 class EvaluationStopped(TrainbusError):

@@ -42,7 +42,7 @@ class Entry:
 class Ledger:
     """The newest entries of each flag. The number is limited, so that a long run uses no more memory.
 
-    The limit holds per flag: thousands of requests to log do not displace the one request to stop.
+    The limit holds per flag: thousands of log requests do not remove a stop request.
     """
 
     def __init__(self, keep: int = 200) -> None:

@@ -54,7 +54,7 @@ KEPT = 512
 
 
 class Scope:
-    """A level whose whole time belongs to one part."""
+    """A level that assigns all its time to one part."""
 
     def __init__(self, part: str) -> None:
         self.part = part

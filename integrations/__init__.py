@@ -133,7 +133,7 @@ def search_backend(name: str | None) -> Any:
     """Return the backend of a hyperparameter search.
 
     Args:
-        name: `optuna`, `ray` or `wandb`. None takes the first whose package is installed.
+        name: `optuna`, `ray` or `wandb`. None selects the first installed backend.
 
     Raises:
         ArgumentError: for an unknown name, with the nearest known one.

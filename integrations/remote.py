@@ -38,7 +38,7 @@ class RemoteStore(Callback):
     not copied.
 
     Raises:
-        ArgumentError: for a path without a protocol, or whose package is missing.
+        ArgumentError: if a path has no protocol, or if the package of its protocol is missing.
         CheckpointError: if the store fails and `on_store_error` is `raise`.
     """
 

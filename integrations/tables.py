@@ -11,7 +11,7 @@ from ..events.errors import DataError
 
 
 class Tables:
-    """Turns tables into datasets whose samples are dicts: column -> value."""
+    """Converts tables to datasets with dicts as samples: column -> value."""
 
     @staticmethod
     def from_frame(frame: Any) -> datasets.Dataset:

@@ -114,7 +114,7 @@ def classes_of(
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return logits of shape (samples, classes) and class numbers of shape (samples,); None for other tasks.
 
-    A single logit is the one of class 1, and class 0 has the logit 0. Logits of shape (samples, tokens, classes) are
+    A single logit belongs to class 1. Class 0 then has the logit 0. Logits of shape (samples, tokens, classes) are
     one sample per token.
 
     Args:

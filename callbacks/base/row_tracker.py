@@ -1,4 +1,4 @@
-"""RowTracker: the base class of trackers that write one row per step, on a thread of their own."""
+"""RowTracker: the base class of trackers that write one row per step, in a separate thread."""
 
 from __future__ import annotations
 

@@ -58,7 +58,8 @@ class Record(Recorder):
     follow the checkpoint. A new run in the folder keeps the earlier file as `events-1.jsonl`.
 
     With fingerprints, each step also records checksums of its batches and of the random states of torch and numpy, and
-    each log one of Python's. A comparison then finds the first step with other data or another random draw. If the file
+    each log a checksum of Python's random state. A comparison then finds the first step with other data or another
+    random draw. If the file
     cannot be written, the run continues with one warning.
     """
 

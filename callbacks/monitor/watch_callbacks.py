@@ -50,7 +50,7 @@ class WatchCallbacks(Callback):
     - announces its own event again and again, directly or through other handlers;
     - takes longer than `slow_after` seconds: a warning shows its stack. Events that request work do not count.
 
-    The `on_error` of the callback decides what the error does.
+    The `on_error` of the callback decides the effect of the error.
 
     Raises:
         ArgumentError: if `slow_after` or `depth` is not positive.

@@ -33,7 +33,7 @@ class HandlerPlugin(Plugin):
 
 
 def check_handlers(context: ClassDefContext) -> None:
-    """Report each parameter of a handler whose annotation does not accept the value that the event passes."""
+    """Report each handler parameter with an annotation that does not accept the event's value."""
     found = context.api.lookup_fully_qualified_or_none(CATALOGUE)
     if found is None or not isinstance(found.node, TypeInfo):
         return

@@ -1,4 +1,4 @@
-"""CallbackHandler: the callbacks as transformers' object of this name shows, calls and lets replace them."""
+"""CallbackHandler: the interface of transformers' `CallbackHandler` to the callbacks of a trainer."""
 
 from __future__ import annotations
 

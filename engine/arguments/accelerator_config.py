@@ -1,4 +1,5 @@
-"""AcceleratorConfig: what transformers passes to accelerate. Most keys have one value that this engine supports."""
+"""AcceleratorConfig: the settings that transformers passes to accelerate. Most keys have one value that this engine
+supports."""
 
 from __future__ import annotations
 

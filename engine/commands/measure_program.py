@@ -90,7 +90,7 @@ def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[st
 
 
 def describe(trainer: Any) -> dict[str, Any]:
-    """Return what `changes_for` reads of a training."""
+    """Return the values of a training that `changes_for` reads."""
     import torch
 
     args, device = trainer.args, trainer.args.device

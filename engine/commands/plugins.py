@@ -79,7 +79,7 @@ def _checked(plugin: Plugin) -> dict[str, Any]:
 
 
 def listing(plugin: Plugin, row: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what `trainbus plugins --json` shows of a plugin.
+    """Return the data of a plugin for `trainbus plugins --json`.
 
     Args:
         plugin: the plugin.

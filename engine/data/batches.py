@@ -80,7 +80,7 @@ def join(parts: list[Any], padding: int = IGNORED_LABEL) -> Any:
 
     Args:
         parts: nested tensors or arrays of one structure, each of shape (rows, width, ...). Scalars count as one row.
-        padding: fills up parts whose width is smaller than the largest.
+        padding: the value that fills parts with a smaller width.
 
     Raises:
         TypeError: if the parts contain other values than tensors and arrays.

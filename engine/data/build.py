@@ -49,7 +49,7 @@ def build_loader(
         training: shuffle the samples, and seed the workers.
         accepted: columns to keep; None keeps all.
         seed: seed of the shuffling.
-        main_input: key of the samples whose length counts when samples are grouped by length.
+        main_input: the key of the samples that gives the length, for grouping by length.
         sampler: returns the sampler of a dataset, or None for the dataset's own order. By default, `args` decide.
 
     Raises:

@@ -85,8 +85,8 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
     """Return a state that resumes after the samples that are done, with batches of any size.
 
     Args:
-        state: some or all of what `EpochProgress.resume_state` returned. If it does not say which samples are done, or
-            the stream is now read in other parts, `row` says how many samples of the epoch are done, over all ranks.
+        state: some or all entries of `EpochProgress.resume_state`. If the finished samples are not listed, or the
+            stream is now read in other parts, `row` is the number of finished samples of the epoch, over all ranks.
         parts: the loader's `parts` now.
         is_stream: whether the loader reads a stream.
         warns: log a warning if a stream is now read in other parts than before.

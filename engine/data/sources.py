@@ -23,8 +23,8 @@ SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 def as_dataset(data: Any, load: Callable[[str], Any]) -> Any:
     """Return a dataset: a table of pandas, or a file of rows, as a dataset of the library `datasets`.
 
-    Args:
-        data: what the user passed. A table, a path, or a dict of these is loaded. Anything else is returned unchanged.
+    Args: data: the object that the user passed. A table, a path, or a dict of these is loaded. Anything else is
+        returned unchanged.
         load: returns an integration by name.
 
     Raises:

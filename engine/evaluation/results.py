@@ -1,4 +1,4 @@
-"""Results of an evaluation in progress: losses, predictions, labels and inputs of all ranks, and how many rows."""
+"""Results of an evaluation in progress: losses, predictions, labels and inputs of all ranks, and the number of rows."""
 
 from __future__ import annotations
 

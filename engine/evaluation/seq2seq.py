@@ -1,4 +1,4 @@
-"""Seq2SeqTrainer: a Trainer whose evaluations and predictions can use sequences that the model generates."""
+"""Seq2SeqTrainer: a Trainer that can evaluate and predict with sequences that the model generates."""
 
 from __future__ import annotations
 

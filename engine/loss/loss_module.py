@@ -51,7 +51,8 @@ def trainable_of(module: nn.Module | None, model: nn.Module) -> list[nn.Paramete
 
 
 def own_copy(function: Any) -> Any:
-    """Return a criterion or loss function with a loss module of its own. One whose module never changes is shared."""
+    """Return a copy of a criterion or loss function with its own loss module. A loss with a module that never changes
+    is shared."""
     module = module_of(function)
     if module is None:
         return function

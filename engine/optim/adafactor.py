@@ -16,7 +16,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Adafactor(Optimizer):
-    """The optimizer of Shazeer and Stern (arXiv:1804.04235). Results equal those of transformers bit for bit.
+    """The optimizer of Shazeer and Stern (arXiv:1804.04235). Results are equal to transformers bit for bit.
 
     A parameter of shape (..., n, m) has n + m second moments per matrix instead of n * m (algorithm 4). Vectors and
     scalars have full second moments (algorithm 5). float16 and bfloat16 parameters are updated in float32 and have

@@ -38,7 +38,8 @@ def made_with(optimizer: Optimizer) -> dict[str, Any] | None:
 def decay_parameter_names(model: nn.Module) -> set[str]:
     """Return the names of the parameters with weight decay, as in `model.named_parameters()`.
 
-    All parameters decay, except those inside an `nn.LayerNorm` and those whose lowercase name matches `NO_DECAY`. This
+    All parameters decay, except parameters of an `nn.LayerNorm` and parameters with a lowercase name that matches
+    `NO_DECAY`. This
     is the rule of transformers 5.23. A model that itself is an `nn.LayerNorm` decays, as there.
     """
     inside_layer_norm = {

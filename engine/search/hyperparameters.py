@@ -259,7 +259,7 @@ def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingA
 def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks: Ranks) -> dict[str, Any]:
     """Return the values that callbacks set in place of the user's arguments, and log them.
 
-    Rank 0 asks the callbacks, and all ranks receive its answer: only rank 0 may know what a sweep chose.
+    Rank 0 asks the callbacks, and all ranks receive its answer: only rank 0 may know the values that a sweep chose.
 
     Args:
         args: the user's arguments.

@@ -196,7 +196,8 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
 def length_upto(lines: list[bytes], step: int) -> int:
     """Return the number of lines that a recording keeps when its run resumes from a step.
 
-    It keeps everything up to the last save of this step, because it announces again what came after. Without such a
+    It keeps the lines up to the last save of this step, because the resumed run announces the later events again.
+    Without such a
     save, it keeps the records up to the step.
     """
     saved, behind = None, None

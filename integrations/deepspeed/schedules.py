@@ -1,4 +1,5 @@
-"""Learning-rate schedules that DeepSpeed's configuration names: those of DeepSpeed, adapted to torch's, and torch's."""
+"""Learning-rate schedules that DeepSpeed's configuration names: DeepSpeed's schedules, adapted to torch's interface,
+and torch's schedules."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ PER_GROUP = {"base_lrs", "_last_lr", "lr_lambdas", "min_lrs"}
 
 
 class Schedule:
-    """A DeepSpeed schedule whose state is interchangeable with the state of torch's schedules."""
+    """A DeepSpeed schedule with a state that torch's schedules can load, and the reverse."""
 
     def __init__(self, inner: Any) -> None:
         """Wrap `inner`, a DeepSpeed schedule, which counts its steps from -1."""

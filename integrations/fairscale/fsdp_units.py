@@ -32,7 +32,7 @@ def plain_name(name: str) -> str:
 
 
 class FSDPUnit(FullyShardedDataParallel):  # type: ignore[misc]
-    """A module whose weights are gathered together. Everything inside keeps its name in the model."""
+    """A module that gathers all its weights together. Everything inside keeps its name in the model."""
 
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True

@@ -36,7 +36,8 @@ class Written:
 
 
 def records(path: Path, start: int = 0) -> Iterator[Any]:
-    """Yield the complete records of a file from a block on. The iteration ends at an incomplete record, which a crash
+    """Yield the complete records of a file, starting at a block. The iteration ends at an incomplete record, which a
+    crash
     can leave."""
     with path.open("rb") as file:
         file.seek(start)

@@ -61,7 +61,7 @@ class EvaluationTables:
 
 
 def columns_of(run: Run, collected: Collected) -> dict[str, Any]:
-    """Return the columns of a dataset. The service compares those with equal names."""
+    """Return the columns of a dataset. The service compares tables with equal names."""
     prefix = f"{run.metric_prefix}_{run.dataset_name}_" if run.dataset_name else f"{run.metric_prefix}_"
     columns: dict[str, Any] = {}
     if collected.rows:

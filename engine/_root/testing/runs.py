@@ -64,7 +64,8 @@ def beside(callbacks: tuple[Any, ...], save_every: int = 2) -> list[Any]:
     """Return callbacks that log at each step and evaluate and save at every second one, without classes in the list.
 
     Args:
-        callbacks: the callbacks of the user. A `Log`, `Evaluate` or `Checkpoint` among them stays the only one.
+        callbacks: the callbacks of the user. If they contain a `Log`, `Evaluate` or `Checkpoint`, none of that class is
+            added.
         save_every: the steps between two checkpoints.
     """
     defaults = (Log(every(1)), Evaluate(every(2)), Checkpoint(every(save_every)))
@@ -83,7 +84,8 @@ def train(trainer: Trainer, **options: Any) -> TinyRun:
 def tiny_run(
     *callbacks: Any, folder: Path | str | None = None, resume_from_checkpoint: str | bool | None = None, **options: Any
 ) -> TinyRun:
-    """Train a tiny model for 6 steps with these callbacks. It logs each step, and evaluates and saves every second one.
+    """Train a tiny model for 6 steps with these callbacks. It logs every step, and evaluates and saves every second
+    step.
 
     Args:
         callbacks: the callbacks under test, and functions of your own on the trainer come later with `trainer.on`.

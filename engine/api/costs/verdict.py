@@ -67,12 +67,12 @@ def judge(
     dearest: str = "",
     blame: Blame | None = None,
 ) -> Verdict:
-    """Return what limits the speed of a training.
+    """Return the part that limits the speed of a training.
 
     Args:
         totals: part -> seconds of the whole training.
         medians: part -> seconds of the median step.
-        workers: the worker processes that load data; None if the loader is not one of torch.
+        workers: the worker processes that load data; None if the loader is not a DataLoader of torch.
         processors: the processors of this machine that the run may use.
         dearest: the dearest callback.
         blame: the slowest of several ranks.

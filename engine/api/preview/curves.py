@@ -35,7 +35,7 @@ def from_list(name: str, values: Sequence[float], notes: list[str]) -> Callable[
 
 
 def improving(greater: bool) -> Callable[[int, int], float]:
-    """Return the curve that is assumed if none is given: each evaluation is better than the one before."""
+    """Return the default curve: each evaluation is better than the previous one."""
 
     def value(step: int, number: int) -> float:
         return float(number + 1) if greater else 1.0 / (number + 1)

@@ -83,7 +83,7 @@ def collect(folder: str | Path, live: Mapping[str, Any] | None = None) -> RunDat
 
     Args:
         folder: the output folder of a run, of this library or of transformers, or one checkpoint.
-        live: what a running training knows better: `state`, the trainer state, and `arguments`, `environment` and
+        live: newer values of a running training: `state`, the trainer state, and `arguments`, `environment` and
             `callbacks` as in `RunData`.
 
     Raises:

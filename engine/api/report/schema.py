@@ -1,4 +1,4 @@
-"""The data of a report: what `trainbus report --json` prints, and what the page shows."""
+"""The data of a report. `trainbus report --json` prints it, and the page shows it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def events_of(callbacks: Iterable[Any]) -> dict[str, Event]:
 
 
 def problems_of(callback: Any, events: Mapping[str, Event], elsewhere: Iterable[str] = ()) -> list[str]:
-    """Return what keeps a callback from being attached: its contract, events, parameters and annotations.
+    """Return the problems that prevent attaching a callback, in its contract, events, parameters and annotations.
 
     Args:
         callback: an instance.

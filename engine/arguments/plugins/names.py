@@ -1,4 +1,4 @@
-"""The names of callbacks in texts: snake_case for those of this library, `package.module:Class` for all."""
+"""The names of callbacks in texts: snake_case for the callbacks of this library, `package.module:Class` for all."""
 
 from __future__ import annotations
 

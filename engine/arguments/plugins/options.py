@@ -164,8 +164,8 @@ def check_options(target: Any, given: Mapping[str, Any], label: str) -> tuple[di
 def converted(value: Any, hint: Any) -> Any:
     """Return a value of a text as a value of a type.
 
-    A `Call` becomes an instance of the dataclass that the type names, a text becomes a trigger where one is due, and
-    `package.module:name` becomes what it names where a class or function is due.
+    A `Call` becomes an instance of the dataclass of the type. If the type is a trigger, a text becomes a trigger. If
+    the type is a class or function, `package.module:name` is imported.
 
     Raises:
         Unreadable: The value is not of that type.
@@ -225,7 +225,7 @@ def _trigger(text: str) -> Any:
 
 
 def imported(reference: str) -> Any:
-    """Return what `package.module:name` names.
+    """Import and return the object of `package.module:name`.
 
     Raises:
         Unreadable: There is no such module, or it has no such name.

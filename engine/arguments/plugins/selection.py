@@ -1,4 +1,4 @@
-"""Which installed plugins join a run: those that it names, and those that join every run."""
+"""Select the installed plugins of a run: plugins that it names, and plugins that join every run."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def select(known: Collection[str], auto: Collection[str], request: Request) -> S
 
     Args:
         known: the names of the installed plugins.
-        auto: those that join every run.
-        request: what the run says about them.
+        auto: the plugins that join every run.
+        request: the plugins that the run names and leaves out.
     """
     problems = [_unknown("plugins", spec.name, known) for spec in request.named if spec.name not in known]
     problems += [_unknown(f"{OFF}{name}", name, known) for name in sorted(request.off) if name not in known]

@@ -76,7 +76,7 @@ def load_computed(model: Any, adapter: str, entries: dict[str, torch.Tensor]) ->
 
 
 def weights_beside(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return what training changes and the files of the adapters do not hold: unfrozen weights, and buffers.
+    """Return the trained values that the files of the adapters do not hold: unfrozen weights, and buffers.
 
     Args:
         model: a model with adapters.

@@ -30,7 +30,7 @@ def encode(values: Any, name: str) -> tuple[dict[str, torch.Tensor], dict[str, s
 
     Args:
         values: the values.
-        name: how errors call them.
+        name: the name of the values in errors.
 
     Raises:
         CheckpointError: for a value of another type. The message has its path in the structure.

@@ -257,7 +257,7 @@ def _dtype_of(file: Any, key: str) -> torch.dtype:
 
 
 def as_tensor(value: Any) -> Any:
-    """Read a stored tensor. Return any other value as it is."""
+    """Read a stored tensor. Return any other value unchanged."""
     return value.whole() if isinstance(value, StoredTensor) else value
 
 

@@ -43,7 +43,7 @@ def load_adapters(model: nn.Module, folder: CheckpointFolder, load: LoadModel) -
         load: the loading function, as the seam `load_model` defines it.
 
     Returns:
-        Why they do not fit; an empty string if they do.
+        Why they do not fit; an empty string if they match.
 
     Raises:
         CheckpointError: if a file cannot be read.

@@ -56,7 +56,7 @@ def unfinished(output_dir: str | Path) -> list[Path]:
 
 
 def newest_first(checkpoints: Iterable[D]) -> list[D]:
-    """Sort checkpoints: those of the run that wrote last come first, and higher steps before lower ones."""
+    """Sort checkpoints: checkpoints of the most recent run come first, and higher steps before lower steps."""
     checkpoints = list(checkpoints)
     last_of: dict[str, tuple[float, int]] = {}
     for checkpoint in checkpoints:
@@ -70,8 +70,7 @@ def newest_good(
 ) -> tuple[SavedCheckpoint | None, list[SavedCheckpoint]]:
     """Find the newest checkpoint that passes the full check.
 
-    Args:
-        checkpoints: those that passed the quick check.
+    Args: checkpoints: the checkpoints that passed the quick check.
         check: how they are checked.
 
     Returns:

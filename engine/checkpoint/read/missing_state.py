@@ -36,7 +36,7 @@ def check_for(run: ResumableRun) -> Check:
 
 
 def warn_of_missing_state(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
-    """Warn once of the state that starts fresh, and align the optimizer with the schedule if one of them is missing."""
+    """Warn once about missing state, and align optimizer and schedule if one of the two is missing."""
     if not run.args.resume_partial:
         return
     missing = checkpoint.missing_parts()

@@ -1,4 +1,4 @@
-"""The files with the training state of a run: what every layout offers.
+"""The files with the training state of a run: the interface of all layouts.
 
 `native_checkpoint` has the layout of this library, `hf_checkpoint` the layout of transformers' Trainer.
 """

@@ -71,7 +71,7 @@ def problems_of(
     Args:
         folder: the checkpoint.
         full: read and hash every file. Otherwise only existence and sizes are checked.
-        check: what may be missing.
+        check: the files that may be missing.
         read: reads a file and returns its digest. Several threads call it.
     """
     if folder.path.name.startswith(f".tmp-{PREFIX}"):

@@ -17,8 +17,8 @@ _SAMPLE_ENTRIES = ("began", "order", "rows", "parts")
 def position_in_samples(place: dict[str, Any]) -> dict[str, Any]:
     """Return the entries of a loader position that hold for batches of any size.
 
-    They say which samples are done and in which order samples come. The other entries count batches: how many were
-    taken, which one is prefetched, and how it was built.
+    They say which samples are done and in which order samples come. The other entries count batches: the number of
+    taken batches, the prefetched batch, and how the loader was built.
     """
     return {name: place[name] for name in _SAMPLE_ENTRIES if name in place}
 

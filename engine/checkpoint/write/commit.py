@@ -187,13 +187,13 @@ def remove(checkpoint: Removable) -> None:
 
 
 def sweep(output_dir: Path, run_id: str) -> None:
-    """Remove what killed sessions left: those of this run, and those of other runs with a process that has ended.
+    """Remove what killed sessions left: hidden folders of this run, and of other runs with a process that has ended.
 
     Folders that another run writes on another machine are kept, because it may be alive.
 
     Args:
         output_dir: the folder of the checkpoints.
-        run_id: this run, as the names of its hidden folders give it.
+        run_id: this run, as in the names of its hidden folders.
     """
     put_back(output_dir)
     for path, hidden in _abandoned(output_dir):

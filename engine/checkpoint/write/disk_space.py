@@ -30,7 +30,7 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def bytes_needed(run: SavableRun, *others: Any) -> int:
-    """Estimate the size of a checkpoint in bytes: the tensors of model and optimizer, and those in `others`."""
+    """Estimate the size of a checkpoint in bytes: the tensors of model and optimizer, and the tensors in `others`."""
     total = bytes_of([*run.model.parameters(), *run.model.buffers()]) + bytes_of(others) + _REST
     if not run.args.save_only_model:
         total += bytes_of(getattr(run.optimizer, "state", {}))

@@ -1,4 +1,4 @@
-"""Retention: which checkpoints stay on disk, as a pure function of their steps, times and metrics."""
+"""Retention: a pure function that selects the checkpoints to keep, from their steps, times and metrics."""
 
 from __future__ import annotations
 

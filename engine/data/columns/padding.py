@@ -28,7 +28,7 @@ def is_usual(tokenizer: Any) -> bool:
 
 
 def pad(rows: TableRows, tokenizer: Any, options: Mapping[str, Any], slow: Callable[[list[Any]], Any]) -> Any:
-    """Return the batch of `padded`, once it proved equal to the one that `slow` makes of the samples.
+    """Return the batch of `padded`. The first batches are compared with the batch of `slow`, which reads the samples.
 
     Raises:
         NotColumnar: if only the samples can make the batch.

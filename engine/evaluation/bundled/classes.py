@@ -1,7 +1,7 @@
 """Metrics of classes: accuracy, precision, recall, F1 and the Matthews correlation.
 
-Definitions: https://scikit-learn.org/stable/modules/model_evaluation.html#classification-metrics. The results equal
-those of scikit-learn, which the library `evaluate` calls.
+Definitions: https://scikit-learn.org/stable/modules/model_evaluation.html#classification-metrics. The results are equal
+to scikit-learn, which the library `evaluate` calls.
 """
 
 from __future__ import annotations
