@@ -35,7 +35,7 @@ class NonFiniteError(TrainbusError, ArithmeticError):
 
 
 class CheckpointError(TrainbusError, OSError, ValueError):
-    """A checkpoint cannot be written or read. It is a `ValueError` too, because transformers raises one if there is no checkpoint."""
+    """A checkpoint cannot be written or read. It is also a `ValueError`: transformers raises one if none exists."""
 
 
 class EvaluationStopped(TrainbusError):
