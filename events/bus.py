@@ -163,7 +163,7 @@ class EventBus:
         Args:
             event: the name of the event.
             function: called with the parameters that it names.
-            every: call it at every n-th step, epoch or announcement, whichever the event counts.
+            every: call it at every n-th step, epoch or announcement. The event determines which of these counts.
             once: call it only at the n-th.
             before: a number: call it only before the n-th. One or more ids: run it before these callbacks.
             after: a number: call it only after the n-th, and count `every` from there. One or more ids: run it after

@@ -17,7 +17,7 @@ class Capability(Enum):
     REPLACES_WEIGHTS = "replaces the weights in evaluations and checkpoints"
     """Evaluates and saves other weights than those it trains, such as their average."""
     HOLDS_WEIGHTS = "holds trained weights in its state"
-    """Its state is part of what is trained, such as a loss module. It is loaded with the best model."""
+    """Its state is trained, as in a loss module. It is loaded with the best model."""
     CHOOSES_BEST_MODEL = "chooses the best model"
     """Decides which checkpoint holds the best model. `best_metric` has the metric."""
     WRITES_CHECKPOINTS = "writes checkpoints"

@@ -112,7 +112,7 @@ class TrainerControl:
         self.speaking.author = before
 
     def veto(self, flag: Flag, reason: str = "") -> None:
-        """Block a flag for this step, whoever requests it, before or after this call."""
+        """Block a flag for this step, for all requesters, before and after this call."""
         name = _flag(flag)
         if self._vetoes[name].get(self.speaker) != reason:
             old = self.asks(name)

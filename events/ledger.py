@@ -19,7 +19,7 @@ class Entry:
     author: str
     """The id of the callback or function that wrote it; `you` for code outside of handlers."""
     flag: str
-    """The flag, without `should_`; `callback` for what happened to the author itself."""
+    """The flag, without `should_`; `callback` for a failure or quarantine of the author."""
     action: str
     """`request`, `veto`, `withdraw`, `take` (the run acts on the request) or `drop` (a veto blocked the request). For
     `callback`: `fail`, `retry`, `over budget`, `thin` or `quarantine`."""

@@ -77,7 +77,7 @@ class Sums:
         self.parts: dict[str, float] = dict.fromkeys(PARTS, 0)
         """Part -> nanoseconds."""
         self.handlers: dict[tuple[str, str], tuple[float, float]] = {}
-        """(callback, event) -> nanoseconds and number of calls. Without the time of what the handler started."""
+        """(callback, event) -> nanoseconds and number of calls. Work that the handler started is not included."""
 
     def add(self, other: Sums, time: float = 1, calls: float = 1) -> None:
         """Add other sums, multiplied."""
@@ -93,7 +93,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self.marks: list[Any] = []
-        """Pairs of what begins and when, in nanoseconds."""
+        """Pairs of a part and its start, in nanoseconds."""
         self.opened = False
         """Whether there was a training."""
         self._thread = 0

@@ -350,7 +350,7 @@ def outcome_of(error: BaseException) -> Outcome:
     """Return the outcome of a run that ends with an error or a signal."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, KeyboardInterrupt):
-        return Outcome(255, text)  # the code by which services tell a stopped run from a failed one
+        return Outcome(255, text)  # the code that marks a run as stopped, not failed
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         return Outcome(code, text, preempted=code > 128)

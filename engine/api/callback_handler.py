@@ -157,7 +157,7 @@ class CallbackHandler:
         return bool(self._replaced)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. A replaced method calls the callbacks from then on.
+        """Set an attribute. From now on, a replaced method calls the callbacks.
 
         Raises:
             ArgumentError: for a method that calls no callbacks, and for anything that is not a function.
@@ -231,7 +231,7 @@ class CallbackHandler:
         return run.control
 
     def _call_handlers(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> TrainerControl:
-        """Call the handlers of the present event, with what a replaced method passes."""
+        """Call the handlers of the current event with the arguments of a replaced method."""
         run, handlers = self.trainer.run, () if self._current is None else self._current.handlers
         with self._leaving():
             self.trainer.bus.call(handlers, event, _Given(run, args, state, control), self._shown(named))

@@ -75,7 +75,7 @@ class AcceleratorConfig:
 
     @classmethod
     def settings(cls, given: Any) -> dict[str, Any]:
-        """Return the keys and values of what `read` takes, unchecked."""
+        """Return the settings as keys and values, unchecked."""
         if isinstance(given, (str, os.PathLike)):
             given = json.loads(Path(given).read_text(encoding="utf-8"))
         elif given is not None and not isinstance(given, Mapping):

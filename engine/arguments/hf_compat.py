@@ -89,7 +89,7 @@ class HFMethods:
 
     @property
     def _setup_devices(self) -> torch.device:
-        """`device`, under the name by which transformers initializes it."""
+        """`device`, under the name that transformers uses."""
         args: Any = self
         device: torch.device = args.device
         return device

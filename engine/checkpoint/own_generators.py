@@ -27,7 +27,7 @@ _VISITS = 2000
 _LIBRARIES = frozenset({"datasets", "numpy", "tokenizers", "torch", "transformers", "trainbus"})
 """The globals of the functions of these packages are not searched."""
 _WRAPPERS, _WRAPPED = "trainbus.engine.data.", frozenset({"collator", "rows", "sampler"})
-"""The engine's own wrappers of datasets, collators and samplers, and the attribute with what they wrap."""
+"""The engine's own wrappers of datasets, collators and samplers, and the attribute with the wrapped object."""
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 
 

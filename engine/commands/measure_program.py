@@ -22,7 +22,7 @@ OFF = {
 
 
 class Measured(BaseException):
-    """Leaves a program after its first training. It is no `Exception`, so that programs do not catch it."""
+    """Leaves a program after its first training. It is not an `Exception`, so that programs do not catch it."""
 
 
 class Stopwatch(Callback):

@@ -134,7 +134,7 @@ class Loader(DataLoader[Any]):
         done. The first batch follows the finished samples.
 
         Args:
-            state: some or all of what `resume_state` returned, and `row`: samples of the epoch that are done, over all
+            state: some or all entries of `resume_state`, and `row`: samples of the epoch that are done, over all
                 ranks.
 
         Returns:

@@ -17,7 +17,7 @@ from ..trainer import Trainer
 from .outputs import PredictionOutput
 
 DEFAULT_MAX_LENGTH = 20
-"""Maximum length in tokens of what transformers' `generate` makes by default."""
+"""Default maximum length of the output of transformers' `generate`, in tokens."""
 
 
 class Seq2SeqTrainer(Trainer):

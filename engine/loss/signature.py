@@ -28,7 +28,7 @@ def user_model(model: nn.Module) -> nn.Module:
 
 def _inside(model: nn.Module) -> nn.Module | None:
     """Return the model that a wrapper wraps; None if the model is not a wrapper."""
-    children = dict(model._modules.items())  # the one of a TorchScript model is not a dict
+    children = dict(model._modules.items())  # `_modules` of a TorchScript model is not a dict
     if children.get("_orig_mod") is not None:  # torch.compile
         return children["_orig_mod"]
     peft = imported("peft")

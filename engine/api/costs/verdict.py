@@ -74,7 +74,7 @@ def judge(
         medians: part -> seconds of the median step.
         workers: the worker processes that load data; None if the loader is not a DataLoader of torch.
         processors: the processors of this machine that the run may use.
-        dearest: the dearest callback.
+        dearest: the callback that takes the most time.
         blame: the slowest of several ranks.
     """
     whole, step = sum(totals.values()), sum(medians.values())

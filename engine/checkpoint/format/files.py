@@ -141,7 +141,7 @@ class Hidden:
 
     @property
     def orphaned(self) -> bool:
-        """Whether the process that named the folder was on this host and has ended, in whichever run."""
+        """Whether the process that named the folder was on this host and has ended, in any run."""
         return self.host == this_host() and _has_ended(self.pid)
 
 

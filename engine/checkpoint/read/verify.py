@@ -154,7 +154,7 @@ def _wrong_size(path: Path, name: str, written: Digest, check: Check) -> str:
 
 
 def _changed(folder: CheckpointFolder, name: str, written: Digest, check: Check, read: Callable[[Path], Digest]) -> str:
-    """Read a file and return how it differs from what was written; an empty string if it does not."""
+    """Read a file and return its difference from the written file; empty if they are equal."""
     try:
         # The trainer state is parsed from the bytes that are hashed here.
         found = digest_of_bytes(folder.state_bytes) if name == STATE else read(folder.path / name)

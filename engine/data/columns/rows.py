@@ -55,7 +55,8 @@ class BatchRows:
         return samples
 
     def proved(self, what: Hashable, fast: Callable[[], Any], slow: Callable[[list[Any]], Any]) -> Any:
-        """Return the batch that the columns make. The first of each kind is compared with the one of the samples.
+        """Return the batch that the columns make. The first batch of each kind is compared with the batch that the
+        samples make.
 
         The comparison protects against versions of the libraries that make other batches than the tested ones.
 
