@@ -50,7 +50,8 @@ def quarantine(after: int = 1) -> str:
 def retry(times: int = 3, then: str = "raise") -> str:
     """Return the value of `on_error` that calls a failed handler again.
 
-    Args: times: the number of further calls, without a pause.
+    Args:
+        times: the number of further calls, without a pause.
         then: the policy for the last exception: `raise`, `warn` or `quarantine`.
     """
     return f"retry({times}, then={then!r})"

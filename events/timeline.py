@@ -141,8 +141,10 @@ class Timeline:
             self._watches = False
 
     def doing(self) -> str:
-        """Return the current activity of the training: a part, or a handler such as `Evaluate.on_step_end`. For any
-        thread."""
+        """Return the current activity of the training: a part, or a handler such as `Evaluate.on_step_end`.
+
+        For any thread.
+        """
         for what in reversed(self.marks[-400::2]):
             if what.__class__ is str:
                 return str(what)

@@ -18,7 +18,8 @@ from ..events.stages import Stage
 def architecture(model: Any) -> str:
     """Return the architecture of a model of transformers, such as `llama`, from `config.model_type`.
 
-    Raises: ModelError: if the model has no `config.model_type`. The kernels are chosen by it.
+    Raises:
+        ModelError: if the model has no `config.model_type`. The kernels are chosen by it.
     """
     kind = getattr(getattr(model, "config", None), "model_type", None)
     if not kind:

@@ -94,7 +94,8 @@ def check_measured(metric: str, run: Run, reader: str) -> None:
 def require_evaluations(run: Run, reader: str) -> None:
     """Check that something plans evaluations. A callback or function of the user may request them.
 
-    Raises: ArgumentError: if no evaluation is requested.
+    Raises:
+        ArgumentError: if no evaluation is requested.
     """
     subscribers = run.bus.subscribers.values()
     if not provides(subscribers, Capability.PLANS_EVALUATIONS) and not any(map(_is_outside, subscribers)):

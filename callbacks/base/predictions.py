@@ -23,8 +23,7 @@ SHOWN_VALUES = 16
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions of each evaluation that a tracker shows: a table of predictions, a confusion matrix, and ROC and
-    PR curves.
+    """The predictions of each evaluation that a tracker shows: a table, a confusion matrix, and ROC and PR curves.
 
     `Wandb(tables=Predictions(rows=64))` uses it. Evaluations then compute logits, also without `compute_metrics`. The
     logits of one batch are kept at a time.

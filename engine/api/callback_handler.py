@@ -147,8 +147,10 @@ class CallbackHandler:
         return self.trainer.pop_callback(callback)
 
     def remove_callback(self, callback: Any) -> None:
-        """Detach a callback. `callback` is the callback itself, its class (the first of the class is detached) or its
-        id."""
+        """Detach a callback.
+
+        Pass the callback, its id, or its class: then the first callback of the class is detached.
+        """
         self.trainer.remove_callback(callback)
 
     @property

@@ -157,8 +157,7 @@ class CallbackMethods(TrainerBase):
         return None
 
     def remove_callback(self, callback: Any) -> None:
-        """Detach a callback, given as the callback itself, as its class (the first of the class is detached) or as its
-        id.
+        """Detach a callback. Pass the callback, its id, or its class: then the first callback of the class is detached.
 
         Raises:
             SubscriptionError: if there is none.

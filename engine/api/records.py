@@ -1,5 +1,7 @@
-"""The records of a run that are valid for one step or one session. `Run` in `engine/run.py` has their fields as
-attributes."""
+"""The records of a run that are valid for one step or one session.
+
+`Run` in `engine/run.py` has their fields as attributes.
+"""
 
 from __future__ import annotations
 

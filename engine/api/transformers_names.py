@@ -42,7 +42,7 @@ _TRAINING = ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "Seq2SeqTrainingA
 
 
 def as_transformers(*, strict: bool = True) -> Replacement:
-    """Show trainbus's training names instead of those of transformers. Call it before importing other libraries.
+    """Replace transformers' training names by the names of trainbus. Call it before importing other libraries.
 
     Libraries that build on `transformers.Trainer`, such as TRL, then train with this Trainer:
 

@@ -1,5 +1,7 @@
-"""AcceleratorConfig: the settings that transformers passes to accelerate. Most keys have one value that this engine
-supports."""
+"""AcceleratorConfig: the settings that transformers passes to accelerate.
+
+Most keys have one value that this engine supports.
+"""
 
 from __future__ import annotations
 

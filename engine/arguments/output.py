@@ -21,8 +21,7 @@ class OutputArguments(Group):
 
     @property
     def output_path(self) -> Path:
-        """The output folder as an absolute path: `output_dir` as an absolute path. The base is the working folder at
-        the creation of the arguments.
+        """The output folder as an absolute path. The base is the working folder at the creation of the arguments.
 
         A program that changes its working folder still writes all files of a run into one folder.
         """

@@ -19,8 +19,10 @@ def mask(name: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value in a form that JSON can store. Enums, dtypes and configuration objects are replaced, at any
-    depth."""
+    """Return a value in a form that JSON can store.
+
+    Enums, dtypes and configuration objects are replaced, at any depth.
+    """
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, torch.dtype):

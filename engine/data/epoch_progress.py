@@ -123,7 +123,7 @@ def divided(rows: int, parts: list[int]) -> dict[int, int]:
 
 
 def by_name(values: dict[int, Any]) -> dict[str, Any]:
-    """Return values by number with the numbers as strings, because checkpoints store string keys."""
+    """Return a dict with its integer keys as strings, because checkpoints store string keys."""
     return {str(number): value for number, value in values.items()}
 
 

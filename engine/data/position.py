@@ -53,7 +53,8 @@ class Sizes:
 def save_position(position: Position, plan: RunPlan, sizes: Sizes, leaves_epoch: bool) -> dict[str, int]:
     """Return the position for a checkpoint, in a form that sessions with other sizes can resume from.
 
-    Args: position: the position of the run.
+    Args:
+        position: the position of the run.
         plan: length of the run.
         sizes: sizes of this session.
         leaves_epoch: whether the run is about to leave the epoch, so that a resumed run starts at its end.

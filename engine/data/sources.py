@@ -1,5 +1,4 @@
-"""Accept the datasets that users pass: load tables, and raise an error that shows the first sample for other
-objects."""
+"""Accept the datasets that users pass: load tables, and refuse other objects with their first sample."""
 
 from __future__ import annotations
 
@@ -23,8 +22,9 @@ SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 def as_dataset(data: Any, load: Callable[[str], Any]) -> Any:
     """Return a dataset: a table of pandas, or a file of rows, as a dataset of the library `datasets`.
 
-    Args: data: the object that the user passed. A table, a path, or a dict of these is loaded. Anything else is
-        returned unchanged.
+    Args:
+        data: the object that the user passed. A table, a path, or a dict of these is loaded. Anything else is
+            returned unchanged.
         load: returns an integration by name.
 
     Raises:

@@ -51,8 +51,10 @@ def trainable_of(module: nn.Module | None, model: nn.Module) -> list[nn.Paramete
 
 
 def own_copy(function: Any) -> Any:
-    """Return a copy of a criterion or loss function with its own loss module. A loss with a module that never changes
-    is shared."""
+    """Return a copy of a criterion or loss function with its own loss module.
+
+    A loss with a module that never changes is shared.
+    """
     module = module_of(function)
     if module is None:
         return function

@@ -1,5 +1,4 @@
-"""Learning-rate schedules that DeepSpeed's configuration names: DeepSpeed's schedules, adapted to torch's interface,
-and torch's schedules."""
+"""The learning-rate schedules in DeepSpeed's configuration: DeepSpeed's own, adapted to torch, and torch's."""
 
 from __future__ import annotations
 

@@ -191,7 +191,8 @@ def _leaves(row: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[s
 def open_run(request: Request) -> WandbSession:
     """Open the run. Use the run that the user opened, if there is one. Go offline if the service fails.
 
-    Raises: Exception: errors of `wandb.init` in offline mode.
+    Raises:
+        Exception: errors of `wandb.init` in offline mode.
     """
     _finish_earlier(request.identity.run_id)
     _wait_for_earlier(request.identity)

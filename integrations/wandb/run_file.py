@@ -36,9 +36,10 @@ class Written:
 
 
 def records(path: Path, start: int = 0) -> Iterator[Any]:
-    """Yield the complete records of a file, starting at a block. The iteration ends at an incomplete record, which a
-    crash
-    can leave."""
+    """Yield the complete records of a file, starting at a block.
+
+    The iteration ends at an incomplete record, which a crash can leave.
+    """
     with path.open("rb") as file:
         file.seek(start)
         data = file.read()

@@ -85,8 +85,10 @@ def closes(lab: Lab) -> None:
     early: set[str] = set()
 
     def left_after(inject: Injector, error: type[BaseException]) -> tuple[list[str], str]:
-        """Train with a fault. Return the resources that the run did not release, and the first weight that differs from
-        the trained model."""
+        """Train with a fault.
+
+        Return the resources that the run did not release, and the first weight that differs from the trained model.
+        """
         callback = lab.new()
         kept.append(callback)
         trainer = lab.among(callback)

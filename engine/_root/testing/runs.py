@@ -84,8 +84,9 @@ def train(trainer: Trainer, **options: Any) -> TinyRun:
 def tiny_run(
     *callbacks: Any, folder: Path | str | None = None, resume_from_checkpoint: str | bool | None = None, **options: Any
 ) -> TinyRun:
-    """Train a tiny model for 6 steps with these callbacks. It logs every step, and evaluates and saves every second
-    step.
+    """Train a tiny model for 6 steps with these callbacks.
+
+    It logs every step, and evaluates and saves every second step.
 
     Args:
         callbacks: the callbacks under test, and functions of your own on the trainer come later with `trainer.on`.

@@ -35,8 +35,10 @@ class FakeSession(ServiceSession):
 
 @dataclass
 class FakeTracker(ServiceTracker):
-    """Keeps the values that a run reports in memory. Use it to see the values that your callback logs, as a tracker
-    gets them."""
+    """Keeps the values that a run reports in memory.
+
+    Use it to see the values that your callback logs, as a tracker gets them.
+    """
 
     service: ClassVar[str] = "Fake"
 

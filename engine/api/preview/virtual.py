@@ -278,8 +278,10 @@ class VirtualStart(FreshStart):
 
 
 def dummy_optimizer(groups: list[dict[str, Any]], rate: float) -> torch.optim.Optimizer:
-    """Return an optimizer of nothing with the learning rates of other groups. Schedules read only the learning
-    rates."""
+    """Return an optimizer of nothing with the learning rates of other groups.
+
+    Schedules read only the learning rates.
+    """
     kept = [{name: group[name] for name in ("lr", "initial_lr") if name in group} for group in groups] or [{}]
     made = torch.optim.AdamW([{"params": [torch.zeros(1)], **group} for group in kept], lr=rate)
     made._opt_called = True  # type: ignore[attr-defined] # a schedule warns of a step without an update before it

@@ -192,8 +192,10 @@ def _costs(run: RunData) -> str:
 
 
 def arguments(runs: Sequence[RunData], names: Sequence[str], different: Sequence[str]) -> str:
-    """Return the arguments. With several runs, the arguments that differ come first, and the others are in a closed
-    block."""
+    """Return the arguments.
+
+    With several runs, the arguments that differ come first, and the others are in a closed block.
+    """
     known = [(run, name) for run, name in zip(runs, names) if run.arguments]
     if not known:
         return ""

@@ -26,8 +26,10 @@ _CONSTANTS = {"inf": math.inf, "nan": math.nan}
 
 @dataclass(frozen=True)
 class Call:
-    """A call in a text that is not a trigger, such as `Keep(last=2)`. The type of the option determines the class of
-    the result."""
+    """A call in a text that is not a trigger, such as `Keep(last=2)`.
+
+    The type of the option determines the class of the result.
+    """
 
     name: str
     options: Mapping[str, Any]

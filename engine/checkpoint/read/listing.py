@@ -70,7 +70,8 @@ def newest_good(
 ) -> tuple[SavedCheckpoint | None, list[SavedCheckpoint]]:
     """Find the newest checkpoint that passes the full check.
 
-    Args: checkpoints: the checkpoints that passed the quick check.
+    Args:
+        checkpoints: the checkpoints that passed the quick check.
         check: how they are checked.
 
     Returns:

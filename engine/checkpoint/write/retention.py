@@ -31,8 +31,9 @@ R = TypeVar("R", bound=Retainable)
 
 @dataclass(frozen=True)
 class Keep:
-    """Which checkpoints stay on disk. The newest checkpoint always stays. So does the checkpoint that is loaded at the
-    end.
+    """Which checkpoints stay on disk.
+
+    The newest checkpoint always stays. So does the checkpoint that is loaded at the end.
 
     A checkpoint stays if any field selects it. If no field is set, all stay.
     """

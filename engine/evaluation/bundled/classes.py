@@ -22,8 +22,10 @@ _AVERAGES = ("binary", "micro", "macro", "weighted", "samples", None)
 
 @dataclass
 class Accuracy(Bundled):
-    """The fraction of correct predictions. With several labels per row, a row counts as correct if all its labels are
-    correct."""
+    """The fraction of correct predictions.
+
+    With several labels per row, a row counts as correct if all its labels are correct.
+    """
 
     reads: ClassVar[tuple[Reads, ...]] = _CLASSES
 
