@@ -193,7 +193,7 @@ class StreamCollator:
 
 @dataclass(frozen=True)
 class StreamEndSync:
-    """Makes ranks that each read their own part of a stream end an epoch together.
+    """Lets all ranks end an epoch together, although each rank reads its own part of a stream.
 
     A rank without a batch left gets a copy of a batch of the first rank that still has one, as padding.
     """
