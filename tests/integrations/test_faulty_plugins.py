@@ -43,7 +43,7 @@ FAULTS = {
     "error at import": ("raise RuntimeError('broken')\n", "broken"),
     "exit at import": ("raise SystemExit(3)\n", "SystemExit: 3"),
     "missing class": ("x = 1\n", "has no attribute 'Thing'"),
-    "instance": (thing() + "Thing = Thing()\n", "no callback class"),
+    "instance": (thing() + "Thing = Thing()\n", "is not a callback class"),
     "number": ("class N(int):\n    auto = True\nThing = N(3)\n", "3 is not a callback class"),
     "plain class": ("class Thing:\n    auto = True\n", "is not a callback"),
     "function of a number": ("def Thing(args): return [3]\nThing.auto = True\n", "returns 3, which is not a callback"),

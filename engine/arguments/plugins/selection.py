@@ -111,7 +111,7 @@ def select(known: Collection[str], auto: Collection[str], request: Request) -> S
 
 def _unknown(source: str, name: str, known: Collection[str]) -> str:
     hint = "; it is a callback of this library. Name it in `callbacks`." if name in own_names() else ""
-    return f"`{source}` names the unknown plugin {name!r}{hint or unknown_name(name, known)}"
+    return f"`{source}` names {name!r}, which is not an installed plugin{hint or unknown_name(name, known)}"
 
 
 @dataclass
