@@ -238,7 +238,7 @@ def refuse_unusable(callback: Any) -> None:
     name = type(callback).__name__
     if not isinstance(callback, known.Callback):
         raise ArgumentError(
-            f"Lightning({name}): it is not a `lightning.pytorch.Callback`. List it without the adapter."
+            f"Lightning({name}): it is not a `lightning.pytorch.Callback`. List it without `Lightning`."
         )
     for cls in type(callback).__mro__:
         if cls.__name__ in INSTEAD and _is_of_lightning(cls):
