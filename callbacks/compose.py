@@ -57,7 +57,7 @@ def compose(
 
 
 def changed_arguments(args: TrainingArguments, before: TrainingArguments) -> set[str]:
-    """Return the names of the arguments whose values differ from former ones."""
+    """Return the names of the arguments that differ from earlier arguments."""
     missing = object()
     return {each.name for each in fields(args) if getattr(args, each.name) != getattr(before, each.name, missing)}
 
@@ -65,8 +65,8 @@ def changed_arguments(args: TrainingArguments, before: TrainingArguments) -> set
 def recompose(bus: EventBus, before: TrainingArguments, args: TrainingArguments, changed: Collection[str]) -> None:
     """Change the attached callbacks as if the arguments had their present values when the trainer was built.
 
-    A callback that equals the one of the former arguments is changed in place, attached or detached. One that the
-    program listed, changed or removed stays as it is.
+    A callback that the earlier arguments built is changed in place, attached or detached. A callback that the program
+    listed, changed or removed does not change.
 
     Args:
         bus: the bus of the trainer.

@@ -35,7 +35,7 @@ class DefaultFlowCallback(Callback):
 
     By default four callbacks decide this: `Log`, `Evaluate`, `Checkpoint` and `StopAtMaxSteps`. If a
     `DefaultFlowCallback` or a subclass is in the list, it decides, and the first three only do the work.
-    `trainer.remove_callback(DefaultFlowCallback)` removes the decisions of all of them: then the run logs, evaluates,
+    `trainer.remove_callback(DefaultFlowCallback)` removes the decisions of all of them. Then the run logs, evaluates,
     saves and stops early only if another callback requests it.
     """
 
@@ -53,14 +53,14 @@ class DefaultFlowCallback(Callback):
         return self._saves if capability is Capability.WRITES_CHECKPOINTS else super().has(capability)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
-        """Request what is due at the end of a step, and stop after the last step."""
+        """At the end of a step, request logs, evaluations and saves that are due. Stop after the last step."""
         self._request(args, control, _moment("step", state))
         if state.global_step >= state.max_steps:
             control.request("training_stop", f"all {state.max_steps} steps are done")
         return control
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
-        """Request what is due at the end of an epoch."""
+        """At the end of an epoch, request logs, evaluations and saves that are due."""
         run = kwargs.get("run")
         cut = run is not None and run.moment("epoch").cut  # the resumed run reaches the end of this epoch
         self._request(args, control, _moment("epoch", state, cut))
@@ -120,8 +120,8 @@ class ExportableState:
 class EarlyStoppingCallback(ExportableState, Callback):
     """Stops when the metric of the arguments stops improving, under transformers' name and arguments.
 
-    It reads `metric_for_best_model` and `greater_is_better`. `EarlyStopping("eval_loss", patience=3)` is the same
-    without those arguments. A subclass may override `check_metric_value`, or `on_evaluate` to
+    It reads `metric_for_best_model` and `greater_is_better`. `EarlyStopping("eval_loss", patience=3)` does the same
+    without these arguments. A subclass may override `check_metric_value`, or `on_evaluate` to
     decide by itself.
 
     Raises:
@@ -223,7 +223,7 @@ class EarlyStoppingCallback(ExportableState, Callback):
 
 
 class PrinterCallback(Callback):
-    """Prints each logged dict, as transformers' callback of this name does."""
+    """Prints each logged dict, like transformers' `PrinterCallback`."""
 
     stage = Stage.REPORT
 

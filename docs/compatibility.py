@@ -35,9 +35,9 @@ DIFFERS = {
     "fp16_opt_level": "From PaddleNLP. `O3` of apex is [refused](#values-that-are-refused).",
     "logging_first_step": "PaddleNLP also evaluates that step. `eval_on_start` or `Evaluate(at(1))` does so here.",
     "logging_nan_inf_filter": "Off by default, so that a loss that is not finite is visible.",
-    "logging_steps": "The last window of a run is logged too.",
+    "logging_steps": "The last steps of a run are logged too, if the run ends between two logs.",
     "minimum_eval_times": "From PaddleNLP. The interval is not rounded to tens. `eval_strategy='epoch'` is an error.",
-    "past_index": "The memory is detached, so that no graph grows over batches.",
+    "past_index": "Gradients do not flow from one batch into the memory of the previous batch.",
     "project": "The tracker chooses the default.",
     "report_to": "Name each tracker. Other trackers are plugins.",
     "restore_callback_states_from_checkpoint": "On by default. Restores into the attached callbacks.",
@@ -68,7 +68,7 @@ def page(table: Table, notice: str) -> list[str]:
         "Look up whether an argument, an optimizer or a method of another trainer works. "
         f"The page compares with transformers {transformers.__version__}, and lists the arguments of PaddleNLP and of "
         "older trainers. The tests check that results are equal, bit for bit: see [parity](parity.md). "
-        "[Differences](differences.md) explains the deliberate ones.",
+        "[Differences](differences.md) lists the deliberate differences.",
         "## Summary",
         table(("Subject", "Works", "Refused or absent"), _summary(theirs, ours, transformers.Trainer)),
         "## Arguments that behave differently",

@@ -33,7 +33,7 @@ WORKS = {
 
 DIFFERS = {
     "Trainer": {
-        "accelerator": "It is no accelerate object. It has the methods of the table below.",
+        "accelerator": "It is not an accelerate object. It has the methods of the table below.",
         "callback_handler": "A replaced `call_event` calls the callbacks in the style of transformers, in `DECIDE`.",
         "get_tp_size": "Always 1: tensor parallelism is not supported.",
         "objective": "It computes the loss. transformers has the value of a hyperparameter search under this name.",
@@ -44,7 +44,7 @@ DIFFERS = {
         "deepspeed_plugin": "Always None. The callback `DeepSpeed` has the configuration.",
         "distributed_state": "It has the type, the world size, the ranks and the device only.",
         "logging_nan_inf_filter": "Off by default, so that a loss that is not finite is visible.",
-        "logging_steps": "The last window of a run is logged too.",
+        "logging_steps": "The last steps of a run are logged too, if the run ends between two logs.",
         "parallelism_config": "Always None: tensor, context and sequence parallelism are not supported.",
         "report_to": "Name each tracker.",
         "torch_empty_cache_steps": "Empties the cache at the end of a step, not inside it.",
@@ -55,7 +55,7 @@ DIFFERS = {
         "parallelism_config": "Always None.",
         "prepare": "Optimizers and schedules are returned as they are: the Trainer wraps what it uses.",
         "prepare_model": "The Trainer's model is returned wrapped. Another model is only moved to the device.",
-        "state": "Its plugins are None.",
+        "state": "The attributes for plugins of accelerate are None.",
     },
 }
 """Class -> name -> the difference."""

@@ -83,7 +83,7 @@ class Run:
     bus: EventBus
     """The event bus of the trainer."""
     activity: Activity
-    """What this process is doing, for error reports."""
+    """The activity of this process, for error reports."""
     plugins: Sequence[str]
     """The installed plugins that joined, with package and version. They are equal on all ranks."""
     storage: Storage

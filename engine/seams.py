@@ -1,6 +1,6 @@
 """Seams: the replaceable parts of a step, each with a default.
 
-Callbacks fill them during `on_setup`. A seam that one callback filled refuses a second one.
+Callbacks fill them during `on_setup`. Only one callback can fill a seam. A second one is an error.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Stepper:
             max_grad_norm: the norm to clip gradients to; 0 only measures it.
             filter_nonfinite: leave non-finite losses out of the logged average.
             agree: makes the ranks agree on whether the update is skipped. By default every rank decides the same.
-            extra_parameters: parameters that the optimizer updates beside the model's, such as a criterion's.
+            extra_parameters: other parameters that the optimizer updates, such as parameters of a criterion.
             learning_rate: returns the learning rate of the update; by default the rate of the first parameter group.
             unclipped_parameters: those among them that are neither clipped nor counted in the gradient norm.
         """
@@ -106,7 +106,7 @@ class Stepper:
         marks += (ENGINE, now())
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
-        """Announce `on_loss`, then backpropagate the loss. `options` are those of `torch.Tensor.backward`."""
+        """Announce `on_loss`, then backpropagate the loss. `options` are passed to `torch.Tensor.backward`."""
         run, record = self.run, self.run.step
         record.loss = loss
         run.bus.announce("on_loss")

@@ -69,7 +69,7 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
             metric of the library `evaluate` also works: it receives the argmax of the logits, and the labels that are
             not -100.
         callbacks: callbacks, or callback classes. `Stage` decides the order of handlers, not the list.
-        optimizers: an optimizer and a schedule in place of those that `args` names. Either may be None.
+        optimizers: an optimizer and a schedule that replace the ones in `args`. Either may be None.
         optimizer_cls_and_kwargs: an optimizer class and its options, in place of the name in `args`.
         preprocess_logits_for_metrics: `(logits, labels) -> what to keep` for each evaluation batch.
         criterion: `(logits, labels) -> loss`, a mean over the batch, for models that return logits only. It receives no

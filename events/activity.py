@@ -1,4 +1,4 @@
-"""What a process is doing, by name, so that an error report says where the error came from.
+"""The name of the current activity of a process, for error reports.
 
 Code that runs in every step assigns `run.activity.name`, which costs no function call. Other code uses the context
 manager `with run.activity(SAVE):` or the decorator `@during(SAVE)`. When an exception leaves an activity or a handler,

@@ -1,6 +1,6 @@
 """Annotations of handlers: find one that contradicts the catalogue, once, when the handler is attached.
 
-The check refuses only what cannot be right, such as `logs: int`. It accepts whatever it cannot resolve.
+The check refuses only annotations that are certainly wrong, such as `logs: int`. It accepts whatever it cannot resolve.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBERS = (int, float, complex)
 
 
 def contradictions(handler: Callable[..., Any], params: Mapping[str, Param]) -> list[tuple[Param, str]]:
-    """Return each parameter of a handler whose annotation contradicts the catalogue, with the annotation as text.
+    """Return each handler parameter with an annotation that contradicts the catalogue, and the annotation as text.
 
     Args:
         handler: a function, a bound method or another callable.

@@ -56,7 +56,7 @@ class EventBus:
 
     `attach` subscribes a callback with `on_*` methods, `on` a plain function for one event. Both return a `Handle`.
     `announce` calls the handlers. Third parties may connect through blinker, `signals[name].connect(receiver)`. The bus
-    calls them as `receiver(run, **values)` in the DECIDE stage, as it calls every callback that sets no stage.
+    calls them as `receiver(run, **values)` in the DECIDE stage, like every callback that sets no stage.
     """
 
     def __init__(self, run: Any, control: TrainerControl) -> None:
@@ -163,7 +163,7 @@ class EventBus:
         Args:
             event: the name of the event.
             function: called with the parameters that it names.
-            every: call it at every n-th step, epoch or announcement, whichever the event counts.
+            every: call it at every n-th step, epoch or announcement. The event determines which of these counts.
             once: call it only at the n-th.
             before: a number: call it only before the n-th. One or more ids: run it before these callbacks.
             after: a number: call it only after the n-th, and count `every` from there. One or more ids: run it after
@@ -260,13 +260,13 @@ class EventBus:
     # Announcing.
 
     def reroute(self, route: Route) -> None:
-        """Let `route(event, handlers)` say what an announcement calls, from now on."""
+        """From now on, `route(event, handlers)` returns the handlers that an announcement calls."""
         self.route = route
         for channel in self.signals.values():
             channel.calls = None
 
     def watch_calls(self, watch: Callable[[Subscription], Subscription]) -> None:
-        """Call, in place of each handler, what `watch` returns for it. For debugging."""
+        """Replace each handler by the result of `watch(handler)`. For debugging."""
         self._watch = watch
         for channel in self.signals.values():
             channel.ordered = channel.calls = None
@@ -310,7 +310,7 @@ class EventBus:
     def announce(self, event: str, **extras: Any) -> None:
         """Call all handlers of `event`, in order.
 
-        The bus ignores what a handler returns. The exception is another control, which a handler written for
+        The bus ignores the return value of a handler. The exception is another control, which a handler written for
         transformers may return: its raised flags count as requests. The `on_error` of a handler decides what its
         exception does. By default the exception is raised, with a note that names the handler. At closing events all
         other handlers run first, also after Ctrl-C.

@@ -58,7 +58,7 @@ class Callback(EventMethods):
     instead_of: ClassVar[tuple[type, ...]] = ()
     """Other classes that it replaces: in the user's list, it removes those that the arguments build."""
     state_version: ClassVar[int] = 1
-    """The version of what `state_dict` returns. A resume refuses the state of a later version, and
+    """The version of the result of `state_dict`. A resume refuses the state of a later version, and
     passes the state of an earlier one through `migrate`."""
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     """Properties that other parts of the run must know. `has` returns the answer for one instance."""
@@ -79,7 +79,7 @@ class Callback(EventMethods):
 
     @property
     def best_metric(self) -> BestMetric | None:
-        """The metric by which it chooses the best model. None if it chooses none."""
+        """The metric that selects the best model. None if it chooses none."""
         return None
 
     def has(self, capability: Capability) -> bool:

@@ -17,7 +17,7 @@ class Capability(Enum):
     REPLACES_WEIGHTS = "replaces the weights in evaluations and checkpoints"
     """Evaluates and saves other weights than those it trains, such as their average."""
     HOLDS_WEIGHTS = "holds trained weights in its state"
-    """Its state is part of what is trained, such as a loss module. It is loaded with the best model."""
+    """Its state is trained, as in a loss module. It is loaded with the best model."""
     CHOOSES_BEST_MODEL = "chooses the best model"
     """Decides which checkpoint holds the best model. `best_metric` has the metric."""
     WRITES_CHECKPOINTS = "writes checkpoints"
@@ -39,7 +39,7 @@ class Capability(Enum):
 
 
 class BestMetric(NamedTuple):
-    """The metric by which the best model is chosen."""
+    """The metric that selects the best model."""
 
     name: str = "eval_loss"
     """The full name, with the prefix `eval_`."""

@@ -1,4 +1,4 @@
-"""The catalogue of events: the one declaration from which the base class, the checks and the documentation come."""
+"""The catalogue of events: the single declaration that generates the base class, the checks and the documentation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Kind(str, Enum):
-    """What an event expects of its handlers."""
+    """The kind of work that an event expects from its handlers."""
 
     WORK = "work"
     """Some work is due now, and a handler must do it."""

@@ -84,7 +84,7 @@ class Signals(dict[str, Channel]):
 
 
 Route = Callable[[str, tuple[Subscription, ...]], tuple[Subscription, ...]]
-"""From an event and its handlers in order to what an announcement of it calls."""
+"""A function from an event and its ordered handlers to the handlers that an announcement calls."""
 
 
 def directly(event: str, handlers: tuple[Subscription, ...]) -> tuple[Subscription, ...]:

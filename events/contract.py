@@ -67,7 +67,7 @@ def _conditions(specifier: str) -> Iterator[tuple[Callable[[_Version, _Version],
     for part in filter(None, (part.strip() for part in specifier.split(","))):
         match = re.fullmatch(r"(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+){0,2})", part)
         if match is None:
-            raise ValueError(f"{part!r} is no condition of a version.")
+            raise ValueError(f"{part!r} is not a condition of a version.")
         yield _OPERATORS[match[1]], _numbers(match[2])
 
 

@@ -59,13 +59,14 @@ class TrainerControl:
     `control.should_save` reads True if a callback requested a checkpoint and no callback vetoed it. It stays True
     while the run writes the checkpoint, until `on_save`.
 
-    Assigning True requests, as `control.request("save", reason="...")` does. Assigning False withdraws the caller's own
+    Assigning True makes a request, like `control.request("save", reason="...")`. Assigning False withdraws the caller's
+    own
     request only. To block the requests of others, call `control.veto("save", reason="...")`. A veto holds until
     the end of the step. A request that is not yet served is never lost: it waits for the end of the next step.
     """
 
     def __init__(self, rank: int = 0, **flags: bool) -> None:
-        """Start with no flag raised, except those that are given.
+        """Start with the given flags raised.
 
         Args:
             rank: the process that entries of the ledger name.
@@ -111,7 +112,7 @@ class TrainerControl:
         self.speaking.author = before
 
     def veto(self, flag: Flag, reason: str = "") -> None:
-        """Block a flag for this step, whoever requests it, before or after this call."""
+        """Block a flag for this step, for all requesters, before and after this call."""
         name = _flag(flag)
         if self._vetoes[name].get(self.speaker) != reason:
             old = self.asks(name)
@@ -205,7 +206,7 @@ class TrainerControl:
         return authors if wanted else frozenset()
 
     def begin(self, flag: Flag) -> frozenset[str]:
-        """Take the requests for `flag` as `take` does. If there are any, the flag reads True until `finish`."""
+        """Take the requests for `flag`, like `take`. If there are any, the flag reads True until `finish`."""
         authors = self.take(flag)
         if authors:
             self.serving.add(flag)
@@ -250,7 +251,7 @@ class TrainerControl:
                 "Write a plain function."
             )
         for flag in FLAGS:
-            # A copy of this control repeats the flags whose work is in progress. They are no new requests.
+            # A copy of this control repeats the flags whose work is in progress. They are not new requests.
             if flag not in self.serving and getattr(other, f"should_{flag}", False) is True:
                 self.request(flag, reason="returned by the handler")
 

@@ -19,7 +19,7 @@ class SubscriptionError(TrainbusError, TypeError):
 
 
 class HandlerError(TrainbusError, RuntimeError):
-    """A handler does what it must not do, such as changing weights while it reports. `debug="callbacks"` finds it."""
+    """A handler makes a forbidden change, such as changing weights while it reports. `debug="callbacks"` finds it."""
 
 
 class DataError(TrainbusError, ValueError):
@@ -35,7 +35,7 @@ class NonFiniteError(TrainbusError, ArithmeticError):
 
 
 class CheckpointError(TrainbusError, OSError, ValueError):
-    """A checkpoint cannot be written or read. As in transformers, `except ValueError` catches that there is none."""
+    """A checkpoint cannot be written or read. It is also a `ValueError`: transformers raises one if none exists."""
 
 
 class EvaluationStopped(TrainbusError):
@@ -43,7 +43,7 @@ class EvaluationStopped(TrainbusError):
 
 
 class RankFailure(TrainbusError, ConnectionError):
-    """Another rank failed, exited or hangs. The message names the rank, and what this rank was waiting for."""
+    """Another rank failed, exited or hangs. The message names the rank, and the operation in which this rank waited."""
 
 
 class RankDivergence(TrainbusError):
@@ -51,7 +51,7 @@ class RankDivergence(TrainbusError):
 
 
 class ImportOrderError(TrainbusError, ImportError):
-    """A module was imported too early. The message names the module, and what must come before it."""
+    """A module was imported too early. The message names the module, and the import that must precede it."""
 
 
 class MissingExtra(TrainbusError, ImportError):

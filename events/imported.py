@@ -9,7 +9,7 @@ from typing import Any
 def imported(name: str) -> Any:
     """Return a module that is imported completely; None otherwise.
 
-    A module is in `sys.modules` before its code has run. Another thread, such as the one of a tracker, may still be
+    A module is in `sys.modules` before its code has run. Another thread, such as the thread of a tracker, may still be
     importing it, and then its names are missing. Objects of such a module cannot exist yet.
 
     Args:

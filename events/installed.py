@@ -39,7 +39,7 @@ class Plugin:
 
     @property
     def value(self) -> str:
-        """What it names, as `package.module:Class`."""
+        """The path of its object, as `package.module:Class`."""
         return self.entry.value
 
     @property
@@ -74,7 +74,7 @@ class Plugin:
         return row if _is_row(row) and row.get("value") == self.value else None
 
     def load(self) -> Any:
-        """Import and return what it names.
+        """Import and return the object of the plugin.
 
         Raises:
             TrainbusError: if that fails. It names the plugin and the ways to leave it out.
@@ -126,7 +126,7 @@ def installed(group: str = GROUP) -> dict[str, Plugin]:
 
 
 def duplicates(group: str = GROUP) -> dict[str, list[Plugin]]:
-    """Return the plugins whose name more than one package offers, by name."""
+    """Return the plugins with a name that several packages use, by name."""
     found: dict[str, dict[tuple[str, str], Plugin]] = {}
     for entry in _entries(group):
         plugin = Plugin(entry)
@@ -152,7 +152,7 @@ def _changed(folder: str) -> int:
 
 
 def module_folder(module: str) -> Path | None:
-    """Return the folder of a package, without importing it; None if the module is no package or is not found."""
+    """Return the folder of a package, without importing it; None if the module is not a package or is not found."""
     return next(iter(_folders(module)), None)
 
 

@@ -41,7 +41,7 @@ _NEVER_ISOLATED = (RankFailure, RankDivergence, EvaluationStopped)
 
 @dataclass
 class CallbackFailures:
-    """What went wrong in one callback during a training."""
+    """The failures of one callback during a training."""
 
     id: str
     """The id of the callback."""
@@ -91,7 +91,7 @@ class CallbackFailures:
 
 @dataclass
 class Verdict:
-    """What this rank wants to do about a callback. The ranks agree on it before they do it."""
+    """The action that this rank proposes for a callback. The ranks agree on it before they do it."""
 
     failed: str = ""
     """The last exception of a handler whose decisions the ranks must drop."""
@@ -217,7 +217,7 @@ class Isolation:
     # Time.
 
     def timed(self, call: Call, event: Event, owner_id: str, budget: Budget) -> Call:
-        """Return a call whose time counts against the budget of its callback."""
+        """Return a call that adds its time to the used budget of its callback."""
         if event.name in _ONCE or event.kind is Kind.WORK:
             return call
         meter = self.meters.setdefault(owner_id, Meter(self, owner_id, budget))

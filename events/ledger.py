@@ -19,7 +19,7 @@ class Entry:
     author: str
     """The id of the callback or function that wrote it; `you` for code outside of handlers."""
     flag: str
-    """The flag, without `should_`; `callback` for what happened to the author itself."""
+    """The flag, without `should_`; `callback` for a failure or quarantine of the author."""
     action: str
     """`request`, `veto`, `withdraw`, `take` (the run acts on the request) or `drop` (a veto blocked the request). For
     `callback`: `fail`, `retry`, `over budget`, `thin` or `quarantine`."""
@@ -42,7 +42,7 @@ class Entry:
 class Ledger:
     """The newest entries of each flag. The number is limited, so that a long run uses no more memory.
 
-    The limit holds per flag: thousands of requests to log do not displace the one request to stop.
+    The limit holds per flag: thousands of log requests do not remove a stop request.
     """
 
     def __init__(self, keep: int = 200) -> None:

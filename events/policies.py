@@ -1,4 +1,4 @@
-"""Policies: what an exception of a handler does, and how much time the handlers of a callback may take."""
+"""Policies: the effect of an exception in a handler, and the time budget of a callback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 @dataclass(frozen=True)
 class Policy:
-    """What an exception of a handler does."""
+    """The effect of an exception in a handler."""
 
     action: str = "raise"
     """One of `ACTIONS`, after the retries."""
@@ -51,8 +51,8 @@ def retry(times: int = 3, then: str = "raise") -> str:
     """Return the value of `on_error` that calls a failed handler again.
 
     Args:
-        times: how often it is called again, at once.
-        then: what the last exception does: `raise`, `warn` or `quarantine`.
+        times: the number of further calls, without a pause.
+        then: the policy for the last exception: `raise`, `warn` or `quarantine`.
     """
     return f"retry({times}, then={then!r})"
 
@@ -101,7 +101,7 @@ class Budget:
     """One of `REMEDIES`."""
 
     def excess(self, spent: float, elapsed: float, steps: int) -> float:
-        """Return the time that was spent, as a multiple of the budget.
+        """Return the time spent, divided by the budget.
 
         Args:
             spent: the seconds in the handlers.

@@ -141,7 +141,7 @@ def budget_for(callback: object, owner_id: str) -> Budget | None:
 
 
 def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:
-    """Return the id of a subscriber: the wanted one, or the name of its class, numbered from the second on.
+    """Return the id of a subscriber: the requested id, or the name of its class. The second one gets a number.
 
     Raises:
         SubscriptionError: if another subscriber has the wanted id.

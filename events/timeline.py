@@ -1,7 +1,7 @@
-"""Where the time of a run goes: marks that a step makes, and what they add up to.
+"""Where the time of a run goes: time marks of a step, and the sums of their intervals.
 
 Code that runs in every step makes a mark with `marks += (PART, now())`. That calls no Python function and takes about
-0.1 microseconds. A mark says what the process does from this moment on, so every moment of a run has one part. `fold`
+0.1 microseconds. A mark names the work that begins at this moment. So each moment of a run belongs to one part. `fold`
 adds up many marks at once.
 
 Marks nest. The bus opens a level with `CALL`, marks each handler, and closes the level with `DONE`. A `Scope`, such as
@@ -54,7 +54,7 @@ KEPT = 512
 
 
 class Scope:
-    """A level whose whole time belongs to one part."""
+    """A level that assigns all its time to one part."""
 
     def __init__(self, part: str) -> None:
         self.part = part
@@ -77,7 +77,7 @@ class Sums:
         self.parts: dict[str, float] = dict.fromkeys(PARTS, 0)
         """Part -> nanoseconds."""
         self.handlers: dict[tuple[str, str], tuple[float, float]] = {}
-        """(callback, event) -> nanoseconds and number of calls. Without the time of what the handler started."""
+        """(callback, event) -> nanoseconds and number of calls. Work that the handler started is not included."""
 
     def add(self, other: Sums, time: float = 1, calls: float = 1) -> None:
         """Add other sums, multiplied."""
@@ -93,7 +93,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self.marks: list[Any] = []
-        """Pairs of what begins and when, in nanoseconds."""
+        """Pairs of a part and its start, in nanoseconds."""
         self.opened = False
         """Whether there was a training."""
         self._thread = 0
@@ -141,7 +141,10 @@ class Timeline:
             self._watches = False
 
     def doing(self) -> str:
-        """Return what the training does now: a part, or a handler such as `Evaluate.on_step_end`. For any thread."""
+        """Return the current activity of the training: a part, or a handler such as `Evaluate.on_step_end`.
+
+        For any thread.
+        """
         for what in reversed(self.marks[-400::2]):
             if what.__class__ is str:
                 return str(what)

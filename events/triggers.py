@@ -27,7 +27,7 @@ class Moment(NamedTuple):
     seconds: float = 0.0
     """Seconds spent training."""
     last: bool = False
-    """Whether the run ends here, because it is complete or a stop is requested. An interruption is no end."""
+    """Whether the run ends here, because it is complete or a stop is requested. An interruption is not an end."""
     cut: bool = False
     """Whether a stop cuts the epoch short. A resumed run continues inside of it, and reaches its end there."""
 
@@ -68,7 +68,7 @@ class Trigger:
 
 @dataclass(frozen=True)
 class EverySteps(Trigger):
-    """Due at the end of every n-th step, or more often if the run is too short for `times` of them."""
+    """Due at the end of every n-th step, or more often, so that a short run has at least `times` of them."""
 
     steps: int
     after: float = 0

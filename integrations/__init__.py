@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Kind(Enum):
-    """What an integration is for."""
+    """The purpose of an integration."""
 
     TRACKER = "tracker"
     """Records runs. `report_to` takes its name."""
@@ -133,11 +133,11 @@ def search_backend(name: str | None) -> Any:
     """Return the backend of a hyperparameter search.
 
     Args:
-        name: `optuna`, `ray` or `wandb`. None takes the first whose package is installed.
+        name: `optuna`, `ray` or `wandb`. None selects the first installed backend.
 
     Raises:
         ArgumentError: for an unknown name, with the nearest known one.
-        MissingExtra: if its package is not installed, or for None if no backend's package is.
+        MissingExtra: if its package is not installed. With None: if no backend is installed.
     """
     if name is None:
         name = next((known for known, entry in SEARCHES.items() if _is_installed(entry)), None)

@@ -19,7 +19,7 @@ def architecture(model: Any) -> str:
     """Return the architecture of a model of transformers, such as `llama`, from `config.model_type`.
 
     Raises:
-        ModelError: for a model without it. Kernels cannot be chosen then.
+        ModelError: if the model has no `config.model_type`. The kernels are chosen by it.
     """
     kind = getattr(getattr(model, "config", None), "model_type", None)
     if not kind:
@@ -34,8 +34,8 @@ def architecture(model: Any) -> str:
 class Liger(Callback):
     """Replaces layers of the model with the faster kernels of liger-kernel before training.
 
-    `use_liger_kernel=True` adds this callback. To choose kernels, list `Liger({"rope": True})`. A model whose
-    architecture has no kernels does not change. The model keeps the kernels after the run.
+    `use_liger_kernel=True` adds this callback. To choose kernels, list `Liger({"rope": True})`. A model does not change
+    if there are no kernels for its architecture. The model keeps the kernels after the run.
 
     Raises:
         ModelError: for a model that is not a transformers model.

@@ -38,7 +38,7 @@ class RemoteStore(Callback):
     not copied.
 
     Raises:
-        ArgumentError: for a path without a protocol, or whose package is missing.
+        ArgumentError: if a path has no protocol, or if the package of its protocol is missing.
         CheckpointError: if the store fails and `on_store_error` is `raise`.
     """
 
@@ -127,7 +127,7 @@ def upload(system: Any, folder: PurePosixPath, checkpoint: Path) -> None:
 
 
 def complete_checkpoints(system: Any, folder: PurePosixPath) -> dict[str, tuple[float, str]]:
-    """Return the names of the complete checkpoints in a store -> when each was written, and by which run."""
+    """Return the complete checkpoints in a store: name -> time and run."""
     found = {}
     for path in system.ls(str(folder), detail=False) if system.exists(str(folder)) else ():
         name = PurePosixPath(path).name

@@ -11,11 +11,11 @@ from ..events.errors import DataError
 
 
 class Tables:
-    """Turns tables into datasets whose samples are dicts: column -> value."""
+    """Converts tables to datasets with dicts as samples: column -> value."""
 
     @staticmethod
     def from_frame(frame: Any) -> datasets.Dataset:
-        """Return a dataset of the rows of a `pandas.DataFrame`. Its index is no column."""
+        """Return a dataset of the rows of a `pandas.DataFrame`. Its index is not a column."""
         return datasets.Dataset.from_pandas(frame, preserve_index=False)
 
     @staticmethod

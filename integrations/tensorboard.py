@@ -61,8 +61,9 @@ class TensorBoard(RowTracker):
     """Writes logged values to event files, on rank 0. A resumed run hides the rows after its checkpoint.
 
     `report_to="tensorboard"` builds it, and `logging_dir` alone does too. Or list `TensorBoard("runs/first")`. Read the
-    files with `tensorboard --logdir <output_dir>/runs`. A number becomes a scalar, text a text, an array or tensor of
-    two or three dimensions an image, and one of one dimension a histogram. Charts of losses, the arguments and the
+    files with `tensorboard --logdir <output_dir>/runs`. A number is shown as a scalar, and text as text. An array or
+    tensor with one dimension is shown as a histogram. One with two or three dimensions is shown as an image. Charts of
+    losses, the arguments and the
     hyperparameters are written at the start.
     """
 
@@ -85,7 +86,7 @@ class TensorBoard(RowTracker):
 
     @property
     def writer(self) -> SummaryWriter | None:
-        """The open writer, for anything that is no logged value, such as a graph. None if it is not open."""
+        """The open writer, for anything that is not a logged value, such as a graph. None if it is not open."""
         return self._session.writer if isinstance(self._session, TensorBoardSession) else None
 
     def unfinished_run(self, run: Run) -> str | None:

@@ -18,7 +18,7 @@ FOLDER = enter()  # before torch and others are imported
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
-settings.register_profile("trainbus", deadline=None)  # a busy machine is no failure
+settings.register_profile("trainbus", deadline=None)  # a busy machine is not a failure
 settings.load_profile("trainbus")
 
 

@@ -42,7 +42,7 @@ MYPY_PLUGIN = Path("engine/_root/mypy_plugin.py")
 """Only mypy imports it."""
 
 PYTEST = {(TESTING / f"{name}.py", "pytest") for name in ("fixtures", "parametrize")}
-"""The modules that import pytest. It is no dependency of trainbus."""
+"""The modules that import pytest. It is not a dependency of trainbus."""
 
 
 INTEGRATIONS = {target.partition(":")[0].partition(".")[0] for target, _, _ in TABLE.values()}

@@ -135,7 +135,7 @@ def test_P04_best_model_needs_no_matching_cadences(tmp_path):
 
 
 def test_P07_the_last_step_is_evaluated_and_saved(tmp_path):
-    """A run whose length is no multiple of its intervals ends with a model that nobody evaluated or saved."""
+    """A run whose length is not a multiple of its intervals ends with a model that nobody evaluated or saved."""
     built = net_trainer(tmp_path, Evaluate(every(4) | at_end()), Checkpoint(every(4) | at_end()))
     built.train()
     assert logged(built, "eval_loss").keys() == {4, 6}

@@ -41,7 +41,7 @@ BASES = {
     "ShardedModel": "a base class: what splits the model is for subclasses to say",
     "Tracker": "a base class: how a run of the tracker is opened is for subclasses to say",
 }
-"""Classes that are no callbacks by themselves, and why."""
+"""Classes that are not callbacks by themselves, and why."""
 
 PLAIN = {"DefaultFlowCallback", "PrinterCallback"}
 """Names of transformers that may stay plain classes."""

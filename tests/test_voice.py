@@ -113,6 +113,11 @@ def test_planted_sentence_in_a_page_is_found_and_code_blocks_are_not(repository:
         "A metric of one's own.",
         "A callback hears an event.",
         "The last hearer.",
+        "A list is no dict.",
+        "Labels are no classes.",
+        "The rule is the one of torch.",
+        "It counts from then on.",
+        "Call it wherever it helps.",
     ],
 )
 def test_each_refused_phrase_is_found(repository: Path, tool: ModuleType, sentence: str) -> None:
@@ -127,6 +132,7 @@ def test_each_refused_phrase_is_found(repository: Path, tool: ModuleType, senten
         "The heart of the engine is shared.",
         "Say so if that often fails.",
         "The renewed run is none the worse.",
+        "If there is no checkpoint, the run is no longer resumable.",
     ],
 )
 def test_similar_words_are_not_found(repository: Path, tool: ModuleType, sentence: str) -> None:

@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PHRASES = (
     *("anew", "gone on", "go(?:es|ing)? on (?:with|from)", "of which", "thereof", "therein", "whose is", "none but"),
     *("that of", "be it", "in vain", "for want of", "nobody", "one's own", "hears?", "hearers?"),
+    *(r"(?<!there\s)(?:is|are) no (?!longer|more|less|fewer|better|new|other)\w+", "the one of", "from then on"),
+    *("wherever(?! such)", "whoever", "hence", "thus", "upon", "so many"),
 )
 """What marks the old voice, as regular expressions. A blank also matches a line break."""
 

@@ -72,7 +72,7 @@ def _is_of_variant(metric: str, run: Run) -> bool:
 
 
 def check_measured(metric: str, run: Run, reader: str) -> None:
-    """Check before the first step that an evaluation measures a metric, where a rehearsal with one batch can tell.
+    """Check before the first step that an evaluation measures a metric, if a rehearsal with one batch can show it.
 
     Raises:
         ArgumentError: if no evaluation will measure the metric. It lists the metrics that exist.
@@ -95,7 +95,7 @@ def require_evaluations(run: Run, reader: str) -> None:
     """Check that something plans evaluations. A callback or function of the user may request them.
 
     Raises:
-        ArgumentError: if nothing does.
+        ArgumentError: if no evaluation is requested.
     """
     subscribers = run.bus.subscribers.values()
     if not provides(subscribers, Capability.PLANS_EVALUATIONS) and not any(map(_is_outside, subscribers)):
@@ -118,7 +118,7 @@ def _is_outside(subscriber: object) -> bool:
 
 
 def _number(metric: str, value: Any, reader: str) -> float:
-    """Return the value of a metric as a number. Text is no number, even if it reads like one."""
+    """Return the value of a metric as a number. Text is not a number, even if it reads like one."""
     try:
         if not isinstance(value, str):
             return float(value)

@@ -1,4 +1,4 @@
-"""Predictions: what a tracker shows of an evaluation, collected batch by batch in bounded memory."""
+"""Predictions: the predictions of an evaluation that a tracker shows, collected batch by batch in bounded memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOWN_VALUES = 16
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a tracker shows of each evaluation: a table of predictions, a confusion matrix, and ROC and PR curves.
+    """The predictions of each evaluation that a tracker shows: a table, a confusion matrix, and ROC and PR curves.
 
     `Wandb(tables=Predictions(rows=64))` uses it. Evaluations then compute logits, also without `compute_metrics`. The
     logits of one batch are kept at a time.
@@ -49,7 +49,7 @@ class Predictions:
 
 @dataclass
 class Collected:
-    """What the batches of one dataset gave so far."""
+    """The predictions collected so far for one dataset."""
 
     wanted: Predictions
     """What to collect."""
@@ -111,9 +111,9 @@ class Collected:
 def classes_of(
     logits: torch.Tensor, labels: torch.Tensor | None, task: str | None
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return logits of shape (samples, classes) and class numbers of shape (samples,); None if they are no such task.
+    """Return logits of shape (samples, classes) and class numbers of shape (samples,); None for other tasks.
 
-    A single logit is the one of class 1, and class 0 has the logit 0. Logits of shape (samples, tokens, classes) are
+    A single logit belongs to class 1. Class 0 then has the logit 0. Logits of shape (samples, tokens, classes) are
     one sample per token.
 
     Args:

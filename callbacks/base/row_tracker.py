@@ -1,4 +1,4 @@
-"""RowTracker: the base class of trackers that write one row per step, on a thread of their own."""
+"""RowTracker: the base class of trackers that write one row per step, in a separate thread."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Opening:
-    """What a run of the tracker opens with."""
+    """The values that open a run of the tracker."""
 
     run_id: str
     """The id."""
@@ -81,10 +81,10 @@ class RowTracker(Callback):
     """Writes one row per step to a run of a tracker, on rank 0, and continues that run on resume.
 
     All values that are logged at one step become one row, with the step under `train/global_step`. A thread calls the
-    service. An error of the service is a warning. After a crash, the rows that the run has already are not written
-    again, and rows that the service lost are restored from the log history of the checkpoint.
+    service. An error of the service is a warning. After a crash, rows that the service already has are not written
+    again. Rows that the service lost are restored from the log history of the checkpoint.
 
-    A subclass implements `connect`, which returns what opens a `TrackerSession`.
+    A subclass implements `connect`. It returns the function that opens a `TrackerSession`.
     """
 
     stage = Stage.REPORT
@@ -109,7 +109,7 @@ class RowTracker(Callback):
     # What a subclass implements.
 
     def connect(self, run: Run, opening: Opening) -> Callable[[], TrackerSession]:
-        """Collect what the service receives. Return a function that opens the run; the worker calls it."""
+        """Collect the values for the service. Return a function that opens the run; the worker calls it."""
         raise NotImplementedError
 
     def prepare(self, run: Run, opening: Opening) -> Opening:
@@ -125,7 +125,7 @@ class RowTracker(Callback):
         return None
 
     def saved_state(self) -> dict[str, Any]:
-        """Return what a resumed session must know, for the checkpoint."""
+        """Return the values that a checkpoint stores for a resumed session."""
         return {}
 
     def writes(self, run: Run) -> bool:
@@ -133,7 +133,7 @@ class RowTracker(Callback):
         return run.state.is_world_process_zero
 
     def missed(self, count: int, reason: str) -> None:
-        """Tell at the end what the run lacks."""
+        """Warn at the end about missing rows of the run."""
         logger.warning("%s did not receive %d rows or values. The first reason: %s", self.service, count, reason)
 
     @property
@@ -298,7 +298,7 @@ class RowTracker(Callback):
         self.submit(lambda session: session.summarize(values), again=True)
 
     def final_summary(self, run: Run) -> dict[str, Any]:
-        """Return what the summary of the run holds at the end of a training."""
+        """Return the summary values of the run at the end of a training."""
         return {}
 
     def on_exception(self, run: Run, exception: BaseException) -> None:
@@ -350,7 +350,7 @@ def outcome_of(error: BaseException) -> Outcome:
     """Return the outcome of a run that ends with an error or a signal."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, KeyboardInterrupt):
-        return Outcome(255, text)  # the code by which services tell a stopped run from a failed one
+        return Outcome(255, text)  # the code that marks a run as stopped, not failed
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         return Outcome(code, text, preempted=code > 128)

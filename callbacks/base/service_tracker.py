@@ -1,4 +1,4 @@
-"""ServiceTracker: the base class of trackers whose service cannot say which rows of a run it has."""
+"""ServiceTracker: the base class for services that cannot list the rows of a run."""
 
 from __future__ import annotations
 

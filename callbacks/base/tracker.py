@@ -1,6 +1,6 @@
-"""Tracker: the base class of trackers whose client must be called on the thread of the training.
+"""Tracker: the base class of trackers with a client that must run in the training thread.
 
-Other trackers subclass `ServiceTracker` or `RowTracker`, which call the service on a thread of their own, and write no
+Other trackers subclass `ServiceTracker` or `RowTracker`, which call the service in a separate thread and do not write a
 step twice after a resume.
 """
 

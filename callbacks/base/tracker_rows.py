@@ -11,7 +11,7 @@ AXIS = "train/global_step"
 """The column with the optimizer step, as under transformers."""
 
 TOTALS = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos")
-"""Values that a training logs once, at its end. They belong to the summary of a run and are no curve."""
+"""Values that a training logs once, at its end. They belong to the summary of a run, not to a curve."""
 
 
 def row_of(logs: Mapping[str, Any], step: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ GATHER = 0.1
 """Seconds in which calls gather after a group of them is made. Each wake-up of the thread takes time from the training,
 also on another processor, as both need the interpreter lock: many short steps then share one."""
 HOPELESS = 3
-"""After so many failed rows in a row, the end of the run does not try the remaining ones."""
+"""After this number of consecutive failed rows, the end of the run does not retry the remaining rows."""
 
 
 class TrackerWorker:

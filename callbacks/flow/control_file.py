@@ -26,7 +26,7 @@ _TOLD = "trainbus tell: "
 
 @dataclass
 class ControlFile(Callback):
-    """Does what `trainbus tell` asks for, and raises a flag if a file `save`, `evaluate`, `log` or `stop` exists.
+    """Serves the requests of `trainbus tell`, and raises a flag if a file `save`, `evaluate`, `log` or `stop` exists.
 
     It acts at the end of a step, on all ranks. It deletes the file, so each file counts once. Only rank 0 looks. Every
     trainer has one. List it to change its folder: `ControlFile("/tmp/run-7", seconds=10)`. A checkpoint now:

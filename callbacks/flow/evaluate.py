@@ -22,7 +22,7 @@ class Evaluate(Cadence):
     """Evaluates when its trigger is due: on the trainer's `eval_dataset`, or on its own dataset.
 
     Every trainer has one, which the arguments configure. A run may have several, each with its own trigger and
-    dataset. All but one of them need a `dataset` and a `name`: `Evaluate(every(500), dataset=hard, name="hard")`.
+    dataset. Every further one needs a `dataset` and a `name`: `Evaluate(every(500), dataset=hard, name="hard")`.
     An evaluation that a stop request interrupts is repeated when the run resumes.
 
     Raises:

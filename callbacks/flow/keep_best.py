@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def improves(value: float, best: float | None, greater: bool) -> bool:
-    """Return whether a value is better than the best so far. NaN never is."""
+    """Return whether a value is better than the best so far. NaN is never better."""
     if value != value:
         return False
     return best is None or (value > best if greater else value < best)

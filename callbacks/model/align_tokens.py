@@ -22,7 +22,7 @@ class AlignTokens(Callback):
     """Copies the tokenizer's special tokens to the config and generation config of the model, before training.
 
     Every trainer has one. The model can then pad batches, and a reloaded model stops generation at the tokenizer's end
-    token. Tokens that the tokenizer does not define stay as they are. Additional end tokens of the configs stay too.
+    token. Tokens that the tokenizer does not define do not change. Additional end tokens of the configs stay too.
     It logs a warning with the changed tokens. It does nothing without a tokenizer or a config.
     """
 
@@ -45,7 +45,7 @@ class AlignTokens(Callback):
 
 
 def align(tokenizer: Any, config: Any, generation: Any) -> dict[str, int]:
-    """Write special tokens to configs, as transformers does. Return the changed tokens by name.
+    """Write the special tokens to the configs, like transformers. Return the changed tokens by name.
 
     Args:
         tokenizer: an object with `eos_token_id`, `bos_token_id` and `pad_token_id`. A token that is None is skipped.

@@ -25,7 +25,8 @@ LOSS_MODULE = "<loss module>."
 class AveragedWeights(Callback):
     """Holds an average of the weights. It replaces the weights during evaluations, in checkpoints, and after training.
 
-    Checkpoints also hold the trained weights, so a resumed run continues with those. The average is float32 or wider. A
+    Checkpoints also hold the trained weights, so a resumed run continues with the trained weights. The average is
+    float32 or wider. A
     subclass fills `_average`: name -> tensor, empty as long as there is no average.
     """
 

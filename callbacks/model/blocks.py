@@ -29,7 +29,7 @@ def blocks_of(model: nn.Module, wanted: Kinds | int | None = None) -> list[nn.Mo
         model: the model. It is not a block itself.
         wanted: the classes of the blocks, or their names. Or a number: a block is a module with at least this many
             weight elements outside of its inner blocks. Default: the classes in the model's `_no_split_modules`, as
-            models of transformers have it; without those, the members of the outermost `nn.ModuleList`s.
+            models of transformers have it; without such names, the members of the outermost `nn.ModuleList`s.
 
     Raises:
         ModelError: if the model has no module of a named class.

@@ -19,7 +19,7 @@ class EMA(AveragedWeights):
 
     Use it for smoother weights at the end of training: `EMA(decay=0.9999)`. The average replaces the weights during
     evaluations, in the model file of checkpoints, and after training. Checkpoints also hold the trained weights, so a
-    resumed run continues with those. The average is float32 or wider.
+    resumed run continues with the trained weights. The average is float32 or wider.
 
     Raises:
         ArgumentError: for a decay outside of [0, 1), `every` below 1, or a second EMA in the run.

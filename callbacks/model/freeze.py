@@ -41,7 +41,7 @@ class Freeze(Callback):
 
     Frozen parameters get no gradient, so no update and no weight decay. They are in the optimizer from the start, so
     one schedule applies to all parameters. After the run each parameter has the `requires_grad` that it had before.
-    It names parameters of the model. Freeze those of a loss module with `requires_grad_(False)`.
+    It names parameters of the model. To freeze parameters of a loss module, call `requires_grad_(False)`.
 
         Freeze("encoder")                                    # the whole run
         Freeze("encoder", until=at(500))                     # train the head first, then all

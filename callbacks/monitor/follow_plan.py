@@ -28,7 +28,7 @@ class FollowPlan(DecisionRecorder):
     does `Path("plan.json").write_text(trainer.preview().to_json())`. Deletions of checkpoints are not compared.
 
     Raises:
-        ArgumentError: if the file is no preview.
+        ArgumentError: if the file is not a preview.
     """
 
     arguments = ("plan",)

@@ -161,7 +161,7 @@ class Progress(Callback):
 def in_one_line(logs: Mapping[str, Any], state: TrainerState, widths: dict[str, int] | None = None) -> str:
     """Return logged values as one line: the step and epoch, then each value with up to four digits.
 
-    Speeds are left out, except for those of the whole training. The line has the pace of the training.
+    Speeds are left out, except for the speed of the whole training. The line has the pace of the training.
 
     Args:
         logs: name -> value.

@@ -47,7 +47,7 @@ class Report(Callback):
 
 
 def live_values(run: Run) -> dict[str, Any]:
-    """Return what a live run knows of itself and its files do not hold."""
+    """Return the values of a live run that its files do not have."""
     ledger = [asdict(entry) for entry in run.control.ledger]
     return {
         "state": {**run.state.to_dict(), "seconds": run.seconds(), "ledger": ledger},

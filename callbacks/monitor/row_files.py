@@ -72,7 +72,7 @@ class JsonLinesSession(RowFileSession):
 
 
 class CsvSession(RowFileSession):
-    """An open CSV file. A new column makes a new file, which replaces the former one at once."""
+    """An open CSV file. If a column is new, a new file replaces the old file atomically."""
 
     columns: list[str]
 

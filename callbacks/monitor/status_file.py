@@ -30,7 +30,7 @@ from ..stopping.stop_on_signal import Stopped
 logger = logging.getLogger(__name__)
 
 CALLBACKS = 20
-"""The number of the dearest callbacks that the file holds."""
+"""The number of callbacks in the file, the slowest first."""
 DECISIONS = 10
 """The number of the newest entries of the ledger that the file holds."""
 
@@ -174,7 +174,7 @@ class StatusFile(Callback):
 
 
 def _short(costs: Costs) -> dict[str, Any]:
-    """Return the costs with the dearest callbacks only."""
+    """Return the costs with the slowest callbacks only."""
     values = costs.to_dict()
     return {**values, "callbacks": values["callbacks"][:CALLBACKS]}
 

@@ -1,4 +1,4 @@
-"""Print what a training is before its first step, and what it was after its last one."""
+"""Print a summary of a training before its first step and after its last step."""
 
 from __future__ import annotations
 

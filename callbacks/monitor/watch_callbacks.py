@@ -1,4 +1,4 @@
-"""Find handlers that do what a handler must not do: change weights, recurse, block, draw random numbers."""
+"""Find handlers that make forbidden changes: change weights, recurse, block, draw random numbers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _EVALUATING = frozenset(
 
 @dataclass
 class WatchCallbacks(Callback):
-    """Watches each handler, and raises an error that names the one that does what a handler must not do.
+    """Watches each handler, and raises an error that names a handler that makes a forbidden change.
 
     Use it while you write a callback: `debug="callbacks"` in the arguments, or `WatchCallbacks()` in the list. It
     copies the weights in evaluations, so the run is slower. It finds a handler that
@@ -51,7 +51,7 @@ class WatchCallbacks(Callback):
     - announces its own event again and again, directly or through other handlers;
     - takes longer than `slow_after` seconds: a warning shows its stack. Events that request work do not count.
 
-    The `on_error` of the callback decides what the error does.
+    The `on_error` of the callback decides the effect of the error.
 
     Raises:
         ArgumentError: if `slow_after` or `depth` is not positive.

@@ -21,7 +21,7 @@ from .watch_numbers import tensors_in
 
 @dataclass
 class WatchModules(Callback):
-    """Logs numbers about each module that has weights of its own, when its trigger is due.
+    """Logs statistics of each module that directly owns weights, when its trigger is due.
 
     - `gradients/<module>`: the norm of the gradients, before clipping;
     - `weights/<module>`: the norm of the weights;

@@ -1,4 +1,4 @@
-"""Warn if a training makes no progress, with the stack of what it waits for."""
+"""Warn if a training makes no progress, with the stack of its thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONGEST = 10.0
 
 @dataclass
 class WatchStalls(Callback):
-    """Logs a warning if a training makes no progress: what it does, and the stack of its thread.
+    """Logs a warning if a training makes no progress: its activity, and the stack of its thread.
 
     Every trainer has one, for 600 seconds; `stall_after` sets another time. A step, an evaluation batch and the call of
     a handler are progress. A thread looks at them every few seconds, so a step pays nothing.

@@ -1,4 +1,4 @@
-"""Optimizers with separate weights for training and evaluation, such as those of the package schedulefree."""
+"""Optimizers with separate weights for training and evaluation, such as the optimizers of the package schedulefree."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], 
 
     Args:
         device: the device of the tensors that are sent.
-        keep: whether this rank keeps the gathered weights. A rank that does not never holds all of them.
+        keep: whether this rank keeps the gathered weights. Other ranks never hold all weights.
     """
 
     def gather(model: nn.Module) -> dict[str, torch.Tensor]:

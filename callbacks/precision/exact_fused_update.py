@@ -1,6 +1,6 @@
 """Fused optimizer updates of sharded weights with the same rounding as for full weights.
 
-On the CPU a fused optimizer computes as many numbers at once as a vector register holds. It computes the remaining
+On the CPU a fused optimizer computes one vector register of numbers at a time. It computes the remaining
 numbers at the end of a tensor one by one, with another rounding. The shards of a tensor end at other places than the
 full tensor. A shard that does not end at a register boundary is therefore updated again, at its place in a tensor of
 the full size.
@@ -29,7 +29,7 @@ def exact_fused_update(optimizer: Optimizer) -> Callable[[], None]:
     """Make a fused optimizer update sharded weights to the same bits as full weights.
 
     Args:
-        optimizer: an optimizer of sharded weights. Groups that are not fused stay as they are.
+        optimizer: an optimizer of sharded weights. Groups that are not fused do not change.
 
     Returns:
         A function that removes the hooks from the optimizer.

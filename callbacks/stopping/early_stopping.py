@@ -85,7 +85,8 @@ class EarlyStopping(Callback):
     """Stops training when a metric stops improving.
 
     Use it with evaluations at regular intervals: `EarlyStopping("f1", patience=5, mode="max")`. It keeps its own best
-    value, independent of `KeepBest`, and saves it in checkpoints. A metric that is NaN or infinite stops at once.
+    value, independent of `KeepBest`, and saves it in checkpoints. A metric that is NaN or infinite stops the run
+    immediately.
 
     Raises:
         ArgumentError: for a patience below 1, a negative threshold, an unknown mode, a run without evaluations, or a

@@ -23,7 +23,7 @@ ACTIONS = ("raise", "skip", "stop")
 class NaNGuard(Callback):
     """Checks the gradient norm before each update: one NaN or infinity in any gradient makes the norm not finite.
 
-    Such a step never changes the weights. The loss is logged as it is. `NaNGuard()` raises an error at the first such
+    Such a step never changes the weights. The loss is logged unchanged. `NaNGuard()` raises an error at the first such
     step; `NaNGuard("skip", limit=20)` skips up to 20 in a row. With a loss scaler (fp16) it does nothing: the scaler
     handles overflows. With stages 1 to 3 of DeepSpeed the norm is known only after the step; DeepSpeed skips such an
     update itself, and the check runs afterwards.

@@ -1,4 +1,4 @@
-"""Skip updates whose loss is much larger than usual, and list their batches."""
+"""Skip updates with a loss that is much larger than usual, and list their batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Former module paths and former names. Importing one gives what replaced it, so older programs keep working.
+"""Former module paths and former names. Each old name imports its replacement, so older programs keep working.
 
 The import hook of `trainbus/__init__.py` asks this module for every `trainbus.*` import. A test imports every name of
 `tests/public_names.txt`; it fails if a rename has no row here.

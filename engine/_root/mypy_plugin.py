@@ -25,7 +25,7 @@ class HandlerPlugin(Plugin):
     """Checks the handlers of every subclass of `Callback`."""
 
     def get_base_class_hook(self, fullname: str) -> Callable[[ClassDefContext], None] | None:
-        """Return the check for a class whose base is a callback."""
+        """Return the check for a subclass of a callback."""
         found = self.lookup_fully_qualified(fullname)
         base = found.node if found is not None else None
         is_callback = isinstance(base, TypeInfo) and any(cls.fullname == CALLBACK for cls in base.mro)
@@ -33,7 +33,7 @@ class HandlerPlugin(Plugin):
 
 
 def check_handlers(context: ClassDefContext) -> None:
-    """Report each parameter of a handler whose annotation does not accept the value that the event passes."""
+    """Report each handler parameter with an annotation that does not accept the event's value."""
     found = context.api.lookup_fully_qualified_or_none(CATALOGUE)
     if found is None or not isinstance(found.node, TypeInfo):
         return

@@ -321,7 +321,7 @@ class Accelerator:
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
     def free_memory(self, *parts: Any) -> list[Any]:
-        """Return None for each part. The Trainer frees what it made when a session ends."""
+        """Return None for each part. When a session ends, the Trainer frees the objects that it made."""
         return [None] * len(parts)
 
     @property

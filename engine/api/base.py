@@ -16,7 +16,7 @@ from ..run import Run
 
 
 class TrainerBase:
-    """What every group of the Trainer's methods uses."""
+    """The attributes that all groups of Trainer methods use."""
 
     args: TrainingArguments
     run: Run

@@ -1,4 +1,4 @@
-"""CallbackHandler: the callbacks as transformers' object of this name shows, calls and lets replace them."""
+"""CallbackHandler: the interface of transformers' `CallbackHandler` to the callbacks of a trainer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _AUTHOR = "callback_handler"
 
 
 class HasCallbacks(Protocol):
-    """What the handler needs of a trainer."""
+    """The attributes of a trainer that the callback handler uses."""
 
     run: Run
     bus: EventBus
@@ -147,7 +147,10 @@ class CallbackHandler:
         return self.trainer.pop_callback(callback)
 
     def remove_callback(self, callback: Any) -> None:
-        """Detach a callback, the first one of a class, or the one with an id."""
+        """Detach a callback.
+
+        Pass the callback, its id, or its class: then the first callback of the class is detached.
+        """
         self.trainer.remove_callback(callback)
 
     @property
@@ -156,10 +159,10 @@ class CallbackHandler:
         return bool(self._replaced)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. A replaced method calls the callbacks from then on.
+        """Set an attribute. From now on, a replaced method calls the callbacks.
 
         Raises:
-            ArgumentError: for a method that calls no callbacks, and for what is no function.
+            ArgumentError: for a method that calls no callbacks, and for anything that is not a function.
         """
         if name == _CALL_EVENT or name in _SHARED:
             if not callable(value):
@@ -230,7 +233,7 @@ class CallbackHandler:
         return run.control
 
     def _call_handlers(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> TrainerControl:
-        """Call the handlers of the present event, with what a replaced method passes."""
+        """Call the handlers of the current event with the arguments of a replaced method."""
         run, handlers = self.trainer.run, () if self._current is None else self._current.handlers
         with self._leaving():
             self.trainer.bus.call(handlers, event, _Given(run, args, state, control), self._shown(named))

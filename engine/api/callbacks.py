@@ -66,7 +66,7 @@ class CallbackMethods(TrainerBase):
 
     @property
     def resume_report(self) -> ResumeReport:
-        """What the last resume did with the states of callbacks: restored, migrated, orphaned, new."""
+        """The result of the last resume for each callback state: restored, migrated, orphaned, new."""
         return self.run.callback_states.report
 
     @property
@@ -157,7 +157,7 @@ class CallbackMethods(TrainerBase):
         return None
 
     def remove_callback(self, callback: Any) -> None:
-        """Detach a callback, the first of a class, or the one with an id.
+        """Detach a callback. Pass the callback, its id, or its class: then the first callback of the class is detached.
 
         Raises:
             SubscriptionError: if there is none.

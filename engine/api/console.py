@@ -33,7 +33,7 @@ def say(line: str) -> None:
 def open_console() -> Iterator[None]:
     """Survive a closed stdout or stderr: a reader such as `head` that left, or a terminal that vanished.
 
-    A closed stream writes to the null device from then on, so that prints of other code do not fail either. A stream
+    A closed stream is replaced by the null device, so that prints of other code do not fail. A stream
     on a full disk loses this output only: the disk may have space again later.
 
     Raises:

@@ -238,7 +238,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     def rehearse_evaluation(self) -> tuple[str, ...] | None:
         """Return the names of the metrics that an evaluation of the trainer's datasets measures; None if unknown.
 
-        It runs one batch, where that is cheap, without an effect on the run. See `engine/evaluation/rehearsal.py`.
+        It evaluates one batch if that is cheap. It does not change the run. See `engine/evaluation/rehearsal.py`.
 
         Raises:
             ArgumentError: for metrics that logs and checkpoints cannot hold.
@@ -304,7 +304,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         return output
 
     def _tell_no_loss(self, output: EvalLoopOutput, description: str, prefix: str) -> None:
-        """Warn once that an evaluation or a prediction found no labels, with what it looked for and the remedy."""
+        """Warn once that an evaluation or a prediction found no labels, with the expected names and the remedy."""
         steps = ("evaluation_loop", "prediction_step")
         if self._told_no_loss or not output.num_samples or any(is_overridden(self, name) for name in steps):
             return

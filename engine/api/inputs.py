@@ -218,7 +218,7 @@ def _checked(given: Any) -> TrainingArguments:
 
 
 def _wrong_arguments(given: Any) -> str:
-    """Return the message for `args` that are no TrainingArguments."""
+    """Return the message for `args` that are not TrainingArguments."""
     kind = type(given)
     theirs = next((base for base in kind.__mro__ if base.__module__.partition(".")[0] == "transformers"), None)
     if theirs is not None:

@@ -47,7 +47,7 @@ class OverriddenService(Loop):
 
 
 def loop_of(trainer: Any, *parts: Any, **options: Any) -> Loop:
-    """Return the loop of a training. Its parts and options are those of `Loop`, after the bus."""
+    """Return the loop of a training. After the bus it takes the parts and options of `Loop`."""
     if not trainer.overrides("_maybe_log_save_evaluate"):
         return Loop(trainer.bus, *parts, **options)
     loop = OverriddenService(trainer.bus, *parts, **options)

@@ -1,4 +1,7 @@
-"""The records of a run that are valid for one step or one session. `engine/run.py` shows their fields as its own."""
+"""The records of a run that are valid for one step or one session.
+
+`Run` in `engine/run.py` has their fields as attributes.
+"""
 
 from __future__ import annotations
 

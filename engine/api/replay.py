@@ -61,7 +61,7 @@ class Absent:
 
 
 class ReplayRun:
-    """What handlers read in a replay. It holds recorded values, and an `Absent` for each other parameter."""
+    """The run that handlers read in a replay. It holds recorded values, and an `Absent` for each other parameter."""
 
     def __init__(self, head: dict[str, Any], folder: Path) -> None:
         """Begin a run as the first session of a recording does."""
@@ -147,7 +147,7 @@ class _Node:
 
 
 def replay(recording: Path | str | Recording, callback: Any) -> Replayed:
-    """Give a callback the calls that it would have had in a recorded run, as the last of its stage.
+    """Call a callback as a recorded run would call it, as the last of its stage.
 
     It gets state, control, logs, metrics, loss, gradient norm and learning rate of the run. A parameter such as
     `model`, which only a live run has, is an object that raises an error when it is used.
@@ -157,7 +157,7 @@ def replay(recording: Path | str | Recording, callback: Any) -> Replayed:
         callback: the callback.
 
     Raises:
-        ReplayError: if the callback uses what a recording does not have.
+        ReplayError: if the callback uses a value that a recording does not have.
         SubscriptionError: if the callback cannot be attached.
     """
     if not isinstance(recording, Recording):

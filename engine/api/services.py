@@ -1,4 +1,4 @@
-"""TrainerServices: what callbacks may ask of the Trainer, through `run.services`."""
+"""TrainerServices: the methods of the Trainer that callbacks may call, through `run.services`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Services(Protocol):
 class TrainerServices:
     """Calls the trainer's public methods. An override in a subclass is the method that runs.
 
-    Options are passed as they are given: an override may take fewer parameters.
+    Only the given options are passed, because an override may take fewer parameters.
     """
 
     trainer: Any

@@ -1,4 +1,4 @@
-"""as_transformers: the training names of transformers become those of trainbus."""
+"""as_transformers: the training names of transformers refer to trainbus."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TRAINING = ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "Seq2SeqTrainingA
 
 
 def as_transformers(*, strict: bool = True) -> Replacement:
-    """Show trainbus's training names wherever transformers shows its own. Call it before importing other libraries.
+    """Replace transformers' training names by the names of trainbus. Call it before importing other libraries.
 
     Libraries that build on `transformers.Trainer`, such as TRL, then train with this Trainer:
 
@@ -58,7 +58,7 @@ def as_transformers(*, strict: bool = True) -> Replacement:
             logs a warning that lists these modules. They keep the names of transformers.
 
     Returns:
-        What was replaced. It prints as a list.
+        The names that were replaced. It prints as a list.
 
     Raises:
         MissingExtra: if transformers is not installed.

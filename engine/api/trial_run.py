@@ -11,7 +11,7 @@ Arguments = TypeVar("Arguments", bound=Any)
 def trial_arguments(args: Arguments, evaluates: bool) -> Arguments:
     """Return a copy of the arguments for `fast_dev_run` steps; the arguments themselves without `fast_dev_run`.
 
-    Callbacks that the user lists, such as a `Checkpoint`, run as they are.
+    Callbacks that the user lists, such as a `Checkpoint`, do not change.
 
     Args:
         args: the training arguments.

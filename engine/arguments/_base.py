@@ -17,7 +17,7 @@ _READER = "(import HfArgumentParser from trainbus)"
 
 
 def arg(default: T, help: str, **meta: Any) -> T:
-    """Declare an argument, as `dataclasses.field` does.
+    """Declare an argument. Works like `dataclasses.field`.
 
     Args:
         default: The default value. A list or dict is copied for each instance.
@@ -50,7 +50,7 @@ class Group:
 
 
 def must(group: Group, rule: Callable[[Any], bool], remedy: str, *names: str) -> Iterator[str]:
-    """Yield a problem for each of the named fields whose value breaks `rule`. None never breaks a rule.
+    """Yield a problem for each named field with a value that breaks `rule`. None never breaks a rule.
 
     Write the rule for valid values (`n >= 1`), not for invalid ones (`n < 1`). NaN fails every comparison, so the first
     form reports it.
@@ -62,7 +62,7 @@ def must(group: Group, rule: Callable[[Any], bool], remedy: str, *names: str) ->
 
 
 def refusal(problems: Sequence[str]) -> ArgumentError:
-    """Return one error that lists all `problems`, so that the user sees them at once."""
+    """Return one error that lists all `problems`."""
     listed = "".join(f"\n  - {problem}" for problem in problems)
     return ArgumentError(problems[0] if len(problems) == 1 else f"{len(problems)} problems:{listed}")
 

@@ -57,7 +57,7 @@ def normalize(field: Field[Any], value: Any) -> Any:
 
 
 def type_problems(args: Group, declared: type[Group]) -> dict[str, str]:
-    """Return name -> problem for the fields of `declared` whose value in `args` does not fit the annotation."""
+    """Return name -> problem for the fields of `declared` with a value in `args` of the wrong type."""
     hints = hints_of(declared)
     return {
         field.name: f"`{field.name}` is {value!r} ({type(value).__name__}); it takes {field.type}."
@@ -81,7 +81,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def choice_problems(args: Group, declared: type[Group]) -> Iterator[str]:
-    """Yield a problem for each field of `declared` whose value in `args` is not one of its `choices`."""
+    """Yield a problem for each field of `declared` with a value in `args` outside of its `choices`."""
     for field in fields(declared):
         value, choices = getattr(args, field.name), field.metadata.get("choices")
         if choices is not None and value not in (known := [*choices]):

@@ -28,7 +28,7 @@ class ComparedArguments(Protocol):
 
     @property
     def way_to_shard(self) -> str:
-        """The name of the strategy that shards the training; empty if none does."""
+        """The name of the strategy that shards the training; empty if all weights are equal."""
 
     @property
     def sharded_ddp_option(self) -> str:

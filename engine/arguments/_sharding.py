@@ -104,7 +104,7 @@ class FSDPOptions:
 
 
 def read_fsdp_options(sharded_ddp: Any, sharding: str, fsdp: Any, fsdp_config: Any) -> FSDPOptions:
-    """Return the FSDP options that these arguments give, with the problems that they have."""
+    """Return the FSDP options in these arguments, and their problems."""
     options = FSDPOptions()
     sharded_ddp_given, stages, words = sharded_ddp_words(sharded_ddp), words_of(sharding), words_of(fsdp)
     options.problems += _problems_of_sharded_ddp(f"`sharded_ddp` is {sharded_ddp!r}", sharded_ddp_given)

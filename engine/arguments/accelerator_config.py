@@ -1,4 +1,7 @@
-"""AcceleratorConfig: what transformers passes to accelerate. Most keys have one value that this engine supports."""
+"""AcceleratorConfig: the settings that transformers passes to accelerate.
+
+Most keys have one value that this engine supports.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ class AcceleratorConfig:
 
     @classmethod
     def settings(cls, given: Any) -> dict[str, Any]:
-        """Return the keys and values of what `read` takes, unchecked."""
+        """Return the settings as keys and values, unchecked."""
         if isinstance(given, (str, os.PathLike)):
             given = json.loads(Path(given).read_text(encoding="utf-8"))
         elif given is not None and not isinstance(given, Mapping):

@@ -24,7 +24,7 @@ class AliasProperties:
         """Set an argument or an alias.
 
         Raises:
-            ArgumentError: For a name that is no argument, and for an invalid value. Subclasses of the user may set
+            ArgumentError: For a name that is not an argument, and for an invalid value. Subclasses of the user may set
                 attributes of their own.
         """
         if not name.startswith("_") and not hasattr(type(self), name):

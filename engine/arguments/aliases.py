@@ -72,7 +72,7 @@ ELSEWHERE = {
     **dict.fromkeys(("patience", "early_stopping_patience", "early_stopping_threshold"), _STOPPING),
     **dict.fromkeys(("gpus", "n_gpus", "num_gpus", "devices", "accelerator"), _DEVICES),
 }
-"""Names of settings that are no arguments -> where they are set."""
+"""Names of settings that are not arguments -> where they are set."""
 
 
 def not_an_argument(name: str, known: Iterable[str]) -> str:

@@ -89,7 +89,7 @@ class HFMethods:
 
     @property
     def _setup_devices(self) -> torch.device:
-        """`device`, under the name by which transformers initializes it."""
+        """`device`, under the name that transformers uses."""
         args: Any = self
         device: torch.device = args.device
         return device
@@ -248,7 +248,7 @@ class HFMethods:
         always_push: bool = False,
         revision: str | None = None,
     ) -> Any:
-        """Set what is pushed to the Hub, and `push_to_hub`."""
+        """Set `push_to_hub` and the options of pushing."""
         return self._set(
             push_to_hub=True,
             hub_model_id=model_id,

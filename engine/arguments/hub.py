@@ -9,7 +9,7 @@ from ._base import Group, Strategy, arg
 
 
 class HubStrategy(Strategy):
-    """What is pushed to the Hub, and when."""
+    """The content and the time of pushes to the Hub."""
 
     END = "end"
     """The model, when training ends."""

@@ -21,18 +21,18 @@ class OutputArguments(Group):
 
     @property
     def output_path(self) -> Path:
-        """The output folder as an absolute path: `output_dir` in the working folder in which the arguments were made.
+        """The output folder as an absolute path. The base is the working folder at the creation of the arguments.
 
         A program that changes its working folder still writes all files of a run into one folder.
         """
         return self.resolved(self.output_dir)
 
     def resolved(self, path: str | os.PathLike[str]) -> Path:
-        """Return a path as an absolute path, in the working folder in which the arguments were made."""
+        """Return an absolute path. The base is the working folder at the creation of the arguments."""
         return Path(vars(self).get("_working_folder", ""), path)
 
     def resolve_like(self, other: OutputArguments) -> None:
-        """Resolve relative paths in the working folder in which other arguments were made."""
+        """Resolve relative paths against the working folder of other arguments."""
         vars(self)["_working_folder"] = vars(other)["_working_folder"]
 
     def _remember_working_folder(self) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints: when they are saved, how many are kept, what they contain."""
+"""Checkpoints: when to save them, how many to keep, and their contents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._base import Group, SaveStrategy, arg, must, steps_or_share
 
 @dataclass(kw_only=True)
 class SavingArguments(Group):
-    """Checkpoints: when they are saved, how many are kept, what they contain."""
+    """Checkpoints: when to save them, how many to keep, and their contents."""
 
     save_strategy: SaveStrategy | str = arg(
         SaveStrategy.STEPS,

@@ -19,7 +19,10 @@ def mask(name: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value with enums, dtypes and configuration objects replaced by what JSON can express, at any depth."""
+    """Return a value in a form that JSON can store.
+
+    Enums, dtypes and configuration objects are replaced, at any depth.
+    """
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, torch.dtype):

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ResumeReport:
-    """What a resume did with the states of callbacks. `str(report)` is one line."""
+    """The result of a resume for each callback state. `str(report)` is one line."""
 
     restored: list[str] = field(default_factory=list)
     """The ids of callbacks that received their state."""
@@ -194,11 +194,11 @@ class CallbackStates:
 
 
 def owner_of(callback: Any, attributes: Mapping[str, Any] | None = None, *, saved: bool = False) -> dict[str, Any]:
-    """Return what says whether a state fits a callback: its class, its settings and the version of its state.
+    """Return the identity of a callback, to match a saved state: its class, settings and state version.
 
     Args:
         callback: the callback.
-        attributes: the attributes that it had when it was attached. Default: those that it has now.
+        attributes: the attributes that it had when it was attached. Default: its current settings.
         saved: leave out the attributes that changed since then: they are state, not settings.
     """
     settings = _settings(callback) if is_dataclass(callback) else _attributes(callback, attributes, saved)
@@ -219,7 +219,7 @@ def matched(
 
     Args:
         states: the ids of the saved states.
-        saved: the saved owners by id. A state without one goes by its id alone.
+        saved: the saved owners by id. A state without an identity is matched by its id only.
         attached: the attached owners by id.
     """
 

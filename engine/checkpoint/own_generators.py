@@ -27,7 +27,7 @@ _VISITS = 2000
 _LIBRARIES = frozenset({"datasets", "numpy", "tokenizers", "torch", "transformers", "trainbus"})
 """The globals of the functions of these packages are not searched."""
 _WRAPPERS, _WRAPPED = "trainbus.engine.data.", frozenset({"collator", "rows", "sampler"})
-"""The engine's own wrappers of datasets, collators and samplers, and the attribute with what they wrap."""
+"""The engine's own wrappers of datasets, collators and samplers, and the attribute with the wrapped object."""
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 
 
@@ -114,7 +114,7 @@ class _Search:
         self._visited: list[Any] = []  # keeps the objects alive, so that each id stays the id of one object
 
     def visit(self, path: str, value: Any, depth: int) -> None:
-        """Search an object, and what it holds to a depth."""
+        """Search an object and, up to a depth, the objects in it."""
         if value is None or isinstance(value, (bool, int, float, str, bytes)) or id(value) in self._seen:
             return
         if isinstance(value, (type, ModuleType, torch.Tensor, np.ndarray, nn.Module)) or len(self._visited) > _VISITS:

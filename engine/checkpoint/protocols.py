@@ -66,7 +66,7 @@ class RestorableCallbacks(Protocol):
 
 
 class SavableRun(Protocol):
-    """What saving reads of a run."""
+    """The attributes of a run that saving reads."""
 
     @property
     def callback_states(self) -> RestorableCallbacks:
@@ -78,7 +78,7 @@ class SavableRun(Protocol):
 
     @property
     def activity(self) -> Activity:
-        """What this process is doing, for error reports."""
+        """The activity of this process, for error reports."""
 
     @property
     def run_id(self) -> str:
@@ -86,7 +86,7 @@ class SavableRun(Protocol):
 
     @property
     def position(self) -> Position | None:
-        """Where in the data the run is."""
+        """The position of the run in the data."""
 
     @property
     def plan(self) -> RunPlan | None:
@@ -118,7 +118,7 @@ class SavableRun(Protocol):
 
     @property
     def services(self) -> ModelWriter:
-        """What writes the model."""
+        """The object that writes the model."""
 
     @property
     def seams(self) -> Seams:
@@ -163,7 +163,7 @@ class SavableRun(Protocol):
 
 
 class ResumableRun(SavableRun, Protocol):
-    """What resuming reads and sets in a run."""
+    """The attributes of a run that resuming reads and sets."""
 
     run_id: str
 
@@ -193,7 +193,7 @@ class ResumableRun(SavableRun, Protocol):
 
 
 class ResumableFeed(Protocol):
-    """What resuming sets in the feed of batches."""
+    """The methods of the feed of batches that resuming calls."""
 
     def resume(self, place: dict[str, Any], restore_rng: Callable[[], None], restore_late: bool, /) -> None:
         """Continue at a position of the loader, and restore the RNG states there."""

@@ -79,7 +79,7 @@ class QuickStates:
         """The content of the memory at which `_python` holds if no normal draw left a second value; None if unknown."""
 
     def read(self) -> tuple[Any, ...]:
-        """Return the states in a form that `named` accepts. They include those of initialized CUDA devices."""
+        """Return the states in a form that `named` accepts. They include the states of initialized CUDA devices."""
         memory = bytes(self._memory)
         if memory != self._unchanged:
             self._numpy = np.random.get_state()

@@ -17,7 +17,7 @@ from .write.snapshot import Snapshot, take_snapshot
 
 
 class Storage(Protocol):
-    """What the callback that saves asks of the place where checkpoints are."""
+    """The interface of a store of checkpoints. `Checkpoint` calls it."""
 
     def check(self, run: Any) -> None:
         """Raise an error if checkpoints cannot be written."""
@@ -28,7 +28,7 @@ class Storage(Protocol):
         """Collect everything that a run needs to resume from this step."""
 
     def write(self, run: Any, snapshot: Snapshot) -> None:
-        """Write a checkpoint completely, or leave everything as it was."""
+        """Write a checkpoint completely, or change nothing."""
 
     def checkpoints(self, run: Any) -> list[Any]:
         """Return the good checkpoints of this run, oldest first. Those of another run are not among them."""
@@ -55,7 +55,7 @@ class Disk:
         return take_snapshot(run, checkpoint, callbacks, copies)
 
     def write(self, run: SavableRun, snapshot: Snapshot) -> None:
-        """Write a checkpoint completely, or leave everything as it was."""
+        """Write a checkpoint completely, or change nothing."""
         write_checkpoint(run, snapshot)
 
     def checkpoints(self, run: SavableRun) -> list[SavedCheckpoint]:

@@ -58,7 +58,7 @@ def add_to(commands: Any) -> None:
 
 
 def expanded(words: list[str]) -> list[str]:
-    """Return the words of a command line with the action `list` where it was left out."""
+    """Return the words of a command line. If the action is missing, insert `list`."""
     if words[:1] == ["checkpoints"] and len(words) > 1 and words[1] not in (*_ACTIONS, "-h", "--help"):
         return ["checkpoints", "list", *words[1:]]
     return words

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: the words after the program name. Default: those of this process.
+        arguments: the words after the program name. Default: the arguments of this process.
 
     Returns:
         The exit status: 0; 1 if `verify` found damage or `diff` a difference; 2 if the command cannot be done. For

@@ -22,7 +22,7 @@ OFF = {
 
 
 class Measured(BaseException):
-    """Leaves a program after its first training. It is no `Exception`, so that programs do not catch it."""
+    """Leaves a program after its first training. It is not an `Exception`, so that programs do not catch it."""
 
 
 class Stopwatch(Callback):
@@ -90,7 +90,7 @@ def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[st
 
 
 def describe(trainer: Any) -> dict[str, Any]:
-    """Return what `changes_for` reads of a training."""
+    """Return the values of a training that `changes_for` reads."""
     import torch
 
     args, device = trainer.args, trainer.args.device

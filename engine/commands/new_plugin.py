@@ -54,12 +54,12 @@ def checked_module(name: str) -> str:
     """Return the name of the module for the name of a package: `skip-spikes` becomes `skip_spikes`.
 
     Raises:
-        ArgumentError: if Python cannot import a module of this name, or if there is one already.
+        ArgumentError: if Python cannot import a module of this name, or if such a module is installed.
     """
     module = re.sub(r"[-.]+", "_", name).lower()
     if not module.isidentifier() or not module.isascii():
         raise ArgumentError(
-            f"{name!r} is no name for a Python package. Use letters, digits, `-` and `_`, and begin with a letter, as "
+            f"{name!r} is not a Python package name. Use letters, digits, `-` and `_`, and begin with a letter, as "
             "in `skip-spikes`."
         )
     if keyword.iskeyword(module) or keyword.issoftkeyword(module):

@@ -1,4 +1,4 @@
-"""The command `trainbus plan`: which sharding strategy fits the GPUs, and what to write for it."""
+"""The command `trainbus plan`: print which sharding strategies fit the GPUs, and the arguments for each."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def as_data(workload: Workload, found: list[Candidate]) -> dict[str, Any]:
 
 
 def as_text(workload: Workload, found: list[Candidate]) -> str:
-    """Return the estimate as text: the workload, a table, and what to write."""
+    """Return the estimate as text: the workload, a table, and the arguments to use."""
     lines = [_heading(workload), "", *_table(workload, found), ""]
     fitting = [each for each in found if each.fits]
     if fitting:

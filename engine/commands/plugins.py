@@ -38,7 +38,7 @@ def add_to(commands: Any) -> None:
 
 
 def expanded(words: list[str]) -> list[str]:
-    """Return the words of a command line with the action `list` where it was left out."""
+    """Return the words of a command line. If the action is missing, insert `list`."""
     if words[:1] == ["plugins"] and (len(words) == 1 or (words[1].startswith("--") and words[1] != "--help")):
         return ["plugins", "list", *words[1:]]
     return words
@@ -79,7 +79,7 @@ def _checked(plugin: Plugin) -> dict[str, Any]:
 
 
 def listing(plugin: Plugin, row: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what `trainbus plugins --json` shows of a plugin.
+    """Return the data of a plugin for `trainbus plugins --json`.
 
     Args:
         plugin: the plugin.

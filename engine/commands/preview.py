@@ -25,7 +25,7 @@ def add_to(commands: Any) -> None:
         "preview",
         description="Run a program up to its first `train()` and show its preview instead. The options of this command "
         "may follow PROGRAM. Write -- before the arguments of the program to pass all of them on. Exit status: 0; 1 "
-        "for an error; 2 if the preview differs from the one of --against.",
+        "for an error; 2 if the preview differs from the preview of --against.",
         allow_abbrev=False,
     )
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
@@ -65,7 +65,7 @@ def expanded(words: list[str]) -> list[str]:
 
 
 class Previewed(BaseException):
-    """Leaves a program at its first `train()`. It is no `Exception`, so that programs do not catch it."""
+    """Leaves a program at its first `train()`. It is not an `Exception`, so that programs do not catch it."""
 
     def __init__(self, preview: Preview) -> None:
         self.preview = preview
@@ -97,7 +97,7 @@ def preview_of(
 ) -> Preview:
     """Run a program up to its first `train()` and return the preview of that training.
 
-    What the program prints goes to the error output.
+    The output of the program goes to stderr.
 
     Raises:
         ArgumentError: if there is no such program, or if it ends without a training.

@@ -181,7 +181,7 @@ def compare(changes: Iterable[Change], measure: Measure, rounds: int) -> Profile
     Args:
         changes: the changes.
         measure: measures some arguments in a fresh process.
-        rounds: how often each is measured.
+        rounds: the number of measurements of each.
 
     Raises:
         ArgumentError: if the run without a change fails.

@@ -1,4 +1,4 @@
-"""The commands `trainbus trace`, `trainbus diff` and `trainbus replay`: what to do with recordings."""
+"""The commands `trainbus trace`, `trainbus diff` and `trainbus replay`: commands for recordings."""
 
 from __future__ import annotations
 

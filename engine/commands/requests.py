@@ -1,4 +1,4 @@
-"""Requests to a running training: what `trainbus tell` may ask for, and the file that carries it to the run."""
+"""Requests to a running training: the requests of `trainbus tell`, and the file that passes them to the run."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def send(folder: Path, requests: Sequence[str]) -> None:
 
 
 def receive(folder: Path) -> list[str]:
-    """Return the requests in the file of a run, and remove the file. Lines that are no requests are left out."""
+    """Return the requests in the file of a run, and remove the file. Lines that are not requests are left out."""
     taken = folder / f".{FILE}-{os.getpid()}"
     try:
         os.replace(folder / FILE, taken)  # what another process writes from now on is in a new file

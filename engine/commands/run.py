@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the program in this process. Its errors keep their traceback, and its exit status is the one returned.
+    """Run the program in this process. Its errors keep their traceback. Returns its exit status.
 
     Returns:
         0; 2 if the program cannot be started.

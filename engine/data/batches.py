@@ -55,10 +55,10 @@ def to_numpy(data: Any) -> Any:
 
 
 def rows_of(batch: Any) -> int | None:
-    """Return the number of samples of a batch, as far as the batch tells it.
+    """Return the number of samples of a batch, read from its first dimension.
 
-    It is the first dimension of `labels`, else of the first tensor or array that has one. A batch whose first dimension
-    is not the sample, such as time-major sequences, misleads it. `Loader.batch_rows` knows better.
+    It is the first dimension of `labels`, else of the first tensor or array that has one. The result is wrong if the
+    first dimension is not the sample, as in time-major sequences. `Loader.batch_rows` knows better.
 
     Returns:
         None if the batch contains no such tensor.
@@ -80,7 +80,7 @@ def join(parts: list[Any], padding: int = IGNORED_LABEL) -> Any:
 
     Args:
         parts: nested tensors or arrays of one structure, each of shape (rows, width, ...). Scalars count as one row.
-        padding: fills up parts whose width is smaller than the largest.
+        padding: the value that fills parts with a smaller width.
 
     Raises:
         TypeError: if the parts contain other values than tensors and arrays.

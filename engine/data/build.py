@@ -49,7 +49,7 @@ def build_loader(
         training: shuffle the samples, and seed the workers.
         accepted: columns to keep; None keeps all.
         seed: seed of the shuffling.
-        main_input: key of the samples whose length counts when samples are grouped by length.
+        main_input: the key of the samples that gives the length, for grouping by length.
         sampler: returns the sampler of a dataset, or None for the dataset's own order. By default, `args` decide.
 
     Raises:
@@ -221,9 +221,9 @@ def keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) ->
 
 
 def dropped_columns(dataset: Any, accepted: Collection[str]) -> list[str]:
-    """Return the columns of a dataset that are not accepted, as far as it tells its columns without reading a sample.
+    """Return the columns of a dataset that are not accepted. Empty if its columns are unknown without reading a sample.
 
-    Lists of dicts tell them by their first sample. Columns that a transform makes are unknown.
+    A list of dicts has the columns of its first sample. Columns that a transform makes are unknown.
     """
     columns: Any = None
     if isinstance(dataset, (list, tuple)):

@@ -85,8 +85,8 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
     """Return a state that resumes after the samples that are done, with batches of any size.
 
     Args:
-        state: some or all of what `EpochProgress.resume_state` returned. If it does not say which samples are done, or
-            the stream is now read in other parts, `row` says how many samples of the epoch are done, over all ranks.
+        state: some or all entries of `EpochProgress.resume_state`. If the finished samples are not listed, or the
+            stream is now read in other parts, `row` is the number of finished samples of the epoch, over all ranks.
         parts: the loader's `parts` now.
         is_stream: whether the loader reads a stream.
         warns: log a warning if a stream is now read in other parts than before.
@@ -123,7 +123,7 @@ def divided(rows: int, parts: list[int]) -> dict[int, int]:
 
 
 def by_name(values: dict[int, Any]) -> dict[str, Any]:
-    """Return values by number with the numbers as strings, because checkpoints store string keys."""
+    """Return a dict with its integer keys as strings, because checkpoints store string keys."""
     return {str(number): value for number, value in values.items()}
 
 

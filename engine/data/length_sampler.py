@@ -79,8 +79,7 @@ def grouped_by_length(lengths: Sequence[float], group_size: int, generator: torc
     """Return all sample indices in random order, sorted by falling length within chunks of up to 50 groups.
 
     There are at least four chunks if there are at least four groups. The longest sample comes first, so that a step
-    that runs out of memory is the first one. The draw and the result are the ones of transformers'
-    `get_length_grouped_indices`.
+    that runs out of memory is the first one. Draws and returns the same as transformers' `get_length_grouped_indices`.
 
     Args:
         lengths: length of each sample.
@@ -104,7 +103,7 @@ def lengths_of(dataset: Any, column: str, inputs: str) -> list[float]:
     """Return the length of each sample: the value of `column` if samples have it, else the length of `inputs`.
 
     Args:
-        dataset: a map-style dataset. If it has columns, as a `datasets` one, only the column in question is read.
+        dataset: a map-style dataset. If it has columns, as a dataset of `datasets` has, only the needed column is read.
         column: key of a length that was measured before.
         inputs: key of the model's main input.
 

@@ -131,10 +131,10 @@ class Loader(DataLoader[Any]):
         """Resume at the next iteration, in the same epoch, where `resume_state` was called.
 
         With another batch size, world size, or number of workers of a stream, the state only says which samples are
-        done. Batches then start after those.
+        done. The first batch follows the finished samples.
 
         Args:
-            state: some or all of what `resume_state` returned, and `row`: samples of the epoch that are done, over all
+            state: some or all entries of `resume_state`, and `row`: samples of the epoch that are done, over all
                 ranks.
 
         Returns:

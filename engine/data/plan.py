@@ -29,7 +29,7 @@ class RunPlan:
     num_train_samples: float
     """Samples to train on in the whole run, for the throughput in the summary."""
     offset: int = 0
-    """Steps by which epochs end later than this plan says, because earlier steps of the run had another size."""
+    """Difference in steps between the real and the planned end of epochs, because earlier steps had another size."""
 
     @property
     def endless(self) -> bool:
@@ -40,7 +40,7 @@ class RunPlan:
         """Return the plan of a run whose earlier steps had another size.
 
         Args:
-            offset: steps by which the current epoch, and so each later one, ends later than this plan says.
+            offset: number of steps that the current epoch and each later epoch end after the planned end.
             step: optimizer steps that are done.
             epoch: the current epoch, from 0.
             by_steps: keep the number of steps, because the user set `max_steps`; else keep the number of epochs.

@@ -12,7 +12,7 @@ from .plan import RunPlan
 
 @dataclass
 class Position:
-    """Where in the data the run is."""
+    """The position of the run in the data."""
 
     epoch: int = 0
     """The current epoch, from 0."""
@@ -54,7 +54,7 @@ def save_position(position: Position, plan: RunPlan, sizes: Sizes, leaves_epoch:
     """Return the position for a checkpoint, in a form that sessions with other sizes can resume from.
 
     Args:
-        position: where the run is.
+        position: the position of the run.
         plan: length of the run.
         sizes: sizes of this session.
         leaves_epoch: whether the run is about to leave the epoch, so that a resumed run starts at its end.

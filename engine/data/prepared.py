@@ -65,7 +65,7 @@ class ShardedBatches:
 
 
 class CountedBatches:
-    """A batch sampler that notes the size of each batch. Its other attributes are those of the batch sampler."""
+    """A batch sampler that notes the size of each batch. Other attributes are passed on to the batch sampler."""
 
     def __init__(self, batches: Any) -> None:
         """Count the samples of the batches of `batches`."""
@@ -91,7 +91,7 @@ class CountedBatches:
 class PreparedLoader:
     """Passes the epoch on to the samplers of a DataLoader, and gives each rank its share of the batches.
 
-    Like accelerate's loader, it fetches a batch before the step on the previous one. Its other attributes are those of
+    Like accelerate's loader, it fetches a batch before the step on the previous one. Other attributes are passed on to
     the DataLoader.
     """
 

@@ -1,4 +1,4 @@
-"""What users pass as datasets: tables are loaded, and what cannot be a dataset is refused with its first sample."""
+"""Accept the datasets that users pass: load tables, and refuse other objects with their first sample."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def as_dataset(data: Any, load: Callable[[str], Any]) -> Any:
     """Return a dataset: a table of pandas, or a file of rows, as a dataset of the library `datasets`.
 
     Args:
-        data: what the user passed. A table, a path, or a dict of these is loaded. Anything else is returned unchanged.
+        data: the object that the user passed. A table, a path, or a dict of these is loaded. Anything else is
+            returned unchanged.
         load: returns an integration by name.
 
     Raises:

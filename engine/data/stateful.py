@@ -8,7 +8,7 @@ from typing import Any
 def adopt_state(loader: Any) -> Any:
     """Let a loader with `state_dict` and `load_state_dict` save and resume its position. Return the loader.
 
-    The loader gets the methods of `Loader` that checkpoints use. Other loaders stay as they are.
+    The loader gets the methods of `Loader` that checkpoints use. Other loaders do not change.
     """
     saves = callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
     if not saves or hasattr(loader, "resume_state"):

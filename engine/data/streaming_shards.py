@@ -143,7 +143,7 @@ class PaddingRow:
 
 @dataclass
 class PaddedBatch:
-    """A batch whose last rows may be padding."""
+    """A batch with possible padding in its last rows."""
 
     batch: Any
     """The batch."""
@@ -176,7 +176,7 @@ class PaddingRowCollator:
 
 @dataclass
 class StreamCollator:
-    """A collator of a stream whose own StopIteration does not end the epoch."""
+    """A collator for streams. If the user's collator raises StopIteration, the epoch does not end silently."""
 
     collator: Collator
     """Makes the batch."""
@@ -193,7 +193,7 @@ class StreamCollator:
 
 @dataclass(frozen=True)
 class StreamEndSync:
-    """Makes ranks that each read their own part of a stream end an epoch together.
+    """Lets all ranks end an epoch together, although each rank reads its own part of a stream.
 
     A rank without a batch left gets a copy of a batch of the first rank that still has one, as padding.
     """

@@ -26,7 +26,7 @@ def unbatched(dataset: Any) -> Dataset[Any]:
             dataset have as many rows as the first, except the last. A stream may have batches of any size.
 
     Raises:
-        DataError: for a sample that is no batch.
+        DataError: for a sample that is not a batch.
     """
     return _UnbatchedStream(dataset) if is_iterable(dataset) else _UnbatchedRows(dataset)
 
@@ -86,13 +86,13 @@ def _rows_of(batch: Any, number: int) -> int:
     """Return the number of rows of a batch.
 
     Raises:
-        DataError: if it is no batch, or if its columns have different lengths.
+        DataError: if it is not a batch, or if its columns have different lengths.
     """
     columns = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
     if not columns or not all(hasattr(column, "__len__") and not isinstance(column, str) for column in columns):
         raise DataError(
-            f"Sample {number} of the dataset is no batch, but of type {type(batch).__name__}. Pass the dataset itself, "
-            "without `unbatched`."
+            f"Sample {number} of the dataset is not a batch, but of type {type(batch).__name__}. Pass the dataset "
+            "itself, without `unbatched`."
         )
     rows = sorted({_length(column) for column in columns})
     if len(rows) > 1:

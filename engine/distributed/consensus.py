@@ -164,7 +164,7 @@ def copy_reasons(
         control: the control to write to.
         write: its method `request` or `veto`.
         own: the requests or vetoes of this rank.
-        other: those of the other rank.
+        other: the reasons of the other rank.
         rank: the other rank. The ledger records it.
     """
     speaking = control.speaking

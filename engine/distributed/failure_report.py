@@ -11,7 +11,7 @@ from .consistency import format_ranks
 
 @dataclass(frozen=True)
 class FailureReport:
-    """What a failing rank leaves in the store for the others."""
+    """The report that a failing rank writes to the store for the other ranks."""
 
     rank: int
     """The rank that fails."""

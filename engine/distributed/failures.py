@@ -1,6 +1,6 @@
 """Failures of ranks: a failing rank leaves a report, and a rank that waited for it names it in its own error.
 
-Nothing happens here while a run goes well. Reports go through the store of the rendezvous, which still works when a
+It has no effect on a run without failures. Reports go through the store of the rendezvous, which still works when a
 collective fails.
 """
 

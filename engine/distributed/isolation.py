@@ -43,8 +43,8 @@ def _may_lose_a_decision(found: Subscription) -> bool:
 class SharedFailures:
     """Exchanges the failures of the ranks before they agree on flags.
 
-    A callback that failed on one rank may have raised a flag on the others. All ranks then drop its flags. They
-    unsubscribe and thin it together, too.
+    A callback that failed on one rank may have raised a flag on the others. All ranks then drop its flags. They also
+    unsubscribe it, or call it less often, at the same step.
     """
 
     def __init__(self, run: DistributedRun) -> None:

@@ -42,7 +42,7 @@ class DistributedRun(Protocol):
 
     @property
     def activity(self) -> Activity:
-        """What this process is doing."""
+        """The activity of this process."""
         ...
 
 

@@ -47,10 +47,10 @@ class Ranks:
         return self.world_size == 1
 
     def join(self, device: torch.device, backend: str | None, timeout: int) -> None:
-        """Join the process group, unless the user's program or an earlier trainer already did.
+        """Join the process group. Do nothing if the user's program or an earlier trainer joined it.
 
-        Keys of an earlier attempt in the launcher's store are ignored. Gloo would read the addresses of dead processes
-        from them and wait for those.
+        Keys of an earlier attempt in the launcher's store are ignored. Otherwise gloo reads the addresses of dead
+        processes from them and waits.
 
         Args:
             device: the device of the tensors. It selects the backend if `backend` is None: nccl for cuda, else gloo.

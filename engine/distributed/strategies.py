@@ -1,8 +1,8 @@
 """The sharding strategies: one row for each way to train on several GPUs.
 
-To add a strategy, add a row to `Strategy`, the callback that the row names, and a test. The row says which arguments
-select it, which callback does the work, which formula estimates its memory, how to start it and what it does not
-support. `TrainingArguments.sharding_strategy`, `trainbus plan`, the composition of callbacks and the tables of
+To add a strategy, add a row to `Strategy`, the callback that the row names, and a test. A row has the arguments that
+select the strategy, its callback, its memory formula, the command that starts it, and its limits.
+`TrainingArguments.sharding_strategy`, `trainbus plan`, the composition of callbacks and the tables of
 docs/scaling.md read the row or are tested against it.
 """
 

@@ -70,7 +70,7 @@ def _deepspeed_argument(stage: int, offload: bool) -> str:
 
 
 def arguments_call(variant: Variant, workload: Workload) -> str:
-    """Return what to write for a variant: the call of `TrainingArguments`."""
+    """Return the code for a variant: a call of `TrainingArguments`."""
     words = [] if workload.precision == "fp32" else [f"{workload.precision}=True"]
     words += ["fp16_opt_level='O2'"] * workload.halves_weights
     words += [f"optim={workload.optimizer!r}"] * (workload.optimizer != "adamw")

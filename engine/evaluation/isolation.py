@@ -21,7 +21,7 @@ class NotIsolated(Exception):
 
 
 def isolated(function: Any) -> Callable[..., Any]:
-    """Return a copy of a plain function. A call of it changes neither closures nor globals of the function's module.
+    """Return a copy of a plain function. Calling the copy does not change closures or globals of the function's module.
 
     Functions that it uses are copied too. Objects of other modules, such as a metric of a library, are shared.
 

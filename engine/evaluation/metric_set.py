@@ -29,8 +29,9 @@ class Metrics:
         *metrics: the name of a bundled metric, the path of a file with a metric in the format of the library
             `evaluate`, a metric that `evaluate.load` or `evaluate.combine` returned, or another `Metrics`. Nothing is
             downloaded.
-        reads: what to read from the outputs of the model: `argmax`, `sigmoid`, `labels`, `logits`, `values` or `text`.
-            None: what each bundled metric reads by default. Other metrics have no default.
+        reads: the values to read from the outputs of the model: `argmax`, `sigmoid`, `labels`, `logits`, `values` or
+            `text`.
+            None: the default of each bundled metric. Other metrics have no default.
         prefix: start of the names of the results.
         tokenizer: decodes tokens for `reads="text"`.
         label_names: names of the classes, as a list or a dict from class number to name. `seqeval` needs them.

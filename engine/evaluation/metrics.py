@@ -16,16 +16,17 @@ _SHARED_TYPES = (bool, int, float, str)
 
 
 def finished_metrics(metrics: Any, row_losses: Any, prefix: str, *, filter_nonfinite: bool) -> dict[str, Any]:
-    """Return the metrics of an evaluation as plain values, with the mean loss, each name starting with the prefix.
+    """Return the metrics of an evaluation as plain values, with the mean loss and with prefixed names.
 
     Args:
-        metrics: what `compute_metrics` returned.
+        metrics: the result of `compute_metrics`.
         row_losses: loss of each row, shape (rows,); None if there is none.
         prefix: start of each name, such as `eval`.
         filter_nonfinite: leave NaN and infinite losses out of the mean, if any finite loss remains.
 
     Raises:
-        ArgumentError: if `metrics` is not a mapping, or has values that are neither numbers nor other plain values.
+        ArgumentError: if `metrics` is not a mapping, or if a value cannot be logged, such as an array of several
+            numbers.
     """
     if not isinstance(metrics, Mapping):
         raise ArgumentError(
@@ -49,7 +50,7 @@ def metrics_of_first(ranks: Ranks, metrics: dict[str, Any]) -> dict[str, Any]:
     """Return the metrics of rank 0, so that decisions based on them are the same on all ranks.
 
     Each rank computes its own metrics. They may differ if a rank rounds differently or draws random numbers. Numbers,
-    strings and None come from rank 0; other values stay those of this rank. Every rank must call this function.
+    strings and None come from rank 0; other values are the values of this rank. Every rank must call this function.
     """
     if ranks.single_process:
         return metrics

@@ -1,4 +1,4 @@
-"""Results: what trainers return, what metric functions receive, and the throughput of a session."""
+"""Results: the results of a trainer, the inputs of metric functions, and the throughput of a session."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TrainOutput(NamedTuple):
 
 
 class SummarizedRun(Protocol):
-    """What `train_summary` reads of a run."""
+    """The attributes of a run that `train_summary` reads."""
 
     @property
     def plan(self) -> RunPlan | None:

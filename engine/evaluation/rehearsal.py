@@ -46,8 +46,8 @@ def rehearse(
 ) -> tuple[str, ...] | None:
     """Return the names of the metrics of an evaluation, from the first samples of each dataset.
 
-    It is done only where it is cheap and has no effect on the run: for data in memory, collators without state, and
-    functions whose state can be copied. Modes, buffers and attributes of modules and all RNG states are restored.
+    It runs only if it is cheap and does not change the run: with data in memory, collators without state, and functions
+    with state that can be copied. Modes, buffers and attributes of modules and all RNG states are restored.
 
     Args:
         model: the model, without a wrapper.

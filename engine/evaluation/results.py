@@ -1,4 +1,4 @@
-"""Results of an evaluation in progress: losses, predictions, labels and inputs of all ranks, and how many rows."""
+"""Results of an evaluation in progress: losses, predictions, labels and inputs of all ranks, and the number of rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .outputs import EvalPrediction
 
 
 class BatchResult(NamedTuple):
-    """What this rank computed for one batch. Each value except `rows` may be None."""
+    """The results of this rank for one batch. Each value except `rows` may be None."""
 
     rows: int
     """Number of rows, without padding rows."""

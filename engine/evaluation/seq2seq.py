@@ -1,4 +1,4 @@
-"""Seq2SeqTrainer: a Trainer whose evaluations and predictions can use sequences that the model generates."""
+"""Seq2SeqTrainer: a Trainer that can evaluate and predict with sequences that the model generates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..trainer import Trainer
 from .outputs import PredictionOutput
 
 DEFAULT_MAX_LENGTH = 20
-"""Maximum length in tokens of what transformers' `generate` makes by default."""
+"""Default maximum length of the output of transformers' `generate`, in tokens."""
 
 
 class Seq2SeqTrainer(Trainer):

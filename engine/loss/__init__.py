@@ -3,7 +3,7 @@
 | Module | Subject |
 | --- | --- |
 | `objective` | Loss and outputs of a batch, with the model's own loss, a criterion or a loss function. |
-| `loss_module` | A criterion or loss function that is a module, as a part of what is trained. |
+| `loss_module` | A criterion or loss function that is a module and is trained too. |
 | `reachable` | Modules that a loss function uses and that nothing trains. |
 | `signature` | The parameters that a model's `forward` accepts, and which of them are labels. |
 | `label_smoothing` | Cross entropy with label smoothing. |

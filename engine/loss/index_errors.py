@@ -1,4 +1,4 @@
-"""Errors of an index out of range, such as a label that is no class: batch, sample, range and number of classes."""
+"""Errors of an index out of range, such as a label that is not a class: batch, sample, range and number of classes."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 class LabelSmoother:
     """Cross entropy with label smoothing (Szegedy et al., arXiv:1512.00567).
 
-    The loss is `(1 - epsilon) * nll + epsilon * mean over classes of -log p`. The operations and their order are the
-    ones of transformers' `LabelSmoother`, so results agree bit for bit.
+    The loss is `(1 - epsilon) * nll + epsilon * mean over classes of -log p`. It uses the operations of transformers'
+    `LabelSmoother` in the same order, so results are equal bit for bit.
     """
 
     epsilon: float = 0.1
@@ -78,7 +78,7 @@ def smoother_for(model: nn.Module, epsilon: float) -> LabelSmoother | None:
 
 
 def smoothing_refusal(epsilon: float, replaces: str) -> str:
-    """Return why labels cannot be smoothed if a loss of the user, `criterion` or another, replaces the built-in one."""
+    """Return the reason why labels cannot be smoothed with the loss that the user passes, such as `criterion`."""
     return (
         f"`label_smoothing_factor={epsilon}` smooths the labels of the built-in cross entropy, and `{replaces}` "
         f"replaces it. Smooth in `{replaces}`, for example with `nn.CrossEntropyLoss(label_smoothing={epsilon})`, or "
@@ -87,6 +87,6 @@ def smoothing_refusal(epsilon: float, replaces: str) -> str:
 
 
 def is_causal(model: nn.Module) -> bool:
-    """Whether transformers lists the model as a causal language model, whose labels are shifted by one position."""
+    """Whether transformers lists the model as a causal language model. Its labels are shifted by one position."""
     auto = imported("transformers.models.auto.modeling_auto")
     return auto is not None and type(user_model(model)).__name__ in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()

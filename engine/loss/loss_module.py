@@ -1,4 +1,4 @@
-"""Loss modules: a criterion or loss function that is a module, as a part of what is trained."""
+"""Loss modules: a criterion or loss function that is a module and is trained too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrainingRanks(Protocol):
-    """What averaging uses of the ranks."""
+    """The methods of the ranks that averaging calls."""
 
     @property
     def world_size(self) -> int: ...
@@ -51,7 +51,10 @@ def trainable_of(module: nn.Module | None, model: nn.Module) -> list[nn.Paramete
 
 
 def own_copy(function: Any) -> Any:
-    """Return a criterion or loss function with a loss module of its own. One whose module never changes is shared."""
+    """Return a copy of a criterion or loss function with its own loss module.
+
+    A loss with a module that never changes is shared.
+    """
     module = module_of(function)
     if module is None:
         return function

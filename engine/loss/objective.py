@@ -126,7 +126,7 @@ class Objective:
         """Call the model with a batch.
 
         Raises:
-            ModelError: if the batch does not fit the model's `forward`. It names what each of them has.
+            ModelError: if the batch does not fit the model's `forward`. It lists the fields of each.
         """
         try:
             if isinstance(inputs, (dict, Mapping)):
@@ -199,7 +199,7 @@ class Objective:
         if not isinstance(inputs, Mapping):
             if self._splits(inputs):
                 return inputs[-1], inputs[:-1]
-            self._tell_unsmoothed("is no dict")
+            self._tell_unsmoothed("is not a dict")
             return None, inputs
         if "labels" in inputs:
             return inputs["labels"], {key: value for key, value in inputs.items() if key != "labels"}

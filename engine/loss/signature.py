@@ -27,8 +27,8 @@ def user_model(model: nn.Module) -> nn.Module:
 
 
 def _inside(model: nn.Module) -> nn.Module | None:
-    """Return the model that a wrapper wraps; None if the model is no wrapper."""
-    children = dict(model._modules.items())  # the one of a TorchScript model is no dict
+    """Return the model that a wrapper wraps; None if the model is not a wrapper."""
+    children = dict(model._modules.items())  # `_modules` of a TorchScript model is not a dict
     if children.get("_orig_mod") is not None:  # torch.compile
         return children["_orig_mod"]
     peft = imported("peft")
@@ -144,8 +144,8 @@ def label_names_of(model: nn.Module) -> list[str]:
     """Return the parameters of the `forward` that the user wrote that are labels, judged by name.
 
     The class decides, and a `forward` that was replaced on the instance if the class has no labels. A name is a label
-    if it contains `label`. Question answering models also have `start_positions` and `end_positions`. The rule is the
-    one of transformers' `find_labels`.
+    if it contains `label`. Question answering models also have `start_positions` and `end_positions`. It uses the rule
+    of transformers' `find_labels`.
     """
     kind = type(user_model(model)).__name__
     also = ("start_positions", "end_positions") if "QuestionAnswering" in kind else ()

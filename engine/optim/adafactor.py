@@ -16,12 +16,12 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Adafactor(Optimizer):
-    """The optimizer of Shazeer and Stern (arXiv:1804.04235). Results equal those of transformers bit for bit.
+    """The optimizer of Shazeer and Stern (arXiv:1804.04235). Results are equal to transformers bit for bit.
 
     A parameter of shape (..., n, m) has n + m second moments per matrix instead of n * m (algorithm 4). Vectors and
     scalars have full second moments (algorithm 5). float16 and bfloat16 parameters are updated in float32 and have
     float32 state. `optim="adafactor"` sets `scale_parameter=False, relative_step=False` and uses the trainer's learning
-    rate. The defaults below are those of the paper, which computes the step size itself.
+    rate. The defaults below come from the paper. With them Adafactor computes the step size itself.
 
     Args:
         params: Parameters or parameter groups.

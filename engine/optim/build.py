@@ -1,6 +1,6 @@
 """Build an optimizer from its name, and split the model's parameters into groups with and without weight decay.
 
-`registry` says what each name means.
+`registry` defines each name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def made_with(optimizer: Optimizer) -> dict[str, Any] | None:
 def decay_parameter_names(model: nn.Module) -> set[str]:
     """Return the names of the parameters with weight decay, as in `model.named_parameters()`.
 
-    All parameters decay, except those inside an `nn.LayerNorm` and those whose lowercase name matches `NO_DECAY`. This
+    All parameters decay, except parameters of an `nn.LayerNorm` and parameters with a lowercase name that matches
+    `NO_DECAY`. This
     is the rule of transformers 5.23. A model that itself is an `nn.LayerNorm` decays, as there.
     """
     inside_layer_norm = {
@@ -207,8 +208,8 @@ def build_given(
 ) -> Any:
     """Build the optimizer that the user gives as a class with options.
 
-    A class that is not a `torch.optim.Optimizer` is a factory, as in transformers: its instance, called with the model
-    and the options, returns the optimizer and forms the groups itself.
+    A class that is not a `torch.optim.Optimizer` is a factory, as in transformers. Its instance is called with the
+    model and the options, and returns the optimizer. The factory makes the parameter groups.
 
     Args:
         optimizer_class: The optimizer class, or the class of a factory.
@@ -241,7 +242,7 @@ def class_and_options(
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return the class of the optimizer with this name, and its keyword arguments without the parameters.
 
-    The arguments and the errors are those of `build_optimizer`. For GaLore and APOLLO, the result also holds the
+    Takes the arguments and raises the errors of `build_optimizer`. For GaLore and APOLLO, the result also holds the
     options of the projection, if `optim_args` sets any. They belong to the group of the projected weights.
     """
     name = name_of(name)

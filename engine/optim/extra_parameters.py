@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class ExtraParameters(Callback):
-    """Saves and restores the values of parameters that belong to no model, such as those of a library's loss."""
+    """Saves and restores parameters that are not part of the model, such as the parameters of a library's loss."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         """Take care of `parameters`, in the order of the optimizer's groups."""

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_target(name: str, targets: str | list[str]) -> bool:
-    """Return whether `targets` selects the module with this name. The rule is the one of transformers 5.23.
+    """Return whether `targets` selects the module with this name. It uses the rule of transformers 5.23.
 
     Args:
         name: The module's name in `model.named_modules()`.

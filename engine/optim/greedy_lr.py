@@ -39,7 +39,7 @@ class GreedyLR(LRScheduler):
     ignores `warmup` metrics. A reduction multiplies them by `factor`; the schedule then ignores `cooldown` metrics.
     After `reset_start` reductions with all groups at their lowest learning rate, the schedule starts again.
 
-    Source: arXiv:2512.14527. Decisions and arithmetic are those of transformers 5.23. Either implementation loads the
+    Source: arXiv:2512.14527. It decides and computes as transformers 5.23 does. Either implementation loads the
     state of the other.
 
     Args:

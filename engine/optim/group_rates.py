@@ -1,4 +1,4 @@
-"""Learning rates of their own for parameters whose names match a pattern."""
+"""Separate learning rates for parameters with names that match a pattern."""
 
 from __future__ import annotations
 

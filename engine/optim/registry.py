@@ -2,7 +2,7 @@
 
 To add an optimizer, add a row to `OPTIMIZERS`. The argument check, the error messages, the memory estimate, the
 callback for optimizers with two modes, the refusals of sharding and the compatibility page read the row; they have no
-table of their own. The rows are data and import nothing. So `trainbus plan` works without torch, and a row costs
+separate table. The rows are data and import nothing. So `trainbus plan` works without torch, and a row costs
 nothing for users who do not have its package.
 """
 

@@ -207,7 +207,7 @@ class LinearDecayWithWarmup(LambdaLR):
         last_epoch: Index of the last step; -1 means a new run.
 
     Raises:
-        ArgumentError: `optimizer` is no optimizer, or `warmup` is negative or a float above 1.
+        ArgumentError: `optimizer` is not an optimizer, or `warmup` is negative or a float above 1.
     """
 
     def __init__(self, optimizer: Optimizer, total_steps: int, warmup: float = 0, last_epoch: int = -1) -> None:

@@ -84,7 +84,7 @@ def get_scheduler(
 
     Returns:
         A `LambdaLR`, to step after every optimizer step; or a `ReduceLROnPlateau` or `GreedyLR`, to step with a metric
-        after every evaluation. `needs_metric` tells which. The `state_dict()` of each is plain data. The state of a
+        after every evaluation. `needs_metric` lists them. The `state_dict()` of each is plain data. The state of a
         `LambdaLR` does not contain its options, so pass the same options before you load a state.
 
     Raises:

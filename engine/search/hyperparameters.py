@@ -241,8 +241,8 @@ def _ended(trainer: TrialTrainer) -> Iterator[None]:
 def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingArguments:
     """Return the user's arguments with some values replaced. All checks and derived values are computed again.
 
-    A value is converted to the type of its argument: `"16"` and `16.7` become `16`. Relative paths stay in the working
-    folder in which the user's arguments were made.
+    A value is converted to the type of its argument: `"16"` and `16.7` become `16`. Relative paths keep the working
+    folder of the user's arguments.
 
     Raises:
         ArgumentError: for an unknown name, with the nearest name, or a value of the wrong type.
@@ -259,7 +259,7 @@ def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingA
 def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks: Ranks) -> dict[str, Any]:
     """Return the values that callbacks set in place of the user's arguments, and log them.
 
-    Rank 0 asks the callbacks, and all ranks receive its answer: only rank 0 may know what a sweep chose.
+    Rank 0 asks the callbacks, and all ranks receive its answer: only rank 0 may know the values that a sweep chose.
 
     Args:
         args: the user's arguments.

@@ -1,2 +1,4 @@
-"""Recordings: what a run announced and decided, in a file to read, compare, replay and show. `docs/see_the_run.md`
-describes the file."""
+"""Recordings: the events and decisions of a run, in a file that you can read, compare and replay.
+
+`docs/see_the_run.md` describes the file.
+"""

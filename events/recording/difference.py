@@ -81,8 +81,8 @@ class Difference:
 def first_difference(one: Recording, other: Recording) -> Difference | None:
     """Return the first difference of two recordings; None if the runs are equal.
 
-    A resumed run is compared as one run with the sessions before it: what only an interruption does is left out. Of two
-    ranks, values that each rank has of its own are not compared.
+    A resumed run is compared as one run with the sessions before it: events of an interruption are left out. Between
+    two ranks, rank-specific values are not compared.
     """
     ignored = _NOT_COMPARED | (_OF_RANK if one.rank != other.rank else frozenset())
     resumed = _resumed_at(one) | _resumed_at(other)

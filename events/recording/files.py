@@ -158,7 +158,7 @@ def read(path: Path) -> Recording:
     A torn last line, which a kill may leave, is ignored.
 
     Raises:
-        RecordingError: if there is none, if a line is no record, or if a later version wrote it.
+        RecordingError: if there is none, if a line is not a record, or if a later version wrote it.
     """
     path = find(path)
     recording = Recording(path)
@@ -177,7 +177,7 @@ def read(path: Path) -> Recording:
             record["session"], session = session, None
         recording.records.append(record)
     if not recording.sessions:
-        raise RecordingError(f"{path} is no recording: it has no line with the key 'recording'.")
+        raise RecordingError(f"{path} is not a recording: it has no line with the key 'recording'.")
     return recording
 
 
@@ -187,16 +187,17 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
         try:
             value = json.loads(line)
         except ValueError as error:
-            raise RecordingError(f"{path}:{index} is no line of a recording: {error}.") from error
+            raise RecordingError(f"{path}:{index} is not a line of a recording: {error}.") from error
         if not isinstance(value, dict):
-            raise RecordingError(f"{path}:{index} is no line of a recording: it is no JSON object.")
+            raise RecordingError(f"{path}:{index} is not a line of a recording: it is not a JSON object.")
         yield value
 
 
 def length_upto(lines: list[bytes], step: int) -> int:
-    """Return how many lines of a recording a run that resumes from a step keeps.
+    """Return the number of lines that a recording keeps when its run resumes from a step.
 
-    It keeps everything up to the last save of this step, because it announces again what came after. Without such a
+    It keeps the lines up to the last save of this step, because the resumed run announces the later events again.
+    Without such a
     save, it keeps the records up to the step.
     """
     saved, behind = None, None

@@ -37,7 +37,7 @@ _progress = attrgetter(*PROGRESS, "best_model_checkpoint")
 class Recorder(Callback):
     """Writes a record for each event and each flag. It watches the bus, and handles the events that carry values.
 
-    A subclass says where the records go, and what it adds to those of a step.
+    A subclass defines where records are written, and adds fields to the records of a step.
     """
 
     stage = Stage.REPORT

@@ -116,6 +116,6 @@ def difference(planned: list[Row], found: list[Row]) -> list[str]:
 
 
 def described(row: Row) -> str:
-    """Return a row as one line: step, what and by."""
+    """Return a row as one line: step, decision and author."""
     more = "".join(f" {name}={row[name]}" for name in ("checkpoint",) if name in row)
     return f"step {row['step']}: {row['what']}{more} by {row['by'] or 'run'}"

@@ -1,4 +1,4 @@
-"""Checks that refuse what does not work with DeepSpeed, before anything is built."""
+"""Checks that refuse settings and callbacks that do not work with DeepSpeed, before anything is built."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def complete_config(config: dict[str, Any], args: TrainingArguments, sizes: RunS
     - Absent keys are filled: the batch sizes, `gradient_clipping`, `bf16` or `fp16` if the arguments request it, and
       the two keys that allow the run's own optimizer if there is no `optimizer`. With `deepspeed_fill_sections` also
       the sections `optimizer` and `scheduler`.
-    - All other keys are passed to DeepSpeed as they are.
+    - All other keys are passed to DeepSpeed unchanged.
 
     Raises:
         ArgumentError: lists all keys that the schema refuses; otherwise all keys that contradict the arguments, or are
@@ -177,7 +177,7 @@ def rules(args: TrainingArguments, sizes: RunSizes) -> Iterator[Rule]:
 
 
 def hidden_size_of(model: Any) -> int | None:
-    """Return the `hidden_size` of a model's config, or the largest of its `hidden_sizes`; None if it has neither."""
+    """Return the `hidden_size` of a model's config, or the largest of its `hidden_sizes`; None if both are missing."""
     config = getattr(model, "config", None)
     for part in (config, getattr(config, "text_config", None)):
         sizes = (getattr(part, "hidden_size", None), *(getattr(part, "hidden_sizes", None) or ()))

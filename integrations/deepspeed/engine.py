@@ -52,8 +52,8 @@ def build_engine(model: nn.Module, optimizer: Optimizer | None, groups: Groups, 
 
     Args:
         model: the model, changed in place by DeepSpeed.
-        optimizer: the optimizer, or None for the one that the configuration names.
-        groups: the parameter groups of that one.
+        optimizer: the optimizer, or None for the optimizer in the configuration.
+        groups: the parameter groups of that optimizer.
         config: the completed configuration. Its schedule is left out, because the run steps the schedule.
 
     Raises:

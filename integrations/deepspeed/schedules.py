@@ -1,4 +1,4 @@
-"""Learning-rate schedules that DeepSpeed's configuration names: those of DeepSpeed, adapted to torch's, and torch's."""
+"""The learning-rate schedules in DeepSpeed's configuration: DeepSpeed's own, adapted to torch, and torch's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PER_GROUP = {"base_lrs", "_last_lr", "lr_lambdas", "min_lrs"}
 
 
 class Schedule:
-    """A DeepSpeed schedule whose state is interchangeable with the state of torch's schedules."""
+    """A DeepSpeed schedule with a state that torch's schedules can load, and the reverse."""
 
     def __init__(self, inner: Any) -> None:
         """Wrap `inner`, a DeepSpeed schedule, which counts its steps from -1."""

@@ -38,7 +38,7 @@ def gather_weights(model: nn.Module, keep: bool) -> dict[str, torch.Tensor] | No
             value = full_value(tensor)
             if keep:
                 full[id(tensor)] = value.to("cpu", copy=True)
-    # A value that is no tensor is the extra state of a module.
+    # A value that is not a tensor is the extra state of a module.
     return {name: full.get(id(value), value) for name, value in named.items()} if keep else None
 
 

@@ -32,7 +32,7 @@ def plain_name(name: str) -> str:
 
 
 class FSDPUnit(FullyShardedDataParallel):  # type: ignore[misc]
-    """A module whose weights are gathered together. Everything inside keeps its name in the model."""
+    """A module that gathers all its weights together. Everything inside keeps its name in the model."""
 
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
@@ -42,7 +42,7 @@ class FSDPUnit(FullyShardedDataParallel):  # type: ignore[misc]
             yield plain_name(name), module
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return this rank's shards by name. fairscale's own method is a collective, and this one is not."""
+        """Return this rank's shards by name. Unlike fairscale's own method, it is not a collective."""
         state: dict[str, Any] = nn.Module.state_dict(self, *args, **kwargs)
         return state
 
@@ -167,7 +167,7 @@ def init_units(root: FSDPUnit) -> None:
 
 
 def free_full_weights(root: FSDPUnit, failed: bool = False) -> None:
-    """Free gathered weights, also those that fairscale keeps for a backward pass.
+    """Free gathered weights. This includes weights that fairscale keeps for a backward pass.
 
     Args:
         root: the outermost unit.

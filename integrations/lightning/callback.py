@@ -47,8 +47,8 @@ WITHOUT_EVENT: dict[str, str] = {
     "on_predict_batch_start": "No event precedes a prediction batch. Use `on_predict_batch_end`.",
     "on_predict_start": "No event precedes a prediction. Use `setup`, whose `stage` is 'predict' then.",
     "on_predict_epoch_start": "No event precedes a prediction. Use `setup`, whose `stage` is 'predict' then.",
-    "on_save_checkpoint": "A checkpoint of trainbus is no dict. Return your values from `state_dict`.",
-    "on_load_checkpoint": "A checkpoint of trainbus is no dict. Restore your values in `load_state_dict`.",
+    "on_save_checkpoint": "A checkpoint of trainbus is not a dict. Return your values from `state_dict`.",
+    "on_load_checkpoint": "A checkpoint of trainbus is not a dict. Restore your values in `load_state_dict`.",
     **dict.fromkeys(
         [f"on_test_{when}" for when in ("start", "end", "epoch_start", "epoch_end", "batch_start", "batch_end")],
         "trainbus has no test loop. Use `on_validation_*`, and `trainer.evaluate(dataset)`.",
@@ -86,7 +86,7 @@ class Lightning(Callback):
 
     `callbacks=[Lightning(EarlyStopping("eval_loss", patience=3))]`. The hooks receive a view of the trainer, with the
     attributes that such callbacks read, and a `LightningModule` that holds the model as `model`. `trainer.should_stop
-    = True` requests `training_stop`. What the callback logs is added to the next log of the run.
+    = True` requests `training_stop`. Values that the callback logs are added to the next log of the run.
 
     Raises:
         ArgumentError: for a hook without an event, and for a callback of Lightning that a callback of trainbus
@@ -237,7 +237,9 @@ def refuse_unusable(callback: Any) -> None:
     """
     name = type(callback).__name__
     if not isinstance(callback, known.Callback):
-        raise ArgumentError(f"Lightning({name}): it is no `lightning.pytorch.Callback`. List it without `Lightning`.")
+        raise ArgumentError(
+            f"Lightning({name}): it is not a `lightning.pytorch.Callback`. List it without `Lightning`."
+        )
     for cls in type(callback).__mro__:
         if cls.__name__ in INSTEAD and _is_of_lightning(cls):
             more = ""

@@ -20,7 +20,7 @@ _STAGE = {"train": "fit", "evaluate": "validate", "predict": "predict"}
 
 
 class ModuleView(lightning.LightningModule):  # type: ignore[misc] # mypy does not read Lightning
-    """A module of Lightning that holds the model as `model`. Other attributes are those of the model."""
+    """A module of Lightning that holds the model as `model`. Other attributes are read from the model."""
 
     def __init__(self, model: nn.Module) -> None:
         """Hold a model."""
@@ -120,7 +120,7 @@ class FitLoop:
 
 
 class TrainerView:
-    """The attributes of a `lightning.pytorch.Trainer` that callbacks read, from a run.
+    """The view of a run that Lightning callbacks get: the attributes of a `lightning.pytorch.Trainer` that they read.
 
     `should_stop = True` requests `training_stop`. An attribute that has no counterpart is an error with its name.
     """
@@ -247,7 +247,7 @@ class TrainerView:
 
     @property
     def loggers(self) -> list[Any]:
-        """This object: what is logged to it is added to the next log of the run."""
+        """This object: its values are added to the next log of the run."""
         return [self]
 
     @property

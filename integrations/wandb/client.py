@@ -41,7 +41,7 @@ ALERT_SECONDS = 600
 
 @dataclass
 class Request:
-    """What opens a run."""
+    """The values that open a run."""
 
     options: dict[str, Any]
     """The options of `wandb.init`, without `settings`."""
@@ -148,7 +148,7 @@ class WandbSession(TrackerSession):
         self.live.config.update(dict(values), allow_val_change=True)
 
     def alert(self, title: str, text: str) -> None:
-        """Send an alert. The service drops those that follow too soon."""
+        """Send an alert. The service drops alerts that follow each other too fast."""
         self.live.alert(title=title[:63], text=text, level="ERROR", wait_duration=ALERT_SECONDS)
 
     def finish(self, outcome: Outcome) -> None:
@@ -192,7 +192,7 @@ def open_run(request: Request) -> WandbSession:
     """Open the run. Use the run that the user opened, if there is one. Go offline if the service fails.
 
     Raises:
-        Exception: what `wandb.init` raises offline.
+        Exception: errors of `wandb.init` in offline mode.
     """
     _finish_earlier(request.identity.run_id)
     _wait_for_earlier(request.identity)

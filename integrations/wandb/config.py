@@ -1,4 +1,4 @@
-"""The config of a wandb run: what is in effect, nested by subject."""
+"""The config of a wandb run: the settings in effect, nested by subject."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _description(callback: Any) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Return a value as JSON holds it. A resume compares it with what JSON gave back."""
+    """Return a value as JSON stores it. A resume compares it with the stored value."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):

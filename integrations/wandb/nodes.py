@@ -15,7 +15,7 @@ from .options import OFFLINE
 
 
 def check_shared(mode: str | None, options: Mapping[str, Any]) -> None:
-    """Refuse what the shared mode of the client does not support.
+    """Raise an error for options that the shared mode of the client does not support.
 
     Raises:
         ArgumentError: for a mode without the service, or an option with which the client drops rows.
@@ -71,7 +71,7 @@ class NodeWriter:
 
 
 def node_request(request: Request, run_id: str, rank: int) -> Request:
-    """Return what joins the run `run_id` as a further writer."""
+    """Return a request that joins the run `run_id` as another writer."""
     return replace(
         request,
         options={**request.options, "id": run_id, "mode": "shared"},

@@ -121,7 +121,7 @@ def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
 def client_settings(
     given: Mapping[str, Any], init_timeout: float, finish_timeout: float, stop: Callable[[], None] | None = None
 ) -> wandb.Settings:
-    """Return the settings of the client. What the user set wins."""
+    """Return the settings of the client. Settings of the user have priority."""
     wanted: dict[str, Any] = {
         "init_timeout": init_timeout,
         "finish_timeout": finish_timeout,

@@ -25,7 +25,7 @@ QUIET_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Written:
-    """What the file of a segment holds."""
+    """The contents of the file of a segment."""
 
     step: int = -1
     """The last value of the axis; -1 if there is no row."""
@@ -36,7 +36,10 @@ class Written:
 
 
 def records(path: Path, start: int = 0) -> Iterator[Any]:
-    """Yield the complete records of a file from a block on. A torn end, as a crash leaves it, ends the iteration."""
+    """Yield the complete records of a file, starting at a block.
+
+    The iteration ends at an incomplete record, which a crash can leave.
+    """
     with path.open("rb") as file:
         file.seek(start)
         data = file.read()

@@ -18,7 +18,7 @@ from ...events.stages import Stage
 
 @dataclass
 class EvaluationTables:
-    """Collects what the batches of an evaluation give, and adds it to the row of the step."""
+    """Collects the predictions of an evaluation, and adds them as a table to the row of the step."""
 
     _collected: Collected | None = None
     _handles: tuple[Handle, ...] = ()
@@ -61,7 +61,7 @@ class EvaluationTables:
 
 
 def columns_of(run: Run, collected: Collected) -> dict[str, Any]:
-    """Return the columns of a dataset. The service compares those with equal names."""
+    """Return the columns of a dataset. The service compares tables with equal names."""
     prefix = f"{run.metric_prefix}_{run.dataset_name}_" if run.dataset_name else f"{run.metric_prefix}_"
     columns: dict[str, Any] = {}
     if collected.rows:

@@ -95,7 +95,7 @@ class Wandb(RowTracker):
     init_timeout: float = field(default=60.0, kw_only=True)
     """Seconds that the start waits for the service. After that the run goes offline."""
     finish_timeout: float = field(default=300.0, kw_only=True)
-    """Seconds that the end waits for uploads. What is left stays on disk for `wandb sync`."""
+    """Seconds that the end waits for uploads. Other files stay on disk for `wandb sync`."""
     log_model: str | None = field(default=None, kw_only=True)
     """Which models are uploaded as artifacts: every `checkpoint`, each new `best` one, or the final one at the `end`.
     Default: `WANDB_LOG_MODEL`, else none."""

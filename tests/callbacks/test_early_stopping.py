@@ -34,7 +34,7 @@ NAN, INF = math.nan, math.inf
         # Worse than the limit of divergence stops at once; as bad as it does not.
         ({"patience": 9, "divergence": 5.0}, [5.0, 5.5], ["", "= 5.5 is worse than the limit 5"]),
         ({"patience": 9, "divergence": 0.5, "greater": True}, [0.5, 0.25], ["", "= 0.25 is worse than the limit 0.5"]),
-        # What is no number stops at once, unless it may not; then it is no improvement, and never the best.
+        # NaN and infinity stop the run at once. If they may not, they are never an improvement and never the best.
         ({"patience": 9}, [3, NAN], ["", "is nan"]),
         ({"patience": 9}, [-INF], ["is -inf"]),
         ({"patience": 2, "finite": False}, [NAN, 3, 2, 4, NAN], ["", "", "", "", "has not improved for 2 evaluations"]),

@@ -1,4 +1,4 @@
-"""Gradients that are no numbers: refused before they reach the weights, and never hidden."""
+"""Gradients that are not numbers: refused before they reach the weights, and never hidden."""
 
 from __future__ import annotations
 

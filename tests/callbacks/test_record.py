@@ -205,7 +205,7 @@ def test_a_torn_line_is_ignored_and_another_file_is_refused(plain: Path, tmp_pat
     torn.write_bytes((plain / "events.jsonl").read_bytes()[:-7])
     assert read(tmp_path).records
     torn.write_text("{}\n")
-    with pytest.raises(RecordingError, match="is no recording"):
+    with pytest.raises(RecordingError, match="is not a recording"):
         read(tmp_path)
     torn.write_text('{"recording": 99}\n')
     with pytest.raises(RecordingError, match="version 99"):

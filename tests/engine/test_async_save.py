@@ -200,7 +200,7 @@ def test_an_async_save_equals_a_synchronous_save(kind: str, tmp_path: Path, disk
 def read(path: Path) -> dict[str, Any]:
     """All that a file of tensors holds, to the bit; the order of its metadata is of no account."""
     with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
         kinds = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
         bits = {name: tensor.reshape(-1).view(torch.uint8).tolist() for name, tensor in tensors.items()}
         return {"metadata": file.metadata(), "kinds": kinds, "bits": bits}

@@ -200,7 +200,7 @@ WRONG: dict[str, tuple[Callable[[Path], None], type[TrainbusError], list[str]]] 
         SubscriptionError,
         ["mine is already attached"],
     ),
-    "something that is no callback": (
+    "something that is not a callback": (
         make(callbacks=[object()]),
         SubscriptionError,
         ["object is not a callback", "on_"],

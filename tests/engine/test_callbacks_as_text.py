@@ -121,8 +121,8 @@ def test_reads_literals_and_triggers(expression: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a(x=1", "is no callback"),
-        ("a b(", "is no callback"),
+        ("a(x=1", "is not a callback"),
+        ("a b(", "is not a callback"),
         ("a(1)", "value without the name of an option"),
         ("a(**{'x': 1})", "value without the name of an option"),
         ("a(x=)", "cannot be parsed"),
@@ -132,7 +132,7 @@ def test_reads_literals_and_triggers(expression: str, value: Any) -> None:
         ("a(x=1 + 1)", "Write a literal"),
         ("a(x=every(-1))", "above 0"),
         ("a(x=every())", "missing"),
-        ("a)(b", "is no callback"),
+        ("a)(b", "is not a callback"),
         ("a(" + "(" * 500 + ")" * 500 + ")", "parsed"),
     ],
 )
@@ -216,13 +216,13 @@ def test_all_errors_are_in_one_message() -> None:
     said = str(caught.value)
     assert said.startswith("12 problems:")
     for part in (
-        "'early_stoping' is no callback; did you mean 'early_stopping'?",
+        "Unknown callback 'early_stoping'; did you mean 'early_stopping'?",
         "`ema`: decay is 'x'; it takes a float.",
         "`ema` has no option 'dekay'; did you mean 'decay'?",
         f"`{__name__}:Plain` needs `pace`.",
         "has no 'Plane'; did you mean 'Plain'?",
         "nosuchmodule cannot be imported",
-        "'EarlyStopping' is no callback; did you mean 'early_stopping'?",
+        "Unknown callback 'EarlyStopping'; did you mean 'early_stopping'?",
         "did you mean 'torch.nn:Linear'?",
         "action is 'skp'; did you mean 'skip'?",
         "`ema(decay=2)`: EMA(decay=2): set a decay",

@@ -100,9 +100,9 @@ def test_the_name_of_the_class() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("9lives", "'9lives' is no name for a Python package.*begin with a letter"),
-        ("a b", "'a b' is no name"),
-        ("schön", "'schön' is no name"),
+        ("9lives", "'9lives' is not a Python package name.*begin with a letter"),
+        ("a b", "'a b' is not a Python package name"),
+        ("schön", "'schön' is not a Python package name"),
         ("class", "'class' is a keyword of Python. Add a word, such as `class-plugin`"),
         ("torch", "A module 'torch' is installed already.*`torch-plugin`"),
         ("json", "A module 'json' is installed already"),

@@ -153,7 +153,7 @@ def test_every_form_shows_the_rows(tmp_path: Path) -> None:
     for text in (str(preview), preview.to_markdown(), preview._repr_html_()):
         assert text.count("due by every(5)") == 4
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(ArgumentError, match="is no plan"):
+    with pytest.raises(ArgumentError, match="is not a preview"):
         Preview.load(tmp_path / "other.json")
 
 

@@ -262,7 +262,7 @@ def test_every_file_of_a_checkpoint_is_safetensors_or_json(tmp_path: Path):
 
 def weights_in(folder: Path) -> dict[str, torch.Tensor]:
     with safe_open(folder / "model.safetensors", framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
 
 
 def test_a_checkpoint_of_the_model_only_holds_no_more(tmp_path: Path):

@@ -454,7 +454,7 @@ def test_step_values_are_released_at_the_end_of_the_run(tmp_path: Path):
     assert (run.run.batch, run.run.outputs, run.run.mode) == (None, None, "")
 
 
-# Losses that are no numbers.
+# Losses that are not numbers.
 
 
 def nan_in(*steps: int) -> Callable[[Any], None]:

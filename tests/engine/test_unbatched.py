@@ -69,8 +69,8 @@ def test_tuples_and_columns_of_text_keep_their_values() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([5, 6], "Sample 0 of the dataset is no batch, but of type int"),
-        ([{"x": 1.0}], "Sample 0 of the dataset is no batch"),
+        ([5, 6], "Sample 0 of the dataset is not a batch, but of type int"),
+        ([{"x": 1.0}], "Sample 0 of the dataset is not a batch"),
         ([{"x": [1, 2], "y": [1]}], r"batch 0 of the dataset have different numbers of rows: \[1, 2\]"),
         ([{"x": [1, 2]}, {"x": [3]}, {"x": [4, 5]}], "Batch 1 of the dataset has 1 rows, and the first has 2"),
     ],

@@ -24,7 +24,7 @@ from trainbus.events.errors import CheckpointError
 
 
 class WithExtraState(Regression):
-    """A model with a state that is no tensor: it counts its calls, and the count changes its output."""
+    """A model with a state that is not a tensor: it counts its calls, and the count changes its output."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed=seed)

@@ -24,7 +24,7 @@ class Widths(nn.Module):
 
 
 class Named(Widths):
-    """Gives an object that is no tensor beside them."""
+    """Gives an object that is not a tensor beside them."""
 
     def forward(self, x, labels=None):
         outputs = super().forward(x, labels)

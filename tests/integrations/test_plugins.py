@@ -142,8 +142,8 @@ def test_one_error_names_all_unknown_plugins(tmp_path, packages):
     with pytest.raises(ArgumentError) as caught:
         built(tmp_path, plugins=["spiks", "ema", "no:nothing"])
     said = str(caught.value)
-    assert "'spiks', which is no installed plugin; did you mean 'spikes'?" in said
-    assert "'ema', which is no installed plugin; it is a callback of this library: name it in `callbacks`." in said
+    assert "'spiks', which is not an installed plugin; did you mean 'spikes'?" in said
+    assert "'ema', which is not an installed plugin; it is a callback of this library. Name it in `callbacks`." in said
     assert "'nothing'" in said
 
 

@@ -133,4 +133,4 @@ def test_the_flag_works_under_torchrun_and_a_missing_plugin_ends_all_ranks(packa
         assert f"rank {rank}: ['counts(stop_at=2) (acme-counts 1.0)'], stopped at step 2 by Counts" in done.stdout
     done = torchrun("--plugins", "cuonts")
     assert done.returncode != 0
-    assert "'cuonts', which is no installed plugin; did you mean 'counts'" in done.stderr
+    assert "'cuonts', which is not an installed plugin; did you mean 'counts'" in done.stderr

@@ -124,7 +124,7 @@ class TestTwoProcesses:
         assert sum(sizes) == sum(part[name].numel() for part in state for name in ("exp_avg", "exp_avg_sq"))
         assert min(sizes) > 0.9 * max(sizes)
         with safe_open(folder / "optimizer.safetensors", "pt") as file:
-            assert all(file.get_slice(key).get_shape() == [] for key in file.keys())  # noqa: SIM118 - it is no dict
+            assert all(file.get_slice(key).get_shape() == [] for key in file.keys())  # noqa: SIM118 - it is not a dict
 
     def test_the_optimizer_is_written_whole_on_request(self, runs):
         assert [path.name for path in (runs / "many" / "checkpoint-4").glob("optimizer*")] == ["optimizer.safetensors"]

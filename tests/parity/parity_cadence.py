@@ -71,7 +71,7 @@ EVALUATIONS = {
         {**steps("log", 4), "eval_strategy": "steps"}, MEASURED, about="An absent `eval_steps` follows `logging_steps`."
     ),
     "evaluation at the end": Case(
-        steps("evaluate", 5), MEASURED, about="The last step is evaluated, although it is no multiple of 5."
+        steps("evaluate", 5), MEASURED, about="The last step is evaluated, although it is not a multiple of 5."
     ),
     "eval_steps as a ratio": Case(steps("evaluate", 0.25), MEASURED, about="A quarter of twelve steps."),
     "evaluation per epoch": Case({"eval_strategy": "epoch"}, MEASURED, about="Two evaluations."),
@@ -103,7 +103,7 @@ EVALUATIONS = {
     "eval_delay at the last step": Case(
         steps("evaluate", 5, eval_delay=12),
         MEASURED,
-        about="The last step is evaluated, although it is no multiple of 5.",
+        about="The last step is evaluated, although it is not a multiple of 5.",
     ),
     "evaluation without logs": Case(
         steps("evaluate", 4, logging_strategy="no"), MEASURED, about="The log has the metrics of evaluations."

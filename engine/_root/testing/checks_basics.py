@@ -42,7 +42,7 @@ def constructs(lab: Lab) -> None:
     "None, so that each instance gets its own.",
 )
 def attaches(lab: Lab) -> None:
-    """Attaches to a trainer, once per instance, and beside a second instance of its class."""
+    """Attaches to a trainer once per instance, also together with a second instance of its class."""
     callback = lab.new()
     try:
         trainer = lab.trainer(callback)

@@ -1,4 +1,4 @@
-"""Checks of how a callback behaves in a run: it closes, reports errors, and leaves alone what is not its own."""
+"""Checks of how a callback behaves in a run: it closes, reports errors, and does not change objects of others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .tiny import weights
 
 
 def watched(lab: Lab) -> Watch:
-    """Return what the handlers of a new callback did in a run. The run is made once."""
+    """Run a new callback, and return the actions of its handlers. The run is made once."""
     if lab.watch is None:
         callback = lab.new()
         trainer = lab.among(callback)
@@ -85,7 +85,10 @@ def closes(lab: Lab) -> None:
     early: set[str] = set()
 
     def left_after(inject: Injector, error: type[BaseException]) -> tuple[list[str], str]:
-        """Train with a fault. Return what the run left behind, and which weight is not the trained one."""
+        """Train with a fault.
+
+        Return the resources that the run did not release, and the first weight that differs from the trained model.
+        """
         callback = lab.new()
         kept.append(callback)
         trainer = lab.among(callback)

@@ -59,7 +59,7 @@ def any_order(lab: Lab) -> None:
     remedy="Reset everything that belongs to one run in `on_setup`, if `run.mode == 'train'`.",
 )
 def trains_twice(lab: Lab) -> None:
-    """Does in a second `train()`, and in a second trainer, what it did in the first."""
+    """Behaves in a second `train()` and in a second trainer as in the first."""
     callback = lab.new()
     first = lab.among(callback)
     train(first)

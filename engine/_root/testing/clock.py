@@ -14,7 +14,7 @@ CLOCKS = ("time", "monotonic", "perf_counter")
 
 
 class VirtualClock:
-    """Time that stands still until a test moves it. `time.sleep` moves it too, and returns at once."""
+    """Time that stands still until a test moves it. `time.sleep` advances it and returns immediately."""
 
     def __init__(self) -> None:
         """Start at 0 seconds."""

@@ -73,7 +73,7 @@ class Examination:
         self._lab = None
 
     def findings(self, names: Iterable[str]) -> dict[str, str]:
-        """Return what the checks of these names found, without those that passed or could not judge."""
+        """Return the findings of the checks with these names. Checks that passed or were skipped are left out."""
         found = {}
         for name in names:
             try:
@@ -103,7 +103,7 @@ def check_callback(
         **promises: fields of `Subject`, such as `budget=500`.
 
     Raises:
-        AssertionError: if a check fails. It names all failed checks, what they observed, and the remedies.
+        AssertionError: if a check fails. It lists the failed checks, their observations and the remedies.
         ArgumentError: for the name of an unknown check, with the nearest one.
     """
     subject = as_subject(callback, expected_failed=expected_failed, **promises)

@@ -72,7 +72,7 @@ def signal_at(step: int, number: int = signal.SIGTERM) -> Injector:
 
 
 def kill_at(step: int) -> Injector:
-    """Kill this process at the end of a step, as a machine that fails does. Use it in `in_processes`."""
+    """Kill this process at the end of a step, to simulate a machine failure. Use it in `in_processes`."""
     return _kill_at(step, None)
 
 

@@ -49,7 +49,10 @@ def fake_tracker() -> FakeTracker:
 
 @pytest.fixture
 def golden_trace(request: pytest.FixtureRequest) -> Callable[[Trace, str], None]:
-    """A function that compares a trace with `golden/<name>.trace` beside the test. `UPDATE_GOLDEN=1` writes it."""
+    """A function that compares a trace with `golden/<name>.trace` in the folder of the test.
+
+    `UPDATE_GOLDEN=1` writes it.
+    """
 
     def check(trace: Trace, name: str) -> None:
         golden.assert_golden_trace(trace, request.path.parent / "golden" / f"{name}.trace")

@@ -1,4 +1,4 @@
-"""Golden traces: what a run announces, as a text file that is reviewed as a diff."""
+"""Golden traces: the events of a run in a text file, so that a change shows as a diff."""
 
 from __future__ import annotations
 

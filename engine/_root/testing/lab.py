@@ -54,18 +54,18 @@ class Lab:
         return trainer
 
     def around(self, callback: Any, save_every: int = 2) -> list[Any]:
-        """Return the callbacks that log, evaluate and save beside the callback under test."""
+        """Return the callbacks that log, evaluate and save together with the callback under test."""
         own = beside((callback,), save_every)
         evaluates = "eval_strategy" in self.subject.arguments
         return [other for other in own if not (evaluates and type(other).__name__ == "Evaluate")]
 
     def among(self, callback: Any, save_every: int = 2, **options: Any) -> Trainer:
-        """Build a trainer with the callback under test among those that log, evaluate and save."""
+        """Build a trainer with the callback under test and with callbacks that log, evaluate and save."""
         return self.trainer(*self.around(callback, save_every), callback, **options)
 
     @cached_property
     def usual(self) -> TinyRun:
-        """A run of a new callback among those that log, evaluate and save."""
+        """A run of a new callback together with callbacks that log, evaluate and save."""
         return train(self.among(self.new()))
 
     def forget(self, trainer: Trainer) -> None:
@@ -92,7 +92,7 @@ def difference(one: TinyRun, other: TinyRun) -> str:
 
 
 def other_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> str:
-    """Return which weight differs first, and by how much; empty if none does."""
+    """Return the first weight that differs, and the difference; empty if all weights are equal."""
     if same_weights(one, other):
         return ""
     if one.keys() != other.keys():

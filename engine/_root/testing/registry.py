@@ -10,7 +10,7 @@ from .lab import Lab
 
 
 class Finding(AssertionError):
-    """A fault of the callback under test. Its text says what was observed."""
+    """A fault of the callback under test. Its text is the observation."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ CHECKS: dict[str, Check] = {}
 def check(
     *, remedy: str, needs: tuple[str, ...] = ("constructs", "attaches"), two_processes: bool = False
 ) -> Callable[[Callable[[Lab], None]], Callable[[Lab], None]]:
-    """Add a function to the table. Its name and its docstring are those of the check."""
+    """Add a function to the table. The check gets its name and its docstring."""
 
     def add(function: Callable[[Lab], None]) -> Callable[[Lab], None]:
         doc = (function.__doc__ or "").partition("\n")[0]

@@ -1,4 +1,4 @@
-"""What a run leaves behind in the process and on the model: open files, threads, hooks, settings."""
+"""Resources that a run leaves in the process and on the model: open files, threads, hooks, settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import nn
 
 
 def resources(model: nn.Module | None = None) -> Counter[str]:
-    """Return what is open or set in this process and on a model, in words, with how often."""
+    """Return the resources that are open or set in this process and on a model: description -> count."""
     found: Counter[str] = Counter()
     for descriptor in _descriptors():
         try:
@@ -42,7 +42,7 @@ def resources(model: nn.Module | None = None) -> Counter[str]:
 
 
 def growth(before: Counter[str], model: nn.Module | None = None) -> list[str]:
-    """Return what is there beyond an earlier `resources`, in words."""
+    """Describe the resources that exist now and not in an earlier `resources`."""
     more = resources(model) - before
     if more:
         gc.collect()  # what nothing refers to any more does not count

@@ -1,4 +1,4 @@
-"""A real small run, and what it did: events, ledger, logs, metrics and weights."""
+"""A real small run and its results: events, ledger, logs, metrics and weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tiny import one_thread, timeless, tiny_trainer, weights
 
 @dataclass
 class TinyRun:
-    """What a small run did."""
+    """The results of a small run."""
 
     trainer: Trainer
     """The trainer. It is not ended, so it can train, evaluate and predict again."""
@@ -64,7 +64,8 @@ def beside(callbacks: tuple[Any, ...], save_every: int = 2) -> list[Any]:
     """Return callbacks that log at each step and evaluate and save at every second one, without classes in the list.
 
     Args:
-        callbacks: the callbacks of the user. A `Log`, `Evaluate` or `Checkpoint` among them stays the only one.
+        callbacks: the callbacks of the user. If they contain a `Log`, `Evaluate` or `Checkpoint`, none of that class is
+            added.
         save_every: the steps between two checkpoints.
     """
     defaults = (Log(every(1)), Evaluate(every(2)), Checkpoint(every(save_every)))
@@ -72,7 +73,7 @@ def beside(callbacks: tuple[Any, ...], save_every: int = 2) -> list[Any]:
 
 
 def train(trainer: Trainer, **options: Any) -> TinyRun:
-    """Train, and return what the run did. `options` are those of `Trainer.train`."""
+    """Train, and return the results of the run. `options` are passed to `Trainer.train`."""
     with one_thread(), record(trainer.bus) as trace:
         trainer.train(**options)
     logs = [timeless(entry) for entry in trainer.state.log_history]
@@ -83,7 +84,9 @@ def train(trainer: Trainer, **options: Any) -> TinyRun:
 def tiny_run(
     *callbacks: Any, folder: Path | str | None = None, resume_from_checkpoint: str | bool | None = None, **options: Any
 ) -> TinyRun:
-    """Train a tiny model for 6 steps with these callbacks. It logs each step, and evaluates and saves every second one.
+    """Train a tiny model for 6 steps with these callbacks.
+
+    It logs every step, and evaluates and saves every second step.
 
     Args:
         callbacks: the callbacks under test, and functions of your own on the trainer come later with `trainer.on`.

@@ -1,4 +1,4 @@
-"""Subject: a callback under test, and what its author promises."""
+"""Subject: a callback under test, and the promises of its author."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MICROSECONDS = 2000.0
 
 @dataclass(frozen=True)
 class Subject:
-    """A callback under test, and what its author promises.
+    """A callback under test, and the promises of its author.
 
     Wrap a class or a factory in it to set options for one callback of a list.
     """

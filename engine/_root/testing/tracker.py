@@ -1,4 +1,4 @@
-"""FakeTracker: a tracker that keeps in memory what a run reports, and fails when a test wants it to."""
+"""FakeTracker: a tracker that keeps the rows of a run in memory. A test can make it fail."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ class FakeSession(ServiceSession):
 
 @dataclass
 class FakeTracker(ServiceTracker):
-    """Keeps in memory what a run reports. Use it to see the values that your callback logs, as a tracker gets them."""
+    """Keeps the values that a run reports in memory.
+
+    Use it to see the values that your callback logs, as a tracker gets them.
+    """
 
     service: ClassVar[str] = "Fake"
 

@@ -1,1 +1,1 @@
-"""What a training costs: time by part and by callback, and what limits its speed."""
+"""The costs of a training: time by part and by callback, and the part that limits the speed."""

@@ -71,7 +71,7 @@ class Costs:
     parts: list[Part]
     """The time by part, in the order of a step."""
     callbacks: list[CallbackCost]
-    """The time by callback and event, the dearest first."""
+    """The time by callback and event, the slowest first."""
     verdict: Verdict
     """What limits the speed."""
     samples_per_second: float
@@ -86,7 +86,7 @@ class Costs:
     """What torch.compile compiled again, and why."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values. `verdict` is its text, `bound` what limits the speed."""
+        """Return all values. `verdict` is the text, and `bound` names the part that limits the speed."""
         return {**asdict(self), "verdict": str(self.verdict), "bound": self.verdict.bound}
 
     def to_json(self) -> str:

@@ -16,7 +16,7 @@ Fact = tuple[str, str]
 
 
 def facts_of(run: Any) -> Iterator[Fact]:
-    """Yield what is known of a training: before it begins, what the arguments say; then also steps and optimizer."""
+    """Yield the known facts of a training: the arguments; after the start also steps and optimizer."""
     args, plan = run.args, run.plan
     yield "model", _model(run.model)
     rows = length_of(getattr(run.train_dataloader, "dataset", None))

@@ -15,7 +15,7 @@ class CostMethods(TrainerBase):
     """The costs of a training."""
 
     def costs(self) -> Costs:
-        """Return the time of the training by part and by callback, and what limits its speed.
+        """Return the time of the training by part and by callback, and the part that limits the speed.
 
         Call it during a training or after it. On several ranks, a call during the training shows this rank alone.
 

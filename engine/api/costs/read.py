@@ -31,7 +31,7 @@ def medians_of(timeline: Timeline) -> dict[str, float]:
 
 
 def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
-    """Return the costs of the present training session, or of the last one.
+    """Return the costs of the current training session, or of the last session.
 
     Args:
         run: the run.
@@ -98,7 +98,7 @@ def _share_of_peak(run: Any, operations: float, step: float) -> float | None:
 
 
 def recompilations() -> list[Compilation]:
-    """Return what torch.compile compiled again in this process, as far as torch keeps it: the last 64 compilations."""
+    """Return the recompilations of torch.compile in this process. torch keeps the last 64."""
     utils = imported("torch._dynamo.utils")
     read = getattr(utils, "get_compilation_metrics", None)
     if read is None:

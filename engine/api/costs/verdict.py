@@ -1,4 +1,4 @@
-"""What limits the speed of a training, from its time by part. Pure functions."""
+"""Find the part of a training that limits its speed, from the time of each part. Pure functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COLLECTIVE = (BACKWARD, CLIP, APPLY, WAIT)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What limits the speed, the evidence, and what to do."""
+    """The part that limits the speed, the evidence and the remedy."""
 
     bound: str
     """What limits it: `input`, `copy`, `callback`, `evaluation`, `save`, `log`, `collection`, `rank`, `compute`; or
@@ -46,7 +46,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Blame:
-    """The slowest rank, and what it costs the others. A rank that waits in a collective is not slow."""
+    """The slowest rank, and the time that the other ranks lose. A rank that waits in a collective is not slow."""
 
     rank: int
     """The slowest rank."""
@@ -67,14 +67,14 @@ def judge(
     dearest: str = "",
     blame: Blame | None = None,
 ) -> Verdict:
-    """Return what limits the speed of a training.
+    """Return the part that limits the speed of a training.
 
     Args:
         totals: part -> seconds of the whole training.
         medians: part -> seconds of the median step.
-        workers: the worker processes that load data; None if the loader is not one of torch.
+        workers: the worker processes that load data; None if the loader is not a DataLoader of torch.
         processors: the processors of this machine that the run may use.
-        dearest: the dearest callback.
+        dearest: the callback that takes the most time.
         blame: the slowest of several ranks.
     """
     whole, step = sum(totals.values()), sum(medians.values())
@@ -119,7 +119,7 @@ def judge(
 
 
 def more_workers(medians: Mapping[str, float], workers: int | None, processors: int) -> str:
-    """Return how many workers would load the data as fast as the model takes it.
+    """Return the number of workers that load the data as fast as the model uses it.
 
     A batch costs one worker the same time as this process. With n workers, n batches are made in that time.
     """
@@ -140,8 +140,8 @@ def more_workers(medians: Mapping[str, float], workers: int | None, processors: 
 def blame_of(ranks: Sequence[Mapping[str, float]]) -> Blame | None:
     """Return the slowest rank; None for one rank.
 
-    All ranks leave a collective together. So the rank that spends the least time in them arrives last, and what another
-    rank spends more is waiting.
+    All ranks leave a collective together. So the rank that spends the least time in collectives arrives last. The extra
+    time of the other ranks is waiting time.
 
     Args:
         ranks: part -> seconds of the median step, of each rank in order.

@@ -11,7 +11,7 @@ Given = Mapping[str, Sequence[float] | Callable[[int], float]]
 
 
 def from_function(values: Callable[[int], float]) -> Callable[[int, int], float]:
-    """Return a curve whose values depend on the step."""
+    """Return a curve with a value for each step, computed by a function."""
     return lambda step, number: values(step)
 
 
@@ -35,7 +35,7 @@ def from_list(name: str, values: Sequence[float], notes: list[str]) -> Callable[
 
 
 def improving(greater: bool) -> Callable[[int, int], float]:
-    """Return the curve that is assumed if none is given: each evaluation is better than the one before."""
+    """Return the default curve: each evaluation is better than the previous one."""
 
     def value(step: int, number: int) -> float:
         return float(number + 1) if greater else 1.0 / (number + 1)

@@ -1,4 +1,4 @@
-"""`Trainer.preview`: what a run will do, without doing it."""
+"""`Trainer.preview`: show what a run will do, without training."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ def make_preview(
     processes: int | None = None,
     checkpoint_bytes: int | None = None,
 ) -> Preview:
-    """Return what `trainer.train()` will do. `Trainer.preview` describes the arguments."""
+    """Return the plan of `trainer.train()`: its steps, logs, evaluations and saves.
+
+    `Trainer.preview` describes the arguments.
+    """
     real = trainer.run
     if real.mode:
         raise ArgumentError(f"A preview is made before or after {real.mode}(), not in it.")

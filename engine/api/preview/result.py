@@ -21,7 +21,7 @@ _COLUMNS = ("step", "what", "by", "reason")
 
 @dataclass
 class Preview:
-    """What a run will do."""
+    """The logs, evaluations, saves and stops that a run will make."""
 
     rows: list[Row]
     """Each log, evaluation, save, deletion and the stop, with `step`, `what`, `by` and `reason`, in order."""
@@ -68,7 +68,8 @@ class Preview:
             return cls(**{name: values[name] for name in cls.__dataclass_fields__})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ArgumentError(
-                f"{path} is no plan: {type(error).__name__}: {error}. `trainbus preview PROGRAM --out FILE` writes one."
+                f"{path} is not a preview: {type(error).__name__}: {error}. Write one with "
+                "`trainbus preview PROGRAM --out FILE`."
             ) from error
 
     def figures(self) -> list[str]:

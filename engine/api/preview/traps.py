@@ -20,7 +20,7 @@ _VERBS = {"log": "logs", "evaluate": "evaluates", "save": "saves"}
 
 @dataclass
 class Seen:
-    """What the warnings read of a preview."""
+    """The values of a preview that the warnings need."""
 
     args: Any
     """The training arguments."""

@@ -1,4 +1,4 @@
-"""Virtual parts of a run: what a preview puts in the place of the model, the data, the disk and the clock."""
+"""Virtual parts of a run: the objects that replace the model, the data, the disk and the clock in a preview."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class VirtualTrainer(EvaluationMethods):
 
 @dataclass(frozen=True)
 class VirtualServices(TrainerServices):
-    """The services of a virtual trainer. What needs a model or a disk does nothing."""
+    """The services of a virtual trainer. Methods that need a model or a disk do nothing."""
 
     def evaluate(self, *args: Any, **options: Any) -> dict[str, float]:
         """Evaluate with the code of the Trainer."""
@@ -278,7 +278,10 @@ class VirtualStart(FreshStart):
 
 
 def dummy_optimizer(groups: list[dict[str, Any]], rate: float) -> torch.optim.Optimizer:
-    """Return an optimizer of nothing with the learning rates of other groups. Schedules read only those."""
+    """Return an optimizer of nothing with the learning rates of other groups.
+
+    Schedules read only the learning rates.
+    """
     kept = [{name: group[name] for name in ("lr", "initial_lr") if name in group} for group in groups] or [{}]
     made = torch.optim.AdamW([{"params": [torch.zeros(1)], **group} for group in kept], lr=rate)
     made._opt_called = True  # type: ignore[attr-defined] # a schedule warns of a step without an update before it

@@ -1,1 +1,1 @@
-"""The report of runs: what their output folders hold, as data, as one HTML file, and as images."""
+"""The report of runs: the contents of their output folders as data, as one HTML file and as images."""

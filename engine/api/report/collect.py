@@ -1,4 +1,4 @@
-"""Collect what the output folder of a run holds, as plain data. Nothing is written, and no torch is needed."""
+"""Collect the contents of a run's output folder as plain data. Nothing is written, and no torch is needed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SPEEDS = ("_runtime", "_per_second", "total_flos")
 
 @dataclass
 class RunData:
-    """What is known of a run."""
+    """The data of a run for the report."""
 
     name: str
     """The name of its output folder, or its `run_name`."""
@@ -79,11 +79,11 @@ class RunData:
 
 
 def collect(folder: str | Path, live: Mapping[str, Any] | None = None) -> RunData:
-    """Return what the output folder of a run holds.
+    """Return the data in the output folder of a run.
 
     Args:
         folder: the output folder of a run, of this library or of transformers, or one checkpoint.
-        live: what a running training knows better: `state`, the trainer state, and `arguments`, `environment` and
+        live: newer values of a running training: `state`, the trainer state, and `arguments`, `environment` and
             `callbacks` as in `RunData`.
 
     Raises:

@@ -68,7 +68,7 @@ def kept(values: Sequence[float], most: int) -> list[int]:
 
 
 def first_broken(values: Sequence[float]) -> int | None:
-    """Return the index of the first value that is not finite; None if all are."""
+    """Return the index of the first NaN or infinite value; None if all values are finite."""
     return next((index for index, value in enumerate(values) if not math.isfinite(value)), None)
 
 

@@ -57,8 +57,8 @@ def plot(title: str, description: str, lines: Sequence[tuple[int, Sequence[tuple
 
     Args:
         title: its title, for screen readers.
-        description: what it shows in a sentence.
-        lines: number of the run, and its points. A point whose value is not finite breaks the line.
+        description: the content of the plot, in one sentence.
+        lines: number of the run, and its points. The line has a gap at a value that is not finite.
         ident: a prefix for the ids of title and description.
     """
     points = [point for _, line in lines for point in line if math.isfinite(point[1])]
@@ -91,7 +91,7 @@ def plot(title: str, description: str, lines: Sequence[tuple[int, Sequence[tuple
 
 
 def path(line: Sequence[tuple[float, float]], x_of: Callable[[float], float], y_of: Callable[[float], float]) -> str:
-    """Return the path of a line. It is broken where a value is not finite; a point alone is a dot."""
+    """Return the path of a line. It is broken where a value is not finite; a single point is a dot."""
     text, pen = "", False
     for index, (x, y) in enumerate(line):
         if not math.isfinite(y):

@@ -1,4 +1,4 @@
-"""What a report reads from a recording, `events.jsonl`."""
+"""Read the values that a report needs from a recording, `events.jsonl`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Recorded:
 
 
 def read_recorded(path: Path) -> Recorded:
-    """Read a recording. A line that is torn or damaged ends it, because a kill may leave one.
+    """Read a recording. Reading stops at an incomplete or damaged line, which a killed process may leave.
 
     Raises:
         OSError: if the file cannot be read.

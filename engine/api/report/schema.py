@@ -1,4 +1,4 @@
-"""The data of a report: what `trainbus report --json` prints, and what the page shows."""
+"""The data of a report. `trainbus report --json` prints it, and the page shows it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FEWEST, MOST = 40, 600
 
 
 def points_of_a_curve(runs: Sequence[RunData]) -> int:
-    """Return how many points each curve keeps, so that a report of many runs stays small."""
+    """Return the number of points per curve. It is lower for many runs, so that the report stays small."""
     curves = sum(len(run.curves) + len(run.steps) for run in runs)
     return min(MOST, max(FEWEST, POINTS // max(1, curves)))
 

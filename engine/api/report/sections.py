@@ -20,7 +20,7 @@ _EMPTY: tuple[Any, ...] = (None, [], {}, "")
 
 
 def overview(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return one row for each run, and what is missing."""
+    """Return one row for each run, and the missing parts."""
     rows = []
     for run, name in zip(runs, names):
         loss = run.curves["loss"].finite if "loss" in run.curves else []
@@ -87,7 +87,7 @@ def _evaluations(run: RunData) -> str:
 
 
 def checkpoints(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return a table of checkpoints for each run, with what keeps them from being deleted."""
+    """Return a table of checkpoints for each run, with the reason why each is kept."""
     return _of_each(runs, names, _checkpoints)
 
 
@@ -192,7 +192,10 @@ def _costs(run: RunData) -> str:
 
 
 def arguments(runs: Sequence[RunData], names: Sequence[str], different: Sequence[str]) -> str:
-    """Return the arguments: of several runs first those that differ, then the others in a closed block."""
+    """Return the arguments.
+
+    With several runs, the arguments that differ come first, and the others are in a closed block.
+    """
     known = [(run, name) for run, name in zip(runs, names) if run.arguments]
     if not known:
         return ""

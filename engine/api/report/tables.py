@@ -34,7 +34,7 @@ def table(
     """Return a table in a box that scrolls sideways. The first cell of a row is its header.
 
     Args:
-        caption: what it shows.
+        caption: the caption of the table.
         heads: the names of the columns.
         rows: the cells: text, `Number` or `Html`.
         marked: the rows to highlight.

@@ -34,7 +34,7 @@ VALUE_READERS: dict[str, Callable[[str], Any]] = {".json": json.loads, ".yaml": 
 """File ending -> parser, for files with values. Files with other endings hold flags."""
 
 ENDINGS = (*VALUE_READERS, ".args")
-"""Endings by which the parser recognizes a configuration file among the words of a command line."""
+"""File name endings that mark a configuration file on the command line."""
 
 
 def read_values(path: Path, reader: Callable[[str], Any]) -> dict[str, Any]:

@@ -43,8 +43,9 @@ class ArgumentParser(argparse.ArgumentParser):
     with default True also has `--no_name`. A list takes several values, a dict takes JSON, and `none` is None if the
     field accepts None. Fields that are not set keep the default of their dataclass.
 
-    `add_argument` works as in `argparse`; its values are returned in a namespace after the instances. Options such as
-    `prog` and `description` are those of `argparse`. With `exit_on_error=False`, an invalid command line raises
+    `add_argument` works as in `argparse`; its values are returned in a namespace after the instances. It also takes the
+    options of `argparse.ArgumentParser`, such as `prog` and `description`. With `exit_on_error=False`, an invalid
+    command line raises
     `ArgumentError` instead of ending the program with status 2.
 
     Raises:

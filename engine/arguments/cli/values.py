@@ -89,7 +89,7 @@ def among(value: Any, choices: Iterable[Any]) -> Any:
 
 
 def members_of(hint: Any) -> list[Any]:
-    """Return the member types of a union. Any other type is its own only member."""
+    """Return the member types of a union. For any other type the result holds only the type."""
     if get_origin(hint) in (Union, types.UnionType):
         return [inner for member in get_args(hint) for inner in members_of(member)]
     return [hint]

@@ -32,8 +32,8 @@ def build(texts: Iterable[str], args: Any, find: Callable[[str], Any] = find) ->
         find: returns the class or function of a name.
 
     Raises:
-        ArgumentError: lists all problems of all texts: unknown names and options, wrong values, and what constructors
-            refuse.
+        ArgumentError: lists all problems of all texts: unknown names and options, wrong values, and errors of
+            constructors.
     """
     built, problems = [], []
     for text in texts:
@@ -146,7 +146,7 @@ def literal(value: Any) -> Any:
         return _reference(value)
     if dataclasses.is_dataclass(value):
         return Call(type(value).__name__, {option.name: literal(each) for option, each in given_options(value)})
-    raise ArgumentError(f"{value!r} is no literal")
+    raise ArgumentError(f"{value!r} is not a literal")
 
 
 def _trigger(trigger: Trigger) -> Any:

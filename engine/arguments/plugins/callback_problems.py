@@ -1,4 +1,4 @@
-"""What keeps a callback from being attached, found without a trainer."""
+"""Find, without a trainer, the problems that prevent attaching a callback."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_callback(value: Any) -> bool:
 
 
 def events_of(callbacks: Iterable[Any]) -> dict[str, Event]:
-    """Return all events by name: those of the catalogue, and those that callbacks or their classes declare."""
+    """Return all events by name: events of the catalogue, and events that callbacks or their classes declare."""
     found = dict(CATALOG)
     for callback in callbacks:
         with suppress(SubscriptionError):  # it is an error when the callback is attached
@@ -30,7 +30,7 @@ def events_of(callbacks: Iterable[Any]) -> dict[str, Event]:
 
 
 def problems_of(callback: Any, events: Mapping[str, Event], elsewhere: Iterable[str] = ()) -> list[str]:
-    """Return what keeps a callback from being attached: its contract, events, parameters and annotations.
+    """Return the problems that prevent attaching a callback, in its contract, events, parameters and annotations.
 
     Args:
         callback: an instance.

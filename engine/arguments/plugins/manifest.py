@@ -1,4 +1,4 @@
-"""Static manifests: what a plugin is, as JSON beside its code, so that listing it imports nothing."""
+"""Static manifests: a JSON file next to a plugin's code that describes it, so that listing plugins imports nothing."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _name(other: Any) -> str:
 
 
 def problems_of(plugin: Plugin) -> list[str]:
-    """Return what is wrong with a plugin. This imports it.
+    """Return the problems of a plugin. This imports it.
 
     It checks that it can be imported, that it offers a callback class or a function, its events, parameters and
     annotations, the contract that it requires, and that its manifest is not outdated.
@@ -99,7 +99,7 @@ def problems_of(plugin: Plugin) -> list[str]:
         try:
             blank: Any = object.__new__(target)
         except TypeError as error:  # an abstract class, or a subclass of a built-in type
-            problems.append(f"{plugin.value} is no callback class: {error}")
+            problems.append(f"{plugin.value} is not a callback class: {error}")
         else:
             problems += callback_problems(blank, CATALOG, _handled_elsewhere())
     elif isinstance(target, Callback) or not callable(target):
@@ -126,7 +126,7 @@ def _handled_elsewhere() -> list[str]:
 
 
 def manifest_for(package: str) -> tuple[dict[str, Any], Path]:
-    """Return the manifest of an installed package, and the path where it belongs. This imports its plugins.
+    """Return the manifest of an installed package, and the path of its file. This imports its plugins.
 
     Args:
         package: the name of the distribution, or of a package that it installs.

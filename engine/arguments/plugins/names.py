@@ -1,4 +1,4 @@
-"""The names of callbacks in texts: snake_case for those of this library, `package.module:Class` for all."""
+"""The names of callbacks in texts: snake_case for the callbacks of this library, `package.module:Class` for all."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def find(name: str) -> Any:
         try:
             found = imported(name)
         except Unreadable as error:
-            raise ArgumentError(f"{name!r} is no callback{error}") from error
+            raise ArgumentError(f"{name!r} is not a callback{error}") from error
         if not callable(found):
             raise ArgumentError(f"{name!r} is {found!r}; name a callback class, or a function that returns callbacks.")
         return found
@@ -86,17 +86,17 @@ def find(name: str) -> Any:
         return offered_by(plugins[name])
     public = {public: text for text, public in own.items()}
     if name in public:
-        raise ArgumentError(f"{name!r} is no callback; did you mean {public[name]!r}?")
+        raise ArgumentError(f"Unknown callback {name!r}; did you mean {public[name]!r}?")
     if "." in name:
         module, _, last = name.rpartition(".")
-        raise ArgumentError(f"{name!r} is no callback; did you mean '{module}:{last}'?")
+        raise ArgumentError(f"Unknown callback {name!r}; did you mean '{module}:{last}'?")
     close = nearest(name, [*own, *plugins])
     ending = close if close != "." else f". Known: {', '.join([*own, *plugins])}; or write package.module:Class."
-    raise ArgumentError(f"{name!r} is no callback{ending}")
+    raise ArgumentError(f"Unknown callback {name!r}{ending}")
 
 
 def find_plugin(name: str) -> Any:
-    """Return what an installed plugin offers.
+    """Return the class or function of an installed plugin.
 
     Raises:
         ArgumentError: for an unknown name, with the nearest one.
@@ -105,8 +105,8 @@ def find_plugin(name: str) -> Any:
     plugins = installed()
     if name not in plugins:
         if name in own_names():
-            raise ArgumentError(f"{name!r} is no plugin, but a callback of {_ROOT}; name it in `callbacks`.")
-        raise ArgumentError(f"{name!r} is no installed plugin{unknown_name(name, plugins)}")
+            raise ArgumentError(f"{name!r} is a callback of {_ROOT}, not a plugin. Name it in `callbacks`.")
+        raise ArgumentError(f"Unknown plugin {name!r}{unknown_name(name, plugins)}")
     return offered_by(plugins[name])
 
 
@@ -119,6 +119,6 @@ def offered_by(plugin: Plugin) -> Any:
     target = plugin.load()
     if isinstance(target, Callback) or not callable(target):
         raise plugin.failure(
-            TypeError(f"{target!r} is no callback class, and no function that returns callbacks; offer one of these")
+            TypeError(f"{target!r} is not a callback class or a function that returns callbacks. Offer one of these")
         )
     return target

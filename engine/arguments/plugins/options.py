@@ -58,7 +58,7 @@ def options_of(target: Any) -> dict[str, Option]:
     """Return the options of a callback class, or of a function that builds callbacks, by name.
 
     For a dataclass these are the fields of its constructor, else the parameters of the constructor. A function that
-    takes the training arguments has its other parameters as options. Every `Callback` also has those of `OF_ALL`.
+    takes the training arguments has its other parameters as options. Every `Callback` also has the options in `OF_ALL`.
     """
     is_class = isinstance(target, type)
     found: dict[str, Option] = {}
@@ -115,7 +115,7 @@ def takes_any_option(target: Any) -> bool:
 
 
 def set_apart(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of `OF_ALL` that the constructor does not take. They are set as attributes."""
+    """Return the options of `OF_ALL` that the constructor does not take. They are set as attributes."""
     if not issubclass(cls, Callback) or takes_any_option(cls):
         return {}
     parameters = inspect.signature(cls).parameters
@@ -164,8 +164,8 @@ def check_options(target: Any, given: Mapping[str, Any], label: str) -> tuple[di
 def converted(value: Any, hint: Any) -> Any:
     """Return a value of a text as a value of a type.
 
-    A `Call` becomes an instance of the dataclass that the type names, a text becomes a trigger where one is due, and
-    `package.module:name` becomes what it names where a class or function is due.
+    A `Call` becomes an instance of the dataclass of the type. If the type is a trigger, a text becomes a trigger. If
+    the type is a class or function, `package.module:name` is imported.
 
     Raises:
         Unreadable: The value is not of that type.
@@ -225,7 +225,7 @@ def _trigger(text: str) -> Any:
 
 
 def imported(reference: str) -> Any:
-    """Return what `package.module:name` names.
+    """Import and return the object of `package.module:name`.
 
     Raises:
         Unreadable: There is no such module, or it has no such name.

@@ -25,7 +25,7 @@ def as_python(callbacks: Iterable[Any]) -> str:
     """
     writer, calls, settings = _Writer(), [], []
     for place, callback in enumerate(callbacks):
-        spec_of(callback)  # raises an error for what cannot be written
+        spec_of(callback)  # raises an error if it cannot be written
         given = {option.name: value for option, value in given_options(callback)}
         apart = set_apart(type(callback), given)
         settings += [f"callbacks[{place}].{name} = {value!r}\n" for name, value in apart.items()]

@@ -1,4 +1,4 @@
-"""Which installed plugins join a run: those that it names, and those that join every run."""
+"""Select the installed plugins of a run: plugins that it names, and plugins that join every run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Request:
 
         Args:
             plugins: the argument `plugins`.
-            trackers: the names in `report_to` that are no trackers of this library.
+            trackers: the names in `report_to` that are not trackers of this library.
             environment: the environment variables.
 
         Raises:
@@ -80,8 +80,8 @@ def select(known: Collection[str], auto: Collection[str], request: Request) -> S
 
     Args:
         known: the names of the installed plugins.
-        auto: those that join every run.
-        request: what the run says about them.
+        auto: the plugins that join every run.
+        request: the plugins that the run names and leaves out.
     """
     problems = [_unknown("plugins", spec.name, known) for spec in request.named if spec.name not in known]
     problems += [_unknown(f"{OFF}{name}", name, known) for name in sorted(request.off) if name not in known]
@@ -110,8 +110,8 @@ def select(known: Collection[str], auto: Collection[str], request: Request) -> S
 
 
 def _unknown(source: str, name: str, known: Collection[str]) -> str:
-    hint = "; it is a callback of this library: name it in `callbacks`." if name in own_names() else ""
-    return f"`{source}` names {name!r}, which is no installed plugin{hint or unknown_name(name, known)}"
+    hint = "; it is a callback of this library. Name it in `callbacks`." if name in own_names() else ""
+    return f"`{source}` names {name!r}, which is not an installed plugin{hint or unknown_name(name, known)}"
 
 
 @dataclass

@@ -26,7 +26,10 @@ _CONSTANTS = {"inf": math.inf, "nan": math.nan}
 
 @dataclass(frozen=True)
 class Call:
-    """A call in a text that is no trigger, such as `Keep(last=2)`. The type of its option says what it makes."""
+    """A call in a text that is not a trigger, such as `Keep(last=2)`.
+
+    The type of the option determines the class of the result.
+    """
 
     name: str
     options: Mapping[str, Any]
@@ -51,7 +54,7 @@ class Spec:
         match = _SPEC.fullmatch(text)
         if match is None:
             raise ArgumentError(
-                f"{text!r} is no callback. Write `name`, `name(option=value)` or `package.module:Class`."
+                f"{text!r} is not a callback. Write `name`, `name(option=value)` or `package.module:Class`."
             )
         call = _tree(f"_({match['options'] or ''})", text)
         assert isinstance(call, ast.Call)
@@ -169,7 +172,7 @@ def _value(node: ast.expr, text: str) -> Any:
         case ast.Call(func=ast.Name(id=name)):
             return Call(name, _options(node, text))
     if isinstance(node, ast.Name):
-        raise ArgumentError(f"{text!r} has the value {node.id}, which is no literal. Put text in quotes: {node.id!r}.")
+        raise ArgumentError(f"{text!r} has an unquoted value. Put text in quotes: {node.id!r}.")
     raise ArgumentError(
         f"{text!r} has the value `{ast.unparse(node)}`. Write a literal, or a trigger such as every(100) | at_end()."
     )
@@ -185,7 +188,7 @@ def _trigger(name: str, call: ast.Call, text: str) -> Trigger:
 
 
 def problems_of(name: str, texts: Any) -> Iterable[str]:
-    """Yield what is wrong with the form of the texts of an argument.
+    """Yield the syntax errors in the texts of an argument.
 
     Args:
         name: the name of the argument, for the messages.
@@ -196,7 +199,7 @@ def problems_of(name: str, texts: Any) -> Iterable[str]:
         return
     for text in texts:
         if not isinstance(text, str):
-            yield f"`{name}` has {text!r}, which is no text; pass objects to the Trainer: callbacks=[...]."
+            yield f"`{name}` takes only text and has {text!r}; pass objects to the Trainer: callbacks=[...]."
             continue
         try:
             Spec.parse(text.removeprefix("no:") if name == "plugins" else text)

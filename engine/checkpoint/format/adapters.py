@@ -70,13 +70,13 @@ def file_name_of(model: Any, name: str) -> str:
 
 
 def load_computed(model: Any, adapter: str, entries: dict[str, torch.Tensor]) -> list[str]:
-    """Load entries of an adapter's file that are no weights of the model. Return the names that peft does not know."""
+    """Load entries of an adapter's file that are not weights of the model. Return the names that peft does not know."""
     result = _peft().set_peft_model_state_dict(unwrapped(model), entries, adapter_name=adapter)
     return [name for name in getattr(result, "unexpected_keys", ()) if name != _PROMPT]
 
 
 def weights_beside(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return what training changes and the files of the adapters do not hold: unfrozen weights, and buffers.
+    """Return the trained values that the files of the adapters do not hold: unfrozen weights, and buffers.
 
     Args:
         model: a model with adapters.

@@ -25,14 +25,15 @@ _SKELETON = "trainbus_skeleton"
 def encode(values: Any, name: str) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Encode nested dicts, lists, tuples, numbers, strings, arrays and tensors as tensors and metadata of a file.
 
-    The returned tensors share memory with the given ones. The metadata has the strides of those not contiguous.
+    The returned tensors share memory with the given ones. The metadata has the strides of the tensors that are not
+    contiguous.
 
     Args:
         values: the values.
-        name: how errors call them.
+        name: the name of the values in errors.
 
     Raises:
-        CheckpointError: for a value of another type. The message says where in the structure it is.
+        CheckpointError: for a value of another type. The message has its path in the structure.
     """
     tensors: dict[str, torch.Tensor] = {}
     skeleton = _encode(values, tensors, name)
@@ -45,7 +46,7 @@ def load_values(
     """Read a file that `encode` produced. Tensors are returned on the CPU.
 
     Args:
-        path: the file. Shards of its tensors are in other files beside it.
+        path: the file. The shards of its tensors are in other files of the same folder.
         whole: read all tensors now. Otherwise tensors are `sharded.StoredTensor`, which can read any region.
         folder: the checkpoint that the file belongs to. Default: the folder of the file, with its manifest read now.
         cache: tensors that verification kept. A file that is there is taken from it and is always whole.

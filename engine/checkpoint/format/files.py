@@ -133,7 +133,7 @@ class Hidden:
 
     @property
     def abandoned(self) -> bool:
-        """Whether no other process of this host works on the folder.
+        """Whether the folder is unused: no other process of this host works on it.
 
         This is so if the process is this one, if it has ended, or if it is on another host.
         """
@@ -141,7 +141,7 @@ class Hidden:
 
     @property
     def orphaned(self) -> bool:
-        """Whether the process that named the folder was on this host and has ended, in whichever run."""
+        """Whether the process that named the folder was on this host and has ended, in any run."""
         return self.host == this_host() and _has_ended(self.pid)
 
 
@@ -151,7 +151,7 @@ def _has_ended(pid: int) -> bool:
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):
-        return False  # the process belongs to another user, or the number is no process id
+        return False  # the process belongs to another user, or the number is not a process id
     return False
 
 

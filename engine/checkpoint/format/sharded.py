@@ -1,7 +1,8 @@
 """Sharded tensors in checkpoints: each rank writes its shard, and any region can be read from the files of all ranks.
 
 A file of values holds the tensors that are not sharded. Its metadata gives dtype and shape of each sharded tensor. The
-shards are beside it, in `<stem>-<rank>-of-<world size>.safetensors`, whose metadata says where each shard begins.
+shards are in the same folder, in `<stem>-<rank>-of-<world size>.safetensors`. Its metadata has the offset of each
+shard.
 
 Sharded tensors are recognised by the attributes of torch's DTensor, so no distributed module is imported.
 """
@@ -86,7 +87,7 @@ def own_region(tensor: Any) -> Region:
 
 
 def is_first_copy(tensor: Any) -> bool:
-    """Say whether this rank is the first of those that hold the same region of a sharded tensor."""
+    """Return whether this rank is the first rank with the same region of a sharded tensor."""
     coordinate = tensor.device_mesh.get_coordinate()
     return all(
         coordinate[dimension] == 0
@@ -256,7 +257,7 @@ def _dtype_of(file: Any, key: str) -> torch.dtype:
 
 
 def as_tensor(value: Any) -> Any:
-    """Read a stored tensor. Return any other value as it is."""
+    """Read a stored tensor. Return any other value unchanged."""
     return value.whole() if isinstance(value, StoredTensor) else value
 
 

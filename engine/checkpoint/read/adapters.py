@@ -30,7 +30,7 @@ def read_adapters(folder: CheckpointFolder) -> dict[str, Weights]:
 
 
 def read_beside(folder: CheckpointFolder) -> Weights:
-    """Read the weights beside the adapters, by their names in the model; {} if there are none."""
+    """Read the weights stored with the adapters, by their names in the model; {} if there are none."""
     return _read(folder.path / BESIDE_ADAPTERS) if folder.has(BESIDE_ADAPTERS) else {}
 
 
@@ -43,7 +43,7 @@ def load_adapters(model: nn.Module, folder: CheckpointFolder, load: LoadModel) -
         load: the loading function, as the seam `load_model` defines it.
 
     Returns:
-        Why they do not fit; an empty string if they do.
+        Why they do not fit; an empty string if they match.
 
     Raises:
         CheckpointError: if a file cannot be read.

@@ -34,17 +34,17 @@ T = TypeVar("T")
 def checkpoint_to_resume(run: ResumableRun, wanted: str | Path | bool | None) -> SavedCheckpoint | None:
     """Return the checkpoint to resume from, of the same step and run on every rank; None to start fresh.
 
-    Call it on every rank. The first rank reads the files; with `save_on_each_node`, one rank of each machine does.
+    Call it on every rank. The first rank reads the files; with `save_on_each_node`, one rank of each machine checks.
 
     Args:
         run: the run.
         wanted: the folder of a checkpoint; True for the newest good one in the output folder; "auto" for the same if
             there is any checkpoint; or nothing. The value of the first rank counts. With `save_on_each_node`, each rank
-            may name a folder of its own.
+            may pass a different folder.
 
     Raises:
         ArgumentError: if ranks have different output folders and would write one checkpoint into several.
-        CheckpointError: if the folder is not good, or there is no good one. The message says what is wrong with each.
+        CheckpointError: if the folder is not good, or there is no good one. The message lists the problems of each.
     """
     args = run.args
     everyone = run.ranks.gather_objects((wanted, os.path.abspath(args.output_path)))
@@ -198,7 +198,7 @@ def choose(
         inspector: inspects the checkpoints. Default: for a single process.
 
     Raises:
-        CheckpointError: if the folder is not good, or there is no good one. The message says what is wrong with each.
+        CheckpointError: if the folder is not good, or there is no good one. The message lists the problems of each.
     """
     inspector = Inspector() if inspector is None else inspector
     if not wanted:

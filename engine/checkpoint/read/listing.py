@@ -14,7 +14,7 @@ from .verify import STRICT, Check
 
 
 class Dated(Protocol):
-    """What orders checkpoints in time."""
+    """The values that sort checkpoints by time."""
 
     @property
     def step(self) -> int:
@@ -56,7 +56,7 @@ def unfinished(output_dir: str | Path) -> list[Path]:
 
 
 def newest_first(checkpoints: Iterable[D]) -> list[D]:
-    """Sort checkpoints: those of the run that wrote last come first, and higher steps before lower ones."""
+    """Sort checkpoints: checkpoints of the most recent run come first, and higher steps before lower steps."""
     checkpoints = list(checkpoints)
     last_of: dict[str, tuple[float, int]] = {}
     for checkpoint in checkpoints:
@@ -71,7 +71,7 @@ def newest_good(
     """Find the newest checkpoint that passes the full check.
 
     Args:
-        checkpoints: those that passed the quick check.
+        checkpoints: the checkpoints that passed the quick check.
         check: how they are checked.
 
     Returns:
@@ -86,7 +86,7 @@ def newest_good(
 
 
 def get_last_checkpoint(folder: str | Path) -> str | None:
-    """Return the path of the newest good checkpoint in a folder, the one that `resume_from_checkpoint=True` takes.
+    """Return the path of the newest good checkpoint in a folder. `resume_from_checkpoint=True` uses it.
 
     Every file of it is read and compared with its hash. None if there is no good checkpoint, or no folder.
     """

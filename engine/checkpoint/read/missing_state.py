@@ -36,7 +36,7 @@ def check_for(run: ResumableRun) -> Check:
 
 
 def warn_of_missing_state(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
-    """Warn once of the state that starts fresh, and align the optimizer with the schedule if one of them is missing."""
+    """Warn once about missing state, and align optimizer and schedule if one of the two is missing."""
     if not run.args.resume_partial:
         return
     missing = checkpoint.missing_parts()
@@ -62,7 +62,7 @@ def _take_scheduled_rates(run: ResumableRun) -> None:
 
 
 def warn_of_other_settings(saved: Mapping[str, Any], state: TrainerState, schedule: Mapping[str, int]) -> None:
-    """Warn if a run resumes with another batch size, accumulation or intervals than its checkpoint has.
+    """Warn if the batch size, accumulation or intervals of a resumed run differ from its checkpoint.
 
     Args:
         saved: the trainer state of the checkpoint.

@@ -44,7 +44,7 @@ def restore_optimizer(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
 
 
 def targets_of(run: ResumableRun) -> dict[StatePart, Any]:
-    """Return the objects of a run that load each part of the training state; None for those that it does not have."""
+    """Return the objects of a run that load each part of the training state; None for missing states."""
     return {
         StatePart.OPTIMIZER: run.optimizer,
         StatePart.SCHEDULER: run.lr_scheduler,

@@ -1,4 +1,4 @@
-"""Weights that a model saves under other names than it has them: read through its own `from_pretrained`."""
+"""Weights with other names in the files than in the model. The model's `from_pretrained` reads them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def renamed(model: nn.Module, folder: CheckpointFolder, state: dict[str, Any]) -
     Args:
         model: the model.
         folder: the checkpoint.
-        state: its weights, as its files name them.
+        state: its weights, by their names in the files.
 
     Returns:
         The weights. They are `state` if the names fit, or if `from_pretrained` does not find every weight either.

@@ -143,7 +143,7 @@ class Resumption(FreshStart):
         run.announce("on_load")
 
     def _own(self) -> dict[str, Any]:
-        """Return what this rank saved for itself.
+        """Return the values that only this rank saved.
 
         Raises:
             CheckpointError: if no rank has RNG states and `resume_partial` is not set.

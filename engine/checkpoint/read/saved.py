@@ -188,7 +188,7 @@ class SavedCheckpoint(CheckpointFolder):
         load_weights(model, self, load_model if load is None else load)
 
     def own(self, rank: int, world_size: int = 1) -> dict[str, Any]:
-        """Return what one rank saved for itself: RNG states, loader position, loss sums; {} if it saved nothing."""
+        """Return the values that only one rank saved: RNG states, loader position, loss sums. {} if there are none."""
         return self.state_files.own(rank, world_size)
 
     def optimizer_state(self) -> Any:

@@ -1,4 +1,4 @@
-"""The files with the training state of a run: what every layout offers.
+"""The files with the training state of a run: the interface of all layouts.
 
 `native_checkpoint` has the layout of this library, `hf_checkpoint` the layout of transformers' Trainer.
 """
@@ -49,7 +49,7 @@ class StateFiles(Protocol):
         """
 
     def own(self, rank: int, world_size: int) -> dict[str, Any]:
-        """Return what one rank saved for itself: RNG states, loader position, loss sums; {} if it saved nothing.
+        """Return the values that only one rank saved: RNG states, loader position, loss sums; {} if it saved nothing.
 
         Raises:
             CheckpointError: if the file is damaged.

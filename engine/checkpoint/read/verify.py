@@ -56,14 +56,14 @@ _GONE = "there is no such folder"
 
 
 def problems(path: Path, *, full: bool, check: Check = STRICT) -> list[str]:
-    """Open the checkpoint in a folder and return what is wrong with it. See `problems_of`."""
+    """Open the checkpoint in a folder and return its problems. See `problems_of`."""
     return problems_of(CheckpointFolder(path), full=full, check=check)
 
 
 def problems_of(
     folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Callable[[Path], Digest] = digest_of
 ) -> list[str]:
-    """Return what is wrong with a checkpoint, a sentence each; empty if it is good.
+    """Return the problems of a checkpoint, one sentence each; empty if it is good.
 
     Checkpoints of other libraries and of format 1 do not list their files. Such a checkpoint is good if it has a
     trainer state and weights, and if every file with its own checksum or header passes that check.
@@ -71,7 +71,7 @@ def problems_of(
     Args:
         folder: the checkpoint.
         full: read and hash every file. Otherwise only existence and sizes are checked.
-        check: what may be missing.
+        check: the files that may be missing.
         read: reads a file and returns its digest. Several threads call it.
     """
     if folder.path.name.startswith(f".tmp-{PREFIX}"):
@@ -82,7 +82,7 @@ def problems_of(
 def damage(
     folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Callable[[Path], Digest] = digest_of
 ) -> list[str]:
-    """Return what is wrong with the contents of a folder of any name. See `problems_of`."""
+    """Return the problems of the contents of a folder. The folder may have any name. See `problems_of`."""
     try:
         return _damage(folder, full, check, read)
     except FileNotFoundError:  # another run has deleted the folder in the meantime
@@ -154,7 +154,7 @@ def _wrong_size(path: Path, name: str, written: Digest, check: Check) -> str:
 
 
 def _changed(folder: CheckpointFolder, name: str, written: Digest, check: Check, read: Callable[[Path], Digest]) -> str:
-    """Read a file and return how it differs from what was written; an empty string if it does not."""
+    """Read a file and return its difference from the written file; empty if they are equal."""
     try:
         # The trainer state is parsed from the bytes that are hashed here.
         found = digest_of_bytes(folder.state_bytes) if name == STATE else read(folder.path / name)

@@ -17,8 +17,8 @@ _SAMPLE_ENTRIES = ("began", "order", "rows", "parts")
 def position_in_samples(place: dict[str, Any]) -> dict[str, Any]:
     """Return the entries of a loader position that hold for batches of any size.
 
-    They say which samples are done and in which order samples come. The other entries count batches: how many were
-    taken, which one is prefetched, and how it was built.
+    They say which samples are done and in which order samples come. The other entries count batches: the number of
+    taken batches, the prefetched batch, and how the loader was built.
     """
     return {name: place[name] for name in _SAMPLE_ENTRIES if name in place}
 
@@ -28,7 +28,7 @@ def adapt_to_world_size(own: dict[str, Any], run: ResumableRun, checkpoint: Save
 
     With the same world size, it is the state that the rank saved. Otherwise:
 
-    - a rank that saved RNG states keeps them, and a new rank takes those of rank 0;
+    - a rank that saved RNG states restores them, and a new rank takes the RNG states of rank 0;
     - the training loss is the mean over the ranks that wrote the checkpoint;
     - the loader position is counted in samples, and the prefetched batch is fetched again.
 

@@ -41,7 +41,7 @@ class HashedFile:
         self._file.write(data)
 
     def digest(self) -> Digest:
-        """Return the digest of what was written."""
+        """Return the digest of the written bytes."""
         return self._hashing.digest()
 
 
@@ -108,7 +108,7 @@ class Staging:
         self._synchronising.append(self._beside.submit(_synchronise, path))
 
     def commit(self, facts: Mapping[str, Any], digests: Mapping[str, Digest]) -> None:
-        """Write the manifest and rename the folder. If that fails, everything stays as it was.
+        """Write the manifest and rename the folder. If that fails, nothing changes.
 
         A checkpoint with the final name is replaced.
 
@@ -187,13 +187,13 @@ def remove(checkpoint: Removable) -> None:
 
 
 def sweep(output_dir: Path, run_id: str) -> None:
-    """Remove what killed sessions left: those of this run, and those of other runs with a process that has ended.
+    """Remove what killed sessions left: hidden folders of this run, and of other runs with a process that has ended.
 
     Folders that another run writes on another machine are kept, because it may be alive.
 
     Args:
         output_dir: the folder of the checkpoints.
-        run_id: this run, as the names of its hidden folders give it.
+        run_id: this run, as in the names of its hidden folders.
     """
     put_back(output_dir)
     for path, hidden in _abandoned(output_dir):

@@ -30,7 +30,7 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def bytes_needed(run: SavableRun, *others: Any) -> int:
-    """Estimate the size of a checkpoint in bytes: the tensors of model and optimizer, and those in `others`."""
+    """Estimate the size of a checkpoint in bytes: the tensors of model and optimizer, and the tensors in `others`."""
     total = bytes_of([*run.model.parameters(), *run.model.buffers()]) + bytes_of(others) + _REST
     if not run.args.save_only_model:
         total += bytes_of(getattr(run.optimizer, "state", {}))
@@ -68,7 +68,7 @@ def check_space(needed: int, folder: Path) -> None:
 
 
 def check_writable(folder: Path, *, leave: bool) -> None:
-    """Write a file into a folder and remove it. Permissions and free space alone do not tell whether that works.
+    """Write a file into a folder and remove it. A check of permissions and free space alone is not enough.
 
     Args:
         folder: the folder, existing or not.

@@ -99,7 +99,7 @@ def write_model(model: Any, weights: Weights | None, folder: Path, max_shard_siz
 
 
 def _save_extra_state(extra: Mapping[str, Any], folder: Path) -> None:
-    """Write the extra state of modules that is no tensor: what `get_extra_state` returns."""
+    """Write the extra state of modules that is not a tensor: what `get_extra_state` returns."""
     (folder / EXTRA_STATE).unlink(missing_ok=True)
     if extra:
         tensors, metadata = encode(dict(extra), EXTRA_STATE)

@@ -1,4 +1,4 @@
-"""Retention: which checkpoints stay on disk, as a pure function of their steps, times and metrics."""
+"""Retention: a pure function that selects the checkpoints to keep, from their steps, times and metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ....events.errors import ArgumentError
 
 
 class Retainable(Protocol):
-    """What retention reads of a checkpoint."""
+    """The values of a checkpoint that retention reads."""
 
     @property
     def step(self) -> int:
@@ -31,7 +31,9 @@ R = TypeVar("R", bound=Retainable)
 
 @dataclass(frozen=True)
 class Keep:
-    """Which checkpoints stay on disk. The newest checkpoint and the one that is loaded at the end always stay.
+    """Which checkpoints stay on disk.
+
+    The newest checkpoint always stays. So does the checkpoint that is loaded at the end.
 
     A checkpoint stays if any field selects it. If no field is set, all stay.
     """

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @during(SAVE)
 def write_checkpoint(run: SavableRun, snapshot: Snapshot) -> None:
-    """Write a checkpoint completely, or leave everything as it was.
+    """Write a checkpoint completely, or change nothing.
 
     Call it on every rank. A single process may call it on any thread; it reads only the arguments of the run.
 

@@ -50,7 +50,7 @@ def take_snapshot(
 
     Args:
         run: the run.
-        checkpoint: the folder, step and metrics, and what callbacks store.
+        checkpoint: the folder, step and metrics, and the values that callbacks store.
         callbacks: the states of the callbacks by id.
         copies: copies tensors to the CPU, so that the snapshot can be written later; None to copy nothing.
 

@@ -131,7 +131,7 @@ class DefaultDataCollator:
 
 
 def as_type(batch: Any, return_tensors: str) -> Any:
-    """Return a batch with its torch tensors as they are for 'pt', and as NumPy arrays for 'np'.
+    """Return a batch with torch tensors for 'pt', and with NumPy arrays for 'np'.
 
     Raises:
         ArgumentError: for another value of `return_tensors`.

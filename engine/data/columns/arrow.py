@@ -175,9 +175,9 @@ def fill(tensor: torch.Tensor, spans: Sequence[Span], side: str = "right") -> No
     """Copy values to the rows of a tensor of shape (rows, width), cast to its type.
 
     Args:
-        tensor: is changed. Places without values keep theirs.
+        tensor: is changed. Positions without a new value keep their old value.
         spans: the values of each row.
-        side: the side of a row that stays as it is: 'right' or 'left'.
+        side: the side of a row that does not change: 'right' or 'left'.
     """
     view = tensor.numpy()
     width = view.shape[1]
@@ -194,7 +194,7 @@ def _layout(type_: Any) -> tuple[int, np.dtype[Any]]:
     """Return the number of levels of lists of an Arrow type, and the numpy type of the values.
 
     Raises:
-        NotColumnar: if the values are no numbers.
+        NotColumnar: if the values are not numbers.
     """
     types: Any = imported("pyarrow").types
     depth = 0

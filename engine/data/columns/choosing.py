@@ -81,7 +81,7 @@ def _own(collator: Any) -> Any:
 
 
 class ColumnDataset:
-    """A dataset whose batches are `BatchRows`. torch's DataLoader calls its `__getitems__`."""
+    """A dataset that returns `BatchRows` as batches. torch's DataLoader calls its `__getitems__`."""
 
     def __init__(self, rows: Any, base: Any, accepted: Collection[str] | None) -> None:
         """Read the batches of a dataset from columns.

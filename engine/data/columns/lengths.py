@@ -12,7 +12,7 @@ from .table import Table, is_table
 
 
 def column_lengths(dataset: Any, name: str, measured: bool) -> list[int] | None:
-    """Return the length of each sample; None if only the samples tell it.
+    """Return the length of each sample; None if the samples must be read to know it.
 
     Args:
         dataset: any dataset.

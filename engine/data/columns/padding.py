@@ -28,7 +28,7 @@ def is_usual(tokenizer: Any) -> bool:
 
 
 def pad(rows: TableRows, tokenizer: Any, options: Mapping[str, Any], slow: Callable[[list[Any]], Any]) -> Any:
-    """Return the batch of `padded`, once it proved equal to the one that `slow` makes of the samples.
+    """Return the batch of `padded`. The first batches are compared with the batch of `slow`, which reads the samples.
 
     Raises:
         NotColumnar: if only the samples can make the batch.
@@ -122,7 +122,7 @@ def _passed(cells: Cells) -> torch.Tensor:
 
 
 def _mask(lengths: list[int], width: int, side: str) -> torch.Tensor:
-    """Return which tokens are no padding, shape (samples, width), int64."""
+    """Return which tokens are not padding, shape (samples, width), int64."""
     mask = torch.zeros(len(lengths), width, dtype=torch.int64)
     view = mask.numpy()
     for row, length in zip(view, lengths):

@@ -15,7 +15,10 @@ _PROVED: dict[Hashable, bool] = {}
 
 
 class NotColumnar(Exception):
-    """The columns cannot make this batch exactly as its rows do. Its rows make it then, or raise the error."""
+    """This batch cannot be built exactly from columns.
+
+    The caller builds it from rows, or raises the error of the rows.
+    """
 
 
 class BatchRows:
@@ -54,7 +57,9 @@ class BatchRows:
         return samples
 
     def proved(self, what: Hashable, fast: Callable[[], Any], slow: Callable[[list[Any]], Any]) -> Any:
-        """Return the batch that the columns make. The first of each kind is compared with the one of the samples.
+        """Return the batch that the columns make.
+
+        The first batch of each kind is compared with the batch that the samples make.
 
         The comparison protects against versions of the libraries that make other batches than the tested ones.
 

@@ -163,7 +163,7 @@ class Cells:
             side: side on which to pad: 'right' or 'left'.
 
         Raises:
-            NotColumnar: if the values are no integers, or a list is longer.
+            NotColumnar: if the values are not integers, or a list is longer.
         """
         if self.column.type.kind not in "iu" or side not in ("right", "left") or self.lengths.max() > width:
             raise NotColumnar

@@ -228,7 +228,10 @@ class PaddedCollator:
 
 
 def collator_for(collator: Any, model: nn.Module, training: bool) -> Any:
-    """Return the collator of a loader. A collator with `for_model` makes the one of a model and of a mode itself."""
+    """Return the collator of a loader.
+
+    A collator with the method `for_model` builds the collator for a model and a mode.
+    """
     make = getattr(collator, "for_model", None)
     return collator if make is None else make(model, training)
 

@@ -18,7 +18,7 @@ REMEDY = "Leave `Packing` out, and set `train_sampling_strategy='group_by_length
 
 @dataclass(frozen=True)
 class Layout:
-    """What a model needs besides tokens to keep the samples of a row apart."""
+    """The inputs besides tokens that separate the samples of a packed row."""
 
     first_position: int = 0
     """The position id of the first token of each sample."""
@@ -57,7 +57,7 @@ def _additive(joined: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def layout_for(model: nn.Module) -> Layout:
-    """Return the layout in which a model computes the same for packed samples as for each sample alone.
+    """Return the layout for a model. With it, packed samples give the same results as single samples.
 
     It runs the model on a few tokens, in evaluation mode and without gradients, and keeps the RNG states.
 

@@ -1,4 +1,4 @@
-"""Evaluation loaders whose workers stay between evaluations, and the RNG states of these workers in checkpoints."""
+"""Evaluation loaders with workers that stay alive between evaluations, and the RNG states of these workers."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 
 class Reads(str, Enum):
-    """What a metric reads from the outputs of a model."""
+    """The values that a metric reads from the outputs of a model."""
 
     ARGMAX = "argmax"
     """The class with the highest logit."""

@@ -1,7 +1,7 @@
 """Metrics of classes: accuracy, precision, recall, F1 and the Matthews correlation.
 
-Definitions: https://scikit-learn.org/stable/modules/model_evaluation.html#classification-metrics. The results equal
-those of scikit-learn, which the library `evaluate` calls.
+Definitions: https://scikit-learn.org/stable/modules/model_evaluation.html#classification-metrics. The results are equal
+to scikit-learn, which the library `evaluate` calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _AVERAGES = ("binary", "micro", "macro", "weighted", "samples", None)
 
 @dataclass
 class Accuracy(Bundled):
-    """The fraction of correct predictions. With several labels per row, a row is correct if all its labels are."""
+    """The fraction of correct predictions.
+
+    With several labels per row, a row counts as correct if all its labels are correct.
+    """
 
     reads: ClassVar[tuple[Reads, ...]] = _CLASSES
 

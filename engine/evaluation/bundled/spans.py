@@ -1,4 +1,4 @@
-"""Metrics of labelled spans, such as names in a text: those of the package seqeval in its default mode."""
+"""Metrics of labelled spans, such as names in a text: equal to the package seqeval in its default mode."""
 
 from __future__ import annotations
 
