@@ -6,6 +6,7 @@
 | `prediction` | Loss, logits and labels of one batch. |
 | `results`, `gathering` | Results of all batches and ranks. |
 | `metrics` | Metrics: checked, named, equal on all ranks. |
+| `row_slice` | Evaluation on a random subset, and its confidence interval. |
 | `metric_set`, `readings` | `Metrics`: metrics by name, and what they read from the outputs. |
 | `bundled`, `metric_files` | The bundled metrics, and metrics in files. |
 | `metric_modules` | A metric of `evaluate` as `compute_metrics`. |
