@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from trainbus import Metrics, Trainer, TrainingArguments
 from trainbus.engine.loss import signature
 
-CLASSES = 500
+CLASSES = 1000
 
 
 class Drawn(Dataset):
