@@ -22,7 +22,7 @@ help:
 	@echo "make test     run the tests"
 	@echo "make check    run lint, types, test and wheel: what a change must pass"
 	@echo "make torture  run the slow tests"
-	@echo "make bench    measure the cost of a step, of data, an import, a save and a resume, and the memory of sharding"
+	@echo "make bench    measure the cost of a step, of data, an import, a save, a resume and an evaluation, and the memory of sharding"
 	@echo "make docs     rewrite the generated parts of README.md and docs/"
 	@echo "make clean    remove the files that the other targets made"
 
@@ -89,6 +89,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/import_cost.py
 	$(BIN)/python benchmarks/checkpoint_stall.py --limit 0.25 --resume-limit 1
 	$(BIN)/python benchmarks/sharded_memory.py --limit 0.9
+	$(BIN)/python benchmarks/evaluation.py --limit 2
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

@@ -38,7 +38,7 @@ from .data.plan import RunPlan
 from .data.position import Position, Sizes
 from .data.workers.persistent import PersistentLoaders
 from .distributed.ranks import Ranks
-from .evaluation.evaluation_record import EvaluationRecord
+from .evaluation.evaluation_record import EvaluationPlan, EvaluationRecord, new_record
 from .evaluation.outputs import recordable, train_summary
 from .loss.loss_window import Losses
 from .seams import Seams
@@ -173,6 +173,7 @@ class Run:
         self.step, self.evaluation, self.session = StepRecord(), EvaluationRecord(), SessionRecord()
         self.eval_loaders = PersistentLoaders()
         self.losses = Losses(0, args.device, ranks.gather)
+        self.evaluation_plan = EvaluationPlan()
         self._open_evaluations: list[EvaluationRecord] = []  # from the outermost to the innermost
         self._measured: tuple[int, dict[str, Any]] = (-1, {})
         self.run = self
@@ -267,11 +268,10 @@ class Run:
             prefixes: the starts of the metric names, one per dataset.
             foreign: whether it measures other data under the names of the run's own metrics.
         """
-        own = frozenset(prefixes)
-        around = self._open_evaluations[-1].prefixes if self._open_evaluations else frozenset()
-        # Inside of another evaluation, equal names would be two values of one metric: the outer one counts.
-        decides = not foreign and not own & around
-        record = self.evaluation = EvaluationRecord(prefix, complete, decides, own | around)
+        outer = self._open_evaluations[-1] if self._open_evaluations else None
+        record = self.evaluation = new_record(
+            prefix, complete, foreign, frozenset(prefixes), self.evaluation_plan, outer
+        )
         self._open_evaluations.append(record)
         try:
             yield record

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ...engine.arguments import TrainingArguments
+from ...engine.evaluation.evaluation_record import EvaluationPlan, planned
 from ...engine.run import Run
 from ...engine.search.batch_size import is_out_of_memory
 from ...events.capabilities import Capability
@@ -23,16 +24,23 @@ class Evaluate(Cadence):
 
     Every trainer has one, which the arguments configure. A run may have several, each with its own trigger and
     dataset. Every further one needs a `dataset` and a `name`: `Evaluate(every(500), dataset=hard, name="hard")`.
+
+    With `rows`, each evaluation takes the same random rows of each dataset. It logs the usual metrics, and the half
+    width of the 95 % confidence interval of the mean loss: `eval_loss_ci`. The best model, early stopping and schedules
+    use the metrics of these rows. All rows are evaluated when the training ends, with its final weights, and by
+    `trainer.evaluate()`. No callback decides from the evaluation at the end.
+
     An evaluation that a stop request interrupts is repeated when the run resumes.
 
     Raises:
-        ArgumentError: for a `name` without a `dataset`, and if memory cannot hold an evaluation batch.
+        ArgumentError: for a `name` without a `dataset`, if `rows` is not a positive whole number, if a dataset of an
+            evaluation with `rows` has no length, and if memory cannot hold an evaluation batch.
     """
 
     flag = "evaluate"
     capabilities = frozenset({Capability.EVALUATES})
     alternative = ", or give one of them a dataset and a name"
-    arguments = ("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "minimum_eval_times")
+    arguments = ("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "minimum_eval_times", "eval_rows")
 
     trigger: Trigger = field(default_factory=lambda: every(1, "epoch"))
     """When to evaluate. Default: at the end of each epoch."""
@@ -42,6 +50,8 @@ class Evaluate(Cadence):
     """The dataset, or the name of one of the trainer's datasets. Default: all datasets of the trainer."""
     name: str = ""
     """The name of `dataset` in the names of its metrics: `eval_<name>_<metric>`."""
+    rows: int | None = field(default=None, kw_only=True)
+    """Evaluate this many random rows of each dataset, drawn with `data_seed` or `seed`. Default: all rows."""
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     _interrupted: bool = field(default=False, init=False, repr=False, compare=False)
@@ -49,6 +59,14 @@ class Evaluate(Cadence):
     def __post_init__(self) -> None:
         if self.name and self.dataset is None:
             raise ArgumentError(f"Evaluate(name={self.name!r}) has a name but no dataset. Set `dataset` too.")
+        if self.rows is not None and (not isinstance(self.rows, int) or isinstance(self.rows, bool) or self.rows < 1):
+            raise ArgumentError(f"Evaluate(rows={self.rows!r}) is no number of rows. Set `rows` to 1 or more.")
+
+    def __repr__(self) -> str:
+        shown = [entry.name for entry in fields(self) if entry.repr]
+        if self.rows is None:
+            shown.remove("rows")  # most evaluations have all rows
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     @property
     def variant(self) -> str:
@@ -62,7 +80,8 @@ class Evaluate(Cadence):
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Evaluate:
         times = args.minimum_eval_times or 0
-        return cls(from_strategy(args.eval_strategy, args.eval_steps, args.eval_delay, times), args.eval_on_start)
+        trigger = from_strategy(args.eval_strategy, args.eval_steps, args.eval_delay, times)
+        return cls(trigger, args.eval_on_start, rows=args.eval_rows)
 
     def on_setup(self, run: Run) -> None:
         super().on_setup(run)
@@ -84,17 +103,24 @@ class Evaluate(Cadence):
         if serves(self, control.speaker, requested_by, run):
             self._evaluate(run)
 
-    def _evaluate(self, run: Run) -> None:
+    @order(Stage.ACT)
+    def on_train_end(self, run: Run) -> None:
+        # Earlier stages put the best or the averaged weights into the model.
+        if self.rows is not None and self.has(Capability.PLANS_EVALUATIONS) and run.state.global_step > 0:
+            self._evaluate(run, EvaluationPlan(decides=False))
+
+    def _evaluate(self, run: Run, plan: EvaluationPlan | None = None) -> None:
         dataset = self.dataset
         if dataset is not None and not isinstance(dataset, str) and self.name:
             dataset = {self.name: dataset}
         self._interrupted = True  # a checkpoint that is written after an error says so
         before, workers = run.rng_states(), run.eval_loaders.state_dict()
         try:
-            if dataset is None:
-                run.services.at("_evaluate", run.evaluate, None, None)
-            else:
-                run.evaluate(eval_dataset=dataset)
+            with planned(run, plan or EvaluationPlan(self.rows)):
+                if dataset is None:
+                    run.services.at("_evaluate", run.evaluate, None, None)
+                else:
+                    run.evaluate(eval_dataset=dataset)
             self._interrupted = False
         except EvaluationStopped:
             run.restore_rng(before)  # the resumed run repeats the whole evaluation

@@ -13,6 +13,7 @@ from ..data.build import build_loader, default_sampler, dropped_columns, is_iter
 from ..data.collators.default import Collator
 from ..data.packing.collator import collator_for
 from ..data.sources import as_dataset, problem_of
+from ..evaluation.row_slice import slice_of
 from .loss import LossMethods
 from .overrides import is_overridden
 
@@ -67,19 +68,26 @@ class DataLoaderMethods(LossMethods):
             dataset = self.eval_dataset[name]
         if dataset is None:
             raise DataError("There is no eval dataset. Pass `eval_dataset` to `evaluate` or to the Trainer.")
-        kept = self.run.eval_loaders.find(name, dataset)
+        rows = self.run.evaluation.rows
+        kept_as = name if rows is None else f"{name}[{rows}]"
+        kept = self.run.eval_loaders.find(kept_as, dataset)
         if kept is not None:
             return kept
         loader = self._get_dataloader(
-            dataset=dataset,
+            dataset=dataset if rows is None else self._slice(dataset, rows),
             description="Evaluation",
             batch_size=self.args.eval_batch_size,
             sampler_fn=self._get_eval_sampler,
             dataloader_key=name or "eval",
         )
         if self.args.dataloader_persistent_workers and (name or dataset is self.eval_dataset):
-            self.run.eval_loaders.keep(name, dataset, loader)
+            self.run.eval_loaders.keep(kept_as, dataset, loader)
         return loader
+
+    def _slice(self, dataset: Any, rows: int) -> Any:
+        """Return a random subset of an eval dataset. It depends on no generator of the run."""
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        return slice_of(as_dataset(dataset, self._integration), rows, seed)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         """Return the loader of the prediction batches. Override it for a loader of your own."""

@@ -14,7 +14,7 @@ from ...events.capabilities import Capability
 from ...events.composition import provides
 from ...events.errors import ArgumentError, DataError, nearest
 from ..arguments import IntervalStrategy
-from ..data.build import is_iterable
+from ..data.build import is_iterable, length_of
 from ..data.sources import as_dataset, is_table_file
 from ..distributed.consistency import compare_lengths
 from ..evaluation.evaluation_record import EvaluationRecord
@@ -294,6 +294,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         if self.run.mode != "train":
             self._follow_loss()
         compare_lengths(self.run, loader)
+        self._check_slice(loader)
         began = time.time()
         output = self.evaluation_loop(loader, description, loss_only, ignore_keys, prefix)
         # A prediction without labels is usual. With metrics to compute, it is not.
@@ -302,6 +303,16 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         steps = math.ceil(output.num_samples / (self.args.eval_batch_size * self.run.ranks.world_size))
         output.metrics.update(speed_metrics(prefix, began, output.num_samples, steps))
         return output
+
+    def _check_slice(self, loader: Any) -> None:
+        """Raise an ArgumentError if the evaluation is on a slice, and the loader has more rows."""
+        rows, found = self.run.evaluation.rows, length_of(getattr(loader, "dataset", None))
+        if rows is not None and (found is None or found > rows):
+            raise ArgumentError(
+                f"An evaluation on {rows} rows got a loader of {'an unknown number of' if found is None else found} "
+                "rows from an overridden `get_eval_dataloader`. Call `super().get_eval_dataloader(eval_dataset)` in "
+                "it, or remove `eval_rows` or `Evaluate(rows=...)`."
+            )
 
     def _tell_no_loss(self, output: EvalLoopOutput, description: str, prefix: str) -> None:
         """Warn once that an evaluation or a prediction found no labels, with the expected names and the remedy."""

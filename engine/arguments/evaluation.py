@@ -26,6 +26,12 @@ class EvaluationArguments(Group):
         0, "Steps or epochs (the unit of `eval_strategy`) at the start of the run without evaluations."
     )
     eval_on_start: bool = arg(False, "Evaluate before the first step, to find errors of the evaluation early.")
+    eval_rows: int | None = arg(
+        None,
+        "Evaluate during training on this many random rows of each dataset, always the same ones, and log the half "
+        "width of the 95 % confidence interval of the mean loss as `eval_loss_ci`. All rows are evaluated when the "
+        "training ends. None: all rows each time.",
+    )
     minimum_eval_times: int | None = arg(
         None,
         "Least number of evaluations in the run. Reduces `eval_steps` if necessary. None: `eval_steps` is not changed. "
@@ -64,6 +70,9 @@ class EvaluationArguments(Group):
         )
         yield from must(self, lambda wait: wait >= 0, "set it to 0 or more.", "eval_delay")
         yield from must(self, lambda n: n >= 1, "set it to 1 or more, or to None.", "eval_accumulation_steps")
+        yield from must(
+            self, lambda n: n >= 1 and n == int(n), "set it to a whole number of rows, or to None.", "eval_rows"
+        )
         yield from must(self, lambda n: n >= 1, "set it to 1 or more, or to None.", "minimum_eval_times")
         if self.minimum_eval_times and self.eval_strategy == IntervalStrategy.EPOCH:
             yield (

@@ -7,6 +7,7 @@
 | `results`, `gathering` | Results of all batches and ranks. |
 | `metrics` | Metrics: checked, named, equal on all ranks. |
 | `metric_set`, `readings` | `Metrics`: metrics by name, and the values that they read from the outputs. |
+| `row_slice` | Evaluation on a random subset, and its confidence interval. |
 | `bundled`, `metric_files` | The bundled metrics, and metrics in files. |
 | `metric_modules` | A metric of `evaluate` as `compute_metrics`. |
 | `outputs` | What trainers return and metric functions receive. |

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol
+
+
+class EvaluationPlan(NamedTuple):
+    """What a caller wants from the next evaluation."""
+
+    rows: int | None = None
+    """Evaluate a random subset of this many rows of each dataset; None for all rows."""
+    decides: bool = True
+    """Whether callbacks decide from its metrics."""
 
 
 @dataclass
@@ -18,6 +29,8 @@ class EvaluationRecord:
     """Whether callbacks decide from its metrics. False for other data under the names of the run's own metrics."""
     prefixes: frozenset[str] = frozenset()
     """The starts of its metric names, and of the evaluations around it."""
+    rows: int | None = None
+    """The number of rows of the random subset of each dataset; None for all rows, and after the evaluation."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """The metrics. Handlers that run before REPORT may add to them."""
     heard: dict[str, Any] = field(default_factory=dict)
@@ -30,3 +43,44 @@ class EvaluationRecord:
     """The loader of the evaluation batches."""
     batch_number: int = 0
     """The number of the current batch, from 0."""
+
+
+def new_record(
+    prefix: str,
+    complete: bool,
+    foreign: bool,
+    own: frozenset[str],
+    plan: EvaluationPlan,
+    outer: EvaluationRecord | None,
+) -> EvaluationRecord:
+    """Return the record of a new evaluation.
+
+    Args:
+        prefix: the prefix of the metric names.
+        complete: whether it covers all of the trainer's own eval datasets.
+        foreign: whether it measures other data under the names of the run's own metrics.
+        own: the starts of its metric names.
+        plan: what the caller wants. An evaluation inside of another one does not follow it.
+        outer: the record of the evaluation that this one runs in; None if there is none.
+    """
+    if outer is None:
+        return EvaluationRecord(prefix, complete, plan.decides and not foreign, own, plan.rows)
+    # Inside of another evaluation, equal names would be two values of one metric: the outer one counts.
+    return EvaluationRecord(prefix, complete, not foreign and not own & outer.prefixes, own | outer.prefixes)
+
+
+class PlannedRun(Protocol):
+    """The parts of a run that `planned` changes."""
+
+    evaluation_plan: EvaluationPlan
+    evaluation: EvaluationRecord
+
+
+@contextmanager
+def planned(run: PlannedRun, plan: EvaluationPlan) -> Iterator[None]:
+    """Evaluate as a plan says. Evaluations that run inside of such an evaluation do not follow the plan."""
+    before, run.evaluation_plan = run.evaluation_plan, plan
+    try:
+        yield
+    finally:
+        run.evaluation_plan, run.evaluation.rows = before, None

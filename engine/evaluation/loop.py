@@ -135,7 +135,10 @@ def evaluation_loop(
     prediction = results.prediction(order, row_losses)
     if compute_metrics is not None and not by_batch and _is_complete(prediction):
         metrics = compute_metrics(prediction)
-    metrics = finished_metrics(metrics, row_losses, prefix, filter_nonfinite=args.logging_nan_inf_filter)
+    random_batches = None if run.evaluation.rows is None else args.eval_batch_size
+    metrics = finished_metrics(
+        metrics, row_losses, prefix, filter_nonfinite=args.logging_nan_inf_filter, batch_size=random_batches
+    )
     return EvalLoopOutput(prediction.predictions, prediction.label_ids, metrics, results.rows)
 
 

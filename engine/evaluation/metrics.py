@@ -10,12 +10,15 @@ import numpy as np
 from ...events.errors import ArgumentError
 from ..distributed.ranks import Ranks
 from .outputs import not_plain, plain
+from .row_slice import half_width
 
 _SHARED_TYPES = (bool, int, float, str)
 """Types of metrics on which callbacks base decisions, besides None."""
 
 
-def finished_metrics(metrics: Any, row_losses: Any, prefix: str, *, filter_nonfinite: bool) -> dict[str, Any]:
+def finished_metrics(
+    metrics: Any, row_losses: Any, prefix: str, *, filter_nonfinite: bool, batch_size: int | None = None
+) -> dict[str, Any]:
     """Return the metrics of an evaluation as plain values, with the mean loss and with prefixed names.
 
     Args:
@@ -23,6 +26,8 @@ def finished_metrics(metrics: Any, row_losses: Any, prefix: str, *, filter_nonfi
         row_losses: loss of each row, shape (rows,); None if there is none.
         prefix: start of each name, such as `eval`.
         filter_nonfinite: leave NaN and infinite losses out of the mean, if any finite loss remains.
+        batch_size: rows of each batch but the last, of batches that are random samples. The half width of the 95 %
+            confidence interval of the mean loss is then a metric, `<prefix>_loss_ci`.
 
     Raises:
         ArgumentError: if `metrics` is not a mapping, or if a value cannot be logged, such as an array of several
@@ -42,7 +47,11 @@ def finished_metrics(metrics: Any, row_losses: Any, prefix: str, *, filter_nonfi
         )
     if row_losses is not None:
         finite = row_losses[np.isfinite(row_losses)] if filter_nonfinite else row_losses
-        values[f"{prefix}_loss"] = (finite if finite.size else row_losses).mean().item()
+        counted = finite if finite.size else row_losses
+        values[f"{prefix}_loss"] = counted.mean().item()
+        width = None if batch_size is None else half_width(counted, batch_size)
+        if width is not None:
+            values[f"{prefix}_loss_ci"] = width
     return {key if key.startswith(f"{prefix}_") else f"{prefix}_{key}": value for key, value in values.items()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,13 +37,27 @@ def _inside(model: nn.Module) -> nn.Module | None:
         adapted: Any = model
         base = adapted.get_base_model() if hasattr(adapted, "get_base_model") else adapted.base_model.model
         return base if base is not model else None
-    # Of the bound method, because the first parameter of a function may have another name than `self`.
-    if "forward" in vars(model) or not _passes_on(_parameters_of(model.forward)):
+    if "forward" in vars(model) or not _forward_passes_on(model):
         return None
     if children.get("module") is not None:  # DDP, DataParallel, AveragedModel
         return children["module"]
     only = next(iter(children.values())) if len(children) == 1 else None
     return None if type(only).__module__.startswith("torch.nn.modules") else only
+
+
+_PASSES_ON: weakref.WeakKeyDictionary[types.FunctionType, bool] = weakref.WeakKeyDictionary()
+"""Whether the `forward` of a class passes on. Evaluations ask for each batch, and a signature takes 50 microseconds."""
+
+
+def _forward_passes_on(model: nn.Module) -> bool:
+    function = getattr(type(model), "forward", None)
+    known = _PASSES_ON.get(function) if isinstance(function, types.FunctionType) else None
+    if known is None:
+        # Of the bound method, because the first parameter of a function may have another name than `self`.
+        known = _passes_on(_parameters_of(model.forward))
+        if isinstance(function, types.FunctionType):
+            _PASSES_ON[function] = known
+    return known
 
 
 def _parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -54,7 +54,7 @@ SECONDS: dict[str, int] = {
     "tests/callbacks/test_schedule_free.py": 13,
     "tests/engine/test_loader_options.py": 12,
     "tests/engine/test_prepared_loaders.py": 11,
-    "tests/engine/test_step_calls.py": 11,
+    "tests/engine/test_counts.py": 11,
     "tests/integrations/test_gather.py": 10,
     "tests/engine/test_evaluate_overrides.py": 10,
 }

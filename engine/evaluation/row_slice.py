@@ -1,0 +1,62 @@
+"""Evaluation on a slice: a fixed random subset of a dataset, and the confidence interval of its mean loss."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Subset
+
+from ...events.errors import ArgumentError
+
+QUANTILE = 1.959963984540054
+"""The 97.5 % quantile of the normal distribution: 95 % of it lies within so many standard deviations."""
+
+
+def slice_of(dataset: Any, rows: int, seed: int) -> Any:
+    """Return a random subset of a map-style dataset, in random order.
+
+    The subset depends only on the seed, `rows` and the length of the dataset. So it is the same in every evaluation, on
+    every rank and after a resume. The order is random, so that each batch is a random sample: `half_width` needs this.
+
+    Args:
+        dataset: a dataset with a length.
+        rows: number of rows; all rows if the dataset has fewer.
+        seed: of the draw. The generators of the run are not used.
+
+    Raises:
+        ArgumentError: if the dataset has no length.
+    """
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise ArgumentError(
+            f"An evaluation on {rows} rows needs a dataset with a length, and {type(dataset).__name__} is a stream. "
+            "Remove `eval_rows` or `Evaluate(rows=...)`, and set `limit_eval_batches` to a number of batches."
+        )
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))[:rows].tolist()
+    return dataset.select(order) if hasattr(dataset, "select") else Subset(dataset, order)
+
+
+def half_width(row_losses: Any, batch_size: int) -> float | None:
+    """Return the half width of the 95 % confidence interval of the mean loss; None with fewer than two batches.
+
+    A model returns the mean loss of a batch, not the loss of each row. So the interval comes from the batches. With k
+    batches of n_j rows and mean losses b_j, n rows in all and the mean m = sum(n_j * b_j) / n, it is
+
+        1.96 * sqrt(sum(n_j * (b_j - m)**2) / ((k - 1) * n))
+
+    because the variance of b_j is v / n_j for a random batch, the sum over k - 1 estimates v, and the variance of m is
+    v / n. With equal batches this is 1.96 * std(b, ddof=1) / sqrt(k).
+
+    Args:
+        row_losses: the loss of the batch of each row, shape (rows,). Batches follow each other.
+        batch_size: number of rows of every batch but the last.
+    """
+    sizes = np.diff([*range(0, len(row_losses), batch_size), len(row_losses)])
+    if len(sizes) < 2:
+        return None
+    means = row_losses[::batch_size].astype(np.float64)
+    mean = np.average(means, weights=sizes)
+    variance = (sizes * (means - mean) ** 2).sum() / ((len(sizes) - 1) * sizes.sum())
+    return QUANTILE * math.sqrt(variance)
