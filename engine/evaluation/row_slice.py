@@ -12,7 +12,7 @@ from torch.utils.data import Subset
 from ...events.errors import ArgumentError
 
 QUANTILE = 1.959963984540054
-"""The 97.5 % quantile of the normal distribution: 95 % of it lies within so many standard deviations."""
+"""The 97.5 % quantile of the normal distribution: 95 % of it lies within this many standard deviations."""
 
 
 def slice_of(dataset: Any, rows: int, seed: int) -> Any:

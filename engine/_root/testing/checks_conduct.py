@@ -130,7 +130,7 @@ class NotedWeights:
         or the forward does."""
         self._last: dict[str, Any] = {}
         self._within: dict[str, Any] = {}
-        trainer.on("on_step_begin", self._begin)
+        trainer.on("on_step_begin", self._begin, stage=Stage.PREPARE)
         trainer.on("on_gradients", self._gradients, stage=Stage.RELEASE)
         trainer.on("on_step_end", self._end)
 
