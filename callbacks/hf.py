@@ -121,8 +121,7 @@ class EarlyStoppingCallback(ExportableState, Callback):
     """Stops when the metric of the arguments stops improving, under transformers' name and arguments.
 
     It reads `metric_for_best_model` and `greater_is_better`. `EarlyStopping("eval_loss", patience=3)` does the same
-    without these arguments. A subclass may override `check_metric_value`, or `on_evaluate` to
-    decide by itself.
+    without these arguments. A subclass may override `check_metric_value`, or `on_evaluate` to decide by itself.
 
     Raises:
         ArgumentError: if the arguments set no `metric_for_best_model`.

@@ -58,8 +58,8 @@ class Callback(EventMethods):
     instead_of: ClassVar[tuple[type, ...]] = ()
     """Other classes that it replaces: in the user's list, it removes those that the arguments build."""
     state_version: ClassVar[int] = 1
-    """The version of the result of `state_dict`. A resume refuses the state of a later version, and
-    passes the state of an earlier one through `migrate`."""
+    """The version of the result of `state_dict`. A resume refuses the state of a later version, and passes the state of
+    an earlier one through `migrate`."""
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     """Properties that other parts of the run must know. `has` returns the answer for one instance."""
     conflicts_with: ClassVar[tuple[Conflict, ...]] = ()

@@ -41,8 +41,7 @@ RUN = "run"
 class Speaker:
     """The author of writes to the control: the current handler, its event and its step.
 
-    The bus sets it around each handler, and the loop counts its steps. It is a separate object,
-    because this is cheap.
+    The bus sets it around each handler, and the loop counts its steps. It is a separate object, because this is cheap.
     """
 
     __slots__ = ("author", "event", "step")
@@ -59,10 +58,9 @@ class TrainerControl:
     `control.should_save` reads True if a callback requested a checkpoint and no callback vetoed it. It stays True
     while the run writes the checkpoint, until `on_save`.
 
-    Assigning True makes a request, like `control.request("save", reason="...")`. Assigning False withdraws the caller's
-    own
-    request only. To block the requests of others, call `control.veto("save", reason="...")`. A veto holds until
-    the end of the step. A request that is not yet served is never lost: it waits for the end of the next step.
+    Assigning True makes a request, like `control.request("save", reason="...")`. Assigning False withdraws only
+    the caller's own request. To block the requests of others, call `control.veto("save", reason="...")`. A veto holds
+    until the end of the step. A request that is not yet served is never lost: it waits for the end of the next step.
     """
 
     def __init__(self, rank: int = 0, **flags: bool) -> None:

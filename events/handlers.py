@@ -41,8 +41,8 @@ def compile_handler(
 
     Raises:
         SubscriptionError: if the handler is async or a generator; if the event has no such parameter, with the nearest
-            name; or if an annotation contradicts the type of the parameter. The handler keeps a
-            parameter of its own that has a default and does not look misspelt.
+            name; or if an annotation contradicts the type of the parameter. The handler keeps a parameter of its own
+            that has a default and does not look misspelt.
     """
     _refuse_suspended(handler, label)
     known = tuple(event.all_params)

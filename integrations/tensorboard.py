@@ -63,8 +63,7 @@ class TensorBoard(RowTracker):
     `report_to="tensorboard"` builds it, and `logging_dir` alone does too. Or list `TensorBoard("runs/first")`. Read the
     files with `tensorboard --logdir <output_dir>/runs`. A number is shown as a scalar, and text as text. An array or
     tensor with one dimension is shown as a histogram. One with two or three dimensions is shown as an image. Charts of
-    losses, the arguments and the
-    hyperparameters are written at the start.
+    losses, the arguments and the hyperparameters are written at the start.
     """
 
     service: ClassVar[str] = "TensorBoard"

@@ -26,8 +26,7 @@ class AveragedWeights(Callback):
     """Holds an average of the weights. It replaces the weights during evaluations, in checkpoints, and after training.
 
     Checkpoints also hold the trained weights, so a resumed run continues with the trained weights. The average is
-    float32 or wider. A
-    subclass fills `_average`: name -> tensor, empty as long as there is no average.
+    float32 or wider. A subclass fills `_average`: name -> tensor, empty as long as there is no average.
     """
 
     capabilities = frozenset({Capability.REPLACES_WEIGHTS})

@@ -59,8 +59,7 @@ class Record(Recorder):
 
     With fingerprints, each step also records checksums of its batches and of the random states of torch and numpy, and
     each log a checksum of Python's random state. A comparison then finds the first step with other data or another
-    random draw. If the file
-    cannot be written, the run continues with one warning.
+    random draw. If the file cannot be written, the run continues with one warning.
     """
 
     arguments = ("record",)

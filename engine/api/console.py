@@ -33,8 +33,8 @@ def say(line: str) -> None:
 def open_console() -> Iterator[None]:
     """Survive a closed stdout or stderr: a reader such as `head` that left, or a terminal that vanished.
 
-    A closed stream is replaced by the null device, so that prints of other code do not fail. A stream
-    on a full disk loses this output only: the disk may have space again later.
+    A closed stream is replaced by the null device, so that prints of other code do not fail. A stream on a full disk
+    loses this output only: the disk may have space again later.
 
     Raises:
         OSError, ValueError: if the block fails while both streams work.

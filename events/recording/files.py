@@ -197,8 +197,7 @@ def length_upto(lines: list[bytes], step: int) -> int:
     """Return the number of lines that a recording keeps when its run resumes from a step.
 
     It keeps the lines up to the last save of this step, because the resumed run announces the later events again.
-    Without such a
-    save, it keeps the records up to the step.
+    Without such a save, it keeps the records up to the step.
     """
     saved, behind = None, None
     records = [json.loads(line) for line in lines]

@@ -43,7 +43,9 @@ def block(title: str, facts: list[Fact]) -> str:
 
 
 def count(number: float) -> str:
-    """Return a number in short, such as `109.5 M`."""
+    """Return a number in short, such as `109.5 M`. Numbers below 10,000 are exact."""
+    if number < 10_000:
+        return f"{number:,.10g}"
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.4g} {unit}"
@@ -78,7 +80,10 @@ def _optimizer(run: Any) -> str:
 def _device(device: torch.device) -> str:
     if device.type == "cuda":
         return f"{device}, {torch.cuda.get_device_name(device)}"
-    return f"{device}, {torch.get_num_threads()} threads" if device.type == "cpu" else str(device)
+    if device.type != "cpu":
+        return str(device)
+    threads = torch.get_num_threads()
+    return f"{device}, {threads} thread{'' if threads == 1 else 's'}"
 
 
 def _precision(run: Any) -> str:

@@ -22,8 +22,8 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> An
 
     Dicts become a dict of tensors. `label` (a number) and `label_ids` (numbers) become `labels`: integers as int64, and
     as float32 if any of the batch is another number. Values of a column that mix integers and other numbers become the
-    wider type. Strings and None are left out. Tuples become a tuple of tensors, and a
-    list of numbers in a tuple is one value, as in a dict.
+    wider type. Strings and None are left out. Tuples become a tuple of tensors, and a list of numbers in a tuple is one
+    value, as in a dict.
 
     Args:
         features: the samples: dicts, named tuples, objects with attributes, tuples, tensors or arrays.
