@@ -80,7 +80,7 @@ class Signals(dict[str, Channel]):
     """All channels by event name. An unknown name is an error with the nearest name."""
 
     def __missing__(self, event: str) -> Channel:
-        raise SubscriptionError(f"There is no event {event!r}{nearest(event, self)}")
+        raise SubscriptionError(f"Unknown event {event!r}{nearest(event, self)}")
 
 
 Route = Callable[[str, tuple[Subscription, ...]], tuple[Subscription, ...]]

@@ -58,7 +58,7 @@ def check_requires(specifier: object, label: str) -> None:
         raise SubscriptionError(f"{label}.requires is {specifier!r}: {error} Write it as '>=1,<2'.") from None
     if not fits:
         raise SubscriptionError(
-            f"{label} requires the plugin contract {specifier}, and this trainbus has {CONTRACT}. Install a release "
+            f"{label} requires the plugin contract {specifier}, but this trainbus has {CONTRACT}. Install a release "
             f"of its package that supports {CONTRACT}, or a trainbus with a contract {specifier}."
         )
 

@@ -175,7 +175,7 @@ def way_to_shard(args: Any) -> str:
     if not row.single_process and args.world_size == 1:
         name = next(name for name in row.selecting_arguments if getattr(args, name) not in (None, "", False))
         raise ArgumentError(
-            f"`{name}={getattr(args, name)!r}` only works in distributed training, and this is a single process: start "
+            f"`{name}={getattr(args, name)!r}` only works in distributed training, but this is a single process: start "
             f"N of 2 or more ranks with `{row.launch}`, or remove `{name}`. Checkpoints resume on any number of ranks."
         )
     return row.integration

@@ -60,7 +60,7 @@ def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> 
     if metric in run.metrics_at(run.state.global_step):
         return None  # an evaluation that a handler runs measures it
     raise ArgumentError(
-        f"{reader} reads the metric {metric!r}, and the evaluation did not measure it{nearest(metric, metrics)} "
+        f"{reader} reads the metric {metric!r}, but the evaluation did not measure it{nearest(metric, metrics)} "
         f"It measured: {', '.join(metrics)}."
     )
 
@@ -86,7 +86,7 @@ def check_measured(metric: str, run: Run, reader: str) -> None:
     names = run.services.rehearse_evaluation()
     if names is not None and metric not in names:
         raise ArgumentError(
-            f"{reader} reads the metric {metric!r}, and no evaluation will measure it{nearest(metric, names)} One "
+            f"{reader} reads the metric {metric!r}, but no evaluation will measure it{nearest(metric, names)} One "
             f"batch was evaluated before the first step. It measured: {', '.join(names)}."
         )
 
@@ -100,7 +100,7 @@ def require_evaluations(run: Run, reader: str) -> None:
     subscribers = run.bus.subscribers.values()
     if not provides(subscribers, Capability.PLANS_EVALUATIONS) and not any(map(_is_outside, subscribers)):
         raise ArgumentError(
-            f"{reader} decides from evaluations, and this run makes none. Set `eval_strategy` to 'steps' or 'epoch' "
+            f"{reader} needs evaluations, but this run makes none. Set `eval_strategy` to 'steps' or 'epoch' "
             "and pass an `eval_dataset`, or add `Evaluate(...)` to the callbacks."
         )
 
@@ -125,6 +125,6 @@ def _number(metric: str, value: Any, reader: str) -> float:
     except (TypeError, ValueError):
         pass
     raise ArgumentError(
-        f"{reader} reads the metric {metric!r}, and its value is {value!r}, a {type(value).__name__}. Return a number "
+        f"{reader} reads the metric {metric!r}, but its value is {value!r}, a {type(value).__name__}. Return a number "
         "from `compute_metrics`; nan if it is undefined."
     )

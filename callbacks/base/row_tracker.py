@@ -264,8 +264,8 @@ class RowTracker(Callback):
         if step < self._written and not self._warned:
             self._warned = True
             logger.warning(
-                "%s: step %d is lower than step %d, the last one of the run %s. Its rows are written, and the axis "
-                "%r goes back. Use another run for another training.",
+                "%s: step %d is lower than step %d, the last one of the run %s. The rows are written, and the axis "
+                "%r decreases. Use a new run for a new training.",
                 *(self.service, step, self._written, self.run_id, AXIS),
             )
         self._written = max(step, self._written)

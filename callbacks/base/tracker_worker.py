@@ -180,7 +180,7 @@ class TrackerWorker:
         if not self.reason:
             self.reason = reason
             logger.warning(
-                "%s failed, and the training continues: %s. Rows wait in memory, and are tried again.",
+                "%s failed, and the training continues: %s. Rows wait in memory and are sent again later.",
                 *(self.name, reason),
                 exc_info=error,
             )

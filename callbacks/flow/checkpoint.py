@@ -218,8 +218,9 @@ class Checkpoint(Cadence):
             return
         self._told_unmeasured = True
         logger.warning(
-            "Keep(best=%d) compares %s, and no checkpoint has it: no evaluation came at the step of a checkpoint. "
-            "It keeps no checkpoint. Evaluate at the steps that are saved, or add KeepBest, which saves where it "
+            "Keep(best=%d) compares %s, but no checkpoint has this metric: no evaluation came at "
+            "the step of a checkpoint. "
+            "It keeps no checkpoint. Evaluate at the steps that are saved, or add KeepBest, which saves when it "
             "measures a new best.",
             self.keep.best,
             metric,

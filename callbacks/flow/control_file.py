@@ -93,7 +93,7 @@ class ControlFile(Callback):
         else:
             self._intervals[setting.name] = setting.value
             _set_interval(run, setting.name, setting.value)
-        logger.info("step %d: %s, as told", run.state.global_step, setting)
+        logger.info("step %d: %s, requested by `trainbus tell`", run.state.global_step, setting)
 
     def state_dict(self) -> dict[str, Any]:
         return {"intervals": dict(self._intervals)} if self._intervals else {}

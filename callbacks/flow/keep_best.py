@@ -106,7 +106,7 @@ class KeepBest(Callback):
         is_best = run.services.at("_determine_best_metric", lambda: self._note_best(run, metrics), metrics, None)
         if is_best and self.save:
             value = "" if state.best_metric is None else f": {state.best_metric:.6g}"
-            control.request("save", f"{self.metric} is best so far{value}")
+            control.request("save", f"{self.metric} is the best so far{value}")
 
     def _note_best(self, run: Run, metrics: dict[str, Any]) -> bool:
         """Note the metric in the state if it is the best so far, and return whether it is."""

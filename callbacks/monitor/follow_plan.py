@@ -76,6 +76,10 @@ class FollowPlan(DecisionRecorder):
             expected = "nothing more" if planned is None else described(planned)
             why = f" ({row['reason']})" if row["reason"] else ""
             logger.warning(
-                "The run departs from %s: planned is %s, and now comes %s%s.", self.path, expected, described(row), why
+                "The run differs from the preview %s: it planned %s, but %s comes now%s.",
+                self.path,
+                expected,
+                described(row),
+                why,
             )
             self.close()

@@ -86,7 +86,7 @@ class DDP(Callback):
     def on_setup(self, run: Run) -> None:
         if run.ranks.single_process:
             raise ArgumentError(
-                "DDP needs several ranks, and this is a single process: start it with torchrun --nproc_per_node=N."
+                "DDP needs several ranks, but this is a single process: start it with torchrun --nproc_per_node=N."
             )
         if run.mode == "train":
             if self.comm_hook == "bf16" and dist.get_backend() != "nccl":

@@ -82,7 +82,7 @@ class FSDP(ShardedModel):
     def from_arguments(cls, args: TrainingArguments) -> FSDP | None:
         if args.sharding_strategy is not Strategy.FSDP or args.world_size == 1:
             if args.sharding_degree == 1 and args.world_size > 1:
-                logger.warning("`sharding_degree=1` shards nothing: DDP trains.")
+                logger.warning("`sharding_degree=1` shards nothing, so the run uses DDP.")
             return None
         options = args.fsdp_options
         if options.ignored and args.should_log:

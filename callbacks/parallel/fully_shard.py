@@ -138,7 +138,7 @@ def check_weights(model: nn.Module, together: list[nn.Parameter]) -> None:
     if len(kinds) > 1:
         dtypes = " and ".join(f"{kind} ({name})" for kind, name in kinds.items())
         raise ModelError(
-            f"FSDP gathers weights of one dtype together, and these have {dtypes}: convert the model, or set `wrap` to "
+            f"FSDP gathers weights of one dtype together, but these have {dtypes}: convert the model, or set `wrap` to "
             "blocks with one dtype each."
         )
 

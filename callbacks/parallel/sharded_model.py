@@ -53,17 +53,17 @@ class ShardedModel(Callback):
         name = type(self).__name__
         if run.ranks.single_process:
             raise ArgumentError(
-                f"{name} shards the weights over ranks, and this is a single process: start it with torchrun "
+                f"{name} shards the weights over ranks, but this is a single process: start it with torchrun "
                 "--nproc_per_node=N."
             )
         if run.args.auto_find_batch_size:
             raise ArgumentError(
-                f"`auto_find_batch_size` restarts with whole weights, and {name} shards them: set "
+                f"`auto_find_batch_size` restarts with whole weights, but {name} shards them: set "
                 "`per_device_train_batch_size` instead."
             )
         if run.optimizer is not None and run.mode == "train" and not self.holds_shards(run):
             raise ArgumentError(
-                f"`optimizers` has an optimizer of the whole weights, and {name} shards them: pass its class and "
+                f"`optimizers` has an optimizer of the whole weights, but {name} shards them: pass its class and "
                 "options, such as `optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-4})`. Then it is built from the shards."
             )
 

@@ -54,7 +54,7 @@ class ShardedOptimizer(Callback):
         world = run.ranks.world_size
         if run.ranks.single_process:
             raise ArgumentError(
-                "ShardedOptimizer shards the state over ranks, and this is a single process: start it with torchrun "
+                "ShardedOptimizer shards the state over ranks, but this is a single process: start it with torchrun "
                 "--nproc_per_node=N."
             )
         if self.degree is not None and world % self.degree:
@@ -84,7 +84,7 @@ def refuse_optimizer(run: Run, kind: type[Optimizer], name: str) -> None:
     """
     if run.optimizer is not None and not isinstance(run.optimizer, kind):
         raise ArgumentError(
-            f"`optimizers` has a {type(run.optimizer).__name__}, and {name} builds one on each rank: pass its class "
+            f"`optimizers` has a {type(run.optimizer).__name__}, but {name} builds one on each rank: pass its class "
             "and options, such as `optimizer_cls_and_kwargs=(AdamW, {'lr': 1e-4})`."
         )
 
@@ -110,7 +110,7 @@ def options_to_share(optimizer: Optimizer, name: str) -> dict[str, Any]:
     if len(types) > 1:
         counts = " and ".join(f"{count} of {dtype.removeprefix('torch.')}" for dtype, count in types.items())
         raise ModelError(
-            f"{name} sends updated weights in one tensor, which needs one dtype, and there are {counts}: convert the "
+            f"{name} sends updated weights in one tensor, which needs one dtype, but there are {counts}: convert the "
             f"model, for example with `model.float()`, or remove {name}. DDP alone accepts several dtypes."
         )
     unknown = sorted(_taken(optimizer) - optimizer.defaults.keys())

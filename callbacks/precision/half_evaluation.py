@@ -38,7 +38,7 @@ class HalfEvaluation(Callback):
     conflicts_with = (
         Conflict(
             Capability.SHARDS_MODEL,
-            "it converts full weights to half precision, and the other shards them. Leave out `bf16_full_eval`, "
+            "it converts full weights to half precision, but the other one shards them. Leave out `bf16_full_eval`, "
             "`fp16_full_eval` and HalfEvaluation. `fsdp_config={'mixed_precision': 'bf16'}` uses half precision.",
         ),
     )

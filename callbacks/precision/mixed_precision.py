@@ -71,7 +71,7 @@ class MixedPrecision(Callback):
         if self.dtype == "fp16":
             if device != "cuda":
                 raise ArgumentError(
-                    f"fp16 needs a CUDA device, and this run is on {device}, which does not compute in float16. "
+                    f"fp16 needs a CUDA device, but this run is on {device}, which does not compute in float16. "
                     "Use bf16, or no mixed precision."
                 )
             run.seams.fill(type(self).__name__, scaler=self._scaler(device))

@@ -38,7 +38,7 @@ class TF32(Callback):
     def on_setup(self, run: Run) -> None:
         if self.enabled and (run.device.type != "cuda" or torch.cuda.get_device_capability(run.device)[0] < 8):
             raise ArgumentError(
-                f"`tf32` needs a GPU of the Ampere generation or later, and this run is on {_name_of(run.device)}. "
+                f"`tf32` needs a GPU of the Ampere generation or later, but this run is on {_name_of(run.device)}. "
                 "Leave it out, or set tf32=False."
             )
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn

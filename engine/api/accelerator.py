@@ -108,7 +108,7 @@ class Accelerator:
     def _during_training(self, what: str) -> Stepper:
         if self.stepper is None or self.run.mode != "train":
             raise ArgumentError(
-                f"`accelerator.{what}` works only during a training step, and no training is in progress. Override "
+                f"`accelerator.{what}` works only during a training step, but no training is in progress. Override "
                 "`training_step` and call it there."
             )
         return self.stepper

@@ -140,7 +140,7 @@ class CallbackMethods(TrainerBase):
         if not twin or (isinstance(callback, Callback) and callback.variant):
             return
         logger.warning(
-            "Two callbacks of the class %s are attached, with %s. Each of them does its work: remove one, "
+            "Two callbacks of the class %s are attached, with %s. Both of them run. Remove one, "
             "unless that is what you want.",
             type(callback).__name__,
             "equal settings" if settings[-1] else "settings that cannot be compared",
@@ -166,7 +166,9 @@ class CallbackMethods(TrainerBase):
             self.bus.detach(callback)
         elif isinstance(callback, str) or (self.pop_callback(callback) is None and not isinstance(callback, type)):
             attached = ", ".join(self.bus.subscribers)
-            raise SubscriptionError(f"There is no callback {callback!r} to remove. Attached: {attached}.")
+            raise SubscriptionError(
+                f"The callback {callback!r} is not attached, so it cannot be removed. Attached: {attached}."
+            )
 
     def describe(self) -> str:
         """Return as text: every callback, and the handlers of each event in the order in which they run."""

@@ -350,7 +350,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         if isinstance(wanted, str):
             if not isinstance(given, dict) or wanted not in given:
                 names = list(given) if isinstance(given, dict) else []
-                raise ArgumentError(f"There is no eval dataset {wanted!r}{nearest(wanted, names)} There are: {names}.")
+                raise ArgumentError(f"Unknown eval dataset {wanted!r}{nearest(wanted, names)} There are: {names}.")
             return {wanted: wanted}
         if wanted is None:
             # Names, not datasets: an overridden `get_eval_dataloader` receives what transformers passes to it.

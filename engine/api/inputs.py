@@ -180,7 +180,7 @@ class TrainerInputs:
         smaller: list[str] = getattr(self.compute_metrics, "smaller_is_better", [])
         if args.greater_is_better and any(f"_{wanted}".endswith(f"_{name}") for name in smaller):
             yield (
-                f"`metric_for_best_model={wanted!r}` is better when it is smaller, and `greater_is_better` is True, "
+                f"`metric_for_best_model={wanted!r}` is better when it is smaller, but `greater_is_better` is True, "
                 "which is the default for this name. Set `greater_is_better=False`."
             )
         if self.criterion is not None and self.compute_loss_func is not None:

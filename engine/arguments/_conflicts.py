@@ -38,7 +38,7 @@ class ComparedArguments(Protocol):
 def conflicts(args: ComparedArguments) -> Iterator[str]:
     """Yield each conflict between arguments of different groups."""
     if args.eval_strategy == IntervalStrategy.NO:
-        remedy = "needs evaluations, and `eval_strategy` is 'no'; set it to 'steps' or 'epoch'."
+        remedy = "needs evaluations, but `eval_strategy` is 'no'; set it to 'steps' or 'epoch'."
         if args.load_best_model_at_end:
             yield f"`load_best_model_at_end=True` {remedy}"
         if args.save_strategy == SaveStrategy.BEST:
@@ -48,7 +48,7 @@ def conflicts(args: ComparedArguments) -> Iterator[str]:
     elif args.save_strategy == SaveStrategy.BEST and not (args.metric_for_best_model or args.load_best_model_at_end):
         yield ("`save_strategy='best'` needs `metric_for_best_model`, which finds the best; set it, such as to 'loss'.")
     if args.eval_strategy == IntervalStrategy.STEPS and not args.eval_steps and not args.logging_steps:
-        yield "`eval_strategy` is 'steps', and `eval_steps` and `logging_steps` are both 0; set `eval_steps`."
+        yield "`eval_strategy` is 'steps', but `eval_steps` and `logging_steps` are both 0; set `eval_steps`."
     if args.fp16_opt_level == "O2" and (args.bf16 or args.fp16) and args.way_to_shard:
         yield (
             "`fp16_opt_level='O2'` keeps full float32 copies of the weights on every rank, and does not work with "
@@ -64,6 +64,6 @@ def conflicts(args: ComparedArguments) -> Iterator[str]:
         )
     if args.ddp_static_graph and args.gradient_accumulation_steps > 1:
         yield (
-            "`ddp_static_graph=True` needs one batch per step, and `gradient_accumulation_steps` is "
+            "`ddp_static_graph=True` needs one batch per step, but `gradient_accumulation_steps` is "
             f"{args.gradient_accumulation_steps}; remove one of the two."
         )

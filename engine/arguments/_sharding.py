@@ -150,7 +150,7 @@ def _problems_of_fsdp(given: str, words: list[str]) -> Iterator[str]:
     yield from _unknown(given, words, FSDP_WORDS)
     strategies = [word for word in words if word in FSDP_STRATEGIES]
     if "no_shard" in words:
-        yield f"{given}, which shards nothing; remove `fsdp`, and DDP trains."
+        yield f"{given}, which shards nothing; remove `fsdp` to train with DDP."
     elif len(strategies) > 1:
         yield f"{given}; set only one of {' and '.join(map(repr, strategies))}."
     elif "offload" in words and not strategies:

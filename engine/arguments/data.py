@@ -86,7 +86,7 @@ class DataArguments(Group):
         yield from must(self, lambda n: n >= 1, "set it to 1 or more, or to None.", "dataloader_prefetch_factor")
         yield from self._accelerator_problems()
         if self.dataloader_num_workers == 0:
-            remedy = "needs worker processes, and `dataloader_num_workers` is 0; set that to 1 or more, or remove it."
+            remedy = "needs worker processes, but `dataloader_num_workers` is 0; set that to 1 or more, or remove it."
             if self.dataloader_prefetch_factor is not None:
                 yield f"`dataloader_prefetch_factor={self.dataloader_prefetch_factor}` {remedy}"
             if self.dataloader_persistent_workers:

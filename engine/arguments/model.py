@@ -64,4 +64,4 @@ class ModelArguments(Group):
             if backend not in known:
                 yield f"`torch_compile_backend` is {backend!r}{nearest(backend, known)} Known: {', '.join(known)}."
         if self.liger_kernel_config and not self.use_liger_kernel:
-            yield "`liger_kernel_config` is set, and `use_liger_kernel` is False; set `use_liger_kernel=True`."
+            yield "`liger_kernel_config` is set, but `use_liger_kernel` is False; set `use_liger_kernel=True`."

@@ -41,7 +41,7 @@ def launch_problems() -> Iterator[str]:
     for name in ("RANK", "LOCAL_RANK"):
         if int(found.get(name, 0)) >= world:
             yield (
-                f"The environment has {name}={found[name]} and WORLD_SIZE={world}, and ranks count from 0 to "
+                f"The environment has {name}={found[name]} and WORLD_SIZE={world}, but ranks count from 0 to "
                 f"{world - 1}; {_REMEDY}"
             )
 
@@ -81,7 +81,7 @@ class ProcessArguments(Group):
             gpus, index = torch.cuda.device_count(), self.local_process_index
             if index >= gpus:
                 yield (
-                    f"The environment has LOCAL_RANK={index}, and this process sees {gpus} GPU(s); start one process "
+                    f"The environment has LOCAL_RANK={index}, but this process sees {gpus} GPU(s); start one process "
                     "per GPU of the machine, and make all GPUs visible to each process."
                 )
 

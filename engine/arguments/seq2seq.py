@@ -66,7 +66,7 @@ class Seq2SeqTrainingArguments(GenerationArguments, TrainingArguments):
         yield from GenerationArguments.problems(with_defaults(self, wrong))
         if self.sortish_sampler and self.train_sampling_strategy == "sequential":
             yield (
-                "`sortish_sampler=True` groups samples by length, and `train_sampling_strategy='sequential'` keeps "
+                "`sortish_sampler=True` groups samples by length, but `train_sampling_strategy='sequential'` keeps "
                 "their order; remove one of the two."
             )
 

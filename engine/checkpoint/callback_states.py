@@ -175,7 +175,8 @@ class CallbackStates:
             if owner.get("replaces_weights") and not (restores and owner["class"] in attached):
                 raise CheckpointError(
                     f"The model file of {path} has the weights of {owner_id}, not the trained weights, and "
-                    f"{self._why_not_restored(owner, restores)}, or set `resume_partial=True` to train on from the "
+                    f"{self._why_not_restored(owner, restores)}, or set `resume_partial=True` to "
+                    f"continue the training from the "
                     "weights in the file."
                 )
 
@@ -316,7 +317,8 @@ def _tell_differences(owner_id: str, saved: Mapping[str, Any], now: Mapping[str,
         )
     if saved.get("version", 1) < now["version"] and not _migrates(callback):
         logger.warning(
-            "The state of %s has version %s, and this %s writes version %s. Its `load_state_dict` receives the former.",
+            "The state of %s has version %s, and this %s writes version %s. Its `load_state_dict` "
+            "receives the state of the older version.",
             *(owner_id, saved.get("version", 1), now["class"], now["version"]),
         )
     was, settings = saved.get("settings", {}), now["settings"]

@@ -92,7 +92,7 @@ def _list(options: argparse.Namespace) -> int:
     else:
         print(f"There are no checkpoints in {folder}.")
     for path in unfinished(folder):
-        print(f"{path.name} was never finished. Delete it if no run writes here.")
+        print(f"{path.name} was not finished. Delete it if no run writes here.")
     return 0
 
 
@@ -113,7 +113,7 @@ def _prune(options: argparse.Namespace) -> int:
     newest, damaged = newest_good([checkpoint for checkpoint in good if checkpoint.run_id])
     if newest is None:
         raise CheckpointError(
-            f"No good checkpoint in {options.folder} records its run, so none is deleted. Check the folder with "
+            f"No undamaged checkpoint in {options.folder} records its run, so none is deleted. Check the folder with "
             "`trainbus checkpoints verify`."
         )
     own = [found for found in good if found.run_id == newest.run_id and found not in damaged]

@@ -128,7 +128,7 @@ def preview_of(
         TrainingMethods.train = before  # type: ignore[method-assign]
         sys.path[:], sys.argv = path, words
         sys.modules["__main__"] = main_module
-    raise ArgumentError(f"{program} ended without a training, so there is nothing to preview.")
+    raise ArgumentError(f"{program} ended without a call of `train()`, so there is nothing to preview.")
 
 
 def _imports_transformers(program: str, is_module: bool) -> bool:

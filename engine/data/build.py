@@ -63,7 +63,7 @@ def build_loader(
     if is_iterable(dataset):
         if training and args.limit_train_batches is not None:
             raise ArgumentError(
-                f"`limit_train_batches={args.limit_train_batches}` needs a dataset with a length, and "
+                f"`limit_train_batches={args.limit_train_batches}` needs a dataset with a length, but "
                 f"{type(dataset).__name__} is a stream. Set `max_steps`."
             )
         if training and args.train_sampling_strategy == "group_by_length":

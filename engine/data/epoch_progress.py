@@ -101,7 +101,8 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
         if warns and before != parts:
             logger.warning(
                 "The stream of this epoch was read in %d part(s), by processes of their own or by workers, and now "
-                "there are %d. It is unknown which samples of each part are done. Some samples may come twice in this "
+                "there are %d. The checkpoint does not say which samples of each part are done. "
+                "Some samples may come twice in this "
                 "epoch, and others not at all. To avoid this, resume with the same number of ranks and workers.",
                 math.prod(before),
                 math.prod(parts),

@@ -71,7 +71,7 @@ def limited(limit: float | None, batches: int | None) -> int | None:
         return None
     if limit < 1 and batches is None:
         raise ArgumentError(
-            f"A limit of {limit} is a fraction of the batches, and the data has no length. Set a number of batches."
+            f"A limit of {limit} is a fraction of the batches, but the data has no length. Set a number of batches."
         )
     most = max(1, int((batches or 0) * limit)) if limit < 1 else int(limit)
     return None if batches is not None and most >= batches else most

@@ -52,7 +52,7 @@ class _UnbatchedRows(Dataset[Any]):
             rows, expected = _rows_of(batch, number), min(self._size, self._length - number * self._size)
             if rows != expected:
                 raise DataError(
-                    f"Batch {number} of the dataset has {rows} rows, and the first has {self._size}. Only the last may "
+                    f"Batch {number} of the dataset has {rows} rows, but the first has {self._size}. Only the last may "
                     "have fewer. Batch the dataset with one size, or pass it without `batch`."
                 )
             self._read = (number, batch)

@@ -233,7 +233,8 @@ def _resolved(given: Any, reads: Reads | None, shift: bool | None, common: dict[
         )
     if reads is None:
         raise ArgumentError(
-            f"Nothing says what {type(given).__name__} reads from the outputs of the model. Set `reads` to one of: "
+            f"The trainer does not know what {type(given).__name__} reads from the outputs of the "
+            f"model. Set `reads` to one of: "
             f"{', '.join(kind.value for kind in Reads)}."
         )
     name = type(given).__name__

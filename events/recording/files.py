@@ -167,7 +167,7 @@ def read(path: Path) -> Recording:
         if "recording" in record:
             if record["recording"] > VERSION:
                 raise RecordingError(
-                    f"{path} has version {record['recording']}, and this release reads versions up to {VERSION}. "
+                    f"{path} has version {record['recording']}, but this release reads versions up to {VERSION}. "
                     "Install the release that wrote it."
                 )
             session = len(recording.sessions)

@@ -130,7 +130,10 @@ def _run_problems(config: dict[str, Any], run: Run) -> Iterator[str]:
     if stage == 3 and any(isinstance(callback, EMA) for callback in run.bus.subscribers.values()):
         yield "EMA averages full weights, and stage 3 shards them: use stage 1 or 2, or leave EMA out."
     if run.args.gradient_accumulation_schedule:
-        yield "`gradient_accumulation_schedule` changes the step size, and DeepSpeed has one: leave it out."
+        yield (
+            "`gradient_accumulation_schedule` changes the batches per step, but DeepSpeed uses "
+            "one number only: leave it out."
+        )
     if run.args.learning_rates and "optimizer" in config:
         yield "`learning_rates` does not reach the optimizer that the configuration builds: remove one of the two."
     if scalars := [name for name, weight in run.model.named_parameters() if _shape(weight) == ()]:

@@ -124,7 +124,10 @@ def complete_config(config: dict[str, Any], args: TrainingArguments, sizes: RunS
     _add_absent(config, args)
     lines: list[str] = []
     if conflicts := _fill(config, args, sizes):
-        lines += ["DeepSpeed's configuration and the arguments do not agree:", *(f"- {each}" for each in conflicts)]
+        lines += [
+            "DeepSpeed's configuration and the arguments contradict each other:",
+            *(f"- {each}" for each in conflicts),
+        ]
         lines += ["Write 'auto' in the configuration to use the value of the arguments."]
     if unfilled := [f"- {key} is 'auto', and {why}" for key, why in _unfilled(config)]:
         lines += ["DeepSpeed's configuration has 'auto' where the arguments have no value:", *unfilled]

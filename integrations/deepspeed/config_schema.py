@@ -85,10 +85,10 @@ VALUES = frozenset(
 
 UNSUPPORTED: dict[str, str] = {
     "pipeline": "a pipeline needs a model made of stages and its own training loop",
-    "tensor_parallel": "ranks that share a layer need the same samples, and here each rank has its own",
+    "tensor_parallel": "ranks that share a layer need the same samples, but each rank has its own",
     "expert_parallel": "the data loader does not know which ranks share experts",
-    "sequence_parallel_size": "ranks that share a sequence need the same samples, and here each rank has its own",
-    "data_efficiency": "it selects the samples in its own data loader, and the trainer has another",
+    "sequence_parallel_size": "ranks that share a sequence need the same samples, but each rank has its own",
+    "data_efficiency": "it selects the samples in its own data loader, but the trainer uses a different data loader",
     "hybrid_engine": "it is an engine for reinforcement learning with its own training loop",
     "autotuning": "it starts many runs, which only the launcher `deepspeed` can do",
 }

@@ -38,7 +38,7 @@ from .fsdp_units import (
     shard_model,
 )
 
-USE_FSDP2 = "leave the word 'fairscale' out, and PyTorch's FSDP2 does the same"
+USE_FSDP2 = "remove the word 'fairscale' to use PyTorch's FSDP2, which does the same"
 """The remedy for most errors of this module."""
 
 
@@ -188,7 +188,7 @@ class _GradScaler(ShardedGradScaler):
 def _require_cuda(device: torch.device) -> None:
     if not has_cuda(device):
         raise ArgumentError(
-            f"fairscale's FullyShardedDataParallel works on CUDA only, and this run is on {device.type}: {USE_FSDP2}."
+            f"fairscale's FullyShardedDataParallel works on CUDA only, but this run is on {device.type}: {USE_FSDP2}."
         )
 
 

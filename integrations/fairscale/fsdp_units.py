@@ -108,8 +108,8 @@ def _check_weights(model: nn.Module) -> None:
             )
         if weight.is_meta or weight.dtype != torch.float32:
             raise ModelError(
-                f"FairscaleFSDP shards float32 weights that are not on the meta device, and {name} is {weight.dtype} "
-                f"on {weight.device}. PyTorch's FSDP2 supports it: leave the word 'fairscale' out."
+                f"FairscaleFSDP shards float32 weights that are not on the meta device, but {name} is {weight.dtype} "
+                f"on {weight.device}. PyTorch's FSDP2 supports it: remove the word 'fairscale'."
             )
 
 

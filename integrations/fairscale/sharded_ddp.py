@@ -60,7 +60,7 @@ class ShardedDDP(Callback):
             return
         if run.ranks.single_process:
             raise ArgumentError(
-                "Using sharded DDP only works in distributed training, and this is a single process: start the program "
+                "Using sharded DDP only works in distributed training, but this is a single process: start the program "
                 "with torchrun --nproc_per_node=N."
             )
         refuse_optimizer(run, OSS, "ShardedDDP")
@@ -105,7 +105,7 @@ def _wrap(run: Run, model: nn.Module, optimizer: Any) -> nn.Module:
     ]
     if max(sizes) == sum(sizes):
         raise ModelError(
-            f"ShardedDDP assigns full weights to ranks, and {type(model).__name__} has too few weights for that: leave "
+            f"ShardedDDP assigns full weights to ranks, but {type(model).__name__} has too few weights for that: leave "
             "`sharded_ddp` out."
         )
     scaler = run.seams.scaler

@@ -39,7 +39,7 @@ class Guard:
         kept, size = {}, 0
         for name, value in row.items():
             if name not in self._keys and len(self._keys) >= self.limits.keys:
-                self._warn("keys", f"the run has {self.limits.keys} names, and {name!r} is not recorded")
+                self._warn("keys", f"the run has {self.limits.keys} names, so {name!r} is not recorded")
                 continue
             plain = plain_value(value)
             length = _length(plain)
@@ -51,7 +51,7 @@ class Guard:
                 length = _length(plain)
                 self._warn("value", f"{name!r} is longer than {self.limits.value_bytes} bytes, and is cut")
             if size + length > self.limits.row_bytes:
-                self._warn("row", f"the row has more than {self.limits.row_bytes} bytes, and {name!r} is not recorded")
+                self._warn("row", f"the row has more than {self.limits.row_bytes} bytes, so {name!r} is not recorded")
                 continue
             self._keys.add(name)
             kept[name], size = plain, size + length

@@ -119,7 +119,7 @@ def test_a_new_best_requests_a_checkpoint(tmp_path):
     )  # fmt: skip
     assert steps_of(built, "on_save") == [1, 3, 6]
     reasons = [entry.reason for entry in built.control.ledger.of("save") if entry.author == "KeepBest"]
-    assert reasons == [f"eval_score is best so far: {value}" for value in (0.3, 0.5, 0.9)]
+    assert reasons == [f"eval_score is the best so far: {value}" for value in (0.3, 0.5, 0.9)]
 
 
 def test_only_watches_if_configured(tmp_path):

@@ -524,7 +524,7 @@ def test_a_file_is_read_where_one_may_stand(tmp_path):
         ),
         ({"fsdp": True, "deepspeed": {"zero": 1}}, "`fsdp=True` and `deepspeed="),
         ({"bf16_full_eval": True, "fp16_full_eval": True}, "`bf16_full_eval` and `fp16_full_eval` are both True"),
-        ({"liger_kernel_config": {"rope": True}}, "`liger_kernel_config` is set, and `use_liger_kernel` is False"),
+        ({"liger_kernel_config": {"rope": True}}, "`liger_kernel_config` is set, but `use_liger_kernel` is False"),
         ({"sharding": "stag2 offload"}, "`sharding` is 'stag2 offload'; did you mean 'stage2'?"),
         ({"torch_compile_backend": "inducter"}, "did you mean 'inductor'?"),
     ],

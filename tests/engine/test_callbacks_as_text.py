@@ -160,7 +160,7 @@ def test_reads_every_notation(given: Any, texts: Any) -> None:
 
 
 def test_objects_belong_to_the_list_of_the_trainer() -> None:
-    with pytest.raises(ArgumentError, match="pass objects to the Trainer"):
+    with pytest.raises(ArgumentError, match="Pass callback objects to the Trainer"):
         TrainingArguments(callbacks=[EarlyStopping()])
 
 

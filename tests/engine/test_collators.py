@@ -139,7 +139,7 @@ def test_token_labels_are_padded_with_their_tokens(side: str, options: dict[str,
 
 def test_more_labels_than_tokens_raise():
     rows = [{"input_ids": [2, 3], "labels": [0, 1, 0]}]
-    with pytest.raises(DataError, match="3 labels, and the batch is 2 tokens wide"):
+    with pytest.raises(DataError, match="3 labels, but the batch is 2 tokens wide"):
         DataCollatorForTokenClassification(tokenizer())(rows)
 
 

@@ -78,7 +78,7 @@ def test_lists_the_state_of_each_checkpoint(tmp_path, said):
     assert row(lines, 2)[-2:] == ["best", "good"]
     assert row(lines, 3)[-2:] == ["newest", "good"]
     assert row(lines, 1)[-1].startswith("damaged: manifest.json cannot be read")
-    assert lines[-1].startswith(f"{Hidden(4, 'a', GONE)} was never finished")
+    assert lines[-1].startswith(f"{Hidden(4, 'a', GONE)} was not finished")
     size = sum(path.stat().st_size for path in (tmp_path / "checkpoint-3").iterdir())
     assert row(lines, 3)[2] == f"{size / 1000:.4g} kB"
     assert said("list", tmp_path) == (status, lines)
@@ -120,7 +120,7 @@ def test_verifies_every_file_of_a_folder_or_of_one(tmp_path, said):
     status, lines = said("verify", tmp_path)
     assert status == 1
     assert lines[1].startswith("checkpoint-2: model.json has changed since it was written")
-    assert lines[4] == f"{Hidden(5, 'run', GONE)}: it was never finished"
+    assert lines[4] == f"{Hidden(5, 'run', GONE)}: its write was not finished"
     assert said("verify", tmp_path / "checkpoint-2") == (1, [lines[1]])
     assert said("verify", tmp_path / "checkpoint-1") == (0, ["checkpoint-1: good"])
 

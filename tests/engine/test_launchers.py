@@ -64,7 +64,7 @@ def test_each_process_needs_its_own_gpu(monkeypatch: pytest.MonkeyPatch):
         if gpus == 4:
             assert str(TrainingArguments("out").device) == "cuda:3"
             continue
-        with pytest.raises(ArgumentError, match=r"LOCAL_RANK=3, and this process sees 1 GPU\(s\)"):
+        with pytest.raises(ArgumentError, match=r"LOCAL_RANK=3, but this process sees 1 GPU\(s\)"):
             TrainingArguments("out")
 
 

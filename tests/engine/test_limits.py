@@ -90,13 +90,13 @@ def test_limits_that_cannot_hold_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="`limit_train_batches` is 0; set it to a whole number of batches"):
         TrainingArguments(limit_train_batches=0)
     streamed = net_trainer(tmp_path, train_dataset=Stream(net_samples()), limit_train_batches=2)
-    with pytest.raises(ArgumentError, match=r"needs a dataset with a length, and Stream is a stream\. Set `max_steps`"):
+    with pytest.raises(ArgumentError, match=r"needs a dataset with a length, but Stream is a stream\. Set `max_steps`"):
         streamed.train()
     own = net_trainer(tmp_path, limit_train_batches=2)
     own.get_train_dataloader = lambda: torch.utils.data.DataLoader(net_samples(), batch_size=4)  # type: ignore[method-assign]
     with pytest.raises(ArgumentError, match="does not limit a loader of your own, here a DataLoader"):
         own.train()
-    with pytest.raises(ArgumentError, match="a fraction of the batches, and the data has no length"):
+    with pytest.raises(ArgumentError, match="a fraction of the batches, but the data has no length"):
         limited(0.5, None)
     assert limited(5, 4) is None
 

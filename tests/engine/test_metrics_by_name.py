@@ -371,7 +371,7 @@ def test_a_metric_of_evaluate_is_loaded_from_a_path_and_combined(module, tmp_pat
     combined = Metrics(evaluate.combine([load_metric(module)]), Metrics("accuracy"), reads="argmax")
     found = combined(EvalPrediction(logits, labels))
     assert found == {name: pytest.approx(expected["accuracy"]) for name in ("share", "accuracy")}
-    with pytest.raises(ArgumentError, match=r"Nothing says what Share reads from the outputs"):
+    with pytest.raises(ArgumentError, match=r"The trainer does not know what Share reads from the outputs"):
         Metrics(module / "share.py")
 
 

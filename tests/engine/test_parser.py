@@ -484,9 +484,9 @@ def test_unknown_flags_are_refused_at_once_with_the_nearest(complaint):
         "  - `--max-seq-lenght` is not a flag; did you mean '--max-seq-length'?\n"
         "  - `--zzz` is not a flag."
     )
-    assert complaint(DataArguments, "--dataset", "a", "b") == "'b' belongs to no flag; remove it."
+    assert complaint(DataArguments, "--dataset", "a", "b") == "'b' does not follow a flag; remove it."
     assert complaint(DataArguments, "--dataset", "a", "b.json").endswith(
-        "belongs to no flag; write a configuration file first."
+        "does not follow a flag; write a configuration file first."
     )
 
 

@@ -90,7 +90,7 @@ def test_simulated_processes_divide_the_data(tmp_path: Path) -> None:
         (
             {"eval_strategy": "steps", "eval_steps": 10},
             ["EarlyStopping('eval_score', patience=3, mode='max')"],
-            "a patience of 3 needs 4 evaluations, and the run makes 2",
+            "a patience of 3 needs 4 evaluations, but the run makes 2",
         ),
         ({"warmup_steps": 20}, [], "never reaches the full learning rate"),
         (
@@ -164,7 +164,7 @@ def test_a_run_warns_at_its_first_departure_from_a_plan(tmp_path: Path, caplog: 
     assert "departs" not in caplog.text
     basic(logging_steps=4, plan=str(plan)).trainer(tmp_path / "c").train()
     assert caplog.text.count("departs") == 1
-    assert "planned is step 5: log by Log, and now comes step 4: log by Log" in caplog.text
+    assert "planned step 5: log by Log, but step 4: log by Log comes now" in caplog.text
 
 
 def test_a_preview_in_training_is_refused(tmp_path: Path) -> None:

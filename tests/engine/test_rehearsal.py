@@ -74,7 +74,7 @@ READERS = {
 def test_a_metric_that_no_evaluation_measures_is_an_error_before_the_first_step(reader, metrics, tmp_path):
     run = evaluating(tmp_path, reader(), compute_metrics=metrics)
     before = weights(run.model)
-    with pytest.raises(ArgumentError, match=r"reads the metric 'eval_f1', and no evaluation .*eval_loss"):
+    with pytest.raises(ArgumentError, match=r"reads the metric 'eval_f1', but no evaluation .*eval_loss"):
         run.train()
     assert run.state.global_step == 0
     assert same_weights(weights(run.model), before)
@@ -85,7 +85,7 @@ def test_arguments_that_name_an_unknown_metric_are_an_error_before_the_first_ste
     for more in ({"load_best_model_at_end": True}, {"lr_scheduler_type": "reduce_lr_on_plateau"}):
         listed = [EarlyStoppingCallback()] if "load_best_model_at_end" in more else []
         run = net_trainer(tmp_path, *listed, **options, **more)
-        with pytest.raises(ArgumentError, match="reads the metric 'eval_f1', and no evaluation will measure it"):
+        with pytest.raises(ArgumentError, match="reads the metric 'eval_f1', but no evaluation will measure it"):
             run.train()
         assert run.state.global_step == 0
 
@@ -182,7 +182,7 @@ def test_functions_are_copied_with_their_closures():
 def test_early_stopping_without_any_evaluation_is_an_error(tmp_path):
     for callback in (EarlyStopping(), EarlyStoppingCallback()):
         run = net_trainer(tmp_path, callback, metric_for_best_model="loss")
-        with pytest.raises(ArgumentError, match=rf"{type(callback).__name__} decides from evaluations, and this run"):
+        with pytest.raises(ArgumentError, match=rf"{type(callback).__name__} needs evaluations, but this run"):
             run.train()
         assert run.state.global_step == 0
 

@@ -72,7 +72,7 @@ def test_tuples_and_columns_of_text_keep_their_values() -> None:
         ([5, 6], "Sample 0 of the dataset is not a batch, but of type int"),
         ([{"x": 1.0}], "Sample 0 of the dataset is not a batch"),
         ([{"x": [1, 2], "y": [1]}], r"batch 0 of the dataset have different numbers of rows: \[1, 2\]"),
-        ([{"x": [1, 2]}, {"x": [3]}, {"x": [4, 5]}], "Batch 1 of the dataset has 1 rows, and the first has 2"),
+        ([{"x": [1, 2]}, {"x": [3]}, {"x": [4, 5]}], "Batch 1 of the dataset has 1 rows, but the first has 2"),
     ],
 )
 def test_samples_that_are_not_batches_are_named(data: Any, message: str) -> None:

@@ -149,7 +149,7 @@ def test_files_outside_of_the_folder_are_refused_by_name(folder: Path, name: str
 
 def test_a_staging_folder_was_never_finished(folder: Path):
     staging = folder.rename(folder.parent / str(Hidden(1, "run", GONE)))
-    assert problems(staging, full=True) == ["it was never finished"]
+    assert problems(staging, full=True) == ["its write was not finished"]
 
 
 # Checkpoints without a list of their files.
@@ -257,7 +257,7 @@ def test_the_newest_good_one_is_chosen_and_the_others_are_named_in_one_warning(t
     assert said.keys() == {"checkpoint-6", "checkpoint-5", "checkpoint-4", str(Hidden(7, "run", GONE))}
     assert f"Resuming from {tmp_path / 'checkpoint-3'}." in message
     assert said["checkpoint-5"] == "model.json is missing"
-    assert said[str(Hidden(7, "run", GONE))] == "it was never finished"
+    assert said[str(Hidden(7, "run", GONE))] == "its write was not finished"
 
 
 def test_good_checkpoints_give_no_warning(tmp_path: Path, caplog):

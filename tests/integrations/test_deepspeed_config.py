@@ -220,7 +220,7 @@ def test_unfilled_auto_is_not_reported_as_a_contradiction():
     said = str(caught.value)
     assert "reduce_bucket_size is 'auto', and the model's config has no `hidden_size`" in said
     assert "steps_per_print is 'auto', and no argument sets it" in said
-    assert "do not agree" not in said
+    assert "contradict each other" not in said
     assert "Write 'auto'" not in said
 
 

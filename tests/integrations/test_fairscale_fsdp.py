@@ -130,7 +130,7 @@ class TestTwoProcesses:
             ("half evaluation", "HalfEvaluation does not work with FairscaleFSDP"),
             (
                 "bf16",
-                "its bf16 is not supported; leave the word 'fairscale' out",
+                "its bf16 is not supported; remove the word 'fairscale'",
             ),
             ("compile", "FairscaleFSDP does not work with Compile"),
             ("batch size", "`auto_find_batch_size`"),
@@ -139,8 +139,8 @@ class TestTwoProcesses:
             ("no values", "on meta"),
             ("already sharded", "Net was sharded by another trainer's FairscaleFSDP"),
             ("state of sgd", "a state of the optimizer AdamW"),
-            ("words without cuda", "works on CUDA only, and this run is on cpu: leave the word 'fairscale' out"),
-            ("callback without cuda", "works on CUDA only, and this run is on cpu: leave the word 'fairscale' out"),
+            ("words without cuda", "works on CUDA only, but this run is on cpu: remove the word 'fairscale'"),
+            ("callback without cuda", "works on CUDA only, but this run is on cpu: remove the word 'fairscale'"),
         ],
     )
     def test_unsupported_settings_are_refused(self, runs, what, said):

@@ -92,7 +92,7 @@ def test_weights_without_gradients_stay_as_they_are(ends):
             "a Powers on each rank, but cannot read power from the optimizer that `create_optimizer` built: pass",
         ),
         ("two modes", 2, "ArgumentError: TwoModes has separate weights for training and evaluation, but Sharded"),
-        ("mixed", 2, "in one tensor, which needs one dtype, and there are 20 of float32 and 2 of float64: convert"),
+        ("mixed", 2, "in one tensor, which needs one dtype, but there are 20 of float32 and 2 of float64: convert"),
         ("sparse", 1, "ModelError: ShardedDDP averages dense gradients only"),
         ("low rank", 1, "ModelError: The last step did not use all weights, but DDP(comm_hook='powersgd') waits"),
         ("static", 1, "ArgumentError: DDP(static_graph=True) needs steps of one batch"),

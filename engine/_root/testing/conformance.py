@@ -125,7 +125,7 @@ def chosen_checks(only: Sequence[str], two_processes: bool, expected_failed: Map
     """
     for name in (*only, *expected_failed):
         if name not in CHECKS:
-            raise ArgumentError(f"There is no check {name!r}{nearest(name, CHECKS)} Known: {', '.join(CHECKS)}.")
+            raise ArgumentError(f"Unknown check {name!r}{nearest(name, CHECKS)} Known: {', '.join(CHECKS)}.")
     return [
         name for name, check in CHECKS.items() if (name in only if only else two_processes or not check.two_processes)
     ]

@@ -62,7 +62,7 @@ def as_subject(given: Any, **options: Any) -> Subject:
         return replace(given, **chosen)
     if not callable(given) or any(name.startswith("on_") and name != "on_error" for name in vars(type(given))):
         raise TypeError(
-            f"{given!r} is an instance, and the checks need several new ones. Give the class, or a function that "
+            f"{given!r} is an instance, but the checks need several new ones. Give the class, or a function that "
             f"returns a new callback: lambda: {type(given).__name__}(...)."
         )
     return Subject(given, chosen.pop("name", "") or _name_of(given), **chosen)

@@ -28,7 +28,9 @@ def from_list(name: str, values: Sequence[float], notes: list[str]) -> Callable[
 
     def value(step: int, number: int) -> float:
         if number == len(values):
-            notes.append(f"{name}: {len(values)} values are given, and the run evaluates more often. The last repeats.")
+            notes.append(
+                f"{name}: {len(values)} values are given, but the run evaluates more often. The last value repeats."
+            )
         return values[min(number, len(values) - 1)]
 
     return value

@@ -99,14 +99,14 @@ def _saves(seen: Seen) -> Iterator[str]:
             f"{seen.steps - max(saved)} steps are not saved. Add `| at_end()` to the trigger of Checkpoint."
         )
     elif not saved and provides(seen.callbacks.values(), Capability.WRITES_CHECKPOINTS):
-        yield "The run is set to save, and it writes no checkpoint."
+        yield "The run is configured to save, but it writes no checkpoint."
 
 
 def _evaluations(seen: Seen) -> Iterator[str]:
     evaluations = len({row["step"] for row in seen.rows if row["what"] == "evaluate" and row["step"] > 0})
     choosers = providers(seen.callbacks.values(), Capability.CHOOSES_BEST_MODEL)
     if choosers and not evaluations:
-        yield f"{type(choosers[0]).__name__} chooses the best model, and no evaluation measures one."
+        yield f"{type(choosers[0]).__name__} chooses the best model, but no evaluation measures one."
     for name, callback in seen.callbacks.items():
         patience = getattr(callback, "patience", None) or getattr(callback, "early_stopping_patience", None)
         stopped = any(row["what"] == "stop" and name in row["by"] for row in seen.rows)
@@ -141,7 +141,9 @@ def _schedule(seen: Seen) -> Iterator[str]:
     warmup = args.get_warmup_steps(seen.max_steps)
     kind = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
     if warmup >= seen.max_steps > 0 and kind != "constant":
-        yield f"The warmup has {warmup} steps, and the run {seen.max_steps}: it never reaches the full learning rate."
+        yield (
+            f"The warmup has {warmup} steps, but the run has {seen.max_steps}: it never reaches the full learning rate."
+        )
     elif len(rates) > 1 and math.isclose(rates[-1], max(rates)) and kind not in _FLAT:
         yield f"The learning rate never decays: it is {rates[-1]:.4g} in the last step. lr_scheduler_type is {kind!r}."
     elif kind == "reduce_lr_on_plateau" and rates and rates[-1] == rates[0] and len(rates) > 1:

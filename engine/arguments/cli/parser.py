@@ -255,7 +255,10 @@ class ArgumentParser(argparse.ArgumentParser):
                 yield f"`{flag}` is not a flag{f'; did you mean {plain[name]!r}?' if name else '.'}"
             elif not after_flag:
                 is_file = Path(word).suffix in ENDINGS
-                yield f"{word!r} belongs to no flag; {'write a configuration file first' if is_file else 'remove it'}."
+                yield (
+                    f"{word!r} does not follow a flag; "
+                    f"{'write a configuration file first' if is_file else 'remove it'}."
+                )
 
     def _convert(self, values: Mapping[str, Any], allow_extra_keys: bool) -> tuple[dict[str, Any], list[str]]:
         """Return the values of known fields, converted to their types, and the problems of the others."""

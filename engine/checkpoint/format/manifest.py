@@ -66,7 +66,7 @@ def _check(manifest: Mapping[str, Any]) -> None:
     if not fits(version):
         raise ValueError(f"its 'format_version' is {_short(version)}, not {expected}")
     if version > VERSION:  # its fields may differ
-        raise CheckpointError(f"it has format {version}, and this version reads formats up to {VERSION}")
+        raise CheckpointError(f"it has format {version}, but this release reads formats up to {VERSION}")
     for name, (fits, expected) in _FIELDS.items():
         if name in manifest and not fits(manifest[name]):
             raise ValueError(f"its {name!r} is {_short(manifest[name])}, not {expected}")

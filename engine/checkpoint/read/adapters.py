@@ -56,7 +56,7 @@ def load_adapters(model: nn.Module, folder: CheckpointFolder, load: LoadModel) -
             "adapter. Build the model as the saved run did, for example with `peft.get_peft_model(model, config)`"
         )
     if saved.keys() != {*own}:
-        return f"the checkpoint has the adapters {', '.join(saved)}, and the model has {', '.join(own)}"
+        return f"the checkpoint has the adapters {', '.join(saved)}, but the model has {', '.join(own)}"
     weights = model.state_dict()
     whole_names = {file_name_of(model, name): name for name in weights}
     state: dict[str, Any] = {}

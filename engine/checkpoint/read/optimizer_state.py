@@ -128,7 +128,7 @@ def _regroup(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Pat
             return
     raise CheckpointError(
         f"{path} has groups of {_listed(sizes)} parameters, and the optimizer of this run has groups of "
-        f"{_listed(own)}. Use the model, and freeze the parameters, of the saved run."
+        f"{_listed(own)}. Use the model of the saved run, and freeze the same parameters."
     )
 
 

@@ -75,7 +75,7 @@ def problems_of(
         read: reads a file and returns its digest. Several threads call it.
     """
     if folder.path.name.startswith(f".tmp-{PREFIX}"):
-        return ["it was never finished"]
+        return ["its write was not finished"]
     return damage(folder, full=full, check=check, read=read)
 
 

@@ -200,7 +200,7 @@ def pad_labels(labels: Any, width: int, value: int, side: str) -> torch.Tensor:
         length = len(numbers)
         if length > width:
             raise DataError(
-                f"A sample has {length} labels, and the batch is {width} tokens wide. Truncate the labels during "
+                f"A sample has {length} labels, but the batch is {width} tokens wide. Truncate the labels during "
                 "tokenization, or give the collator a larger `max_length`."
             )
         row[slice(length) if side == "right" else slice(width - length, width)] = numbers
