@@ -63,14 +63,14 @@ def changed_arguments(args: TrainingArguments, before: TrainingArguments) -> set
 
 
 def recompose(bus: EventBus, before: TrainingArguments, args: TrainingArguments, changed: Collection[str]) -> None:
-    """Change the attached callbacks as if the arguments had their present values when the trainer was built.
+    """Update the attached callbacks after arguments changed, as if the trainer was built with the new values.
 
     A callback that the earlier arguments built is changed in place, attached or detached. A callback that the program
     listed, changed or removed does not change.
 
     Args:
         bus: the bus of the trainer.
-        before: the arguments with their former values.
+        before: the arguments with their old values.
         args: the arguments.
         changed: the names of the arguments that changed.
 

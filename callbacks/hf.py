@@ -1,4 +1,4 @@
-"""The callbacks of transformers under their names: aliases, and classes without an equivalent of another name."""
+"""Callbacks with the names of transformers. Some are aliases of callbacks of this library, others are classes."""
 
 from __future__ import annotations
 
@@ -98,9 +98,11 @@ def _moment(place: Any, state: TrainerState, cut: bool = False) -> Moment:
 
 
 class ExportableState:
-    """A callback with a state, under transformers' interface: `state` returns it, and a resume restores it.
+    """A callback with a state, with the interface of transformers. `state` returns the callback state, and a resume
+    restores it.
 
-    `state` returns `{"args": ..., "attributes": ...}`: the arguments of the constructor, and further attributes.
+    `state` returns `{"args": ..., "attributes": ...}`: the arguments of the constructor, and other attributes to
+    restore.
     """
 
     def state(self) -> dict[str, Any]:
@@ -118,7 +120,8 @@ class ExportableState:
 
 @dataclass
 class EarlyStoppingCallback(ExportableState, Callback):
-    """Stops when the metric of the arguments stops improving, under transformers' name and arguments.
+    """Stops training when `metric_for_best_model` stops improving. It has the name and the arguments of transformers'
+    callback.
 
     It reads `metric_for_best_model` and `greater_is_better`. `EarlyStopping("eval_loss", patience=3)` does the same
     without these arguments. A subclass may override `check_metric_value`, or `on_evaluate` to decide by itself.

@@ -82,7 +82,10 @@ RunT = TypeVar("RunT", bound=HasActivity)
 
 
 def during(name: str) -> Callable[[Callable[Concatenate[RunT, P], R]], Callable[Concatenate[RunT, P], R]]:
-    """Decorate a function whose first argument is the run: the activity is `name` while the function runs."""
+    """Return a decorator for functions with the run as first argument.
+
+    The activity is `name` while the function runs.
+    """
 
     def decorate(function: Callable[Concatenate[RunT, P], R]) -> Callable[Concatenate[RunT, P], R]:
         @wraps(function)
@@ -96,7 +99,10 @@ def during(name: str) -> Callable[[Callable[Concatenate[RunT, P], R]], Callable[
 
 
 def note_activity(error: BaseException, name: str) -> None:
-    """Record an activity on an exception. A record that exists, also on a cause, stays: it is the innermost."""
+    """Record an activity on an exception.
+
+    If the exception or one of its causes has an activity already, that one stays, because it is the innermost.
+    """
     if name and not activity_of(error):
         error.__dict__[_KEY] = name
 

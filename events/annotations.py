@@ -1,4 +1,4 @@
-"""Annotations of handlers: find one that contradicts the catalogue, once, when the handler is attached.
+"""Annotations of handlers: check them once against the catalogue, when a handler is attached.
 
 The check refuses only annotations that are certainly wrong, such as `logs: int`. It accepts whatever it cannot resolve.
 """

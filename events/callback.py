@@ -13,7 +13,9 @@ from .stages import Stage
 
 
 class Callback(EventMethods):
-    """A feature: it handles events of a run, reads the run's values, and requests work through the control.
+    """Base class of callbacks.
+
+    A callback handles events, reads the values of the run, and requests work through the control.
 
     Override the handlers you need. A handler names the parameters it needs, in any order. A handler in the style of
     transformers, `(self, args, state, control, **kwargs)`, receives all of them:

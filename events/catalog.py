@@ -17,7 +17,7 @@ class Kind(str, Enum):
 
 
 class Clock(str, Enum):
-    """The counter that the filters `every=`, `once=`, `before=` and `after=` of a subscribed function read."""
+    """The counter (such as steps or epochs) that the filters `every=`, `once=`, `before=` and `after=` use."""
 
     CALLS = "calls"
     """Announcements of this event since the function was subscribed, from 1."""
@@ -31,7 +31,7 @@ class Clock(str, Enum):
 
 @dataclass(frozen=True)
 class Param:
-    """One value that a handler receives when it names it."""
+    """One parameter that handlers of an event can name."""
 
     name: str
     """The name of the handler's parameter, and of the attribute of the run that holds the value."""

@@ -1,4 +1,4 @@
-"""Channels: the signal of each event, and the handlers that it holds."""
+"""Channels: one signal per event, with its handlers."""
 
 from __future__ import annotations
 
@@ -88,5 +88,5 @@ Route = Callable[[str, tuple[Subscription, ...]], tuple[Subscription, ...]]
 
 
 def directly(event: str, handlers: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
-    """Call every handler itself."""
+    """Call each handler directly, without a wrapper."""
     return handlers

@@ -1,4 +1,4 @@
-"""Whether two triggers joined with `&` are ever due at the same step."""
+"""Check whether two triggers that are joined with `&` can be due at the same step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import Any
 
 
 def has_common_step(both: Any) -> bool:
-    """Return whether a `Both` may be due. Only steps that one side names, as in `at(3)`, can rule it out."""
+    """Return whether a `Both` can ever be due.
+
+    The answer is False only if one side names its steps, as `at(3)` does, and the other side is never due at them.
+    """
     steps = _named(both, type(both))
     return not steps or any(_may_be_due(both, step, type(both)) for step in steps)
 

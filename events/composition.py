@@ -1,4 +1,4 @@
-"""Questions about a set of callbacks: which have a capability, which exclude each other.
+"""Functions on a set of callbacks: which callbacks have a capability, and which exclude each other.
 
 A callback that does not derive from `Callback`, such as one written for transformers, has no capability.
 """
@@ -55,7 +55,7 @@ def _conflict(one: Callback, other: Callback) -> str:
 
 
 def describe_capabilities(callbacks: Mapping[str, object]) -> str:
-    """Return one line per callback that declares something: its id and what it does.
+    """Return one line for each callback with capabilities: its id and the capabilities.
 
     Args:
         callbacks: id -> callback.

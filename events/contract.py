@@ -1,4 +1,4 @@
-"""The version of the contract between this library and plugins, and the specifiers that plugins write for it."""
+"""The version of the contract between this library and plugins, and the version specifiers that plugins declare."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def fits_contract(specifier: str, version: str = CONTRACT) -> bool:
         version: the version.
 
     Raises:
-        ValueError: if the specifier has another form.
+        ValueError: if the specifier has a wrong form.
     """
     return all(compare(_numbers(version), wanted) for compare, wanted in _conditions(specifier))
 
 
 def check_requires(specifier: object, label: str) -> None:
-    """Check that a callback works with the present contract.
+    """Check that a callback supports the plugin contract of this release.
 
     Args:
         specifier: what its class declares as `requires`.
         label: the name of the class, for the error.
 
     Raises:
-        SubscriptionError: if it does not, or if the specifier has another form.
+        SubscriptionError: if it does not support it, or if the specifier has a wrong form.
     """
     if not isinstance(specifier, str):
         raise SubscriptionError(f"{label}.requires is {specifier!r}. Write a text such as '>=1,<2'.")

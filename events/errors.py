@@ -47,7 +47,10 @@ class RankFailure(TrainbusError, ConnectionError):
 
 
 class RankDivergence(TrainbusError):
-    """The ranks are about to do different things. They would deadlock, or their weights would diverge."""
+    """The ranks are about to do different work.
+
+    Without this error they would wait for each other forever, or their weights would diverge.
+    """
 
 
 class ImportOrderError(TrainbusError, ImportError):
@@ -59,7 +62,9 @@ class MissingExtra(TrainbusError, ImportError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown name: `; did you mean 'x'?` if one is similar, else a full stop."""
+    """Return the end of an error about an unknown name: `; did you mean 'x'?` if a known name is similar, else a full
+    stop.
+    """
     close = closest(name, known)
     return f"; did you mean {close!r}?" if close else "."
 
@@ -108,7 +113,9 @@ SYNONYMS = {
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return the name in `known` that means `name` in other libraries, or is most similar to it; empty if none is."""
+    """Return the name in `known` that has the same meaning as `name`, or the most similar spelling; empty if there is
+    none.
+    """
     known = [*known]
     meant = SYNONYMS.get(str(name))
     if meant is not None and meant in known:
@@ -118,6 +125,6 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def note(error: BaseException, text: str) -> None:
-    """Add a note to an exception, which Python shows under its message. Does nothing before Python 3.11."""
+    """Add a note to an exception, which Python shows under its message. It does nothing before Python 3.11."""
     if hasattr(error, "add_note") and text not in getattr(error, "__notes__", ()):
         error.add_note(text)

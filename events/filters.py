@@ -40,7 +40,7 @@ def filter_of(
 
 
 def filtered(call: Call, keep: Callable[[int], bool], clock: Clock) -> Call:
-    """Return a call that runs only at the counts that `keep` accepts, counted by the event's clock."""
+    """Wrap a handler so that it runs only at counts that `keep` accepts. The clock of the event counts."""
     calls = itertools.count(1)
 
     def when_due(run: Any, extras: Mapping[str, Any]) -> Any:
@@ -55,5 +55,5 @@ def number_in(bound: int | str | Iterable[str] | None) -> int | None:
 
 
 def ids_in(bound: int | str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return the callbacks that `before=` or `after=` names; empty if it is a count."""
+    """Return the ids of callbacks in `before=` or `after=`; empty if the value is a count."""
     return () if bound is None or isinstance(bound, int) else names(bound)

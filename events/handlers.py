@@ -74,7 +74,7 @@ def compile_handler(
 
 
 def warn_of_deprecated(event: Event, named: Iterable[str], label: str) -> None:
-    """Warn of an event, and of parameters that a handler names, if they will be removed.
+    """Log a warning if an event, or a parameter that a handler names, is deprecated.
 
     Args:
         event: the event that is subscribed to.
@@ -119,7 +119,8 @@ def _check_annotations(handler: Handler, event: Event, label: str, lenient: bool
 
 
 def in_either_style(handler: Handler) -> Handler:
-    """Let a subclass call a handler in the style of transformers: `super().on_log(args, state, control, **kwargs)`.
+    """Wrap a handler so that a subclass can call it in the style of transformers: `super().on_log(args, state,
+    control, **kwargs)`.
 
     Args:
         handler: a method whose parameters are keyword-only, and parameters of its event.

@@ -117,7 +117,7 @@ def _options_of(row: Mapping[str, Any]) -> list[Any]:
 def installed(group: str = GROUP) -> dict[str, Plugin]:
     """Return the installed plugins of a group, by name in alphabetical order. Nothing is imported.
 
-    If two packages offer a name, `duplicates` names both, and the first in the order of `sys.path` counts.
+    If two packages offer the same name, the first package in the order of `sys.path` counts. `duplicates` returns both.
     """
     found: dict[str, Plugin] = {}
     for entry in _entries(group):
@@ -172,7 +172,7 @@ def module_file(module: str) -> Path | None:
 def manifest_of(module: str) -> Mapping[str, Any]:
     """Return the static manifest of the package of a module; empty if it ships none that can be read.
 
-    It is in the folder of the module's package, or of a package around it: the nearest one counts.
+    The manifest is in the folder of the module's package or of a parent package. The nearest one counts.
     """
     name = module
     while name:

@@ -11,7 +11,7 @@ from .stages import Stage
 
 @dataclass(frozen=True)
 class Slot:
-    """The position of one handler in the order, as declared."""
+    """One handler, and the order that its callback declares."""
 
     owner_id: str
     stage: Stage

@@ -29,7 +29,10 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class Order:
-    """The order that one handler declares. None and empty values are taken from the class of the callback."""
+    """The order that one handler declares.
+
+    None and empty values mean that the class attributes of the callback apply.
+    """
 
     stage: Stage | None = None
     before: tuple[str, ...] = ()
@@ -62,5 +65,5 @@ def order(
 
 
 def names(value: str | Iterable[str]) -> tuple[str, ...]:
-    """Return one id or several as a tuple."""
+    """Return a tuple of ids, from one id or several."""
     return (value,) if isinstance(value, str) else tuple(value)

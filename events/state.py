@@ -134,7 +134,7 @@ _APART = "trainbus"
 
 
 def flattened(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a file with the attributes that `TrainerState.to_file` moved back at the top level."""
+    """Undo the nesting of `TrainerState.to_file`: return the values of a file with all attributes at the top level."""
     states = values.get("stateful_callbacks")
     own = states.get(_APART) if isinstance(states, dict) else None
     if not isinstance(states, dict) or not isinstance(own, dict):

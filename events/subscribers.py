@@ -109,7 +109,7 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
 
 
 def own_events(callback: object) -> tuple[Event, ...]:
-    """Return the custom events of a `Callback`. Other objects may use the attribute `events` for anything.
+    """Return the custom events of a `Callback`. For other objects the attribute `events` is ignored.
 
     Raises:
         SubscriptionError: if an item of `events` is not an `Event`.
@@ -181,7 +181,7 @@ def is_same(one: object, other: object) -> bool:
 
 
 class Ordered(dict[Any, None]):
-    """A set in the order of insertion, for the `set_class` of blinker."""
+    """A set that keeps the order of insertion. blinker uses it as `set_class`."""
 
     def add(self, item: Any) -> None:
         self[item] = None

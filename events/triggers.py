@@ -132,7 +132,7 @@ class EveryEpochs(Trigger):
 
 @dataclass(frozen=True)
 class EverySeconds(Trigger):
-    """Due at the end of the first step that is n seconds of training after the last time."""
+    """Due at the end of the first step after n seconds of training since it was last due."""
 
     seconds: float
     after: float = 0

@@ -95,7 +95,7 @@ A test compares the rows with the extras of `setup.cfg`, the public names of `tr
 
 
 def options(kind: Kind) -> dict[str, str]:
-    """Return the words that users write for the integrations of a kind -> their names in the registry."""
+    """Return the names of the integrations of a kind: the word that users write -> the name in the registry."""
     return {row.option or name: name for name, row in INTEGRATIONS.items() if row.kind is kind}
 
 

@@ -35,8 +35,8 @@ class CometSession(ServiceSession):
 class Comet(ServiceTracker):
     """Reports to one Comet experiment. A resumed training reports to the same experiment.
 
-    `report_to="comet"` builds it, or list `Comet("demo", online=False)`. Offline, each session writes an archive, and
-    Comet prints the `comet upload` command. An experiment that you opened is used and left open.
+    Set `report_to="comet"`, or add `Comet("demo", online=False)` to the callbacks. Offline, each session writes an
+    archive, and Comet prints the `comet upload` command. If you opened an experiment, it is used and stays open.
     """
 
     service: ClassVar[str] = "Comet"

@@ -236,8 +236,9 @@ class Repository:
 class PushToHub(Callback):
     """Pushes the model to the Hugging Face hub: in the background at every save, and when training ends.
 
-    `push_to_hub=True` builds it, or list `PushToHub("me/model", strategy="end")`. Log in with `hf auth login` or set
-    `hub_token`. A push that fails logs one warning, and training continues. The run waits for all pushes at its end.
+    Set `push_to_hub=True`, or add `PushToHub("me/model", strategy="end")` to the callbacks. Log in with `hf auth
+    login` or set `hub_token`. A push that fails logs one warning, and training continues. The run waits for all pushes
+    at its end.
 
     Raises:
         ArgumentError: for an unknown strategy or a name that no repository can have.

@@ -65,9 +65,9 @@ class MLflowSession(TrackerSession):
 class MLflow(RowTracker):
     """Reports to one MLflow run. A resumed training, and evaluations after it, report to the same run.
 
-    `report_to="mlflow"` builds it, or list `MLflow(experiment="demo")`. MLflow's settings, such as
+    Set `report_to="mlflow"`, or add `MLflow(experiment="demo")` to the callbacks. MLflow's settings, such as
     `MLFLOW_TRACKING_URI`, choose the server. Metrics have the names of transformers, such as `loss` and `eval_loss`.
-    During training the run is MLflow's active run. A run that is active already is used and left active.
+    During training the run is MLflow's active run. If a run is active already, it is used and stays active.
     """
 
     service: ClassVar[str] = "MLflow"

@@ -37,8 +37,9 @@ class NeptuneSession(ServiceSession):
 class Neptune(ServiceTracker):
     """Reports to one Neptune run. A resumed training reports to the same run.
 
-    `report_to="neptune"` builds it, or list `Neptune("team/demo", mode="offline")`. Offline, each session writes to
-    `.neptune`, which `neptune sync` uploads. Numbers that are not finite are left out, because Neptune refuses them.
+    Set `report_to="neptune"`, or add `Neptune("team/demo", mode="offline")` to the callbacks. Offline, each session
+    writes to `.neptune`, which `neptune sync` uploads. Numbers that are not finite are left out, because Neptune
+    refuses them.
     """
 
     service: ClassVar[str] = "Neptune"

@@ -1,4 +1,4 @@
-"""Copy checkpoints to a remote store, and fetch the newest one back. fsspec knows the stores."""
+"""Copy checkpoints to a remote store, and fetch the newest one back. It works with every store of fsspec."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class RemoteStore(Callback):
 
     The files of a checkpoint are copied first and its manifest last, so a remote checkpoint without a manifest is
     incomplete and never used. A thread copies while training continues. When a trainer is built and the store has a
-    newer checkpoint than the output folder, it is fetched and verified. Remote checkpoints of this run that the
-    retention policy has deleted here are deleted there. The path may name any store that fsspec knows: `s3://`,
+    newer checkpoint than the output folder, it is fetched and verified. If the retention policy deletes a local
+    checkpoint of this run, its remote copy is deleted too. The path may name any store that fsspec knows: `s3://`,
     `gs://`, `az://`, `file://`, `memory://`. Rank 0 copies. With `save_on_each_node`, checkpoints of other machines are
     not copied.
 
@@ -115,7 +115,10 @@ class RemoteStore(Callback):
 
 
 def upload(system: Any, folder: PurePosixPath, checkpoint: Path) -> None:
-    """Copy a checkpoint folder into a store. The manifest comes last: it makes the copy complete."""
+    """Copy a checkpoint folder into a store.
+
+    The manifest is copied last, because a copy with a manifest counts as complete.
+    """
     target = folder / checkpoint.name
     if system.exists(str(target)):
         system.rm(str(target), recursive=True)

@@ -39,8 +39,8 @@ class SwanLabSession(ServiceSession):
 class SwanLab(ServiceTracker):
     """Reports to one SwanLab run. A resumed training reports to the same run, if the service keeps it.
 
-    `report_to="swanlab"` builds it, or list `SwanLab("demo", mode="offline")`. Offline, each session writes a folder,
-    and SwanLab prints the `swanlab sync` command. A run that you opened is used and left open.
+    Set `report_to="swanlab"`, or add `SwanLab("demo", mode="offline")` to the callbacks. Offline, each session writes
+    a folder, and SwanLab prints the `swanlab sync` command. If you opened a run, it is used and stays open.
     """
 
     service: ClassVar[str] = "SwanLab"

@@ -35,7 +35,7 @@ class TrackioSession(TrackerSession):
 class Trackio(RowTracker):
     """Reports to one Trackio run. A resumed training, and evaluations after it, report to the same run.
 
-    `report_to="trackio"` builds it, or list `Trackio(project="demo", space_id="me/demo")`.
+    Set `report_to="trackio"`, or add `Trackio(project="demo", space_id="me/demo")` to the callbacks.
     """
 
     service: ClassVar[str] = "Trackio"

@@ -15,7 +15,8 @@ from ...events.triggers import Moment, Place, Trigger, never
 
 @dataclass
 class Cadence(Callback):
-    """Raises one flag of the control when its trigger is due: at the end of a step or epoch, at most once per step.
+    """Base class of callbacks that raise one flag when a trigger is due. The trigger is checked at the end of each
+    step and epoch, and the flag is raised at most once per step.
 
     `Log`, `Evaluate` and `Checkpoint` derive from it. A subclass sets `flag` and handles the event `on_<flag>_due`.
     Two instances with the same flag and variant exclude each other, unless the trigger of one is `never()`.

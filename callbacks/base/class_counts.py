@@ -1,4 +1,6 @@
-"""ClassCounts: a confusion matrix and ROC and precision-recall curves, counted batch by batch in bounded memory."""
+"""ClassCounts: a confusion matrix and ROC and precision-recall curves, counted batch by batch, with a fixed limit on
+memory.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ POINTS = 200
 
 
 class Curves(NamedTuple):
-    """The curves of one class against the others. The thresholds fall from point to point."""
+    """The ROC and precision-recall curves of one class against all others. Each point has a lower threshold than the
+    point before.
+    """
 
     false_positive_rate: list[float]
     recall: list[float]
@@ -25,7 +29,7 @@ class Curves(NamedTuple):
 
 @dataclass
 class ClassCounts:
-    """Counts labels and predictions of a classification."""
+    """Counts pairs of label and prediction of a classification task."""
 
     classes: int
     """The number of classes."""

@@ -1,4 +1,4 @@
-"""LineFile: a file that grows by whole lines."""
+"""LineFile: a file to which only whole lines are appended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 
 
 class LineFile:
-    """A file to append whole lines to. Each call is one write, so that a reader never sees a part of a line."""
+    """A text file.
+
+    Each call of `append` is a single write of whole lines, so a reader never sees half a line.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open a file, or create it."""
@@ -40,13 +43,17 @@ class LineFile:
 
 
 def whole_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file without a torn last one, which a full disk or a power cut may leave."""
+    """Return the complete lines of a file. A full disk or a power cut can leave an incomplete last line; it is
+    ignored.
+    """
     data = path.read_bytes() if path.exists() else b""
     return [line + b"\n" for line in data.split(b"\n")[:-1]]
 
 
 def free_name(path: Path) -> Path:
-    """Return a free name beside a file: `metrics-1.jsonl`, `metrics-2.jsonl` and so on."""
+    """Return a file name that is not used yet, in the folder of a file: `metrics-1.jsonl`, `metrics-2.jsonl` and so
+    on.
+    """
     number = 1
     while (found := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
         number += 1

@@ -24,7 +24,7 @@ def greater_is_better(metric: str, mode: str | None) -> bool:
 
     Args:
         metric: the name of the metric.
-        mode: `min` or `max`. If None, the name decides: losses, error rates and perplexities are better low.
+        mode: `min` or `max`. If None, the name decides: lower is better for losses, error rates and perplexities.
 
     Raises:
         ArgumentError: for another mode.
@@ -92,7 +92,7 @@ def check_measured(metric: str, run: Run, reader: str) -> None:
 
 
 def require_evaluations(run: Run, reader: str) -> None:
-    """Check that something plans evaluations. A callback or function of the user may request them.
+    """Check that the run makes evaluations. The arguments, a callback or a function of the user can request them.
 
     Raises:
         ArgumentError: if no evaluation is requested.

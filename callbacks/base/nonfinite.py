@@ -1,4 +1,4 @@
-"""The note about a training loss that was NaN or infinite, for the end of a run."""
+"""The closing message of a run about a training loss that was NaN or infinite."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ..stopping.nan_guard import NaNGuard
 
 
 def nonfinite_note(run: Run) -> str:
-    """Return a sentence about a loss that was NaN or infinite and that nothing dealt with; empty if there was none.
+    """Return a warning if a training loss was NaN or infinite and no callback handled it; an empty text otherwise.
 
-    `NaNGuard` and the loss scaler of fp16 deal with it: they keep it away from the weights. Every rank must call this.
+    `NaNGuard` and the loss scaler of fp16 handle it: they skip the update of the weights. Every rank must call this.
     """
     loss = run.summary()["train_loss"]
     step = run.losses.main.nonfinite_step

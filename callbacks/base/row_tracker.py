@@ -57,7 +57,7 @@ class Opening:
 
 
 class TrackerSession:
-    """An open run of a tracker. The worker calls its methods, one at a time."""
+    """An open run of a tracker. The worker thread calls its methods, one at a time."""
 
     run_id: str = ""
     """The id under which the service knows the run."""
@@ -347,7 +347,7 @@ class RowTracker(Callback):
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """Return the outcome of a run that ends with an error or a signal."""
+    """Return how a run ended (see `Outcome`), from the error or the signal that ended it."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, KeyboardInterrupt):
         return Outcome(255, text)  # the code that marks a run as stopped, not failed

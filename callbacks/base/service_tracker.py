@@ -65,7 +65,7 @@ class ServiceSession(TrackerSession):
 
 @dataclass
 class ServiceTracker(RowTracker):
-    """Base class of trackers that report numbers to a service. A resumed run writes no step a second time.
+    """Base class of trackers that report numbers to a service. A resumed run does not write a step twice.
 
     A subclass implements `open_session`.
     """
@@ -128,7 +128,9 @@ def _kept(record: Path, default: int) -> int:
 
 
 def numbers_of(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a row. A number in a nested dict has the names of both, separated by `/`."""
+    """Yield the numbers of a row. The name of a number in a nested dict is the name of the dict and its key, with `/`
+    between them.
+    """
     for name, value in row.items():
         if isinstance(value, Mapping):
             yield from numbers_of(value, f"{above}{name}/")

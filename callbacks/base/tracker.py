@@ -18,7 +18,7 @@ from ...events.state import TrainerState
 
 @dataclass
 class Tracker(Callback):
-    """Reports logged values to one run of a tracker, on rank 0 and on the thread of the training.
+    """Reports logged values to one run of a tracker, on rank 0, from the training thread.
 
     The tracker's run opens when there is something to report. A resumed training, and an evaluation after it, report
     to the same run: its id is in the callback state. A subclass implements `open`, `report` and `leave`.
@@ -85,5 +85,5 @@ class Tracker(Callback):
 
 
 def in_sections(key: str) -> str:
-    """Return a metric's name as trackers group it: `eval_loss` as `eval/loss`, a training value under `train/`."""
+    """Return the name of a metric with its section: `eval_loss` becomes `eval/loss`, `loss` becomes `train/loss`."""
     return key.replace("_", "/", 1) if key.startswith(("eval_", "test_")) else f"train/{key}"

@@ -26,7 +26,9 @@ def totals_of(logs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge(row: dict[str, Any], more: Mapping[str, Any]) -> bool:
-    """Add columns to a row. Return False, and add none, if a column has another value already."""
+    """Add columns to a row and return True. If the row has another value for one of them, add nothing and return
+    False.
+    """
     if any(key in row and not _equal(row[key], value) for key, value in more.items()):
         return False
     row.update(more)
@@ -34,7 +36,7 @@ def merge(row: dict[str, Any], more: Mapping[str, Any]) -> bool:
 
 
 def rows_of_history(history: Iterable[Mapping[str, Any]], upto: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield step and row of the log history of a run, up to a step. Each step has one row."""
+    """Yield pairs of step and row from the log history of a run, up to a given step. Each step has one row."""
     rows: dict[int, dict[str, Any]] = {}
     for entry in history:
         step = int(entry.get("step", 0))

@@ -39,8 +39,8 @@ SAVE_ERRORS = ("raise", "warn")
 class Checkpoint(Cadence):
     """Writes everything that a run needs to resume, as `<output_dir>/checkpoint-<step>`.
 
-    Every trainer has one, which the arguments configure. List it for a trigger or a retention policy that the
-    arguments cannot express: `Checkpoint(every("10min") | at_end(), keep=Keep(last=2, best=1))`.
+    Every trainer has one, which the arguments configure. Add one to the callbacks for a trigger or a retention policy
+    that the arguments cannot express: `Checkpoint(every("10min") | at_end(), keep=Keep(last=2, best=1))`.
 
     Raises:
         ArgumentError: for an unknown `on_save_error`.

@@ -33,8 +33,8 @@ class KeepBest(Callback):
     """Tracks the best value of a metric, saves that model, and loads it when training ends.
 
     It works with any evaluation and save interval: it requests a checkpoint when a new best value appears, so the best
-    model is always on disk. A run may have one. `load_best_model_at_end=True` builds it; `KeepBest("f1", mode="max")`
-    lists it.
+    model is always on disk. A run can have only one. Set `load_best_model_at_end=True`, or add `KeepBest("f1",
+    mode="max")` to the callbacks.
 
     Raises:
         ArgumentError: if no evaluation measures the metric, or for a second callback that chooses the best model.

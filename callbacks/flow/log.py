@@ -97,10 +97,10 @@ class Log(Cadence):
 
 
 def serves(callback: Cadence, own_id: str, requested_by: frozenset[str], run: Run) -> bool:
-    """Return whether a callback does the work that is due, where several callbacks of its class exist.
+    """Return whether this callback does the requested work, if the run has several callbacks of its class.
 
-    A variant works only if it requested the flag itself. The main callback also works for other requesters, except
-    its variants.
+    A variant, such as a `Log` with a prefix, serves only its own requests. The main callback serves all
+    requests except those of variants.
     """
     if own_id in requested_by or callback.variant:
         return own_id in requested_by
@@ -109,11 +109,11 @@ def serves(callback: Cadence, own_id: str, requested_by: frozenset[str], run: Ru
 
 
 def from_strategy(strategy: Any, steps: float | None, after: float = 0, times: int = 0) -> Trigger:
-    """Return the trigger of a strategy of the training arguments.
+    """Return the trigger for a strategy of the arguments, such as `logging_strategy`.
 
     Args:
         strategy: `no`, `epoch` or `steps`. With `steps` the last planned step is due too.
-        steps: the interval of `steps`; below 1 a share of the run. Default: 500.
+        steps: the interval of `steps`; below 1, a fraction of the run. Default: 500.
         after: nothing is due before this many steps or epochs.
         times: the least number of times that `steps` is due in a run.
 

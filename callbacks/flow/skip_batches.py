@@ -1,4 +1,4 @@
-"""Skip batches before their forward: batches of a list, or batches that a function refuses."""
+"""Skip batches before their forward: batches in a list, or batches that a function selects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SKIP_LIST = "skipped_batches.json"
 
 
 def read_list(path: str | Path) -> frozenset[tuple[int, int]]:
-    """Return the batches of a skip list: pairs of an epoch and a number of the batch on its rank, both from 0.
+    """Return the batches of a skip list: pairs of an epoch and the number of the batch on its rank. Both count from 0.
 
     Raises:
         DataError: if the file is missing or has another content.
@@ -38,14 +38,15 @@ def read_list(path: str | Path) -> frozenset[tuple[int, int]]:
 
 @dataclass
 class SkipBatches(Callback):
-    """Leaves out batches before their forward: no loss, no gradients, and no update if the whole step is left out.
+    """Skips batches before their forward. A skipped batch has no loss and no gradients. If all batches of a step are
+    skipped, there is no update.
 
         SkipBatches("skipped_batches.json")                          # as `SkipSpikes` writes it
         SkipBatches(when=lambda batch: batch["input_ids"].shape[1] > 4096)
 
-    The steps of the run stay the same: a skipped step counts in `state.steps_skipped`. The logged loss counts a skipped
-    batch with the average of the batches before it. If other batches of a step are trained on, the loss is still
-    divided by all of its batches. On several ranks, a batch is left out on all of them if `when` is true on one.
+    The steps of the run stay the same: a skipped step counts in `state.steps_skipped`. In the logged loss, a skipped
+    batch counts with the average loss of the batches before it. If a step has skipped and other batches, its loss is
+    divided by the number of all its batches. On several ranks, all ranks skip a batch if `when` is true on one of them.
 
     Raises:
         DataError: if the list cannot be read.

@@ -1,4 +1,4 @@
-"""The base class of callbacks that train some weights, and evaluate and save their average."""
+"""The base class of callbacks that average the weights, and use the average for evaluations and checkpoints."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from ...events.stages import Stage
 class Compile(Callback):
     """Compiles the model with `torch.compile` at its first batch.
 
-    `torch_compile=True` builds it, or list `Compile(mode="max-autotune")`. The names of the weights do not change.
-    After the run the model is no longer compiled.
+    Set `torch_compile=True`, or add `Compile(mode="max-autotune")` to the callbacks. The names of the weights do not
+    change. After the run the model is no longer compiled.
 
     Raises:
         ArgumentError: for an unknown backend or mode.

@@ -15,7 +15,7 @@ from .averaged_weights import at_least_float32 as at_least_float32
 
 @dataclass
 class EMA(AveragedWeights):
-    """Averages the weights: after each update, average = decay * average + (1 - decay) * weights.
+    """Averages the weights: after each update it computes average = decay * average + (1 - decay) * weights.
 
     Use it for smoother weights at the end of training: `EMA(decay=0.9999)`. The average replaces the weights during
     evaluations, in the model file of checkpoints, and after training. Checkpoints also hold the trained weights, so a

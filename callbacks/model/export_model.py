@@ -14,8 +14,8 @@ from ...events.stages import Stage, order
 class ExportModel(Callback):
     """Writes the trained model as `<output_dir>/export/model.pt2`, which PyTorch runs without the model's code.
 
-    `do_export=True` builds it. The export happens at the end of training, after the best model is loaded. Load it with
-    `torch.export.load(path).module()`. `trainer.export_model()` exports without training.
+    Set `do_export=True` in the arguments to use it. The export happens at the end of training, after the best model is
+    loaded. Load it with `torch.export.load(path).module()`. `trainer.export_model()` exports without training.
 
     Raises:
         ModelError: if the model cannot be traced, or if its weights are sharded.

@@ -34,8 +34,8 @@ def noisy(embedded: torch.Tensor, alpha: float) -> torch.Tensor:
 class NEFTune(Callback):
     """Adds noise to the input embeddings during training, which can improve instruction fine-tuning.
 
-    `neftune_noise_alpha=5` builds it, or list `NEFTune(alpha=10, embedding="tokens")`. Evaluations and the saved model
-    have no noise.
+    Set `neftune_noise_alpha=5`, or add `NEFTune(alpha=10, embedding="tokens")` to the callbacks. Evaluations and the
+    saved model have no noise.
 
     Raises:
         ArgumentError: for a negative or infinite alpha.
@@ -80,7 +80,8 @@ def input_embeddings(model: Any, name: str | None = None) -> nn.Module:
         name: the name of the module. None takes `get_input_embeddings()` of the model, or its only `nn.Embedding`.
 
     Raises:
-        ModelError: if the model has no module of this name; without a name, if it has no or several `nn.Embedding`.
+        ModelError: if the model has no module of this name; without a name, if it does not have exactly one
+            `nn.Embedding`.
     """
     if name is not None:
         modules: dict[str, nn.Module] = dict(model.named_modules())

@@ -1,4 +1,4 @@
-"""Pass an output of the model back to it with the next batch, for models with a recurrent memory."""
+"""Pass an output of the model to its next forward, for models with a recurrent memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RecurrentMemory(Callback):
     evaluation. No gradient flows through it. In a single process it is saved in checkpoints, and restored if the batch
     size is the same. With several ranks each rank has its own, and a resumed run starts with an empty one.
 
-    Its id, and so its name in checkpoints, is `CarryPast`, the former name of the class.
+    Its id is `CarryPast`, the old name of the class, so checkpoints have this name too.
 
     Raises:
         ArgumentError: for an index below 1.

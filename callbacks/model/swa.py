@@ -24,12 +24,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class SWA(AveragedWeights):
-    """Averages the weights of the last part of a run, all with equal weight: stochastic weight averaging.
+    """Averages the weights of the last part of a run, all with equal weight. The method is called stochastic weight
+    averaging.
 
     `SWA(start=0.75, learning_rate=1e-3)` averages the weights at the end of each epoch in the last quarter of the run,
     and trains there with a constant learning rate. The average replaces the weights during evaluations, in the model
     file of checkpoints, and after training. A resumed run continues with the trained weights. The running statistics of
-    BatchNorm layers are measured again at the end, in one pass over the training data. Source: arXiv:1803.05407.
+    BatchNorm layers are measured again at the end, in one pass over the training data. Paper: arXiv:1803.05407.
 
     Raises:
         ArgumentError: for a `start` outside of [0, 1), a negative learning rate, or a second average in the run.

@@ -14,10 +14,10 @@ from ...events.stages import Stage
 
 @dataclass
 class CountFlops(Callback):
-    """Adds the operations of each batch, from `trainer.floating_point_ops`, to `state.total_flos`.
+    """Adds the floating-point operations of each batch to `state.total_flos`. `trainer.floating_point_ops` counts them.
 
-    Every trainer has one. It costs nothing for a model that cannot count its operations: the count ends at the first
-    batch of zero operations. Override `Trainer.floating_point_ops` for a model of your own.
+    Every trainer has one. It costs nothing for a model that cannot count its operations: it stops counting after the
+    first batch with zero operations. Override `Trainer.floating_point_ops` for a model of your own.
     """
 
     stage = Stage.MEASURE

@@ -39,7 +39,7 @@ def tokens_in(batch: Any, tokens: torch.Tensor, pad: int | None) -> torch.Tensor
 class CountTokens(Callback):
     """Counts the input tokens of all ranks in `state.num_input_tokens_seen`, and logs their number and speed.
 
-    `include_num_input_tokens_seen=True` builds it; `CountTokens("non_padding")` lists it. It adds
+    Set `include_num_input_tokens_seen=True`, or add `CountTokens("non_padding")` to the callbacks. It adds
     `num_input_tokens_seen`, `train_runtime` in seconds and `train_tokens_per_second` to the logs of the training. With
     several ranks it costs one reduction per batch.
 

@@ -1,4 +1,4 @@
-"""Return unused GPU memory at intervals."""
+"""Release unused GPU memory at intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare a run with its plan, and warn at the first departure."""
+"""Compare a run with its preview, and warn at the first difference."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _COMPARED = ("log", "evaluate", "save", "stop")
 
 @dataclass
 class FollowPlan(DecisionRecorder):
-    """Warns once, at the first log, evaluation, save or stop that a kept preview does not have.
+    """Compares the run with a preview file. It warns once, at the first log, evaluation, save or stop that differs.
 
-    `plan="plan.json"` in the arguments builds it. `trainbus preview PROGRAM --out plan.json` writes the file, and so
-    does `Path("plan.json").write_text(trainer.preview().to_json())`. Deletions of checkpoints are not compared.
+    Set `plan="plan.json"` in the arguments to use it. `trainbus preview PROGRAM --out plan.json` writes the file, and
+    so does `Path("plan.json").write_text(trainer.preview().to_json())`. Deletions of checkpoints are not compared.
 
     Raises:
         ArgumentError: if the file is not a preview.

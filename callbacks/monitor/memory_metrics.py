@@ -23,7 +23,7 @@ PLACES = ("cpu", "gpu")
 class MemoryMetrics(Callback):
     """Adds memory in bytes to the metrics of training, evaluation and prediction.
 
-    `skip_memory_metrics=False` builds it, or list `MemoryMetrics()`. The metrics are:
+    Set `skip_memory_metrics=False`, or add `MemoryMetrics()` to the callbacks. The metrics are:
 
     - `<stage>_mem_cpu_alloc_delta`: the growth of the process's resident set;
     - `<stage>_mem_cpu_peaked_delta`: the peak above the final value;
@@ -92,7 +92,7 @@ class MemoryMetrics(Callback):
 
 
 def memory_now() -> dict[str, int]:
-    """Return the bytes in use now, and at most since `forget_peak`, for the host and for the GPU if there is one."""
+    """Return the bytes in use now, and the peak since `forget_peak`, for the host and for the GPU if there is one."""
     used = _host_memory()
     if torch.cuda.is_available():
         used |= {"gpu": torch.cuda.memory_allocated(), "gpu_peak": torch.cuda.max_memory_allocated()}
@@ -100,7 +100,9 @@ def memory_now() -> dict[str, int]:
 
 
 def forget_peak() -> None:
-    """Reset the peaks. Where the system cannot reset the host's peak (Linux can), it counts from the process start."""
+    """Reset the peaks. Only Linux can reset the peak of the host. On other systems it counts from the start of the
+    process.
+    """
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     with suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as peaks:

@@ -98,7 +98,7 @@ class NotebookView:
 
 
 class NotebookProgress:
-    """The view of a training. `Progress` calls it where it would draw bars on a terminal."""
+    """The progress of a training in a notebook. In a notebook, `Progress` calls it instead of drawing bars."""
 
     def __init__(self) -> None:
         self.view: NotebookView | None = None
@@ -148,7 +148,7 @@ class NotebookProgress:
 
 
 def columns_of(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return logged values under the names of columns. The summary of a training has none."""
+    """Return logged values by the names of the table columns. The summary of a training has no columns."""
     if "train_runtime" in logs:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Record everything that a run announces and decides, in a file of the output folder."""
+"""Record all events and decisions of a run in a file in the output folder."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def _on_host(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 def fingerprint(batch: Any) -> Any:
     """Return a checksum of the first tensor of a batch: its shape, and its first and last bytes.
 
-    For a tensor on another device it returns those bytes, as a tensor on this device, to be read later.
+    For a tensor on another device it returns these bytes as a tensor on that device, which is read later.
     """
     tensor = first_tensor(batch)
     if tensor is None or tensor.is_meta or tensor.layout is not torch.strided:
@@ -332,7 +332,7 @@ def first_tensor(batch: Any) -> torch.Tensor | None:
 
 
 class RandomStates:
-    """The random states of torch and numpy, as a checksum."""
+    """A checksum of the RNG states of torch and numpy."""
 
     def __init__(self) -> None:
         """Find the memory of numpy's generator."""

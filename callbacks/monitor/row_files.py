@@ -146,9 +146,9 @@ class RowFile(RowTracker):
 
 @dataclass
 class JsonLines(RowFile):
-    """Writes each row as one line of `metrics.jsonl` in the output folder, as it is logged.
+    """Writes each row as one line of `metrics.jsonl` in the output folder when it is logged.
 
-    `report_to="jsonl"` builds it, or list `JsonLines()`. The file can be read while training runs:
+    Set `report_to="jsonl"`, or add `JsonLines()` to the callbacks. The file can be read while training runs:
     `tail -f outputs/metrics.jsonl | jq -c '[."train/global_step", ."train/loss"]'`. Values that are not finite are the
     strings `NaN`, `Infinity` and `-Infinity`, because JSON has no such numbers. Images and arrays are left out.
     """
@@ -160,10 +160,10 @@ class JsonLines(RowFile):
 
 @dataclass
 class Csv(RowFile):
-    """Writes each row as one line of `metrics.csv` in the output folder, as it is logged.
+    """Writes each row as one line of `metrics.csv` in the output folder when it is logged.
 
-    `report_to="csv"` builds it, or list `Csv()`. The file has one column per name, and an empty cell where a row has no
-    value. `pandas.read_csv` reads it while training runs.
+    Set `report_to="csv"`, or add `Csv()` to the callbacks. The file has one column per name, and an empty cell where a
+    row has no value. `pandas.read_csv` reads it while training runs.
     """
 
     service: ClassVar[str] = "Csv"

@@ -189,7 +189,7 @@ def _checkpoints_in(folder: Path) -> frozenset[tuple[str, int]]:
 
 
 def preempted_by(signal: str, stopped: str) -> str:
-    """Return the reason of a preempted run: the signal, and the reason of the control if it names another one."""
+    """Return why a run was preempted: the signal, and the reason in the control if that is a different one."""
     name = signal.partition(",")[0]
     return stopped if name in stopped else "; ".join(filter(None, (signal, stopped)))
 

@@ -25,7 +25,7 @@ class WatchModules(Callback):
 
     - `gradients/<module>`: the norm of the gradients, before clipping;
     - `weights/<module>`: the norm of the weights;
-    - `activations/<module>/mean`, `/std` and `/max`: of the last output, `max` is the largest magnitude.
+    - `activations/<module>/mean`, `/std` and `/max`: the statistics of the last output. `max` is the largest magnitude.
 
     In other steps it costs one comparison. `WatchModules(every(100), modules="encoder")` watches a part of the model.
     """

@@ -83,19 +83,23 @@ class ClipAdaptively(Callback):
 
 
 def adaptive_scale(weight: torch.Tensor, gradient: torch.Tensor, factor: float, eps: float) -> torch.Tensor:
-    """Return the scale of each unit of a gradient, 1 where nothing is clipped. It broadcasts to the gradient."""
+    """Return the factor for each unit of a gradient; 1 if the unit is not clipped. The result broadcasts to the
+    gradient.
+    """
     most, norm = unit_norms(weight).clamp(min=eps) * factor, unit_norms(gradient)
     return torch.where(norm > most, most / norm.clamp(min=1e-6), torch.ones_like(norm))
 
 
 def unit_norms(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the norm of each unit: over all but the first dimension, and over the whole of a vector."""
+    """Return the norm of each unit. A unit is one index of the first dimension; a vector is one unit."""
     inner = tuple(range(1, tensor.dim()))
     norms: torch.Tensor = torch.linalg.vector_norm(tensor, dim=inner or None, keepdim=bool(inner))
     return norms
 
 
 def pairs_of(optimizer: Optimizer) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return the weights of an optimizer that have a gradient, with the gradient. Of sharded ones, this rank's part."""
+    """Return pairs of weight and gradient for all weights of an optimizer that have a gradient. For sharded weights,
+    return the shards of this rank.
+    """
     weights: list[Any] = [weight for group in optimizer.param_groups for weight in group["params"]]
     return [(local_part(weight), local_part(weight.grad)) for weight in weights if weight.grad is not None]

@@ -1,4 +1,4 @@
-"""Learning-rate range test: a short run with a growing learning rate, and the rate that its losses suggest.
+"""Learning-rate range test: a short run with a growing learning rate, and the learning rate that its losses suggest.
 
 Smith, "Cyclical learning rates for training neural networks", arXiv:1506.01186, section 3.3.
 """
@@ -25,7 +25,7 @@ from ...events.stages import Stage, order
 
 
 def steepest(rates: list[float], losses: list[float]) -> float:
-    """Return the rate with the steepest fall of the loss over the logarithm of the rate, before the minimum loss.
+    """Return the learning rate at which the loss falls fastest over the logarithm of the rate, before the minimum loss.
 
     Args:
         rates: the rate of each step.

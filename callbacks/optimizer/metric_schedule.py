@@ -1,4 +1,4 @@
-"""Step a learning-rate schedule that reads a metric, after each evaluation."""
+"""Step learning-rate schedules that read a metric. They step after each evaluation."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from ..base.metric_names import check_measured, full_name, value_of
 class MetricSchedule(Callback):
     """Steps schedules that read a metric, such as `reduce_lr_on_plateau` and `greedy`, after each evaluation.
 
-    `lr_scheduler_type="reduce_lr_on_plateau"` builds it. List it for a schedule of your own that needs a metric:
-    `MetricSchedule("f1")`. With another schedule it does nothing. An evaluation before the first step is ignored.
+    Set `lr_scheduler_type="reduce_lr_on_plateau"` in the arguments to use it. Add one to the callbacks for a schedule
+    of your own that needs a metric: `MetricSchedule("f1")`. With another schedule it does nothing. An evaluation
+    before the first step is ignored.
 
     Raises:
         ArgumentError: if no evaluation measures the metric.

@@ -22,7 +22,7 @@ class ScheduleFree(Callback):
     """Calls the optimizer's `train()` for steps, and its `eval()` for evaluations, checkpoints and the end of training.
 
     Such an optimizer keeps an average of the weights (Defazio et al., arXiv:2405.15682). The run evaluates and saves
-    the average, and the model has it after training. With another optimizer the callback does nothing.
+    the average. After training the model has the averaged weights. With another optimizer the callback does nothing.
 
     The trainer adds it for `optim="schedule_free_*"`, and if you pass such an optimizer to the trainer. List
     `ScheduleFree()` if your own `create_optimizer` returns one.

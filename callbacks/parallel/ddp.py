@@ -32,7 +32,7 @@ HOOKS: dict[str, Callable[..., Any]] = {
 
 @dataclass
 class DDP(Callback):
-    """Averages the gradients of all ranks during backward."""
+    """Trains with a full replica of the model on each rank, and averages the gradients of all ranks during backward."""
 
     stage = Stage.PREPARE
     arguments = ("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph")
@@ -133,7 +133,7 @@ class DDP(Callback):
 
     @contextmanager
     def _synchronise(self, model: nn.Module, last: bool) -> Iterator[None]:
-        """Reduce gradients only in the last batch of a step."""
+        """Configure DDP to reduce gradients only in the last batch of a step."""
         if self.static_graph and not last:
             raise ArgumentError(
                 "DDP(static_graph=True) needs steps of one batch: remove it, or set `gradient_accumulation_steps=1`."
@@ -173,6 +173,6 @@ def recomputes_activations(run: Run) -> bool:
 
 
 def synchronise_last(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-    """Reduce gradients only in the last batch of a step."""
+    """Configure DDP to reduce gradients only in the last batch of a step."""
     no_sync: AbstractContextManager[Any] = nullcontext() if last else model.no_sync()  # type: ignore[operator]
     return no_sync

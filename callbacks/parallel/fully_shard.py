@@ -1,4 +1,4 @@
-"""Sharding of a model with PyTorch's `fully_shard` (FSDP2)."""
+"""Functions that shard a model with PyTorch's `fully_shard` (FSDP2)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _holding: list[weakref.ref[Any]] = []
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """How a model is sharded."""
+    """Settings for sharding a model: device, ranks, precision, offloading and resharding."""
 
     device: torch.device
     """The device that computes."""
@@ -199,7 +199,7 @@ def unfilled_tensors(model: nn.Module) -> list[str]:
 
 
 def is_sharded_model(model: nn.Module) -> bool:
-    """Return whether a model is sharded."""
+    """Return whether `fully_shard` shards a model."""
     return isinstance(model, FSDPModule)
 
 

@@ -1,4 +1,4 @@
-"""The base of callbacks that shard a model over ranks."""
+"""The base class of callbacks that shard a model over ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .ddp import DDP, send_buffers
 class ShardedModel(Callback):
     """Shards the weights over the ranks, with their gradients and optimizer state.
 
-    A subclass shards the model and recognises optimizers of the shards.
+    A subclass implements the sharding, and detects optimizers that hold the shards.
     """
 
     stage = Stage.PREPARE

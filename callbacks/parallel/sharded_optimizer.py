@@ -124,7 +124,10 @@ def options_to_share(optimizer: Optimizer, name: str) -> dict[str, Any]:
 
 
 def options_of(optimizer: Optimizer) -> dict[str, Any]:
-    """Return the options that an optimizer was built with. If they are unknown, return the defaults that it shows."""
+    """Return the options with which an optimizer was built.
+
+    If they are unknown, return the options in `optimizer.defaults`.
+    """
     given = made_with(optimizer)
     if given is not None:
         return given

@@ -19,7 +19,7 @@ def clip_shards(ranks: Ranks, device: torch.device, exact: bool) -> Clip:
     Args:
         ranks: this process and the other ranks.
         device: the device of the tensors that are sent.
-        exact: whether each gradient is gathered and measured whole, as torch does without sharding. Otherwise the
+        exact: whether each gradient is gathered and measured whole, as in torch without sharding. Otherwise the
             squares of the shards are summed in float64, and the norm may differ in the last digit.
     """
 
@@ -94,7 +94,7 @@ def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], 
 
 
 def gathered_state(device: torch.device, keep: bool) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that gathers an optimizer state. It returns an empty dict on ranks that do not keep it."""
+    """Return a function that gathers an optimizer state. Ranks that do not keep it get an empty dict."""
 
     def gather(optimizer: Any) -> dict[str, Any]:
         state: dict[str, Any] = optimizer.state_dict()

@@ -1,4 +1,6 @@
-"""Wrapping a model in DDP or a similar class: wrap again when other weights train, detect steps that bypass it."""
+"""Wrapping a model in DDP or a similar class: wrap again if other weights become trainable, and detect steps that
+bypass the wrapper.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,14 @@ logger = logging.getLogger(__name__)
 
 
 def trainable(weights: Iterable[nn.Parameter]) -> list[bool]:
-    """Return `requires_grad` of each weight, in their order."""
+    """Return `requires_grad` of each weight, in the given order."""
     return [weight.requires_grad for weight in weights]
 
 
 class Wrapping:
-    """Wraps the model of a run. It wraps again when other weights are trainable, and detects steps that bypass it."""
+    """Wraps the model of a run. It wraps again if other weights become trainable, and detects steps that bypass the
+    wrapper.
+    """
 
     def __init__(self, run: Run, wrap: Callable[[nn.Module, Any], nn.Module]) -> None:
         """Prepare to wrap with `wrap(model, optimizer)`, which registers the weights that are trainable then."""

@@ -25,10 +25,10 @@ KEPT = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 class HalfWeights(MixedPrecision):
     """Trains with weights and gradients in half precision. The optimizer updates float32 copies, the master weights.
 
-    This is level `O2` of apex and PaddleNLP: `fp16_opt_level="O2"` with `bf16=True` or `fp16=True` builds it, or list
-    `HalfWeights("bf16")`. It saves more memory than `MixedPrecision`, which it replaces. Normalization layers stay in
-    float32. Checkpoints hold the half-precision weights and, for an exact resume, the master weights. After the run
-    the model has the values of the master weights.
+    This is level `O2` of apex and PaddleNLP: Set `fp16_opt_level="O2"` with `bf16=True` or `fp16=True`, or add
+    `HalfWeights("bf16")` to the callbacks. It saves more memory than `MixedPrecision`, which it replaces.
+    Normalization layers stay in float32. Checkpoints hold the half-precision weights and, for an exact resume, the
+    master weights. After the run the model has the values of the master weights.
 
     Raises:
         ArgumentError: for another dtype, or `fp16` without a CUDA device.
@@ -134,7 +134,7 @@ class HalfWeights(MixedPrecision):
 
 
 def exchange(optimizer: Optimizer, replaced: Mapping[torch.Tensor, torch.Tensor]) -> None:
-    """Replace parameters of an optimizer by others, and move their states along.
+    """Replace parameters of an optimizer with other parameters, and keep their states.
 
     Args:
         optimizer: the optimizer.

@@ -23,7 +23,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def to_float32(outputs: Any) -> Any:
-    """Return outputs with half-precision tensors converted to float32, for losses and metrics."""
+    """Convert half-precision tensors in the outputs to float32, for losses and metrics."""
     halves = (torch.float16, torch.bfloat16)
     return map_tensors(lambda tensor: tensor.float() if tensor.dtype in halves else tensor, outputs)
 
@@ -32,7 +32,7 @@ def to_float32(outputs: Any) -> Any:
 class MixedPrecision(Callback):
     """Runs the model's forward under `torch.autocast` and returns float32 outputs. The weights stay float32.
 
-    `bf16=True` or `fp16=True` builds it, or list `MixedPrecision("bf16")`. It makes training faster and saves
+    Set `bf16=True` or `fp16=True`, or add `MixedPrecision("bf16")` to the callbacks. It makes training faster and saves
     activation memory. `fp16` also scales the loss, so that small gradients do not underflow.
 
     Raises:

@@ -17,7 +17,7 @@ from ...events.stages import Stage
 class TF32(Callback):
     """Sets whether float32 matrix products and convolutions may use TF32, with 10 bits of mantissa instead of 23.
 
-    `tf32=True` in the arguments builds it, or list `TF32()`. It makes float32 training faster on GPUs of the Ampere
+    Set `tf32=True`, or add `TF32()` to the callbacks. It makes float32 training faster on GPUs of the Ampere
     generation or later. After the run torch's previous settings return.
 
     Raises:

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class StopRule:
-    """The rule of early stopping. It takes one value at a time and does not depend on a trainer.
+    """The rule of early stopping. Call `update` with each new value. The rule does not need a trainer.
 
     Example:
         rule = StopRule("eval_loss", greater=False, patience=2)

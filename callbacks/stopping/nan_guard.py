@@ -1,4 +1,4 @@
-"""Prevent updates of the weights with gradients that are not finite."""
+"""Detect gradients that are not finite before they change the weights."""
 
 from __future__ import annotations
 

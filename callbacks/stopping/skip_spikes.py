@@ -20,7 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 def is_spike(loss: float, usual: float, factor: float) -> bool:
-    """Return whether a loss is not finite, or above the usual one by more than `factor` times its magnitude."""
+    """Return whether a loss is not finite, or exceeds the usual loss by more than `factor` times the magnitude of the
+    usual loss.
+    """
     return not math.isfinite(loss) or loss - usual > (factor - 1) * abs(usual)
 
 
@@ -28,10 +30,10 @@ def is_spike(loss: float, usual: float, factor: float) -> bool:
 class SkipSpikes(Callback):
     """Skips an update if the loss of its step is much larger than usual, or not finite.
 
-    The usual loss is an exponential mean of the losses of the steps before. The batches of a skipped step are listed in
-    `<output_dir>/skipped_batches.json`, with `epoch`, `batch`, `step`, `loss` and `usual`. `SkipBatches` takes this
-    file and leaves the batches out of another run. The host waits for the device in each step, to read the loss.
-    On several ranks, the loss is the mean over the ranks.
+    The usual loss is an exponential moving average of the losses of earlier steps. The batches of a skipped step are
+    listed in `<output_dir>/skipped_batches.json`, with `epoch`, `batch`, `step`, `loss` and `usual`. `SkipBatches`
+    takes this file and leaves the batches out of another run. The host waits for the device in each step, to read the
+    loss. On several ranks, the loss is the mean over the ranks.
 
     Raises:
         ArgumentError: for a factor that is not above 1, a window below 1, or a negative warmup.

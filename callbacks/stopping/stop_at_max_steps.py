@@ -14,7 +14,7 @@ from ...events.state import TrainerState
 class StopAtMaxSteps(Callback):
     """Stops training at `state.max_steps`.
 
-    Every trainer has one. `max_steps`, or `num_train_epochs` and the length of the data, set that number. A
+    Every trainer has one. `max_steps`, or `num_train_epochs` and the length of the data, set this number. A
     `DefaultFlowCallback` in the list replaces it.
     """
 

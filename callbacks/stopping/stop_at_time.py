@@ -17,8 +17,8 @@ from ...events.stages import Stage, order
 class StopAtTime(Callback):
     """Stops training early enough to save a checkpoint before a time limit, such as the limit of a cluster job.
 
-    It reserves twice the time of the slowest step and of the slowest save so far. `max_time="11h30min"` in the
-    arguments builds it, or list `StopAtTime("11h30min")`. The checkpoint is requested only if the run saves at all.
+    It reserves twice the time of the slowest step and of the slowest save so far. Set `max_time="11h30min"`, or
+    add `StopAtTime("11h30min")` to the callbacks. It requests a checkpoint only if the run saves checkpoints.
 
     Raises:
         ArgumentError: for a time that cannot be parsed.

@@ -44,11 +44,11 @@ class StopOnSignal(Callback):
 
     - The signal handler only stores the signal. The run stops after its current step.
     - An evaluation stops after its current batch. A resumed run repeats it.
-    - A second Ctrl-C interrupts at once. So does any signal before the first step, while the run is being built.
+    - A second Ctrl-C interrupts at once. Before the first step, any signal interrupts at once.
     - Outside of training the signals keep their previous handlers.
     - It saves only if the run saves checkpoints, unless `save` is set.
-    - With several ranks, a signal on one rank stops all of them after the same step or evaluation batch. All exit with
-      its code; with several signals, with the code of the largest number.
+    - With several ranks, a signal on one rank stops all of them after the same step or evaluation batch. All ranks exit
+      with the code of this signal. If several signals arrive, the largest number counts.
 
     Raises:
         Stopped: at the end of training, after SIGTERM, SIGUSR1 or SIGHUP.

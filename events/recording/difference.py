@@ -1,4 +1,4 @@
-"""Difference: the first event at which two recordings part. Durations, times and paths do not count."""
+"""Difference: the first event at which two recordings differ. Durations, times and paths are not compared."""
 
 from __future__ import annotations
 

@@ -47,7 +47,10 @@ def file_name(rank: int) -> str:
 
 
 class Encoder:
-    """Turns records into lines. It keeps the patterns of steps that it has written."""
+    """Turns records into lines.
+
+    It stores the patterns of the steps that it has written, so that a repeated pattern is short.
+    """
 
     def __init__(self) -> None:
         """Begin a session of a file."""
@@ -79,7 +82,7 @@ def _line(record: Record) -> str:
 
 
 def written(value: Any) -> Any:
-    """Return a value with strings for the numbers that JSON does not have: `NaN`, `Infinity`, `-Infinity`."""
+    """Replace numbers that JSON does not have with strings: `NaN`, `Infinity`, `-Infinity`."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
@@ -88,7 +91,7 @@ def written(value: Any) -> Any:
 
 
 def number(value: Any) -> Any:
-    """Return the number that `written` made a string; other values unchanged."""
+    """Return the number for a string that `written` made. Return other values unchanged."""
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
 
 
@@ -139,7 +142,7 @@ def records_of_step(line: Mapping[str, Any], events: Sequence[str]) -> Iterator[
 
 
 def find(path: Path, rank: int = 0) -> Path:
-    """Return the file of a recording, given itself or the output folder of a run.
+    """Return the file of a recording. `place` is the file, or the output folder of a run.
 
     Raises:
         RecordingError: if there is none, with the argument that writes one.
@@ -155,7 +158,7 @@ def find(path: Path, rank: int = 0) -> Path:
 def read(path: Path) -> Recording:
     """Read a recording: a file, or the output folder of a run.
 
-    A torn last line, which a kill may leave, is ignored.
+    A kill can leave an incomplete last line, which is ignored.
 
     Raises:
         RecordingError: if there is none, if a line is not a record, or if a later version wrote it.

@@ -172,7 +172,10 @@ class Recorder(Callback):
 
 
 class DecisionRecorder(Recorder):
-    """Leaves out the events of steps and the state: rows of decisions do not depend on them."""
+    """A recorder for decisions only.
+
+    It skips the events of steps and the state, because the rows of decisions do not need them.
+    """
 
     def _watch(self, event: str, run: Any) -> None:
         if event not in _STEPS:

@@ -1,4 +1,4 @@
-"""Rows: the decisions of a run, from its records. A preview and a recording of the run have the same rows."""
+"""Rows: the decisions of a run, derived from its records. A preview and a recording of the run have the same rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Rows:
 
     Each row has `step`, `what` (one of `WORK`), `by` (who asked for it, joined by commas) and `reason`. A `log` also
     has `learning_rate`, an `evaluate` the name of its `dataset` if there are several, and `delete` and `load_best`
-    have the step of the `checkpoint`.
+    have the step of their `checkpoint`.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,9 @@ def kept_of(rows: Iterable[Row], before: Iterable[int] = ()) -> list[int]:
 
 
 def difference(planned: list[Row], found: list[Row]) -> list[str]:
-    """Return the differences of two lists of rows as lines of text: `- ` only planned, `+ ` only found."""
+    """Return the differences of two lists of rows as lines of text: `- ` for a row that is only planned, `+ ` for a
+    row that is only found.
+    """
     mine, others = (list(map(described, rows)) for rows in (planned, found))
     return [line for line in ndiff(mine, others) if line[:2] in ("- ", "+ ")] if mine != others else []
 

@@ -42,7 +42,7 @@ def check_config(config: dict[str, Any], run: Run) -> None:
 
 
 def check_optimizer(optimizer: Optimizer, config: dict[str, Any]) -> None:
-    """Refuse an optimizer that gives other results on flattened weights, which stages 1 to 3 use.
+    """Raise an error for an optimizer that gives different results on flattened weights, which stages 1 to 3 use.
 
     Raises:
         ArgumentError: with the remedy.
@@ -63,7 +63,7 @@ def check_optimizer(optimizer: Optimizer, config: dict[str, Any]) -> None:
 
 
 def check_trainable(model: nn.Module, before: list[bool], config: dict[str, Any]) -> None:
-    """Refuse a change of `requires_grad` since the engine was built, because the engine ignores it.
+    """Raise an error if `requires_grad` changed after the engine was built, because the engine ignores the change.
 
     Args:
         model: the model.

@@ -49,7 +49,7 @@ class OptimizerState:
     def full_state(self, keep: bool) -> dict[str, Any]:
         """Return the full state on the host, numbered by parameter.
 
-        This is a collective: every rank calls it. A rank with `keep=False` returns {}.
+        Every rank must call it. A rank with `keep=False` returns {}.
         """
         inner = torch_optimizer(self.engine)
         state = self._gathered_state(inner, keep) if self._sharded else inner.state_dict()["state"]

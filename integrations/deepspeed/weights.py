@@ -26,9 +26,9 @@ CHUNK = 2**24
 
 
 def gather_weights(model: nn.Module, keep: bool) -> dict[str, torch.Tensor] | None:
-    """Return the full weights on the host. Trained weights are the optimizer's float32 copies.
+    """Return the full weights on the host. Trained weights come from the optimizer's float32 copies.
 
-    This is a collective: every rank calls it. A rank with `keep=False` returns None.
+    Every rank must call it. A rank with `keep=False` returns None.
     """
     full: dict[int, torch.Tensor] = {}
     named = model.state_dict(keep_vars=True)
@@ -49,9 +49,11 @@ def gather_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def full_value(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the model as the optimizer's float32 copy; elements that the program changed keep their value.
+    """Return a tensor of the model in full precision, from the optimizer's float32 copy.
 
-    This is a collective: every rank calls it. It gathers a sharded weight.
+    Elements that the program changed have the changed value.
+
+    Every rank must call it. It gathers a sharded weight.
     """
     master = safe_get_full_fp32_param(tensor) if tensor.requires_grad else None
     weight = tensor.detach()
@@ -82,7 +84,9 @@ def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list
 
 @torch.no_grad()
 def update_master_weights(engine: Any) -> None:
-    """Copy changes that the program made to the model's weights since the last step into the optimizer's copies.
+    """Copy changes of the model's weights into the optimizer's float32 copies.
+
+    The program may have made them since the last step.
 
     Otherwise the optimizer would overwrite the weights with its copies. An element is unchanged if the copy, rounded to
     the type of the weight, equals the weight. Such a copy keeps all its digits.

@@ -187,7 +187,7 @@ def free_full_weights(root: FSDPUnit, failed: bool = False) -> None:
 
 
 def _gather(shard: torch.Tensor, size: torch.Size, device: torch.device, ranks: Ranks) -> torch.Tensor:
-    """Return the full tensor of a shard, on the device. This is a collective: every rank calls it."""
+    """Return the full tensor of a shard, on the device. Every rank must call it."""
     gathered: torch.Tensor = ranks.gather(shard.detach().to(device))
     return gathered[: size.numel()].view(size)
 
@@ -197,7 +197,7 @@ def gather_weights(
 ) -> dict[str, torch.Tensor]:
     """Return the full weights of a model on the host. Shared weights stay shared.
 
-    This is a collective: every rank calls it. It gathers one weight at a time. A rank with `keep=False` never holds
+    Every rank must call it. It gathers one weight at a time. A rank with `keep=False` never holds
     all of them, and returns {}.
     """
     free_full_weights(root)
@@ -219,7 +219,7 @@ def gather_weights(
 def gather_optimizer_state(optimizer: Any, device: torch.device, ranks: Ranks, keep: bool) -> dict[str, Any]:
     """Return the full state of an optimizer of shards, in the format of a run without sharding.
 
-    This is a collective: every rank calls it. A rank with `keep=False` returns {}.
+    Every rank must call it. A rank with `keep=False` returns {}.
     """
     state: dict[str, Any] = optimizer.state_dict()
     weights = _weights_of(optimizer)

@@ -28,8 +28,8 @@ from ...events.stages import Stage, order
 class TensorSync(ShardedDataParallel):  # type: ignore[misc]
     """fairscale's wrapper. At its start it sends all tensors of the model from rank 0.
 
-    fairscale sends every value of the state dict, and fails at what `get_extra_state` of a module returns. Those values
-    stay as each rank has them, as under DDP.
+    fairscale sends every value of the state dict, and fails at what `get_extra_state` of a module returns. Each rank
+    keeps its own values of these, as with DDP.
     """
 
     def _sync_params_and_buffers(self) -> None:

@@ -39,7 +39,7 @@ class Model:
 
 @dataclass
 class ModelArtifacts:
-    """The checkpoints of a run that become artifacts."""
+    """Uploads checkpoints of a run as artifacts."""
 
     pending: list[Model] = field(default_factory=list)
     """Checkpoints that are being written: they are uploaded once they are committed."""
@@ -144,13 +144,13 @@ def delete_version(name: str, logged: Any, session: WandbSession) -> None:
 
 
 def name_of(run: Run, run_id: str) -> str:
-    """Return the name of the artifact: `model-` and the name of the run, else its id."""
+    """Return the name of the artifact: `model-` and the name of the run, or its id if it has no name."""
     named = run.args.run_name if run.args.run_name not in (None, run.args.output_dir) else None
     return f"model-{_valid(named or run_id)}"
 
 
 def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers among metrics."""
+    """Return the metrics that are numbers."""
     return {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
 
 

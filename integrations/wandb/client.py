@@ -346,7 +346,7 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def speaking_for(control: TrainerControl, live: Any) -> Iterator[None]:
-    """Write to the control in the name of the user of a run: the ledger shows the account."""
+    """Return a context in which writes to the control have the account of the wandb user as author."""
     speaking = control.speaking
     before, speaking.author = speaking.author, f"{getattr(live, 'entity', None) or 'user'} (wandb)"
     try:

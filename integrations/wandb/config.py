@@ -64,7 +64,7 @@ def arguments_in_effect(args: TrainingArguments, attached: Iterable[Callback]) -
 
 
 def changes_between(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a nested config that differ, nested in the same way. A value that is gone becomes None."""
+    """Return the values of a nested config that differ, nested in the same way. A removed value becomes None."""
     changed: dict[str, Any] = {}
     for name in [*before, *(name for name in now if name not in before)]:
         was, value = before.get(name), now.get(name)

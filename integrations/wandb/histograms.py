@@ -1,4 +1,6 @@
-"""Histograms of gradients and weights at log steps, from events: hooks in the model would break compiled graphs."""
+"""Histograms of gradients and weights at log steps, collected in event handlers, because hooks in the model would
+break compiled graphs.
+"""
 
 from __future__ import annotations
 

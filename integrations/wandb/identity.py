@@ -1,7 +1,7 @@
 """The identity of a wandb run: its id and its segments, in a file of the output folder.
 
 A segment is one process's part of a run: a folder that the client writes. The file exists before the first checkpoint.
-Its name begins with `_`, so that pushing the output folder to a hub leaves it out.
+The name of the file begins with `_`, so a push of the output folder to a hub skips it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Identity:
-    """A run of wandb, over all its segments."""
+    """The identity of a wandb run, with all its segments."""
 
     run_id: str
     """The id."""
@@ -86,7 +86,7 @@ def load(folder: Path) -> Identity | None:
 
 
 def store(folder: Path, identity: Identity) -> None:
-    """Write the identity to the output folder, complete or not at all."""
+    """Write the identity to the output folder atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(asdict(identity), indent=2, default=str)
     last = identity.segments[-1:]  # a part that is open has an empty file until the first flush

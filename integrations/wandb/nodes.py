@@ -1,4 +1,4 @@
-"""Further writers of a shared run: one on each other machine, for its system metrics."""
+"""Additional writers of a shared run: one process on each other machine writes its system metrics."""
 
 from __future__ import annotations
 

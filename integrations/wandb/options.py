@@ -83,7 +83,7 @@ def choice_from_environment(variable: str, known: tuple[str, ...]) -> str | None
 
 
 def checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of `wandb.init` that the client takes.
+    """Check options for `wandb.init` and return them.
 
     Raises:
         ArgumentError: for an unknown option, with the nearest one, or for a value that the client refuses.

@@ -1,4 +1,4 @@
-"""Read the file of a wandb run: which steps it holds, after a crash too.
+"""Read the file of a wandb run: which steps it holds. It works after a crash too.
 
 The file has the log format of LevelDB behind a header of 7 bytes: blocks of 32 KiB with chunks. A chunk is a checksum
 (4 bytes), a length (2), a kind (1: whole, 2: first, 3: middle, 4: last) and its bytes. A record is a message of wandb's
@@ -65,7 +65,7 @@ def records(path: Path, start: int = 0) -> Iterator[Any]:
 
 
 def last_written(path: Path, axis: str) -> Written:
-    """Return the last step of a file. It reads backwards, so that a long run costs no more than a short one.
+    """Return the last step of a file. It reads from the end, so a long run takes no more time than a short one.
 
     Args:
         path: the `.wandb` file.
@@ -89,7 +89,10 @@ def last_written(path: Path, axis: str) -> Written:
 
 
 def wait_until_complete(folder: Path, seconds: float = 5.0) -> bool:
-    """Wait until the file of a finished segment has its last record. Return False if it lacks it after some seconds."""
+    """Wait until the file of a finished segment has its last record.
+
+    Return False if the record does not appear within some seconds.
+    """
     deadline = time.monotonic() + seconds
     while not is_complete(folder):
         if time.monotonic() > deadline:
@@ -99,7 +102,10 @@ def wait_until_complete(folder: Path, seconds: float = 5.0) -> bool:
 
 
 def wait_until_quiet(folder: Path) -> None:
-    """Wait while a service that outlives its killed program may still write to a segment: some seconds at most."""
+    """Wait until a segment is no longer written, for some seconds at most.
+
+    The service can run longer than its killed program.
+    """
     files = list(folder.glob("run-*.wandb"))
     deadline = time.monotonic() + 2 * QUIET_SECONDS
     while files and not is_complete(folder) and time.monotonic() < deadline:

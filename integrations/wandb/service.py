@@ -22,8 +22,8 @@ def has_died() -> bool:
 def restart() -> bool:
     """End the service, so that the next run starts another one. Return False if another program started it.
 
-    The runs that it has open end without a last record, as after a kill. A service of another program that cannot be
-    reached, such as a parent that has ended, is forgotten.
+    Its open runs end without a last record, like after a kill. If the service of another program cannot be reached,
+    because that program ended, this process no longer uses it.
     """
     library = wandb_setup.singleton()
     process = _process(library)

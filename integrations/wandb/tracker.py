@@ -58,10 +58,11 @@ WATCH = ("gradients", "parameters", "all")
 class Wandb(RowTracker):
     """Reports to one Weights & Biases run. A resumed training, and evaluations after it, report to the same run.
 
-    `report_to="wandb"` builds it, or list `Wandb(project="demo", mode="offline")`. Everything that is logged at a step
-    is one row, with the axis `train/global_step`. The run finishes at `trainer.end()` or at the end of the program,
-    with an exit code that says how training ended. If the service fails, the run goes offline and training continues.
-    If `wandb.run` is open already, the callback reports to it and leaves it open. See `docs/wandb.md`.
+    Set `report_to="wandb"`, or add `Wandb(project="demo", mode="offline")` to the callbacks. Everything that is logged
+    at a step is one row, with the axis `train/global_step`. The run finishes at `trainer.end()` or at the end of the
+    program, with an exit code that depends on how training ended. If the service fails, the run goes offline and
+    training continues. If `wandb.run` is open already, the callback reports to it and leaves it open. See
+    `docs/wandb.md`.
 
     Raises:
         ArgumentError: for an option that the client does not know or refuses.
