@@ -163,7 +163,7 @@ def _beside(listed: list[Any], named: Iterable[Any]) -> list[Any]:
 
 
 def _are_equal(one: Any, other: Any) -> bool:
-    """Say whether two callbacks of one class have the same settings. Those of other libraries define no equality."""
+    """Return whether two callbacks of one class have the same settings. Those of other libraries define no equality."""
     return bool(one == other) or (not isinstance(one, Callback) and vars(one) == vars(other))
 
 

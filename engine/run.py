@@ -1,7 +1,7 @@
 """Run: the record of a run. Handlers read their parameters from it.
 
-The fields live in four records, by how long their values are valid: `Run` itself (the lifetime of the trainer),
-`SessionRecord` (one call of `train`, `evaluate` or `predict`), `StepRecord` (one optimizer step) and
+The fields are in four records, because their values are valid for different times: `Run` itself (the lifetime of the
+trainer), `SessionRecord` (one call of `train`, `evaluate` or `predict`), `StepRecord` (one optimizer step) and
 `EvaluationRecord` (one evaluation). Handlers and plugins read every field from the run, as `run.batch` or `run.plan`.
 `tests/engine/test_run_owners.py` says which module writes each field.
 """
@@ -58,7 +58,10 @@ def _of(path: str) -> Any:
 
 
 class Run:
-    """Everything a handler may name as a parameter. Callbacks read it; a field that they may write says so."""
+    """The values that a handler can name as parameters.
+
+    Callbacks read them. The docstring of a field says if callbacks may write it.
+    """
 
     args: TrainingArguments
     """The training arguments."""

@@ -43,7 +43,7 @@ def _synchronise(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
 
 def clip_gradients(optimizer: Optimizer, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
-    """Clip gradients to `max_norm` and return their norm before clipping. 0 only measures."""
+    """Clip gradients to `max_norm` and return their norm before clipping. With 0, gradients are only measured."""
     total = nn.utils.get_total_norm([_dense(weight.grad) for weight in parameters if weight.grad is not None])
     if max_norm > 0:
         nn.utils.clip_grads_with_norm_(parameters, max_norm, total)

@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 def session(run: Run, mode: str) -> Iterator[None]:
     """Enclose training, evaluation or prediction. A session inside another one is part of it.
 
-    Announces `on_setup` for evaluation and prediction (training announces it itself, after it built more),
-    `on_exception` if an error ends the session, and `on_close` at the end in any case.
+    It announces `on_setup` for evaluation and prediction (training announces it itself, after it built the optimizer
+    and loaders), `on_exception` if an error ends the session, and `on_close` at the end in any case.
 
     Args:
         run: the run.

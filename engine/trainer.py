@@ -1,4 +1,4 @@
-"""Trainer: arguments, model and data in, a run out. The composition root: it joins callbacks and integrations."""
+"""Trainer: the class that joins arguments, model, data, callbacks and integrations to a run."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
     Args:
         model: a torch module that returns its loss. With `criterion` or `compute_loss_func` it returns logits.
         args: the training arguments; by default `TrainingArguments("tmp_trainer")`.
-        data_collator: from a list of samples to a batch. By default it stacks tensors, or pads with
+        data_collator: converts a list of samples to a batch. By default it stacks tensors, or pads with
             `processing_class`.
         train_dataset: a map-style or iterable dataset whose samples are dicts or tuples. A `pandas.DataFrame`, and the
             path of a `.csv`, `.tsv`, `.json`, `.jsonl` or `.parquet` file, become datasets of their rows.
         eval_dataset: the same for evaluation, or a dict of named datasets.
         processing_class: the tokenizer or processor of the model. It is saved with the model.
-        model_init: returns a new model, in place of `model`. Each `train()` calls it. If it takes a parameter, that is
-            the trial of a hyperparameter search, or None.
+        model_init: returns a new model, in place of `model`. Each `train()` calls it. If it has a parameter, it
+            receives the trial of a hyperparameter search, or None.
         compute_loss_func: `(outputs, labels, num_items_in_batch=...) -> loss`. It divides by the items itself.
         compute_metrics: `(EvalPrediction) -> {name: number}`. An evaluation calls it once, with all predictions. A
             metric of the library `evaluate` also works: it receives the argmax of the logits, and the labels that are
@@ -79,7 +79,7 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         tokenizer: the older name of `processing_class`.
 
     Raises:
-        ArgumentError: for inputs that contradict each other or the data. It lists all of them.
+        ArgumentError: for inputs that contradict each other or the data. The error lists all problems.
         SubscriptionError: for callbacks that cannot be attached.
     """
 

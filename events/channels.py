@@ -88,5 +88,5 @@ Route = Callable[[str, tuple[Subscription, ...]], tuple[Subscription, ...]]
 
 
 def directly(event: str, handlers: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
-    """Call each handler directly, without a wrapper."""
+    """Return the handlers unchanged: an announcement calls each of them directly."""
     return handlers

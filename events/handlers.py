@@ -159,7 +159,7 @@ def is_called_as_transformers_does(handler: Handler, event: Event) -> bool:
 def _takes_positional_three(
     parameters: list[inspect.Parameter], positional: list[inspect.Parameter], known: tuple[str, ...]
 ) -> bool:
-    """Say whether a handler with `**kwargs` takes args, state and control by position, under any names."""
+    """Return whether a handler with `**kwargs` takes args, state and control by position, under any names."""
     if any(parameter.kind is parameter.KEYWORD_ONLY and parameter.name in POSITIONAL for parameter in parameters):
         return False
     first = [parameter.name for parameter in positional[: len(POSITIONAL)]]
@@ -170,7 +170,7 @@ def _takes_positional_three(
 
 
 def _is_own_parameter(name: str, known: tuple[str, ...]) -> bool:
-    """Say whether a name is neither a misspelt parameter nor a parameter of another event."""
+    """Return whether a name is neither a misspelt parameter nor a parameter of another event."""
     return nearest(name, known) == "." and not any(name in other.param_names for other in CATALOG.values())
 
 

@@ -337,7 +337,7 @@ def test_closes_twice(cls: type[Callback], build: Any) -> None:
 
 
 def _untouched(model: torch.nn.Module) -> bool:
-    """Say whether every module of a model runs the forward of its class again."""
+    """Return whether every module of a model runs the forward of its class again."""
     return not any("forward" in vars(module) for module in model.modules())
 
 

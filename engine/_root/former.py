@@ -383,7 +383,7 @@ class _WithFormerNames(Loader):
 
 
 def spec_of(name: str, search: Any) -> ModuleSpec | None:
-    """Return the import spec of a former path, or of a module with former names; None for any other module.
+    """Return the import spec for an old path, or for a module with old names; None for any other module.
 
     Args:
         name: the full name of the module.

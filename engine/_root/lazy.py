@@ -1,4 +1,4 @@
-"""Lazy re-exports (PEP 562): using a name imports the module it lives in."""
+"""Lazy re-exports (PEP 562): the first use of a name imports its module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plugin of mypy: it checks the annotations of handlers against the catalogue of events.
+"""A mypy plugin that checks the annotations of handlers against the catalogue of events.
 
 Python's rules for overriding forbid a handler that names only some parameters of its event. So `Callback` accepts any
 handler, and mypy alone does not see a wrong annotation. With this plugin it is an error. Add to the configuration:

@@ -1,1 +1,1 @@
-"""The methods of the Trainer, one file per subject. The other rooms do the work."""
+"""The methods of the Trainer, one file per subject. The other folders of `engine/` do the work."""

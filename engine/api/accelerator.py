@@ -54,7 +54,10 @@ PROCESSES = (
 
 @dataclass(frozen=True)
 class AcceleratorState:
-    """The processes of the run, and the plugins of accelerate. None is used: callbacks shard the model."""
+    """The attributes of accelerate's `AcceleratorState`: the processes of the run, and accelerate's plugins.
+
+    No plugin is used, because callbacks shard the model.
+    """
 
     accelerator: Accelerator = field(repr=False)
     """Has the attributes of the processes, such as `num_processes`."""

@@ -1,4 +1,4 @@
-"""The lines that a training logs before its first step, under the words of transformers."""
+"""The lines that a training logs before its first step, with the words of transformers."""
 
 from __future__ import annotations
 

@@ -55,7 +55,8 @@ class CallbackMethods(TrainerBase):
         Functions that `on` subscribed, and a loss module, are not callbacks of the list, and are left out.
 
         Raises:
-            ArgumentError: lists every option whose value has no text, such as a lambda or a dataset.
+            ArgumentError: lists every option with a value that cannot be written as text, such as a lambda or a
+                dataset.
         """
         functions = self.subscribed_functions
         return written(

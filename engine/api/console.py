@@ -1,4 +1,4 @@
-"""Output of reporters: a stream that is closed or full ends no training."""
+"""Console output: a closed or full output stream does not end the training."""
 
 from __future__ import annotations
 
@@ -19,19 +19,23 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def is_terminal(stream: Any) -> bool:
-    """Say whether a stream is an open terminal. A program that starts with a closed stderr has None as `sys.stderr`."""
+    """Return whether a stream is an open terminal.
+
+    A program that starts with a closed stderr has None as `sys.stderr`.
+    """
     return stream is not None and not getattr(stream, "closed", False) and bool(stream.isatty())
 
 
 def say(line: str) -> None:
-    """Print a line to stdout, if anything still reads it."""
+    """Print a line to stdout. Do nothing if stdout is closed."""
     with open_console():
         print(line, flush=True)
 
 
 @contextmanager
 def open_console() -> Iterator[None]:
-    """Survive a closed stdout or stderr: a reader such as `head` that left, or a terminal that vanished.
+    """Continue if stdout or stderr is closed, for example because a reader such as `head` ended or the terminal was
+    closed.
 
     A closed stream is replaced by the null device, so that prints of other code do not fail. A stream on a full disk
     loses this output only: the disk may have space again later.

@@ -24,7 +24,7 @@ DATASETS = {"train_dataset": "get_train_dataloader", "eval_dataset": "get_eval_d
 
 
 class DataLoaderMethods(LossMethods):
-    """From datasets to loaders of batches."""
+    """Methods that build data loaders, samplers and collators from datasets."""
 
     _integration: Callable[[str], Any]
     """Returns an integration by name."""

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class EvaluationMethods(DataLoaderMethods, LoggingMethods):
-    """Runs the model without training it."""
+    """Methods that evaluate and predict."""
 
     compute_metrics: Callable[[EvalPrediction], dict[str, Any]] | None
     preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None

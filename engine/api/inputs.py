@@ -25,7 +25,7 @@ from .trial_run import trial_arguments
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TrainerInputs:
-    """The arguments of `Trainer(...)`. `Trainer` documents each."""
+    """The arguments of `Trainer(...)`. The docstring of `Trainer` describes each of them."""
 
     model: nn.Module | None = None
     args: Any = None

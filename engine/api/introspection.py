@@ -13,7 +13,7 @@ from .moments import MomentMethods
 
 
 class IntrospectionMethods(MomentMethods):
-    """Counts."""
+    """Methods that count parameters, samples and operations."""
 
     _counted: tuple[Any, int] = (None, 0)
     """The model whose parameters were counted last, and their number. Counting is slow."""

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OutputSmoother:
-    """Computes a loss with label smoothing, called as transformers' class of this name."""
+    """Computes a loss with label smoothing. It has the name and the call of transformers' `LabelSmoother`."""
 
     smoother: LabelSmoother
     """Computes it from logits."""

@@ -49,7 +49,7 @@ _NEEDED = "More information needed"
 
 @dataclass(frozen=True)
 class Facts:
-    """The fields of a card besides settings and results."""
+    """The facts of a model card: name, license, datasets and so on. Settings and results are not included."""
 
     model_name: str
     """The name of the model: the title of the card."""
@@ -97,7 +97,7 @@ def base_of(model: object) -> str | None:
 
 
 def dataset_of(dataset: object) -> dict[str, Any]:
-    """Return `dataset_tags`, `dataset_args` and `dataset_split` of a dataset from the hub; {} for others."""
+    """Return `dataset_tags`, `dataset_args` and `dataset_split` of a dataset from the hub; {} for other datasets."""
     name = getattr(dataset, "builder_name", None)
     if name in NO_DATASETS:
         return {}

@@ -1,4 +1,7 @@
-"""Methods of transformers' Trainer that a subclass overrides. Each is called at its moment, around our work."""
+"""Methods of transformers' Trainer that a subclass overrides.
+
+The engine calls each of them at the same point as transformers.
+"""
 
 from __future__ import annotations
 
@@ -54,10 +57,12 @@ CALLED: dict[str, str] = {
 
 
 class MomentMethods(TrainerBase):
-    """The defaults of these methods. Each does the work of the engine that belongs to its moment, or nothing.
+    """The default versions of these methods.
 
-    The engine calls `_at(name, work, ...)`: that is `work()`, unless a subclass overrides the method. Then it is the
-    method, and `super()` in it leads here, to the same work.
+    Each does the part of the engine's work that transformers does in this method, or nothing.
+
+    The engine calls `_at(name, work, ...)`. If no subclass overrides the method, this calls `work()`. Otherwise it
+    calls the overriding method, and `super()` in that method does the same work.
     """
 
     _works: Mapping[str, Callable[[], Any]] = {}

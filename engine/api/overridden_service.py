@@ -9,7 +9,7 @@ from ..loop import Loop, Phase
 
 
 class OverriddenService(Loop):
-    """A loop that serves requests through the overridden method. Requests that it saw count as served."""
+    """A loop that serves requests with the overridden method. The requests of that step then count as served."""
 
     trainer: Any
     """The trainer."""

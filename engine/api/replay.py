@@ -1,4 +1,4 @@
-"""Replay: give a callback the calls of a recorded run, without a model."""
+"""Replay: call the handlers of a callback with the values of a recorded run, without a model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ class ReplayError(TrainbusError):
 
 
 class Absent:
-    """A value that a recording does not have. It can be passed on; using it raises an error."""
+    """A value that a recording does not have.
+
+    Any use of the value raises an error. Code can still pass it to a function.
+    """
 
     def __init__(self, name: str) -> None:
         """Stand for the parameter `name`."""

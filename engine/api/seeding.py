@@ -1,4 +1,4 @@
-"""Seeding: set the seeds of all random number generators, and ask for deterministic operations."""
+"""Seeding: set the seeds of all random number generators, and request deterministic operations."""
 
 from __future__ import annotations
 

@@ -12,7 +12,10 @@ from ..checkpoint.own_generators import OwnGenerators
 
 
 class Services(Protocol):
-    """The work that a run does on request. `TrainerServices` calls the trainer's methods, overridden ones included."""
+    """The interface for work on request, such as evaluating and saving.
+
+    `TrainerServices` implements it with the trainer's methods.
+    """
 
     def log(self, logs: dict[str, Any]) -> None:
         """Add values to the log history and announce `on_log`."""

@@ -50,12 +50,13 @@ def as_transformers(*, strict: bool = True) -> Replacement:
         trainbus.as_transformers()
         from trl import SFTConfig, SFTTrainer
 
-    The names stay replaced until the end of the process, or until `undo`. In a `with` statement, they are replaced
-    inside of it. A library that is imported while they are replaced keeps the names of trainbus.
+    The names stay replaced until the end of the process, or until a call of `undo`. Use a `with` statement
+    to replace them only inside of its block. A library that is imported while they are replaced keeps the names of
+    trainbus.
 
     Args:
-        strict: refuse if a module that is already imported uses `transformers.Trainer` or `TrainingArguments`. False
-            logs a warning that lists these modules. They keep the names of transformers.
+        strict: raise an error if a module that is already imported uses `transformers.Trainer` or `TrainingArguments`.
+            False logs a warning that lists these modules. They keep the names of transformers.
 
     Returns:
         The names that were replaced. It prints as a list.

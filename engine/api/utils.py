@@ -1,4 +1,4 @@
-"""The names of the former module `trainbus.engine.utils`, which older programs import."""
+"""The names of the old module `trainbus.engine.utils`, for older programs."""
 
 from ..evaluation.outputs import EvalLoopOutput as EvalLoopOutput
 from ..evaluation.outputs import EvalPrediction as EvalPrediction

@@ -73,7 +73,10 @@ def steps_or_share(value: float) -> bool:
 
 
 class Strategy(str, Enum):
-    """Base of the string enums. Members equal their strings, and the members of other libraries' string enums."""
+    """Base of the string enums.
+
+    A member equals its string, and equals members of other libraries' string enums with the same string.
+    """
 
     def __str__(self) -> str:
         return str(self.value)

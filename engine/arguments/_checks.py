@@ -92,7 +92,9 @@ def choice_problems(args: Group, declared: type[Group]) -> Iterator[str]:
 
 
 def with_defaults(args: G, names: Iterable[str]) -> G:
-    """Return a copy of `args` with defaults in the fields `names`, so that checks that compute with values can run."""
+    """Return a copy of `args` with defaults in the fields `names`, so that later checks can compute with valid
+    values.
+    """
     valid = copy.copy(args)
     defaults = {field.name: default_of(field) for field in fields(args)}
     vars(valid).update({name: defaults[name] for name in names})

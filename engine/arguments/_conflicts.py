@@ -10,7 +10,7 @@ from ._names import METRIC_SCHEDULES, SchedulerType
 
 
 class ComparedArguments(Protocol):
-    """The arguments that are compared across groups. `TrainingArguments` has them."""
+    """The arguments that these checks compare. `TrainingArguments` has all of them."""
 
     eval_strategy: IntervalStrategy | str
     eval_steps: float | None

@@ -1,4 +1,4 @@
-"""Reading `sharded_ddp`, `sharding`, `fsdp` and `fsdp_config`: all spellings become one record of FSDP options.
+"""Reading `sharded_ddp`, `sharding`, `fsdp` and `fsdp_config`: every notation is converted to one `FSDPOptions`.
 
 Which strategy an argument selects is in `engine/distributed/strategies.py`.
 """

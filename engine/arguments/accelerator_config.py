@@ -45,7 +45,7 @@ ACCUMULATION: dict[str, str] = {
 
 @dataclass
 class AcceleratorConfig:
-    """The settings of `accelerator_config`, under the names and defaults of transformers' class."""
+    """The settings of `accelerator_config`, with the names and defaults of transformers' class."""
 
     split_batches: bool = False
     """Whether a batch is divided over the ranks. Only False with several ranks."""

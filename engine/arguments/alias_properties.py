@@ -1,4 +1,4 @@
-"""Aliases as attributes of the arguments: read and written like the argument that they stand for."""
+"""Aliases as attributes of the arguments. Reading or writing an alias reads or writes the argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 class AliasProperties:
-    """Refuses assignments that would have no effect, and reads the fields of a subclass that have an older name."""
+    """Raises an error for assignments without effect, and supports fields of a subclass that have an older name."""
 
     _set: Any
     _check_assigned: Any
@@ -59,7 +59,10 @@ _PROPERTIES: set[str] = set()
 
 
 def add_alias_properties(cls: type) -> None:
-    """Add a property for each alias to the class of the arguments. A property of the same name stays."""
+    """Add a property for each alias to the class of the arguments.
+
+    An existing property with the same name is not replaced.
+    """
     for name, alias in ALIASES.items():
         if not hasattr(cls, name):
             _PROPERTIES.add(name)

@@ -1,4 +1,4 @@
-"""Aliases: older names of arguments, and names from other trainers. One table."""
+"""Aliases: the table of older names of arguments, and of names from other trainers."""
 
 from __future__ import annotations
 
@@ -76,5 +76,8 @@ ELSEWHERE = {
 
 
 def not_an_argument(name: str, known: Iterable[str]) -> str:
-    """Return the error text for a name that is not an argument: the nearest argument, or where to set it."""
+    """Return the error text for an unknown argument name.
+
+    It gives the nearest argument, or says where to set the value.
+    """
     return f"`{name}` is not an argument{f'. {ELSEWHERE[name]}' if name in ELSEWHERE else nearest(name, known)}"

@@ -23,7 +23,7 @@ class HubStrategy(Strategy):
 
 @dataclass(kw_only=True)
 class HubArguments(Group):
-    """Pushing the model to the Hugging Face Hub: repository, and when to push."""
+    """Arguments for pushing the model to the Hugging Face Hub: the repository, and when to push."""
 
     push_to_hub: bool = arg(False, "Push the model to the Hugging Face Hub, at the times of `hub_strategy`.")
     hub_token: str | None = arg(

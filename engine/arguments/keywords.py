@@ -21,8 +21,8 @@ T = TypeVar("T")
 class AliasMeta(type):
     """Metaclass that resolves aliases in the keywords of a call before the generated `__init__` runs.
 
-    `@dataclass` generates an `__init__` for every subclass with new fields, so a wrapper around the `__init__` of the
-    base class would not apply to subclasses. A metaclass does.
+    `@dataclass` generates a new `__init__` for every subclass with new fields. A wrapper around the `__init__` of the
+    base class would not work for them, but a metaclass works for all subclasses.
     """
 
     def __call__(cls: type[T], *args: Any, **kwargs: Any) -> T:
@@ -49,7 +49,7 @@ def resolve_aliases(
     known: Collection[str],
     problems_of: Callable[[Mapping[str, Any]], Iterable[str]] = _no_problems,
 ) -> dict[str, Any]:
-    """Return `kwargs` under `known` names. Emits one `FutureWarning` for all outdated aliases.
+    """Return `kwargs` with aliases replaced by the `known` names. Emits one `FutureWarning` for all outdated aliases.
 
     The value None of an alias means "not set", as in argument files of older trainers.
 
@@ -57,7 +57,8 @@ def resolve_aliases(
         kwargs: Names and values, as the user gives them.
         known: Names that are not translated.
         problems_of: Returns the problems of the values, to report them with the problems of the names. The value of a
-            misspelt name is checked as a value of the closest known name. A name of another library takes other values.
+            misspelt name is checked as a value of the closest known name. Values of names from other libraries are not
+            checked, because they have other types.
 
     Raises:
         ArgumentError: Lists all unknown and unsupported names, invalid values of aliases, names of one argument with

@@ -17,7 +17,7 @@ COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-
 
 @dataclass(kw_only=True)
 class ModelArguments(Group):
-    """Changes to the model for the run. They are undone when it ends."""
+    """Changes to the model for the run. The changes are undone when the run ends."""
 
     neftune_noise_alpha: float | None = arg(
         None,

@@ -12,7 +12,7 @@ from ._base import Group, arg, must
 
 @dataclass(kw_only=True)
 class PrecisionArguments(Group):
-    """Lower precision and recomputation, for less memory and more speed."""
+    """Arguments for lower precision and recomputation. They save memory or time."""
 
     bf16: bool = arg(
         False,

@@ -14,7 +14,10 @@ from ._base import default_of
 
 
 def mask(name: str) -> str:
-    """Return the placeholder for the value of a secret field. Read back, it means that the field is not set."""
+    """Return the placeholder text for a secret field.
+
+    When the arguments are read from a file, the placeholder means that the field is not set.
+    """
     return f"<{name.upper()}>"
 
 
@@ -35,7 +38,7 @@ def plain(value: Any) -> Any:
 
 
 def is_configuration(value: Any) -> bool:
-    """Return whether a value is an object, not a class, that knows itself as a dict."""
+    """Return whether a value is a configuration object: an instance with a method that returns its fields as a dict."""
     return not isinstance(value, type) and callable(getattr(value, "to_dict", None))
 
 

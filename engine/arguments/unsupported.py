@@ -1,4 +1,6 @@
-"""Arguments and values that other trainers accept and this one refuses, with reason and alternative. One table."""
+"""The table of arguments and values that other trainers accept and trainbus does not support, with reason and
+alternative.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +43,19 @@ In a value, `:N` stands for a colon and any number."""
 
 
 def unsupported_arguments() -> dict[str, str]:
-    """Return the arguments that are refused with every value, with reason and alternative."""
+    """Return the arguments that are not supported with any value: name -> reason and alternative."""
     return {name: reason for (name, value), reason in UNSUPPORTED.items() if value is None}
 
 
 def unsupported_values() -> dict[tuple[str, str], str]:
-    """Return the (argument, value) pairs that are refused, with reason and alternative."""
+    """Return the values that are not supported: (argument, value) -> reason and alternative."""
     return {(name, value): reason for (name, value), reason in UNSUPPORTED.items() if value is not None}
 
 
 def reason_against(name: str, value: Any) -> str:
-    """Return reason and alternative for a refused value, to append to an error message. Empty for other values."""
+    """Return the reason and the alternative for a value that is not supported, to append to an error message.
+
+    Empty for other values.
+    """
     reason = UNSUPPORTED.get((name, re.sub(r":\d+$", ":N", value)), "") if isinstance(value, str) else ""
     return f" Not supported: {reason}" if reason else ""

@@ -1,4 +1,4 @@
-"""Functions of the former module `engine.checkpoint.store`, for older programs. New code uses `SavedCheckpoint`."""
+"""Functions of the old module `engine.checkpoint.store`, for older programs. New code uses `SavedCheckpoint`."""
 
 from __future__ import annotations
 

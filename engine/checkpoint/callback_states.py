@@ -1,4 +1,7 @@
-"""The states of callbacks: collected for a checkpoint, restored on resume, and carried on for absent callbacks."""
+"""The states of callbacks: collected for a checkpoint and restored on resume.
+
+States of callbacks that are not attached are kept for later checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -216,7 +219,7 @@ def matched(
 ) -> dict[str, str]:
     """Return which attached callback each saved state belongs to: saved id -> attached id.
 
-    Callbacks of one class get their numbers in the order of the list, so the settings count more than the id.
+    Callbacks of one class get their numbers in the order of the list, so equal settings decide before equal ids.
 
     Args:
         states: the ids of the saved states.

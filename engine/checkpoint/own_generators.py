@@ -1,4 +1,4 @@
-"""The random generators that datasets, collators and samplers hold, and the states of these generators."""
+"""The states of random generators that datasets, collators and samplers hold."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.
 class OwnGenerators:
     """The generators that are reachable from objects: as attributes, in closures, or in short lists and dicts.
 
-    The global generators of python, numpy and torch are not among them.
+    The global generators of python, numpy and torch are not included.
     """
 
     def __init__(self, owners: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Storage: where a run keeps its checkpoints. A preview replaces it by one that only remembers them."""
+"""Storage: where a run keeps its checkpoints. A preview replaces it with a storage that only remembers checkpoints."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def preview_of(
     The output of the program goes to stderr.
 
     Raises:
-        ArgumentError: if there is no such program, or if it ends without a training.
+        ArgumentError: if there is no such program, or if it ends without a call of `train()`.
     """
     from ..api.training import TrainingMethods  # it imports torch, which other commands do not need
 

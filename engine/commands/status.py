@@ -33,7 +33,7 @@ def read_status(folder: Path) -> dict[str, Any]:
     """Return the content of the status file of a run.
 
     Raises:
-        ArgumentError: if the folder has none, or one that cannot be read.
+        ArgumentError: if the folder has no status file, or if the file cannot be read.
     """
     try:
         found = json.loads((folder / NAME).read_text(encoding="utf-8"))

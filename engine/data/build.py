@@ -187,7 +187,7 @@ def order_of(loader: Any) -> list[int] | None:
 
 
 def is_iterable(dataset: Any) -> bool:
-    """Whether a dataset is a stream: it can be iterated over, but not indexed."""
+    """Return whether a dataset is a stream: it can be iterated over, but not indexed."""
     return isinstance(dataset, IterableDataset) or (
         hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
     )

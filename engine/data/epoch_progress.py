@@ -1,4 +1,4 @@
-"""Progress of a loader within an epoch, and the state with which another loader resumes there."""
+"""Progress of a loader within an epoch, and the state from which another loader resumes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END = object()
 
 @dataclass
 class EpochProgress:
-    """One iteration over the data: its start state and its progress."""
+    """One iteration over the data: the state at its start, and its progress."""
 
     began: dict[str, Any]
     """RNG states at its start. They seed the workers, and a stream that is read again needs them."""
@@ -82,7 +82,7 @@ class EpochProgress:
 
 
 def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: bool) -> dict[str, Any]:
-    """Return a state that resumes after the samples that are done, with batches of any size.
+    """Return a state that resumes after the processed samples. The batch size may have changed.
 
     Args:
         state: some or all entries of `EpochProgress.resume_state`. If the finished samples are not listed, or the
@@ -112,7 +112,7 @@ def at_row(state: dict[str, Any], parts: list[int], *, is_stream: bool, warns: b
 
 
 def divided(rows: int, parts: list[int]) -> dict[int, int]:
-    """Return the number of samples that are done, by worker number, if all workers have done equally many.
+    """Return the number of processed samples for each worker number, if all workers processed the same number.
 
     Args:
         rows: samples that are done, over all ranks.
@@ -129,5 +129,5 @@ def by_name(values: dict[int, Any]) -> dict[str, Any]:
 
 
 def by_number(values: dict[str, Any]) -> dict[int, Any]:
-    """Reverse `by_name`."""
+    """Convert string keys back to integers, as before `by_name`."""
     return {int(name): value for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""Length grouping: samples of similar length share batches, which then need little padding."""
+"""Length grouping: samples of similar length are in one batch, so that batches need little padding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class LengthGroupedSampler(Sampler[int]):
-    """All samples in an order in which neighbors have similar length.
+    """A sampler that orders samples so that neighbors have similar length.
 
     Without a seed, each iteration draws a new order from torch's global generator, as transformers'
     `LengthGroupedSampler` does. All ranks use the order of rank 0. The sampler keeps the RNG state of the draw, so that
@@ -76,7 +76,7 @@ class LengthGroupedSampler(Sampler[int]):
 
 
 def grouped_by_length(lengths: Sequence[float], group_size: int, generator: torch.Generator) -> list[int]:
-    """Return all sample indices in random order, sorted by falling length within chunks of up to 50 groups.
+    """Return all sample indices in random order, sorted by length, longest first, within chunks of up to 50 groups.
 
     There are at least four chunks if there are at least four groups. The longest sample comes first, so that a step
     that runs out of memory is the first one. Draws and returns the same as transformers' `get_length_grouped_indices`.

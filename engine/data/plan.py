@@ -12,7 +12,7 @@ from ...events.errors import ArgumentError, DataError
 
 @dataclass(frozen=True)
 class RunPlan:
-    """How long a run is, in every unit."""
+    """The length of a run: steps, epochs, batches and samples."""
 
     max_steps: int
     """Optimizer steps of the whole run."""
@@ -58,7 +58,7 @@ class RunPlan:
 
 
 def limited(limit: float | None, batches: int | None) -> int | None:
-    """Return the number of batches that a limit leaves; None if it leaves all.
+    """Return the number of batches after a limit; None if there is no limit.
 
     Args:
         limit: a number of batches, or a fraction of them below 1; None for no limit.

@@ -1,4 +1,4 @@
-"""The position of a run in the data. It also counts samples of all ranks, so it holds for batches of any size."""
+"""The position of a run in the data. It counts samples of all ranks, so it does not depend on the batch size."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes that decide where in the data steps begin and end."""
+    """The sizes that decide at which samples a step begins and ends: batch size, accumulation and world size."""
 
     rows_per_batch: int
     """Samples of a batch, over all ranks."""
@@ -51,7 +51,7 @@ class Sizes:
 
 
 def save_position(position: Position, plan: RunPlan, sizes: Sizes, leaves_epoch: bool) -> dict[str, int]:
-    """Return the position for a checkpoint, in a form that sessions with other sizes can resume from.
+    """Return the position for a checkpoint, in a form that does not depend on the sizes of a session.
 
     Args:
         position: the position of the run.
@@ -79,7 +79,7 @@ def restore_position(
     """Return the position of a checkpoint and the plan's offset, for the sizes of this session.
 
     Args:
-        saved: what `save_position` returned. Checkpoints of earlier versions contain only the epoch, its batches and
+        saved: the result of `save_position`. Checkpoints of earlier versions contain only the epoch, its batches and
             their samples.
         plan: length of a whole run with the sizes of this session.
         sizes: sizes of this session.

@@ -1,4 +1,4 @@
-"""PreparedLoader: a DataLoader that a program built itself, as `accelerator.prepare` returns it."""
+"""PreparedLoader: the wrapper that `accelerator.prepare` returns for a DataLoader of the program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ShardedBatches:
     """The batches of one rank among those of a batch sampler, as accelerate divides them.
 
     All ranks get the same number of full batches. The last ones are filled up with samples from the start of the epoch.
-    A batch sampler with `drop_last` loses the batches that not every rank gets.
+    With `drop_last`, batches that not every rank gets are dropped.
     """
 
     def __init__(self, batches: Any, ranks: Ranks) -> None:
@@ -89,7 +89,7 @@ class CountedBatches:
 
 
 class PreparedLoader:
-    """Passes the epoch on to the samplers of a DataLoader, and gives each rank its share of the batches.
+    """Calls `set_epoch` of the samplers of a DataLoader, and gives each rank its part of the batches.
 
     Like accelerate's loader, it fetches a batch before the step on the previous one. Other attributes are passed on to
     the DataLoader.

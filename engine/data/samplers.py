@@ -14,7 +14,7 @@ from ..checkpoint.rng_state import random_states, restore_random_states
 
 
 class ShuffledSampler(Sampler[int]):
-    """All samples in a random order, which is new in each epoch: the permutation that torch draws from `seed + epoch`.
+    """A sampler with a new random order in each epoch: the permutation that torch draws from `seed + epoch`.
 
     transformers' Trainer uses the same order, through accelerate's `SeedableRandomSampler`.
     """
@@ -39,7 +39,7 @@ class ShuffledSampler(Sampler[int]):
 
 
 class UserSampler(Sampler[int]):
-    """The order of a sampler that the user wrote. It keeps the RNG states, so it can draw that order again."""
+    """Wraps a sampler of the user. It keeps the RNG states, so it can draw the same order again."""
 
     def __init__(self, sampler: Any) -> None:
         """Take the order of `sampler`, any iterable of sample indices with a length."""

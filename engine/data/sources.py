@@ -20,7 +20,9 @@ SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 
 
 def as_dataset(data: Any, load: Callable[[str], Any]) -> Any:
-    """Return a dataset: a table of pandas, or a file of rows, as a dataset of the library `datasets`.
+    """Return a dataset for the value that the user passed.
+
+    A pandas table or a file of rows becomes a dataset of the library `datasets`.
 
     Args:
         data: the object that the user passed. A table, a path, or a dict of these is loaded. Anything else is
@@ -59,9 +61,9 @@ def _is_table(data: Any) -> bool:
 
 
 def problem_of(name: str, dataset: Any, collator: Collator) -> str:
-    """Return why a dataset cannot work, with the remedy. Empty if nothing is known against it.
+    """Return the reason why a dataset cannot work, with the remedy; empty if no problem is found.
 
-    Only the samples of lists and tuples are looked at: any other dataset may draw random numbers for a sample.
+    It reads samples of lists and tuples only, because other datasets may draw random numbers when a sample is read.
 
     Args:
         name: the argument, such as `train_dataset`.

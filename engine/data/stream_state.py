@@ -7,12 +7,15 @@ from typing import Any
 
 
 def dataset_state(dataset: Any) -> Any:
-    """Return the position of a streaming dataset; None if it cannot save its position and is read from the start."""
+    """Return the position of a streaming dataset; None if the dataset cannot save it.
+
+    It is then read from the start.
+    """
     return dataset.state_dict() if keeps_state(dataset) else None
 
 
 def keeps_state(dataset: Any) -> bool:
-    """Whether a dataset saves its position in `state_dict` and restores it in `load_state_dict`.
+    """Return whether a dataset saves its position in `state_dict` and restores it in `load_state_dict`.
 
     A `datasets.IterableDataset` that shuffles with a buffer does not: its state leaves out the content of the buffer.
     """

@@ -1,4 +1,7 @@
-"""Streaming shards: a stream of samples, divided over ranks that each read all of it, or each read their own part."""
+"""Streaming shards: divide a stream of samples over the ranks.
+
+Each rank reads the whole stream, or only its own part.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,9 @@ class StreamShard(IterableDataset[Any]):
     number of batches, and each sample goes to one rank. At the end of the stream, the remaining samples are divided
     evenly. If there are too few, the first samples of the stream fill the batches, as `PaddingRow`.
 
-    accelerate sends the same samples from rank 0. Here each rank reads the stream itself. The stream must therefore
-    yield the same samples in the same order on every rank. A stream that shuffles does so by its epoch, in `set_epoch`.
+    accelerate sends the same samples from rank 0. In trainbus each rank reads the stream itself. The stream must
+    therefore yield the same samples in the same order on every rank. A stream that shuffles must use the epoch from
+    `set_epoch` as its seed.
     """
 
     def __init__(self, rows: Any, batch_size: int, ranks: Ranks, drop_last: bool = False) -> None:
@@ -135,7 +139,10 @@ class StreamShard(IterableDataset[Any]):
 
 @dataclass
 class PaddingRow:
-    """A sample that fills up the last batch of a rank. It belongs to another rank and counts there."""
+    """A sample that fills up the last batch of a rank.
+
+    The sample belongs to another rank, and only that rank counts it.
+    """
 
     row: Any
     """The sample."""
@@ -225,7 +232,7 @@ def own_part(dataset: Any, ranks: Ranks, wanted: bool) -> Any:
     """Return the part of a `datasets` stream that only this rank reads; None if each rank reads the whole stream.
 
     Args:
-        dataset: a stream. One that the program split with `split_dataset_by_node` already is such a part.
+        dataset: a stream. A stream that the program split with `split_dataset_by_node` is such a part already.
         ranks: the ranks.
         wanted: divide the stream's shards over the ranks, if it has at least one shard per rank.
     """

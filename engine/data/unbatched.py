@@ -1,4 +1,4 @@
-"""The samples of a dataset that is batched already, such as `datasets.Dataset.batch(n)` makes."""
+"""The single samples of a dataset that contains batches, such as the result of `datasets.Dataset.batch(n)`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def unbatched(dataset: Any) -> Dataset[Any]:
 
         trainer = Trainer(model, args, train_dataset=unbatched(dataset.batch(16)))
 
-    A map-style dataset reads a whole batch for each sample, and keeps the last one it read.
+    A map-style dataset reads a whole batch for each sample, and keeps the last batch in memory.
 
     Args:
         dataset: its samples are dicts or tuples, whose values have one entry per row. All batches of a map-style

@@ -89,10 +89,10 @@ def rank_local_callbacks(bus: EventBus) -> list[str]:
 
 
 class Consensus:
-    """Raises every flag on all ranks that one rank raises, and vetoes it likewise, in the name of the same callback.
+    """If one rank raises or vetoes a flag, raises or vetoes it on all ranks, with the same callback as author.
 
-    The vote counts callbacks, not only flags. Two evaluations may be requested by two callbacks. A rank that does not
-    know of the second one would leave the others waiting in its collectives.
+    The ranks exchange the callbacks of each request, not only the flags. Two callbacks can request two evaluations. If
+    a rank does not know the second one, the other ranks would wait for it.
     """
 
     def __init__(self, run: DistributedRun) -> None:

@@ -33,7 +33,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """Return ranks as words: `rank 1`, `ranks 0 and 2`."""
+    """Return ranks as text: `rank 1`, `ranks 0 and 2`."""
     words = [str(rank) for rank in ranks]
     return f"rank {words[0]}" if len(words) == 1 else f"ranks {', '.join(words[:-1])} and {words[-1]}"
 
@@ -153,8 +153,8 @@ def compare_training(run: PreparedRun, eval_datasets: Mapping[str, Any]) -> None
 def training_settings(run: PreparedRun) -> Settings:
     """Return the length of a training and the options of its optimizer, as text.
 
-    Lengths of iterable datasets are not included: a stream may have another length on each rank, and its end is made
-    equal while it is read.
+    Lengths of iterable datasets are not included: a stream can have a different length on each rank. The ranks then end
+    the epoch together while they read.
     """
     values: dict[str, Any] = {}
     loader = run.train_dataloader

@@ -1,4 +1,4 @@
-"""Failure reports: where a rank failed, with which error, and what happened to the other ranks, in words."""
+"""Failure reports: a text about where a rank failed, with which error, and what happened to the other ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FailureReport:
 def failure_location(error: BaseException, steps: int) -> str:
     """Return where an error came from, such as `backward of step 5` or `an evaluation after step 4`.
 
-    The innermost place counts: an activity of the engine, or a handler such as `EarlyStopping.on_evaluate`.
+    The result is the innermost place: an activity of the engine, or a handler such as `EarlyStopping.on_evaluate`.
 
     Args:
         error: the error, on which the activity is recorded. See `events/activity.py`.

@@ -1,4 +1,4 @@
-"""Failures of ranks: a failing rank leaves a report, and a rank that waited for it names it in its own error.
+"""Failures of ranks: a failing rank writes a report. A rank that waited for it names the failed rank in its own error.
 
 It has no effect on a run without failures. Reports go through the store of the rendezvous, which still works when a
 collective fails.
@@ -71,7 +71,7 @@ def _read(store: Store | None, key: str) -> dict[str, Any] | None:
 
 
 class FailureMonitor:
-    """Monitors one session in a single process. It has no other rank to report to."""
+    """Monitors one session in a single process. It does nothing, because there are no other ranks."""
 
     def begin(self) -> None:
         """Compare the ranks before the first event of the session."""

@@ -1,4 +1,4 @@
-"""The process on its host: which process a rank is, whether it is alive, and calls with a time limit."""
+"""The process of a rank: its host and process id, whether it is alive, and function calls with a time limit."""
 
 from __future__ import annotations
 

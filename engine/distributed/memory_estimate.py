@@ -15,7 +15,7 @@ USABLE = 0.9
 
 @dataclass(frozen=True)
 class Candidate:
-    """A variant with its memory."""
+    """A variant of a strategy with its memory estimate."""
 
     variant: Variant
     """The variant."""
@@ -31,13 +31,16 @@ def estimate(variant: Variant, workload: Workload) -> MemoryEstimate:
 
 
 def candidates(workload: Workload) -> list[Candidate]:
-    """Return every variant with its memory. The variant that needs the smallest change is first."""
+    """Return every variant with its memory.
+
+    The variant that needs the strategy with the smallest change to a program is first.
+    """
     estimates = [(variant, estimate(variant, workload)) for variant in variants(workload)]
     return [Candidate(variant, memory, _fits(memory, workload)) for variant, memory in estimates]
 
 
 def host_gigabytes(memory: MemoryEstimate, workload: Workload) -> float:
-    """Return the GB of host memory that the ranks of one machine take."""
+    """Return the host memory in GB that the ranks of one machine need."""
     return memory.host * workload.params * workload.gpus_of_a_node / 1e9
 
 
@@ -47,7 +50,7 @@ def _fits(memory: MemoryEstimate, workload: Workload) -> bool:
 
 
 def gpus_needed(workload: Workload) -> tuple[int, Variant] | None:
-    """Return the number of GPUs, in whole machines, on which a variant fits without offloading, and that variant.
+    """Return the number of GPUs, in whole machines, on which some variant fits without offloading, and this variant.
 
     Returns None if no variant fits on any number.
     """

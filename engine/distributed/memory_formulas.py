@@ -22,7 +22,10 @@ DEEPSPEED_LIVE = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
-    """The memory of a variant: bytes per parameter of the model on each GPU, unless a field says otherwise."""
+    """The memory of one variant of a strategy.
+
+    The unit is bytes per parameter of the model on each GPU, unless a field has another unit.
+    """
 
     params: float
     """Parameters of the model."""
@@ -170,7 +173,7 @@ def activation_bytes(workload: Workload) -> float:
     Source: Korthikanti et al. 2022, sections 4.1 and 4.3, on one GPU.
 
     - A layer keeps `sbh (34 + 5 a s / h)` bytes, with two bytes per activation. Of these, `2 sbh + a s^2 b` bytes are
-      masks of one byte per element. The part with the `a` heads is the attention scores.
+      masks of one byte per element. The part with `a`, the number of heads, is the attention scores.
     - A recomputed layer keeps only its input, `2 sbh`. One layer at a time has all of its activations.
     - The dropout of the embedding keeps a mask, `sbh`.
     - The last normalisation and the output layer keep their inputs, `4 sbh`.

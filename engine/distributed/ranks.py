@@ -216,7 +216,7 @@ def _leave_unless_failed(ranks: Ranks) -> None:
 
 
 def connection_lost(error: BaseException | None) -> bool:
-    """Return whether an error, or one of its causes, says that another rank did not answer."""
+    """Return whether an error or one of its causes means that another rank did not answer."""
     while error is not None:
         text = str(error).lower()
         if isinstance(error, dist.DistError) or (

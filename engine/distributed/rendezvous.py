@@ -14,7 +14,7 @@ _TOKEN_KEY, _PROPOSAL_KEY = "trainbus/here/", "trainbus/proposed"
 
 
 class Store(Protocol):
-    """The methods of torch's stores that are used here: values by key, shared by all ranks."""
+    """The methods of torch's stores that the rendezvous uses: values by key, shared by all ranks."""
 
     def set(self, key: str, value: str) -> None:
         """Write a value."""
@@ -72,7 +72,7 @@ def join_attempt(store: Store, rank: int, world_size: int, seconds: float) -> st
 
 
 def all_succeeded(store: Store, name: str, rank: int, world_size: int, seconds: float, *, success: bool) -> bool:
-    """Exchange whether something succeeded, after `join_attempt`. Return whether it succeeded on all ranks.
+    """Return whether an operation succeeded on all ranks. Each rank sends its own result. Call it after `join_attempt`.
 
     A rank that does not answer in time counts as failed.
 
@@ -82,7 +82,7 @@ def all_succeeded(store: Store, name: str, rank: int, world_size: int, seconds: 
         rank: this rank.
         world_size: the number of ranks.
         seconds: the time limit.
-        success: whether it succeeded on this rank.
+        success: whether the operation succeeded on this rank.
     """
     keys = [f"{name}/went/{other}" for other in range(world_size)]
     store.set(keys[rank], "well" if success else "")

@@ -51,7 +51,7 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StrategyRow:
-    """A way to train on several GPUs."""
+    """One row of the table of strategies."""
 
     name: str
     """The value of `TrainingArguments.way_to_shard`; empty if nothing is sharded."""
@@ -117,7 +117,10 @@ def _words_of_argument(args: ShardingArguments, name: str) -> list[str]:
 
 
 class Strategy(Enum):
-    """The ways to train on several GPUs. `trainbus plan` lists them in this order: the smallest change is first."""
+    """The ways to train on several GPUs.
+
+    `trainbus plan` lists them in this order: the strategy with the smallest change to a program is first.
+    """
 
     DDP = StrategyRow(
         name="",
@@ -248,7 +251,10 @@ class Strategy(Enum):
 
 
 def variants(workload: Workload) -> list[Variant]:
-    """Return the variants of all strategies for a workload. The one that needs the smallest change is first."""
+    """Return the variants of all strategies for a workload.
+
+    The one that needs the strategy with the smallest change to a program is first.
+    """
     if workload.gpus == 1 or workload.halves_weights:  # sharded strategies keep their own copies of the weights
         return ddp_variants(workload)
     return [variant for strategy in Strategy for variant in strategy.row.variants(workload)]

@@ -21,7 +21,7 @@ STATES = {name: spec.state_bytes for name, spec in OPTIMIZERS.items() if spec.st
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A training to estimate: the model, the GPUs, the precision and the batch."""
+    """The training whose memory is estimated: model, GPUs, precision and batch."""
 
     params: float
     """Parameters of the model. All are trained."""

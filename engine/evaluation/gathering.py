@@ -104,7 +104,7 @@ def gather_rows(gathered: tuple[tuple[Gathered, Any], ...], ranks: Ranks, rows: 
 
 
 def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of: int | None = None) -> Any:
-    """Return nested arrays or tensors of shape (n, ...) cut to their first rows.
+    """Return only the first rows of nested arrays or tensors of shape (n, ...).
 
     An array may have several entries per row, such as one per token. If its length is not a multiple of the rows,
     the entries of a row are unknown. The array then stays unchanged, and a warning is logged.

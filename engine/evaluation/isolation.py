@@ -92,7 +92,10 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 @contextmanager
 def undisturbed(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Put modules into evaluation mode, and afterwards restore modes, buffers, attributes and all RNG states."""
+    """Put modules into evaluation mode inside a `with` block.
+
+    At its end, restore modes, buffers, attributes and all RNG states.
+    """
     parts = [part for module in modules for part in module.modules()]
     attributes = [(part, _attributes(part)) for part in parts]
     buffers = [

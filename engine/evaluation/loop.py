@@ -157,8 +157,8 @@ def _batches(
 def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int | None, int]]:
     """Yield each batch, its number of rows, and its number of padding rows.
 
-    The number of rows is the sampler's, padding included; None if the loader does not know it. Padding rows are last
-    rows that only fill up the batch and do not count.
+    The number of rows is the sampler's, padding included; None if the loader does not know it. Padding rows only fill
+    up the last batch. They do not count.
     """
     plain = None if isinstance(loader, Loader) else getattr(loader, "batch_sampler", None)
     sizes = iter(batch_sizes(plain)) if type(plain) is BatchSampler else repeat(None)
@@ -167,7 +167,7 @@ def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int | None, 
 
 
 def batch_sizes(batches: BatchSampler) -> list[int | None]:
-    """Return the number of samples of each batch of torch's sampler; nothing if its end is unknown."""
+    """Return the number of samples of each batch of torch's sampler; nothing if the number of samples is unknown."""
     rows = length_of(batches.sampler)
     if rows is None:
         return []

@@ -12,7 +12,9 @@ from .outputs import EvalPrediction, batches_of
 
 
 def as_metric_function(given: Any) -> Any:
-    """Return `compute_metrics`: a metric of `evaluate` as a function, and anything else unchanged."""
+    """Return `compute_metrics`: a metric of `evaluate` becomes a function, and any other value is returned
+    unchanged.
+    """
     is_metric = not callable(given) and callable(getattr(given, "compute", None)) and hasattr(given, "add_batch")
     return MetricModule(given) if is_metric else given
 
@@ -21,8 +23,8 @@ def as_metric_function(given: Any) -> Any:
 class MetricModule:
     """A `compute_metrics` that calls `compute(predictions=..., references=...)` of a metric of `evaluate`.
 
-    Logits of floats with one dimension more than the labels become classes, by argmax over the last dimension. Labels
-    of -100 are left out. The first of several predictions or labels counts.
+    If the predictions are floats with one dimension more than the labels, the argmax over the last dimension gives
+    the classes. Labels of -100 are left out. If there are several predictions or labels, only the first is used.
     """
 
     metric: Any

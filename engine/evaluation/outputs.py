@@ -41,7 +41,10 @@ class EvalPrediction:
 
 
 def batches_of(prediction: EvalPrediction) -> Iterator[tuple[Any, Any]]:
-    """Yield predictions and labels of each batch. Lists of both are batches, as of `eval_do_concat_batches=False`."""
+    """Yield predictions and labels of each batch.
+
+    With `eval_do_concat_batches=False`, predictions and labels are lists with one entry per batch.
+    """
     predictions, labels = prediction.predictions, prediction.label_ids
     if isinstance(predictions, list) and isinstance(labels, list):
         yield from zip(predictions, labels)
@@ -152,7 +155,7 @@ def plain(value: Any) -> Any:
 
 
 def recordable(values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[Any, str]]:
-    """Return values as checkpoints can hold them, and descriptions of the values that they cannot hold."""
+    """Return the values that checkpoints can hold, and descriptions of the other values."""
     converted = plain(dict(values))
     left_out = not_plain(converted)
     return {name: value for name, value in converted.items() if name not in left_out}, left_out

@@ -15,7 +15,7 @@ from .bundled.base import Reads
 
 @dataclass(frozen=True)
 class Reader:
-    """Turns outputs and labels of a batch into the predictions and references of a metric."""
+    """Converts outputs and labels of a batch to the predictions and references of a metric."""
 
     reads: Reads
     """What to read."""

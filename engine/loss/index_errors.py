@@ -52,7 +52,10 @@ class OutOfRange(NamedTuple):
 
 
 def out_of_range(error: BaseException) -> OutOfRange | None:
-    """Return the labels or input ids that an IndexError of torch is about, from the frames of its traceback."""
+    """Return the labels or input ids that caused an IndexError of torch.
+
+    They are read from the frames of its traceback.
+    """
     for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)]):
         if not frame.f_code.co_filename.replace("\\", "/").endswith(_FUNCTIONAL):
             continue
@@ -70,8 +73,8 @@ def out_of_range(error: BaseException) -> OutOfRange | None:
 def indices_explained(run: Run) -> Iterator[None]:
     """Replace an out-of-range index error with an error that names the batch, the samples and the valid range.
 
-    A shape error gets a note if the samples look like whole batches, and an error of data types gets one that names the
-    tensors.
+    If the samples look like whole batches, a shape error gets a note about this. An error of data types gets a note
+    with the names of the tensors.
 
     Raises:
         DataError: for a label outside of the classes, or an input id without an embedding.

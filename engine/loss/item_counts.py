@@ -48,7 +48,7 @@ def predicted_labels(batch: Mapping[str, Any], shifted: bool) -> Any:
 
 
 def loss_shifts_labels(model: nn.Module) -> bool:
-    """Whether the model's own loss is the causal loss of transformers, which never predicts the first label."""
+    """Return whether the model's own loss is the causal loss of transformers, which never predicts the first label."""
     model = user_model(model)
     losses = imported("transformers.loss.loss_utils")
     if losses is None or getattr(getattr(model, "config", None), "is_encoder_decoder", False):

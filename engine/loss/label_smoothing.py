@@ -1,4 +1,4 @@
-"""Label smoothing: cross entropy against a target that gives every class a part of the probability."""
+"""Label smoothing: cross entropy with targets that give every class a small probability."""
 
 from __future__ import annotations
 

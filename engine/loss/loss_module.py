@@ -34,7 +34,8 @@ class TrainingRanks(Protocol):
 def module_of(function: Any) -> nn.Module | None:
     """Return the module behind a criterion or loss function; None if it is a plain function.
 
-    The module is the function itself, or the owner of a bound method. `functools.partial` objects are looked through.
+    The module is the function itself, or the owner of a bound method. For a `functools.partial` object, its function
+    is used.
     """
     while isinstance(function, functools.partial):
         function = function.func
@@ -63,7 +64,10 @@ def own_copy(function: Any) -> Any:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], ranks: TrainingRanks) -> None:
-    """Average gradients over the ranks. A parameter that no rank used keeps no gradient. Every rank must call it."""
+    """Average gradients over the ranks.
+
+    A parameter that no rank used has no gradient afterwards. Every rank must call it.
+    """
     parameters = list(parameters)
     if not parameters:
         return

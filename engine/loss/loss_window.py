@@ -95,7 +95,7 @@ class LossWindow:
 
 
 class Losses:
-    """All open windows on the losses of a run: the run's own window, and one per further logger."""
+    """All windows of a run: one for the main `Log`, and one for each additional `Log`."""
 
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Open the run's own window, `main`. The arguments are those of `LossWindow`."""

@@ -1,4 +1,6 @@
-"""Modules that a loss function uses without being one: in its closure, its globals, and the objects that it reads."""
+"""Modules that a loss function uses although it is not a module: in its closure, in globals, and in objects that it
+reads.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ def untrained_modules(function: Any, known: Iterable[nn.Parameter]) -> list[nn.M
     globals, bound methods, callable objects, lists, dicts, and the attributes that the code names.
 
     Args:
-        function: a loss function. A module itself has no such modules.
-        known: parameters that are trained anyway.
+        function: a loss function. For a module the result is empty.
+        known: parameters that the run trains already.
     """
     trained = {*known}
     return [

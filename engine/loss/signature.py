@@ -17,10 +17,11 @@ from ...events.imported import imported
 
 
 def user_model(model: nn.Module) -> nn.Module:
-    """Return the model that the user wrote, inside of `torch.compile`, PEFT, DDP and modules that only pass on.
+    """Return the model that the user wrote, without the wrappers of `torch.compile`, PEFT and DDP, and without modules
+    that only call another module.
 
-    A module passes on if its `forward` names no parameter and takes any keyword, such as `forward(*args, **kwargs)`,
-    and it has `module` or a single child.
+    A module only calls another module if its `forward` names no parameter and takes any keyword, such as
+    `forward(*args, **kwargs)`, and it has `module` or a single child.
     """
     while (inner := _inside(model)) is not None:
         model = inner
@@ -156,7 +157,7 @@ class ForwardSignature:
 
 
 def label_names_of(model: nn.Module) -> list[str]:
-    """Return the parameters of the `forward` that the user wrote that are labels, judged by name.
+    """Return the names of the label parameters of the user's `forward`.
 
     The class decides, and a `forward` that was replaced on the instance if the class has no labels. A name is a label
     if it contains `label`. Question answering models also have `start_positions` and `end_positions`. It uses the rule

@@ -1,4 +1,4 @@
-"""Optimizers whose `step` needs a closure: they compute the loss several times per step."""
+"""Optimizers with a `step` that needs a closure. They compute the loss several times per step."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def closure_refusal(optimizer: Any) -> str:
-    """Return why an optimizer cannot be used, if its `step` requires a closure, and the remedy. Else an empty string.
+    """Return an error text with the remedy if the `step` of an optimizer requires a closure; otherwise an empty string.
 
     The trainer computes loss and gradients once per step. `torch.optim.LBFGS` computes them several times, for its
-    line search, so the events of a step, clipping and gradient accumulation have no meaning for it.
+    line search, so the events of a step, clipping and gradient accumulation do not fit such an optimizer.
 
     Args:
         optimizer: an optimizer or its class; None is allowed.

@@ -1,4 +1,6 @@
-"""GreedyLR: raises the learning rate while a metric improves, and lowers it while it does not (arXiv:2512.14527)."""
+"""GreedyLR: raises the learning rate while a metric improves, and lowers it while the metric does not improve
+(arXiv:2512.14527).
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ class GreedyLR(LRScheduler):
         optimizer: The optimizer whose groups change.
         mode: "min" if a smaller metric is better, "max" if a larger one is.
         factor: Between 0 and 1.
-        patience: Length of a streak that does not yet change the learning rates.
+        patience: Longest streak that does not change the learning rates.
         threshold: Least improvement that counts, absolute or relative to the best metric.
         threshold_mode: "abs" or "rel".
         cooldown: Number of metrics to ignore after a reduction.

@@ -1,4 +1,4 @@
-"""The optimizers that `optim=` can name: one row per name, with every trait that other modules ask for.
+"""The optimizers that `optim=` can name: one row per name, with all properties that other modules read.
 
 To add an optimizer, add a row to `OPTIMIZERS`. The argument check, the error messages, the memory estimate, the
 callback for optimizers with two modes, the refusals of sharding and the compatibility page read the row; they have no
@@ -34,7 +34,7 @@ class Projection:
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """One row of the registry: how to build an optimizer, and its traits."""
+    """One row of the registry: how to build an optimizer, and its properties."""
 
     target: type[Optimizer] | str
     """The class as "module:Class", which `build_optimizer` imports on first use. Or the class itself."""
@@ -347,10 +347,10 @@ def has_train_eval_modes(optim: Any) -> bool:
 
 
 def is_shape_dependent(class_name: str) -> bool:
-    """Return whether an optimizer class computes something else on a flat shard of a weight than on the whole weight.
+    """Return whether an optimizer class gives different results on a flat shard of a weight than on the whole weight.
 
-    The rows decide for classes that have one. A class of the same family counts too: its name contains the name of a
-    shape-dependent class, or a word of `OTHER_SHAPE_DEPENDENT`. Case and underscores do not matter.
+    If the class has a row, the row decides. Other classes of the same family are included: its name contains the name
+    of a shape-dependent class, or a word of `OTHER_SHAPE_DEPENDENT`. Case and underscores do not matter.
     """
     name = _plain(class_name)
     rows = [spec for spec in OPTIMIZERS.values() if _plain(spec.class_name) == name]

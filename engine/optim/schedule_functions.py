@@ -195,7 +195,7 @@ def get_greedy_schedule(optimizer: Optimizer, **kwargs: Any) -> LRScheduler:
 
 
 class LinearDecayWithWarmup(LambdaLR):
-    """The linear schedule under the name of PaddleNLP: linear warmup, then linear decay to 0.
+    """The linear schedule with the name of PaddleNLP: linear warmup, then linear decay to 0.
 
     It is the schedule that the arguments build by default, `lr_scheduler_type="linear"`. PyTorch's schedules take the
     optimizer, which holds the learning rate, in place of the learning rate.

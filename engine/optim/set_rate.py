@@ -1,4 +1,4 @@
-"""Change the learning rate of a training that runs."""
+"""Change the learning rate of a running training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts the elements of weights. Weights of lazy modules may have no shape yet."""
+"""Count the elements of weights. Weights of lazy modules may not have a shape yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding a batch size that fits in memory: train, and start over with a smaller batch on an out-of-memory error."""
+"""Finding a batch size that fits in memory: train, and start again with a smaller batch on an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def memory_explained(run: Run) -> Iterator[None]:
-    """With several ranks, replace torch's out-of-memory error by one that names the remedy.
+    """With several ranks, replace torch's out-of-memory error with an error that names the remedy.
 
-    Several ranks cannot start over: the other ranks may be inside a collective of the same step.
+    Several ranks cannot start again with a smaller batch: the other ranks may be inside a collective of the same step.
 
     Raises:
         ArgumentError: if a batch does not fit in memory.

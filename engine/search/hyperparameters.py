@@ -96,7 +96,7 @@ class TrialTrainer(Protocol):
 class Search:
     """A hyperparameter search: the space, the objective, and the inputs of the trainer that each trial builds.
 
-    It holds no part of a run, so it can be sent to another process.
+    It does not hold parts of a run, so it can be sent to another process.
     """
 
     trainer_class: type[TrialTrainer]
@@ -239,7 +239,9 @@ def _ended(trainer: TrialTrainer) -> Iterator[None]:
 
 
 def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingArguments:
-    """Return the user's arguments with some values replaced. All checks and derived values are computed again.
+    """Return the user's arguments with some values replaced.
+
+    All checks run again, and derived values are computed again.
 
     A value is converted to the type of its argument: `"16"` and `16.7` become `16`. Relative paths keep the working
     folder of the user's arguments.
@@ -339,7 +341,9 @@ def checked_direction(direction: Any) -> str | list[str]:
 
 
 def takes_trial(model_init: Callable[..., nn.Module] | None) -> bool:
-    """Return whether `model_init` receives the trial: if it has one parameter, without a default or with None.
+    """Return whether `model_init` receives the trial.
+
+    It does if it has one parameter without a default or with the default None.
 
     Raises:
         ArgumentError: if it requires more than one parameter.

@@ -346,7 +346,7 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def speaking_for(control: TrainerControl, live: Any) -> Iterator[None]:
-    """Return a context in which writes to the control have the account of the wandb user as author."""
+    """Set the account of the wandb user as author of writes to the control, inside a `with` block."""
     speaking = control.speaking
     before, speaking.author = speaking.author, f"{getattr(live, 'entity', None) or 'user'} (wandb)"
     try:

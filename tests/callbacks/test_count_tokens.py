@@ -61,7 +61,7 @@ def test_says_how_fast_the_session_is(tmp_path):
 
 
 def within(entry, tokens):
-    """Say whether this many tokens were seen in the time logged, which is rounded to 4 digits."""
+    """Return whether this many tokens were seen in the time logged, which is rounded to 4 digits."""
     speed = entry["train_tokens_per_second"]
     return speed * entry["train_runtime"] == pytest.approx(tokens, abs=speed * 1e-4)
 

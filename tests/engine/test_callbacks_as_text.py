@@ -69,7 +69,7 @@ class FullMoon(Trigger):
 
 
 def same(one: Any, other: Any) -> bool:
-    """Say whether two callbacks have the same class and settings. Plain classes define no equality."""
+    """Return whether two callbacks have the same class and settings. Plain classes define no equality."""
     return type(one) is type(other) and (one == other or vars(one) == vars(other))
 
 

@@ -1,4 +1,6 @@
-"""Checks of a callback by itself: it is constructed, attached, shown, copied, and trained and evaluated alone."""
+"""Checks of a callback by itself: construction, attachment, text form, copies, and training and evaluation without
+other callbacks.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def attaches(lab: Lab) -> None:
 
 @check(remedy="Make it a dataclass, or define `__repr__` and `__eq__` from its settings.")
 def describes(lab: Lab) -> None:
-    """Is shown by its settings, and equals another callback with the same settings."""
+    """Shows its settings in its text form, and equals another callback with the same settings."""
     one, other = lab.new(), lab.new()
     for shown in (repr(one), lab.trainer(one).describe()):
         if " object at 0x" in shown:

@@ -48,7 +48,7 @@ def prints_nothing(lab: Lab) -> None:
     "what the handler does.",
 )
 def draws_no_random_numbers(lab: Lab) -> None:
-    """Draws nothing from the global random generators while it observes."""
+    """Draws no numbers from the global random generators if it only observes."""
     if drew := watched(lab).drew:
         fail(f"{drew[0]}. The dropout masks of all later steps change with it")
 
@@ -59,7 +59,7 @@ def draws_no_random_numbers(lab: Lab) -> None:
     "A handler that changes the model belongs in the stage PREPARE or ACT.",
 )
 def keeps_weights(lab: Lab) -> None:
-    """Changes no weight and no mode of the model while it observes."""
+    """Changes no weight and no mode of the model if it only observes."""
     if not lab.subject.writes_weights and (changed := watched(lab).changed):
         fail(changed[0])
 
@@ -80,7 +80,7 @@ def keeps_arguments(lab: Lab) -> None:
     "`on_train_end` does not.",
 )
 def closes(lab: Lab) -> None:
-    """Closes files, threads and hooks on every path: the end, an exception, Ctrl-C, a signal."""
+    """Closes files, threads and hooks in every case: the end of a run, an exception, Ctrl-C, a signal."""
     kept: list[Any] = []  # an open file that nothing refers to would be closed by Python
     early: set[str] = set()
 
@@ -166,7 +166,7 @@ class NotedWeights:
     "raise again what you do not know.",
 )
 def lets_errors_through(lab: Lab) -> None:
-    """Lets an error of the model, and of another callback, end the run."""
+    """Does not catch errors of the model or of other callbacks: they end the run."""
     for place, event in (("the model", "forward"), ("another callback", "on_gradients")):
         trainer = lab.among(lab.new())
         raised: list[BaseException] = []
@@ -196,7 +196,7 @@ def lets_errors_through(lab: Lab) -> None:
     "services to a thread. Or raise the budget: budget=5000.",
 )
 def costs(lab: Lab) -> None:
-    """Takes no more microseconds per step than its budget."""
+    """Takes at most as many microseconds per step as its budget allows."""
     budget = lab.subject.budget
     if budget is None:
         return
@@ -244,7 +244,7 @@ def _seconds_of_steps(lab: Lab, labels: dict[str, float]) -> dict[int, float]:
     "attribute to None in `on_close`.",
 )
 def releases_model(lab: Lab) -> None:
-    """Keeps the model of an ended run not alive."""
+    """Does not keep the model of an ended run in memory."""
     callback = lab.new()
 
     def run() -> weakref.ref[Any]:

@@ -1,4 +1,4 @@
-"""The check on two processes: all ranks decide the same, and reach the same weights."""
+"""The check with two processes: both ranks make the same requests and reach the same weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .runs import train
 
 
 class RanksDisagree(Exception):
-    """The ranks made other requests in a step."""
+    """The ranks made different requests in the same step."""
 
 
 @check(
@@ -25,7 +25,7 @@ class RanksDisagree(Exception):
     "know, such as from a clock or a file, set `local = True`. Only report under `if state.is_world_process_zero`.",
 )
 def agrees_on_two_processes(lab: Lab) -> None:
-    """Decides the same on two ranks, which reach the same weights."""
+    """Makes the same requests on two ranks, and both ranks reach the same weights."""
     ended = in_processes(lambda rank: _rank(lab), timeout=90.0)
     for end in ended:
         if end.error.startswith("RanksDisagree"):

@@ -1,4 +1,6 @@
-"""Checks that a run repeats: in a second session, in another order of the list, and from every checkpoint."""
+"""Checks that a run gives the same results again: in a second session, with another order of the callbacks, and after
+a resume from each checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ REPEATS = (*RUNS, "repeats")
     "callback that does so on purpose fails this check as expected.",
 )
 def repeats(lab: Lab) -> None:
-    """Reaches the same events, logs and weights in two runs of two new callbacks."""
+    """Gives the same events, logs and weights in two runs, each with a new callback."""
     again = train(lab.among(lab.new()))
     if found := difference(lab.usual, again):
         fail(f"two runs with the same seed differ: {found}")
@@ -41,7 +43,7 @@ def repeats(lab: Lab) -> None:
     "flags, REPORT to read what all others wrote. Do not read flags that others raise in the same stage.",
 )
 def any_order(lab: Lab) -> None:
-    """Does the same at every place in the list of callbacks."""
+    """Gives the same run at every position in the list of callbacks."""
     generator = random.Random(0)
     callback = lab.new()
     listed = [callback, *lab.around(callback)]  # the usual run lists it last
@@ -74,7 +76,7 @@ def trains_twice(lab: Lab) -> None:
     "`load_state_dict`.",
 )
 def state_round_trip(lab: Lab) -> None:
-    """Restores from a checkpoint file exactly the state that it saved, into a new callback."""
+    """A new callback restores exactly the state that the first one saved in a checkpoint file."""
     callback = lab.new()
     if not hasattr(callback, "state_dict"):
         return  # a callback of transformers
@@ -120,7 +122,7 @@ def _compare_loaded(fresh: Any, state: dict[str, Any], path: Path) -> None:
     "loaded after `on_setup`, so do not reset it in `on_train_begin`.",
 )
 def resumes(lab: Lab) -> None:
-    """Reaches the weights and logs of an unbroken run from a checkpoint of every step."""
+    """A run that resumes from the checkpoint of any step gives the weights and logs of the uninterrupted run."""
     trainer = lab.among(lab.new(), save_every=1)
     unbroken = train(trainer)
     saved = sorted(unbroken.folder.glob("checkpoint-*"), key=_step)

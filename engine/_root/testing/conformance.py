@@ -20,12 +20,12 @@ MODULES = (checks_basics, checks_repeats, checks_conduct, checks_processes)
 
 
 class NotJudged(Exception):
-    """A check that cannot judge, because a check that it needs has failed."""
+    """Raised by a check that cannot run, because another check that it needs failed."""
 
 
 @dataclass
 class Examination:
-    """The checks of one callback, with results that the checks share."""
+    """The checks of one callback, and the runs that several checks use."""
 
     subject: Subject
     """The callback."""

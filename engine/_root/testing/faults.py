@@ -29,7 +29,7 @@ def raise_at(step: int, event: str = "on_gradients", error: Callable[[], BaseExc
     """Raise an error in a step.
 
     Args:
-        step: the step, from 1. In later steps the error is raised too.
+        step: the step, from 1. The error is also raised in later steps.
         event: the event that raises it, after all its handlers; or `forward`, for an error of the model.
         error: builds the error.
     """
@@ -96,7 +96,7 @@ def _kill_at(step: int, rank: int | None) -> Injector:
 
 @contextmanager
 def full_disk(folder: Path | str) -> Iterator[None]:
-    """Fail each attempt to open a file for writing, or to make a folder, below a folder: no space left on device."""
+    """Let every attempt to write a file or make a folder below a given folder fail with "no space left on device"."""
     below = os.path.abspath(folder)
     opens, makes = builtins.open, os.mkdir
 

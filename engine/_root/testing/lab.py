@@ -1,4 +1,4 @@
-"""Lab: the runs of one callback under test. Checks share them."""
+"""Lab: builds the runs of one callback under test. Several checks use the same runs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Lab:
 
 
 def difference(one: TinyRun, other: TinyRun) -> str:
-    """Return the first difference between two runs that should be equal, in words; empty if there is none."""
+    """Return the first difference between two runs that should be equal, in words; empty if they are equal."""
     if events := one.trace.difference(other.trace):
         return f"the events differ:\n{events}"
     if one.logs != other.logs and not equal(one.logs, other.logs):
@@ -112,7 +112,10 @@ def subscriptions(trainer: Trainer, callback: Any) -> list[Subscription]:
 
 
 def around_handlers(trainer: Trainer, callback: Any, wrap: Callable[[Subscription, Callable[[], Any]], Any]) -> None:
-    """Let `wrap(subscription, call)` make each call of a handler of the callback. It returns what `call()` returns."""
+    """Replace each call of a handler of the callback by `wrap(subscription, call)`.
+
+    `wrap` must return the result of `call()`.
+    """
     for found in subscriptions(trainer, callback):
         found.call = _wrapped(found, found.call, wrap)
 
@@ -191,7 +194,7 @@ def _modes(model: torch.nn.Module) -> tuple[list[bool], list[bool]]:
 
 @contextlib.contextmanager
 def handled(trainer: Trainer, event: str, handler: Callable[..., Any], stage: Stage = Stage.RELEASE) -> Iterator[None]:
-    """Subscribe a function in the block."""
+    """Subscribe a function inside a `with` block."""
     handle = trainer.on(event, handler, stage=stage)
     try:
         yield

@@ -61,7 +61,9 @@ class TinyRun:
 
 
 def beside(callbacks: tuple[Any, ...], save_every: int = 2) -> list[Any]:
-    """Return callbacks that log at each step and evaluate and save at every second one, without classes in the list.
+    """Return callbacks that log at each step, and evaluate and save at every second step.
+
+    Classes that are in the list already are left out.
 
     Args:
         callbacks: the callbacks of the user. If they contain a `Log`, `Evaluate` or `Checkpoint`, none of that class is

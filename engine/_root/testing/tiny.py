@@ -90,7 +90,7 @@ PLUGIN_SWITCHES = {"TRAINBUS_PLUGINS": "none", "TRAINBUS_DISABLE_PLUGINS": "all"
 
 @contextmanager
 def without_plugins() -> Iterator[None]:
-    """Keep installed plugins out of the trainers that are built in the block."""
+    """Build trainers without installed plugins, inside a `with` block."""
     before = {name: os.environ.get(name) for name in PLUGIN_SWITCHES}
     os.environ.update(PLUGIN_SWITCHES)
     try:
@@ -135,7 +135,7 @@ def timeless(values: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute with one thread in the block. The models are small, and the machine may be busy."""
+    """Compute with one thread inside a `with` block. The models are small, and the machine may be busy."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -339,7 +339,7 @@ def _size_of_checkpoint(trainer: Any) -> int:
 
 
 class PreviewMethods:
-    """The preview of a run."""
+    """The method `preview` of the Trainer."""
 
     def preview(
         self,

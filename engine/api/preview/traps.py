@@ -1,4 +1,4 @@
-"""Traps: settings of a run that have no effect, or another effect than expected. Found in its preview."""
+"""Traps: settings of a run that have no effect or an unexpected effect. A preview finds them."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _schedule(seen: Seen) -> Iterator[str]:
 
 
 def describe_absent(names: Iterable[str]) -> Iterator[str]:
-    """Yield the warning about callbacks that do not take part; nothing if there are none."""
+    """Yield a warning about callbacks that the preview does not run; nothing if it runs all callbacks."""
     if listed := ", ".join(names):
         yield (
             f"Not in the preview: {listed}. They may request work or a stop. If a callback decides from the state and "

@@ -39,7 +39,7 @@ class VirtualClock:
 
 
 class VirtualRanks(Ranks):
-    """One process in the place of all: it knows their number and exchanges nothing."""
+    """A process group for a preview. It has the world size of the run but sends no data."""
 
     @property
     def single_process(self) -> bool:
@@ -162,7 +162,7 @@ class VirtualWindow:
 
 
 class VirtualStepper:
-    """Makes a step of the schedule and of the clock."""
+    """Advances the schedule and the clock by one step."""
 
     def __init__(self, run: Run, clock: VirtualClock) -> None:
         """Step a run whose optimizer and schedule exist."""

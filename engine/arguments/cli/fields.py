@@ -149,7 +149,10 @@ def arguments_of(classes: Sequence[type[Any]]) -> list[Argument]:
 
 
 def heading(section: type[Any]) -> tuple[str, str | None]:
-    """Return title and description of the `--help` section of a class. The title of a group is its first sentence."""
+    """Return the title and the description of a class for its `--help` section.
+
+    The title of a group is its first sentence.
+    """
     doc = inspect.cleandoc(section.__doc__ or "").partition("\n")[0]
     if issubclass(section, Group) and section in TrainingArguments.__mro__:
         return re.split(r"[.:](?: |$)", doc)[0], None

@@ -261,7 +261,9 @@ class ArgumentParser(argparse.ArgumentParser):
                 )
 
     def _convert(self, values: Mapping[str, Any], allow_extra_keys: bool) -> tuple[dict[str, Any], list[str]]:
-        """Return the values of known fields, converted to their types, and the problems of the others."""
+        """Return the values of known fields, converted to their types, and the problems of the options that cannot be
+        converted.
+        """
         converted, problems = {}, []
         for name, value in values.items():
             if name == "plugins" and name in converted:

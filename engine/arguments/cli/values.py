@@ -25,7 +25,7 @@ SEVERAL = (list, tuple, set, frozenset, Sequence, Collection, Iterable)
 
 
 class Unreadable(Exception):
-    """A value does not fit the type of its field. The message completes the sentence "`name` is 'value'"."""
+    """A value does not fit the type of its field. The message continues the text "`name` is 'value'"."""
 
 
 def read(words: Sequence[str], hint: Any) -> Any:
@@ -79,7 +79,7 @@ def among(value: Any, choices: Iterable[Any]) -> Any:
     """Return `value` if it, or each of its items, is one of `choices` or None.
 
     Raises:
-        Unreadable: It is not. The message suggests the nearest choice.
+        Unreadable: It is not one of them. The message suggests the nearest choice.
     """
     known = [*choices]
     for item in value if isinstance(value, (list, tuple)) else [value]:

@@ -1,1 +1,1 @@
-"""Plugins: which are installed, which join a run, and callbacks that are written as text."""
+"""Plugins: find installed plugins, select the plugins of a run, and read callbacks that are written as text."""

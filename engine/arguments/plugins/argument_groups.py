@@ -14,7 +14,9 @@ from .text import Spec, as_texts
 
 
 def plugin_of(name: str) -> str:
-    """Return the plugin of the name of an option, such as `skip_spikes.factor`; empty if there is no such plugin."""
+    """Return the name of the plugin in the name of an option, such as `skip_spikes` in `skip_spikes.factor`; empty if
+    there is no such plugin.
+    """
     plugin, dot, _ = name.partition(".")
     return plugin if dot and plugin.isidentifier() and plugin in installed() else ""
 
@@ -26,10 +28,10 @@ def named_in(words: Iterable[str]) -> list[str]:
 
 
 def row_of(plugin: Plugin) -> Mapping[str, Any]:
-    """Return the description of a plugin: of its manifest, or of its class if it ships none.
+    """Return the description of a plugin, from its manifest or, without a manifest, from its class.
 
     Raises:
-        TrainbusError: if it ships none and cannot be loaded.
+        TrainbusError: if it has no manifest and cannot be loaded.
     """
     return plugin.manifest() or described(plugin)
 
@@ -39,7 +41,7 @@ def add_groups(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
 
     Args:
         parser: the parser.
-        names: the names of installed plugins. Those that the parser already has are skipped.
+        names: the names of installed plugins. Plugins that the parser already has are skipped.
     """
     plugins, known = installed(), {group.title for group in parser._action_groups}
     for name in names:
@@ -94,7 +96,9 @@ def _number(word: str) -> Any:
 
 
 def with_option(plugins: Any, name: str, option: str, value: Any) -> list[str]:
-    """Return the value of the argument `plugins` with one more option. The plugin is added if it is not in it.
+    """Return the value of the argument `plugins` with one more option.
+
+    If the value does not name the plugin, the plugin is added.
 
     Args:
         plugins: the present value, in any notation.

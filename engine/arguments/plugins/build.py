@@ -89,7 +89,7 @@ def written(callbacks: Iterable[Any]) -> list[str]:
     """Return the texts of callbacks, each with the options that differ from their defaults.
 
     Raises:
-        ArgumentError: lists every option whose value has no text, such as a lambda or a dataset.
+        ArgumentError: lists every option with a value that cannot be written as text, such as a lambda or a dataset.
     """
     texts, problems = [], []
     for callback in callbacks:
@@ -106,7 +106,7 @@ def spec_of(callback: Any) -> Spec:
     """Return a callback as a name and options.
 
     Raises:
-        ArgumentError: if a value has no text, or if its class is defined inside a function.
+        ArgumentError: if a value cannot be written as text, or if its class is defined inside a function.
     """
     cls = type(callback)
     name = name_of(cls)
@@ -124,10 +124,10 @@ def spec_of(callback: Any) -> Spec:
 
 
 def literal(value: Any) -> Any:
-    """Return a value as a literal, a trigger or a `Call`, for a text.
+    """Convert a value for a text: to a literal, a trigger or a `Call`.
 
     Raises:
-        ArgumentError: if it has no such form.
+        ArgumentError: if the value cannot be converted.
     """
     if isinstance(value, Enum):
         return literal(value.value)
@@ -176,7 +176,7 @@ def as_yaml(callbacks: Iterable[Any]) -> str:
     """Return callbacks as YAML: the argument `callbacks` of a configuration file.
 
     Raises:
-        ArgumentError: if a value has no text.
+        ArgumentError: if a value cannot be written as text.
     """
     lines = [f"  - {_quoted(text)}\n" for text in written(callbacks)]
     return "callbacks:\n" + "".join(lines) if lines else "callbacks: []\n"

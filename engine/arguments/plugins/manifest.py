@@ -20,7 +20,7 @@ from .text import unknown_name
 
 
 def described(plugin: Plugin) -> dict[str, Any]:
-    """Return the row of a plugin in a manifest. This imports it.
+    """Return the description of a plugin for a manifest. This imports the plugin.
 
     Raises:
         TrainbusError: if it cannot be imported.

@@ -60,7 +60,7 @@ def name_of(cls: type) -> str:
 
 
 def find(name: str) -> Any:
-    """Return the class, or the function that builds callbacks, of a name in a text.
+    """Find the class, or the function that builds callbacks, for a name in a text.
 
     Args:
         name: a callback of this library, an installed plugin, or `package.module:Class`.

@@ -123,7 +123,7 @@ def set_apart(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hints_of(target: Any) -> dict[str, Any]:
-    """Return the types of annotations. One that cannot be resolved is `Any`, and the others keep their types."""
+    """Return the types of annotations. The type of an annotation that cannot be resolved is `Any`."""
     try:
         return get_type_hints(target)
     except Exception:
@@ -134,7 +134,7 @@ def hints_of(target: Any) -> dict[str, Any]:
 
 
 def check_options(target: Any, given: Mapping[str, Any], label: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the given options, converted to their types, and the problems of the others.
+    """Return the given options, converted to their types, and the problems of the options that cannot be converted.
 
     Args:
         target: the class or function.
@@ -162,7 +162,7 @@ def check_options(target: Any, given: Mapping[str, Any], label: str) -> tuple[di
 
 
 def converted(value: Any, hint: Any) -> Any:
-    """Return a value of a text as a value of a type.
+    """Convert a value from a text to a type.
 
     A `Call` becomes an instance of the dataclass of the type. If the type is a trigger, a text becomes a trigger. If
     the type is a class or function, `package.module:name` is imported.
@@ -228,7 +228,7 @@ def imported(reference: str) -> Any:
     """Import and return the object of `package.module:name`.
 
     Raises:
-        Unreadable: There is no such module, or it has no such name.
+        Unreadable: The module does not exist, or does not have this name.
     """
     module, _, name = reference.partition(":")
     try:
@@ -265,7 +265,7 @@ def given_options(callback: Any) -> Iterator[tuple[Option, Any]]:
     """Yield the options of a callback that differ from their defaults, with their values.
 
     Raises:
-        ArgumentError: if the callback does not keep an option as an attribute of its name.
+        ArgumentError: if the callback has no attribute with the name of an option.
     """
     for option in options_of(type(callback)).values():
         if not option.is_shown:

@@ -21,7 +21,7 @@ def as_python(callbacks: Iterable[Any]) -> str:
     """Return callbacks as Python: the imports, and a list named `callbacks`.
 
     Raises:
-        ArgumentError: if a value has no text, such as a lambda or a dataset.
+        ArgumentError: if a value cannot be written as text, such as a lambda or a dataset.
     """
     writer, calls, settings = _Writer(), [], []
     for place, callback in enumerate(callbacks):

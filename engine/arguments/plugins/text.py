@@ -67,7 +67,7 @@ class Spec:
 
 
 def split(text: str) -> list[str]:
-    """Return the parts of a text that spaces or commas separate, outside of brackets and quotes."""
+    """Split a text at spaces and commas, except inside of brackets and quotes."""
     parts, depth, quote, escaped = [""], 0, "", False
     for character in text:
         if quote:
@@ -87,7 +87,7 @@ def split(text: str) -> list[str]:
 
 
 def as_texts(value: Any) -> Any:
-    """Return callbacks in any notation as a list of texts. A value in no known notation is returned unchanged.
+    """Return callbacks in any notation as a list of texts. A value in an unknown notation is returned unchanged.
 
     Args:
         value: a text with one or more callbacks; a dict from names to options; a list of texts and dicts; or None.
@@ -110,7 +110,7 @@ def value_of(text: str) -> Any:
     """Return the value of an expression: a literal, a trigger, or a `Call`.
 
     Raises:
-        ArgumentError: if it is something else.
+        ArgumentError: if the expression is something else.
     """
     return _value(_tree(text, text), text)
 
@@ -208,7 +208,7 @@ def problems_of(name: str, texts: Any) -> Iterable[str]:
 
 
 def unknown_name(name: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown name, with the nearest name or all known ones."""
+    """Return the end of an error about an unknown name: the nearest name, or all known names."""
     known = sorted(known)
     close = nearest(name, known)
     return close if close != "." else f". Known: {', '.join(known) or 'none'}."

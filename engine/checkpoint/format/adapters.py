@@ -1,7 +1,7 @@
-"""Adapters of peft in checkpoints: which files hold them, and which weights of a model each holds.
+"""Adapters of peft in checkpoints: the files, and the weights of a model in each file.
 
 peft writes the adapter `default` into the folder and every other adapter into a subfolder with its name. The files name
-the weights without the adapter. peft itself says which weight is which, so every kind of adapter works.
+the weights without the adapter. The names come from peft itself, so every kind of adapter works.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def adapters_of(model: Any) -> list[str]:
 def saved_names(model: Any, adapter: str, weights: Mapping[str, torch.Tensor]) -> dict[str, str]:
     """Return which weight of a model each entry in the file of an adapter holds: name in the file -> name in the model.
 
-    Entries that peft computes, such as the embeddings of a prompt, are left out.
+    Computed entries, such as the embeddings of a prompt, are left out.
 
     Args:
         model: the model.
@@ -64,7 +64,7 @@ def saved_names(model: Any, adapter: str, weights: Mapping[str, torch.Tensor]) -
 
 
 def file_name_of(model: Any, name: str) -> str:
-    """Return how a file names a weight that belongs to no adapter, such as an embedding."""
+    """Return the name in the file for a weight that does not belong to an adapter, such as an embedding."""
     plain = name.removeprefix("_orig_mod.")
     return plain if is_peft_model(unwrapped(model)) else f"{_PREFIX}{plain}"
 
@@ -97,7 +97,7 @@ def unwrapped(model: Any) -> Any:
 
 
 def is_peft_model(model: Any) -> bool:
-    """Say whether peft wraps a model. transformers adds adapters to its own models without a wrapper."""
+    """Return whether peft wraps a model. transformers adds adapters to its own models without a wrapper."""
     return _peft() is not None and isinstance(model, _peft().PeftModel)
 
 

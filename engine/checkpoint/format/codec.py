@@ -49,7 +49,8 @@ def load_values(
         path: the file. The shards of its tensors are in other files of the same folder.
         whole: read all tensors now. Otherwise tensors are `sharded.StoredTensor`, which can read any region.
         folder: the checkpoint that the file belongs to. Default: the folder of the file, with its manifest read now.
-        cache: tensors that verification kept. A file that is there is taken from it and is always whole.
+        cache: tensors that verification kept. If the cache has the file, its tensors are taken from the cache and are
+            read completely.
 
     Raises:
         CheckpointError: if the file is damaged or of another format.

@@ -113,7 +113,9 @@ def step_of(path: Path) -> int | None:
 
 @dataclass(frozen=True)
 class Hidden:
-    """The name of a hidden folder: a checkpoint that is being written, or that was moved aside."""
+    """The name of a hidden folder: a checkpoint that is being written, or an old checkpoint that was renamed before
+    deletion.
+    """
 
     step: int
     """The step of the checkpoint."""
@@ -157,7 +159,7 @@ def _has_ended(pid: int) -> bool:
 
 @cache
 def this_host() -> str:
-    """Return eight hexadecimal digits that identify the host within which process ids are unique.
+    """Return eight hexadecimal digits that identify this host. Process ids are unique on a host.
 
     On Linux they identify one boot of a machine and one container, because each container numbers its processes itself
     and two containers may have the same host name. Elsewhere they identify the host name.
@@ -171,7 +173,7 @@ def this_host() -> str:
 
 
 def hidden_name(step: int, run_id: str, aside: str = "") -> Hidden:
-    """Return the hidden name under which this process writes a checkpoint or moves one aside."""
+    """Return the hidden name that this process uses while it writes a checkpoint or replaces one."""
     return Hidden(step, re.sub(r"[^0-9A-Za-z]", "", run_id), os.getpid(), aside, this_host())
 
 

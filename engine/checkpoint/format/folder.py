@@ -14,8 +14,8 @@ from .manifest import rank_of, read_manifest
 class CheckpointFolder:
     """A checkpoint folder. It reads the manifest and the trainer state at most once, at the first access.
 
-    Files that the manifest does not list do not belong to the checkpoint. Without a list, every file does: so it is in
-    checkpoints of other libraries and of format 1.
+    Files that the manifest does not list do not belong to the checkpoint. Checkpoints of other libraries and of format
+    1 have no such list. For them, all files belong to the checkpoint.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,7 +47,7 @@ class CheckpointFolder:
         return (self.path / STATE).read_bytes()
 
     def has(self, name: str) -> bool:
-        """Say whether a file exists and belongs to the checkpoint."""
+        """Return whether a file exists and belongs to the checkpoint."""
         return (self.names is None or name in self.names) and (self.path / name).is_file()
 
     def matching(self, pattern: str) -> list[Path]:
@@ -62,7 +62,7 @@ class CheckpointFolder:
         return self.matching(f"{path.stem}-*-of-*{path.suffix}")
 
     def is_complete(self, name: str) -> bool:
-        """Say whether the checkpoint has a file of values and all files with its sharded tensors."""
+        """Return whether the checkpoint has a file of values and all files with its sharded tensors."""
         return self.has(name) and all(part.is_file() for part in self.parts_of(name))
 
     def rng_files(self) -> dict[int, Path]:

@@ -1,7 +1,7 @@
 """The memory layout of tensors: strides that a checkpoint stores, and tensors laid out by strides.
 
 Files hold contiguous tensors. Optimizers that update a weight and its state in one pass over the memory, such as fused
-AdamW, need both in one layout. Matrix products of another layout may round differently.
+AdamW, need the same layout for both. Matrix products can round differently with another layout.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 def stride_to_store(tensor: torch.Tensor) -> tuple[int, ...] | None:
     """Return the strides to restore a tensor with; None if it is contiguous.
 
-    They are those of a copy: dense, in the order of the dimensions in memory.
+    The strides describe a dense copy with the same order of dimensions in memory.
     """
     if tensor.layout is not torch.strided or not tensor.numel() or tensor.is_contiguous():
         return None

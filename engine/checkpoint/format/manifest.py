@@ -91,7 +91,7 @@ def _check(manifest: Mapping[str, Any]) -> None:
 
 
 def inside(name: str) -> bool:
-    """Say whether a relative file name stays within its folder."""
+    """Return whether a relative file name stays within its folder."""
     path = PurePosixPath(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 

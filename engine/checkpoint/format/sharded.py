@@ -34,7 +34,7 @@ _BEGINS = "trainbus_begins"
 
 @dataclass(frozen=True)
 class Region:
-    """A box in a tensor."""
+    """A rectangular region of a tensor: start and size in each dimension."""
 
     begin: tuple[int, ...]
     """The first index in each dimension."""
@@ -54,12 +54,12 @@ class Region:
 
 
 def is_split(value: Any) -> bool:
-    """Say whether a value is a sharded tensor (a DTensor)."""
+    """Return whether a value is a sharded tensor (a DTensor)."""
     return isinstance(value, torch.Tensor) and hasattr(value, "device_mesh") and hasattr(value, "placements")
 
 
 def is_lazy(value: Any) -> bool:
-    """Say whether a value is a weight or buffer of a lazy module that has no shape yet."""
+    """Return whether a value is a weight or buffer of a lazy module that has no shape yet."""
     return bool(parameter.is_lazy(value))
 
 
@@ -204,7 +204,7 @@ def whole_on(tensor: Any, device: torch.device) -> torch.Tensor:
 
 
 def has_sharded_tensors(path: Path) -> bool:
-    """Say whether a file of values has sharded tensors, with shards in other files."""
+    """Return whether a file of values has sharded tensors, with shards in other files."""
     with safe_open(path, framework="pt") as file:
         return _SPLIT in (file.metadata() or {})
 

@@ -1,4 +1,4 @@
-"""Tensors that verification reads, kept until they are loaded: a run loads exactly the bytes that were hashed."""
+"""A cache for tensors that verification reads. A run then loads exactly the bytes that were hashed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tensors = tuple[dict[str, torch.Tensor], dict[str, str]]
 
 
 class TensorCache:
-    """Files of tensors of one checkpoint, in memory. Each can be taken out once."""
+    """Files of tensors of one checkpoint, in memory. Each file can be taken from it once."""
 
     def __init__(self) -> None:
         """Start empty."""

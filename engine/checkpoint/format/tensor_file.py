@@ -40,7 +40,7 @@ _ALIGNMENT = 8
 
 
 class Sink(Protocol):
-    """Accepts bytes."""
+    """An object with a method `write` for bytes, such as an open file."""
 
     def write(self, data: bytes | memoryview, /) -> object:
         """Write bytes. The caller does not change them afterwards."""

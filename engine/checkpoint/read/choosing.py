@@ -1,4 +1,4 @@
-"""Choosing the checkpoint to resume from: the same one on every rank, and good for each of them."""
+"""Choosing the checkpoint to resume from: one checkpoint for all ranks, which must be good on each of them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _NAMES = {StatePart.OPTIMIZER: OPTIMIZER, StatePart.SCHEDULER: SCHEDULER, StateP
 
 
 def is_hf_checkpoint(path: Path) -> bool:
-    """Say whether transformers' Trainer wrote the checkpoint in a folder."""
+    """Return whether transformers' Trainer wrote the checkpoint in a folder."""
     if (path / MANIFEST).exists():
         return False
     names = (OPTIMIZER, SCHEDULER, RANDOM, HF_ARGUMENTS, RANDOM_OF_RANK.format(rank=0))

@@ -26,7 +26,7 @@ _OPTIONAL = (
 
 
 def check_for(run: ResumableRun) -> Check:
-    """Return how a checkpoint is checked before a run resumes from it."""
+    """Return the settings for verifying a checkpoint before a run resumes from it."""
     return Check(
         optional=_OPTIONAL,
         partial=run.args.resume_partial,

@@ -53,7 +53,7 @@ def targets_of(run: ResumableRun) -> dict[StatePart, Any]:
 
 
 def load_optimizer(run: ResumableRun, state: Any, path: Path) -> None:
-    """Load the state of the run's optimizer, with the parameter groups that it was saved with.
+    """Load the state of the run's optimizer, with the saved parameter groups.
 
     An optimizer state numbers the parameters through its groups. If the run groups them differently, for example
     without weight decay, the optimizer takes over the saved grouping.

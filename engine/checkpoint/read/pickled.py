@@ -25,8 +25,8 @@ def load_plain(path: Path, allowed: Sequence[Any] = ()) -> Any:
         allowed: further functions and classes that the file may call.
 
     Raises:
-        CheckpointError: if the file is damaged, or would call anything else. The message names the function. Nothing
-            was called then.
+        CheckpointError: if the file is damaged, or would call anything else. The message names the function. The
+            function was not called.
     """
     try:
         with torch.serialization.safe_globals([*allowed]):

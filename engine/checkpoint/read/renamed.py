@@ -11,10 +11,10 @@ from ..format.folder import CheckpointFolder
 
 
 def renamed(model: nn.Module, folder: CheckpointFolder, state: dict[str, Any]) -> dict[str, Any]:
-    """Return the weights of a checkpoint under the names of the model.
+    """Return the weights of a checkpoint with the names of the model.
 
-    `save_pretrained` of transformers may write a former layout: other names, split or merged tensors. Only the class
-    of the model knows it, so `from_pretrained` reads the folder into a second model, on the CPU.
+    `save_pretrained` of transformers may write an old layout: other names, split or merged tensors. Only the class
+    of the model knows this layout, so `from_pretrained` reads the folder into a second model, on the CPU.
 
     Args:
         model: the model.
@@ -22,7 +22,7 @@ def renamed(model: nn.Module, folder: CheckpointFolder, state: dict[str, Any]) -
         state: its weights, by their names in the files.
 
     Returns:
-        The weights. They are `state` if the names fit, or if `from_pretrained` does not find every weight either.
+        The weights. The result is `state` if its names fit, or if `from_pretrained` does not find every weight.
     """
     names = set(model.state_dict())
     read = getattr(type(model), "from_pretrained", None)

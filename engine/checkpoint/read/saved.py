@@ -1,4 +1,4 @@
-"""SavedCheckpoint: a checkpoint on disk as a value. Its manifest and its trainer state are parsed once."""
+"""SavedCheckpoint: an object for a checkpoint on disk. Its manifest and its trainer state are parsed once."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ T = TypeVar("T")
 class SavedCheckpoint(CheckpointFolder):
     """A checkpoint on disk, written by this library or by transformers' Trainer.
 
-    Opening reads nothing. Each file is parsed at the first access, and the result is kept, so the object describes the
-    folder at one time. Open the folder again to see later changes.
+    Opening reads nothing. Each file is parsed at the first access, and the result is kept, so the object does not
+    see later changes. Open the folder again to see them.
 
         checkpoint = SavedCheckpoint.open("outputs/checkpoint-500")
         if not checkpoint.problems():
@@ -126,7 +126,7 @@ class SavedCheckpoint(CheckpointFolder):
         return [part for part in StatePart if not self.state_files.has(part)]
 
     def lacks_rng_states_of(self, rank: int, world_size: int) -> bool:
-        """Say whether a rank wrote RNG states that are missing now, although those of other ranks are there."""
+        """Return whether a rank wrote RNG states that are missing now, although those of other ranks are there."""
         if self.manifest is None:
             return False
         there = self.rng_files()
@@ -240,5 +240,5 @@ class SavedCheckpoint(CheckpointFolder):
             self._cache.clear()
 
     def keeps(self, name: str) -> bool:
-        """Say whether the tensors of a verified file are in memory."""
+        """Return whether the tensors of a verified file are in memory."""
         return self.path / name in self._cache

@@ -32,7 +32,7 @@ class StateFiles(Protocol):
         """Return the file of a part, whether it exists or not."""
 
     def has(self, part: StatePart) -> bool:
-        """Say whether a part is there, with all of its files."""
+        """Return whether a part is there, with all of its files."""
 
     def load(self, part: StatePart) -> Any:
         """Read a part and return its state dict.
@@ -59,7 +59,7 @@ class StateFiles(Protocol):
         """Return the file with the RNG states of a rank, whether it exists or not."""
 
     def has_rng_states(self) -> bool:
-        """Say whether there are RNG states of any rank."""
+        """Return whether there are RNG states of any rank."""
 
     def ignored_callbacks(self, state: Mapping[str, Any]) -> list[str]:
         """Return the names of the callbacks in a trainer state with states that are not restored."""

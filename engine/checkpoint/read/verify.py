@@ -231,7 +231,7 @@ def index_name(folder: CheckpointFolder) -> str:
 
 
 def weight_files(folder: CheckpointFolder) -> list[str]:
-    """Return the names of the files that a checkpoint's weights are in, missing ones included.
+    """Return the names of the files with the weights of a checkpoint. Missing files are included.
 
     Raises:
         OSError: if the index cannot be read.

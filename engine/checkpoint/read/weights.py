@@ -35,7 +35,7 @@ def read_weights(folder: CheckpointFolder, like: Mapping[str, Any] | None = None
 
     Returns:
         The weights by name, on the CPU. Names of one tied tensor share it. A checkpoint of adapters has the names of
-        their files, after `<adapter>/` for every adapter but the default one.
+        their files, after `<adapter>/` for every adapter except the default one.
 
     Raises:
         CheckpointError: if there are no weights, or they cannot be read.
@@ -104,7 +104,7 @@ def load_weights(model: nn.Module, folder: CheckpointFolder, load: LoadModel = l
 
 
 def holds_adapters(folder: CheckpointFolder) -> bool:
-    """Say whether a checkpoint holds adapters of a model and not its other weights."""
+    """Return whether a checkpoint holds adapters of a model and not its other weights."""
     try:
         names = [path.name for path in _weight_paths(folder)]
     except CheckpointError:  # reading the weights says why

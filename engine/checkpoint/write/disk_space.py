@@ -57,7 +57,7 @@ def bytes_free(folder: Path) -> int | None:
 
 
 def check_space(needed: int, folder: Path) -> None:
-    """Refuse to start a save that does not fit on the disk.
+    """Raise an error before a save that does not fit on the disk.
 
     Raises:
         OSError: if fewer bytes are free than needed.

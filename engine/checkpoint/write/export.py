@@ -17,7 +17,7 @@ EXPORTED = "model.pt2"
 
 
 def export_model(model: nn.Module, inputs: Any, folder: Path) -> Path:
-    """Write `model.pt2`, the forward of a model in evaluation mode as `torch.export` traces it.
+    """Write `model.pt2`, the forward of a model in evaluation mode, traced by `torch.export`.
 
     The program takes inputs of other sizes if the model allows it, such as other batch sizes.
 

@@ -57,7 +57,7 @@ def copies_of(weights: Mapping[str, Any], copy_of: Callable[[str, torch.Tensor],
 
 
 def can_be_written_later(model: Any) -> bool:
-    """Say whether a model can be written from a copy of its weights, while the model itself trains."""
+    """Return whether a checkpoint can write a model from a copy of its weights while training continues."""
     if not hasattr(model, "save_pretrained"):
         return True
     parameters = inspect.signature(model.save_pretrained).parameters

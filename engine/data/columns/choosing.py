@@ -1,4 +1,4 @@
-"""The choice between columns and samples: which datasets and collators are known exactly."""
+"""The choice between columns and samples. Columns are used only for datasets and collators that are known exactly."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ _PADDING = (
 
 
 def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:
-    """Return a dataset and a collator that make the same batches from columns; None if they are not known exactly.
+    """Return a dataset and a collator that make the same batches from columns; None if the classes of the given ones
+    are not known exactly.
 
-    Subclasses, and objects that a program has given methods of its own, are not known.
+    Subclasses, and objects with methods that a program replaced, are not known.
 
     Args:
         dataset: a map-style dataset.
@@ -122,7 +123,10 @@ class ColumnDataset:
 
 @dataclass
 class ColumnCollator:
-    """A collator that makes a batch from columns, and from samples if columns cannot make it exactly."""
+    """A collator that makes a batch from columns.
+
+    If columns cannot give exactly the same batch, it uses the samples.
+    """
 
     collator: Collator
     """Makes a batch from samples."""

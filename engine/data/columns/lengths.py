@@ -1,4 +1,4 @@
-"""The lengths of all samples of a table, from the offsets of its lists."""
+"""The lengths of all samples of a table, from the offsets of its list columns."""
 
 from __future__ import annotations
 

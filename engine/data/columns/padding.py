@@ -1,4 +1,4 @@
-"""Padding from columns: the batch that a tokenizer of transformers makes of samples with its method `pad`."""
+"""Padding from columns, with the same result as the method `pad` of a tokenizer of transformers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _ENDLESS = int(1e20)
 
 
 def is_usual(tokenizer: Any) -> bool:
-    """Whether a tokenizer pads with the method of transformers' base class, which `padded` reproduces."""
+    """Return whether a tokenizer pads with the method of transformers' base class.
+
+    `padded` has the same result as this method.
+    """
     module = imported("transformers.tokenization_utils_base")
     base = getattr(module, "PreTrainedTokenizerBase", None)
     if base is None or not isinstance(tokenizer, base):
@@ -45,7 +48,7 @@ def pad(rows: TableRows, tokenizer: Any, options: Mapping[str, Any], slow: Calla
 
 
 def padded(rows: TableRows, tokenizer: Any, options: Mapping[str, Any]) -> Any:
-    """Return the batch that `tokenizer.pad(samples, **options)` returns.
+    """Return the same batch as `tokenizer.pad(samples, **options)`.
 
     Args:
         rows: the samples.

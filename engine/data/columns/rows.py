@@ -1,4 +1,4 @@
-"""A batch of samples that are read only when they are needed."""
+"""A batch that reads its samples only when they are needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NotColumnar(Exception):
 
 
 class BatchRows:
-    """The samples of a batch, by their indices. Collators make the batch from columns, or read the samples."""
+    """The samples of a batch, given by their indices. A collator makes the batch from columns, or reads the samples."""
 
     def __init__(self, rows: Any, indices: list[int]) -> None:
         """Stand for samples that are not read yet.

@@ -1,4 +1,4 @@
-"""Batches of a `datasets.Dataset`: its columns, its order of rows, and the types that its format gives to values."""
+"""Batches of a `datasets.Dataset`: their columns, row order and value types."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Table:
 
 
 def is_table(dataset: Any) -> bool:
-    """Whether a dataset is a `datasets.Dataset`, and no subclass of it."""
+    """Return whether a dataset is a `datasets.Dataset`, but not a subclass of it."""
     known = getattr(imported("datasets.arrow_dataset"), "Dataset", None)
     return known is not None and type(dataset) is known
 

@@ -1,4 +1,4 @@
-"""Batches of a `TensorDataset`, one selection for each of its tensors."""
+"""Batches of a `TensorDataset`, made with one index operation per tensor."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ _THREADS = Path("/proc/self/task")
 def wait_for_idle_threads() -> None:
     """Wait until no other thread of this process runs. Call it just before workers are forked.
 
-    It returns at once on Python 3.12 or later, which has no such deadlock, and on systems without `/proc`.
+    It returns at once on Python 3.12 or later, because these versions cannot deadlock after a fork, and on systems
+    without `/proc`.
     """
     if sys.version_info >= (3, 12) or not _THREADS.is_dir():
         return

@@ -1,7 +1,7 @@
 """Signals in the workers of a loader: workers ignore stop signals, so that the run can finish its step and save.
 
-A terminal sends SIGINT (Ctrl-C) to all processes of a program, and many schedulers do the same with SIGTERM. A worker
-that such a signal ends raises an error in the training process, which then can neither finish its step nor save.
+A terminal sends SIGINT (Ctrl-C) to all processes of a program, and many schedulers do the same with SIGTERM. If such
+a signal ends a worker, the training process gets an error and cannot finish its step or save.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class MatthewsCorrelation(_Counts):
 
 
 def quotient(dividend: float, divisor: float, otherwise: float) -> float:
-    """Return a quotient; `otherwise` if the divisor is 0."""
+    """Divide two numbers. Return `otherwise` if the divisor is 0."""
     return dividend / divisor if divisor else float(otherwise)
 
 

@@ -16,7 +16,7 @@ from .classes import quotient
 class Seqeval(Bundled):
     """Precision, recall and F1 of spans, overall and by type. A span counts if its type and both ends are correct.
 
-    Labels have a tag of IOB1, IOB2, IOE or IOBES and a type, such as `B-PER`; `O` is outside of all spans. As in
+    Labels have a tag of IOB1, IOB2, IOE or IOBES and a type, such as `B-PER`; `O` is outside of all spans. Like in
     conlleval, an `I-PER` without a `B-PER` starts a span. The results have the names of the module `seqeval`:
     `overall_precision`, `overall_recall`, `overall_f1`, `overall_accuracy` (of labels), and a dict for each type.
     """
