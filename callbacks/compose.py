@@ -35,11 +35,11 @@ def compose(
         args: the training arguments.
         listed: the user's list: callbacks, or classes of callbacks.
         found: trackers, and plugins that join every run. None is skipped.
-        named: callbacks and plugins that the arguments name. One that equals a listed callback is skipped.
+        named: callbacks and plugins that the arguments name. A named callback that equals a listed callback is skipped.
 
     Raises:
         ArgumentError: if a listed or named callback contradicts an argument that the user set, if a named one
-            contradicts a listed one, or if two callbacks exclude each other. It names both.
+            contradicts a listed one, or if two callbacks exclude each other. The error names both.
     """
     explicit = [callback() if isinstance(callback, type) else callback for callback in listed]
     explicit = [*_beside(explicit, named), *explicit]
@@ -114,7 +114,9 @@ def _built(cls: type[Callback], args: TrainingArguments, flow: bool) -> Callback
 
 
 def _attach_in_order(bus: EventBus, callback: Callback) -> None:
-    """Attach a callback that the arguments build where `compose` would: before those that it lists later."""
+    """Attach a callback that the arguments build where `compose` would: before the callbacks that come later in that
+    order.
+    """
     ids = list(bus.subscribers)
     later = DEFAULTS[DEFAULTS.index(type(callback)) + 1 :]
     following = [index for index, each in enumerate(bus.subscribers.values()) if type(each) in later]
@@ -144,7 +146,7 @@ def _replaces(listed: Any, built: Any) -> bool:
 
 
 def _beside(listed: list[Any], named: Iterable[Any]) -> list[Any]:
-    """Return the named callbacks without those that equal a listed one."""
+    """Return the named callbacks that do not equal a listed callback."""
     kept, problems = [], []
     for callback in named:
         same = [other for other in listed if type(other) is type(callback)]

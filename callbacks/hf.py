@@ -98,8 +98,9 @@ def _moment(place: Any, state: TrainerState, cut: bool = False) -> Moment:
 
 
 class ExportableState:
-    """A callback with a state, with the interface of transformers. `state` returns the callback state, and a resume
-    restores it.
+    """A callback with a state, with the interface of transformers.
+
+    `state` returns the callback state, and a resume restores it.
 
     `state` returns `{"args": ..., "attributes": ...}`: the arguments of the constructor, and other attributes to
     restore.
@@ -120,8 +121,9 @@ class ExportableState:
 
 @dataclass
 class EarlyStoppingCallback(ExportableState, Callback):
-    """Stops training when `metric_for_best_model` stops improving. It has the name and the arguments of transformers'
-    callback.
+    """Stops training when `metric_for_best_model` stops improving.
+
+    It has the name and the arguments of transformers' callback.
 
     It reads `metric_for_best_model` and `greater_is_better`. `EarlyStopping("eval_loss", patience=3)` does the same
     without these arguments. A subclass may override `check_metric_value`, or `on_evaluate` to decide by itself.

@@ -230,7 +230,10 @@ class Run:
         self.session.randomness = rng_states
 
     def rng_states(self) -> dict[str, Any]:
-        """Return all RNG states. `own` has those of the generators that datasets, collator and sampler hold."""
+        """Return all RNG states.
+
+        The key `own` has the states of the generators that datasets, collator and sampler hold.
+        """
         return {**random_states(), "own": self.services.data_generators().read()}
 
     def restore_rng(self, states: Mapping[str, Any]) -> None:

@@ -164,7 +164,7 @@ class Seams:
             **fillings: seam name -> the function or object to use.
 
         Raises:
-            SubscriptionError: for an unknown seam, or one that another callback filled.
+            SubscriptionError: for an unknown seam, or for a seam that another callback filled.
         """
         for seam, filling in fillings.items():
             if seam not in Seams.__annotations__:

@@ -58,7 +58,9 @@ class Callback(EventMethods):
     arguments: ClassVar[tuple[str, ...]] = ()
     """The training arguments that configure it. `from_arguments` reads them."""
     instead_of: ClassVar[tuple[type, ...]] = ()
-    """Other classes that it replaces: in the user's list, it removes those that the arguments build."""
+    """Other classes that it replaces: in the user's list, it removes the callbacks of these classes that the arguments
+    build.
+    """
     state_version: ClassVar[int] = 1
     """The version of the result of `state_dict`. A resume refuses the state of a later version, and passes the state of
     an earlier one through `migrate`."""

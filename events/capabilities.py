@@ -15,7 +15,7 @@ class Capability(Enum):
     SHARDS_MODEL = "shards the weights"
     """Splits the weights over the ranks, so that no rank holds a full copy."""
     REPLACES_WEIGHTS = "replaces the weights in evaluations and checkpoints"
-    """Evaluates and saves other weights than those it trains, such as their average."""
+    """Evaluates and saves other weights than the trained weights, such as their average."""
     HOLDS_WEIGHTS = "holds trained weights in its state"
     """Its state is trained, as in a loss module. It is loaded with the best model."""
     CHOOSES_BEST_MODEL = "chooses the best model"

@@ -40,7 +40,7 @@ class Param:
     doc: str = ""
     """A description of the value, in one line."""
     deprecated: str = ""
-    """What replaces the parameter, as a sentence, if it will be removed. Naming it then warns."""
+    """A sentence with the replacement, if the parameter is deprecated. A handler that names it then logs a warning."""
 
 
 @dataclass(frozen=True, init=False)
@@ -60,7 +60,7 @@ class Event:
     origin: str = "trainbus"
     """The library that defines the event: `transformers` for the sixteen shared events."""
     deprecated: str = ""
-    """What replaces the event, as a sentence, if it will be removed. Subscribing to it then warns."""
+    """A sentence with the replacement, if the event is deprecated. A subscription to it then logs a warning."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ def refuse_conflicts(callbacks: Iterable[object]) -> None:
     """Check that the callbacks work together.
 
     Raises:
-        ArgumentError: if two of them exclude each other. It names both and the remedy, for every such pair.
+        ArgumentError: if some callbacks exclude each other. The error lists all such pairs, each with the remedy.
     """
     own = [callback for callback in callbacks if isinstance(callback, Callback)]
     pairs = [*combinations(own, 2)]

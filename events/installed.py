@@ -77,7 +77,7 @@ class Plugin:
         """Import and return the object of the plugin.
 
         Raises:
-            TrainbusError: if that fails. It names the plugin and the ways to leave it out.
+            TrainbusError: if that fails. The error names the plugin and the ways to leave it out.
         """
         try:
             return self.entry.load()

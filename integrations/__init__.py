@@ -113,8 +113,8 @@ def load(name: str) -> Any:
     """Return the class of an integration.
 
     Raises:
-        ArgumentError: for an unknown name, with the nearest known one.
-        MissingExtra: if its package is not installed. It names the extra that installs it.
+        ArgumentError: for an unknown name, with the nearest known name.
+        MissingExtra: if its package is not installed. The error names the extra to install.
     """
     if name not in INTEGRATIONS:
         known = ", ".join(INTEGRATIONS)
@@ -153,7 +153,7 @@ def search_backend(name: str | None) -> Any:
 def found_callbacks(args: Any) -> list[Any]:
     """Return the callbacks of the integrations that the arguments name.
 
-    `engine.arguments.plugins.selection.join` returns those of installed plugins.
+    `engine.arguments.plugins.selection.join` returns the callbacks of installed plugins.
     """
     found = [load(name).from_arguments(args) for name in _trackers(args)]
     if way := way_to_shard(args):

@@ -265,7 +265,7 @@ class PushToHub(Callback):
     endpoint: str | None = None
     """The address of the hub. Default: `HF_ENDPOINT`, else https://huggingface.co."""
     on_error: str = "warn"
-    """What happens when a push fails. By default it warns and training continues."""
+    """The action when a push fails. By default it warns and training continues."""
     publisher: Repository = field(init=False, repr=False, compare=False)
     """The repository. The methods of the Trainer use it."""
     _skipped: list[tuple[Path, str]] = field(default_factory=list, init=False, repr=False, compare=False)

@@ -47,9 +47,9 @@ class RemoteStore(Callback):
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the fsspec file system, such as credentials."""
     fetch: bool = True
-    """Whether to fetch the newest remote checkpoint if it is newer than those in the output folder."""
+    """Whether to fetch the newest remote checkpoint if it is newer than the checkpoints in the output folder."""
     on_store_error: str = "warn"
-    """What happens when the store fails: `warn` logs and continues training, `raise` ends the run."""
+    """The action when the store fails: `warn` logs and continues training, `raise` ends the run."""
     _writer: BackgroundWriter = field(default_factory=BackgroundWriter, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -15,8 +15,9 @@ from ...events.triggers import Moment, Place, Trigger, never
 
 @dataclass
 class Cadence(Callback):
-    """Base class of callbacks that raise one flag when a trigger is due. The trigger is checked at the end of each
-    step and epoch, and the flag is raised at most once per step.
+    """Base class of callbacks that raise one flag when a trigger is due.
+
+    The trigger is checked at the end of each step and epoch, and the flag is raised at most once per step.
 
     `Log`, `Evaluate` and `Checkpoint` derive from it. A subclass sets `flag` and handles the event `on_<flag>_due`.
     Two instances with the same flag and variant exclude each other, unless the trigger of one is `never()`.

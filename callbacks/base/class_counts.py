@@ -17,8 +17,9 @@ POINTS = 200
 
 
 class Curves(NamedTuple):
-    """The ROC and precision-recall curves of one class against all others. Each point has a lower threshold than the
-    point before.
+    """The ROC and precision-recall curves of one class against all others.
+
+    Each point has a lower threshold than the point before.
     """
 
     false_positive_rate: list[float]

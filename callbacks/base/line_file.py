@@ -43,8 +43,9 @@ class LineFile:
 
 
 def whole_lines(path: Path) -> list[bytes]:
-    """Return the complete lines of a file. A full disk or a power cut can leave an incomplete last line; it is
-    ignored.
+    """Return the complete lines of a file.
+
+    A full disk or a power cut can leave an incomplete last line; it is ignored.
     """
     data = path.read_bytes() if path.exists() else b""
     return [line + b"\n" for line in data.split(b"\n")[:-1]]

@@ -75,7 +75,7 @@ def check_measured(metric: str, run: Run, reader: str) -> None:
     """Check before the first step that an evaluation measures a metric, if a rehearsal with one batch can show it.
 
     Raises:
-        ArgumentError: if no evaluation will measure the metric. It lists the metrics that exist.
+        ArgumentError: if no evaluation will measure the metric. The error lists the metrics that exist.
     """
     subscribers = run.bus.subscribers.values()
     if run.state.global_step > 0 or not provides(subscribers, Capability.PLANS_EVALUATIONS):

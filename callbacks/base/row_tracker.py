@@ -92,7 +92,7 @@ class RowTracker(Callback):
     """The name of the service, for messages."""
 
     on_error: str = field(default="warn", kw_only=True)
-    """What happens when the tracker fails. By default it warns and training continues."""
+    """The action when the tracker fails. By default it warns and training continues."""
     run_id: str | None = field(default=None, init=False)
     """The id of the tracker's run. None before the first one opens."""
     _session: TrackerSession | None = field(default=None, init=False, repr=False, compare=False)

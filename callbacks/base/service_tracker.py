@@ -128,8 +128,9 @@ def _kept(record: Path, default: int) -> int:
 
 
 def numbers_of(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a row. The name of a number in a nested dict is the name of the dict and its key, with `/`
-    between them.
+    """Yield the numbers of a row.
+
+    The name of a number in a nested dict is the name of the dict and its key, with `/` between them.
     """
     for name, value in row.items():
         if isinstance(value, Mapping):

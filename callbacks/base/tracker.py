@@ -27,7 +27,7 @@ class Tracker(Callback):
     stage = Stage.REPORT
 
     on_error: str = field(default="warn", kw_only=True)
-    """What happens when the tracker fails. By default it warns and training continues."""
+    """The action when the tracker fails. By default it warns and training continues."""
     run_id: str | None = field(default=None, init=False)
     """The id of the tracker's run. None before the first one opens."""
     _reports: bool = field(default=False, init=False, repr=False, compare=False)

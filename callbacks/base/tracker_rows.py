@@ -26,8 +26,9 @@ def totals_of(logs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge(row: dict[str, Any], more: Mapping[str, Any]) -> bool:
-    """Add columns to a row and return True. If the row has another value for one of them, add nothing and return
-    False.
+    """Add columns to a row and return True.
+
+    If the row has another value for one of them, add nothing and return False.
     """
     if any(key in row and not _equal(row[key], value) for key, value in more.items()):
         return False

@@ -55,7 +55,7 @@ class Checkpoint(Cadence):
     keep: Keep = field(default_factory=Keep)
     """The retention policy: which checkpoints stay. Default: all."""
     on_save_error: str = "raise"
-    """What happens when a checkpoint cannot be written: `raise` ends the run, `warn` logs and continues training."""
+    """The action when a checkpoint cannot be written: `raise` ends the run, `warn` logs and continues training."""
     async_save: bool = True
     """Copy the checkpoint to host memory and write it on a thread while training continues, one at a time. The run
     writes synchronously with several ranks, if a handler of `on_save` is attached, and if the model cannot be written

@@ -18,8 +18,9 @@ def _report_nothing(objective: Any, step: int, metrics: dict[str, Any]) -> None:
 
 @dataclass
 class ReportToTrial(Callback):
-    """Reports the objective after each evaluation of a trial of a hyperparameter search. The search can then prune the
-    trial.
+    """Reports the objective after each evaluation of a trial of a hyperparameter search.
+
+    The search can then prune the trial.
 
     `Trainer.hyperparameter_search` attaches one. Attach it yourself if you run the search in your own code:
     `ReportToTrial(report=lambda objective, step, metrics: trial.report(objective, step))`.

@@ -33,7 +33,9 @@ class SaveOnException(Callback):
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
     _noted: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What the last complete step left; empty before the first one, and inside of an update."""
+    """The RNG states, data position and buffers after the last complete step; empty before the first one, and inside
+    of an update.
+    """
 
     def on_setup(self) -> None:
         self._noted = {}

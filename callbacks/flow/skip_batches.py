@@ -38,8 +38,9 @@ def read_list(path: str | Path) -> frozenset[tuple[int, int]]:
 
 @dataclass
 class SkipBatches(Callback):
-    """Skips batches before their forward. A skipped batch has no loss and no gradients. If all batches of a step are
-    skipped, there is no update.
+    """Skips batches before their forward.
+
+    A skipped batch has no loss and no gradients. If all batches of a step are skipped, there is no update.
 
         SkipBatches("skipped_batches.json")                          # as `SkipSpikes` writes it
         SkipBatches(when=lambda batch: batch["input_ids"].shape[1] > 4096)

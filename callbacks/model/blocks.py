@@ -53,7 +53,7 @@ def modules_of(model: nn.Module, kinds: Kinds) -> list[nn.Module]:
         kinds: classes, or their names.
 
     Raises:
-        ModelError: if the model has no module of a class. It gives the nearest name.
+        ModelError: if the model has no module of a class. The error gives the nearest name.
     """
     for kind in kinds:
         if not any(_is(module, kind) for module in model.modules()):

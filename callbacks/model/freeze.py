@@ -19,7 +19,7 @@ def matching(model: nn.Module, patterns: Iterable[str]) -> dict[str, nn.Paramete
     """Return the parameters whose name starts with a pattern, or matches it as a regular expression.
 
     Raises:
-        ModelError: for a pattern that matches no name. It gives the nearest module name.
+        ModelError: for a pattern that matches no name. The error gives the nearest module name.
     """
     named = dict(model.named_parameters())
     found: dict[str, nn.Parameter] = {}

@@ -24,8 +24,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class SWA(AveragedWeights):
-    """Averages the weights of the last part of a run, all with equal weight. The method is called stochastic weight
-    averaging.
+    """Averages the weights of the last part of a run, all with equal weight.
+
+    The method is called stochastic weight averaging.
 
     `SWA(start=0.75, learning_rate=1e-3)` averages the weights at the end of each epoch in the last quarter of the run,
     and trains there with a constant learning rate. The average replaces the weights during evaluations, in the model

@@ -20,7 +20,7 @@ REFRESH = 0.2
 """The shortest time between two drawings of the bar, in seconds. A browser cannot follow more."""
 
 HIDDEN = ("epoch", "total_flos", "grad_norm", "learning_rate")
-"""Logged values that have no column, and those that end with `_HIDDEN_ENDS`."""
+"""Logged values without a column. Values with names that end with `_HIDDEN_ENDS` have no column either."""
 _HIDDEN_ENDS = ("_runtime", "_per_second", "_preparation_time")
 NAMES = {"loss": "Training Loss", "eval_loss": "Validation Loss"}
 """Columns with a name of their own, as under transformers."""

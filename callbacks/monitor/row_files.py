@@ -117,7 +117,7 @@ class RowFile(RowTracker):
     filename: ClassVar[str] = ""
     """The name of the file in the output folder."""
     session_class: ClassVar[type[RowFileSession]] = RowFileSession
-    """What opens the file."""
+    """The class of the open file."""
 
     path: str | None = None
     """The file. Default: `metrics.jsonl` or `metrics.csv` in the output folder."""

@@ -83,8 +83,9 @@ class ClipAdaptively(Callback):
 
 
 def adaptive_scale(weight: torch.Tensor, gradient: torch.Tensor, factor: float, eps: float) -> torch.Tensor:
-    """Return the factor for each unit of a gradient; 1 if the unit is not clipped. The result broadcasts to the
-    gradient.
+    """Return the factor for each unit of a gradient; 1 if the unit is not clipped.
+
+    The result broadcasts to the gradient.
     """
     most, norm = unit_norms(weight).clamp(min=eps) * factor, unit_norms(gradient)
     return torch.where(norm > most, most / norm.clamp(min=1e-6), torch.ones_like(norm))
@@ -98,8 +99,9 @@ def unit_norms(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def pairs_of(optimizer: Optimizer) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return pairs of weight and gradient for all weights of an optimizer that have a gradient. For sharded weights,
-    return the shards of this rank.
+    """Return pairs of weight and gradient for all weights of an optimizer that have a gradient.
+
+    For sharded weights, return the shards of this rank.
     """
     weights: list[Any] = [weight for group in optimizer.param_groups for weight in group["params"]]
     return [(local_part(weight), local_part(weight.grad)) for weight in weights if weight.grad is not None]

@@ -46,7 +46,7 @@ class FSDP(ShardedModel):
     capabilities = ShardedModel.capabilities | {Capability.FSDP}
 
     degree: int | None = None
-    """The number of ranks that share one copy of the weights, such as those of one machine; None for all ranks."""
+    """The number of ranks that share one copy of the weights, such as the ranks of one machine; None for all ranks."""
     mixed_precision: Literal["bf16", "fp16"] | None = None
     """The dtype of gathered weights and of the computation. None keeps the dtype of the weights. Gradients are reduced
     in float32."""

@@ -34,7 +34,7 @@ class ShardedOptimizer(Callback):
     arguments = ("sharding", "sharding_degree")
 
     degree: int | None = None
-    """The number of ranks that share one copy of the state, such as those of one machine; None for all ranks."""
+    """The number of ranks that share one copy of the state, such as the ranks of one machine; None for all ranks."""
 
     def __post_init__(self) -> None:
         if self.degree is not None and self.degree < 2:

@@ -23,8 +23,9 @@ def trainable(weights: Iterable[nn.Parameter]) -> list[bool]:
 
 
 class Wrapping:
-    """Wraps the model of a run. It wraps again if other weights become trainable, and detects steps that bypass the
-    wrapper.
+    """Wraps the model of a run.
+
+    It wraps again if other weights become trainable, and detects steps that bypass the wrapper.
     """
 
     def __init__(self, run: Run, wrap: Callable[[nn.Module, Any], nn.Module]) -> None:

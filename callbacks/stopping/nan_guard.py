@@ -35,7 +35,7 @@ class NaNGuard(Callback):
     """
 
     action: Literal["raise", "skip", "stop"] = "raise"
-    """What happens: `raise` an error, `skip` the update and continue, or `stop` training after the step."""
+    """The action: `raise` an error, `skip` the update and continue, or `stop` training after the step."""
     limit: int = 10
     """The number of updates in a row that may be skipped before it raises."""
     skipped: int = field(default=0, init=False)
@@ -68,7 +68,7 @@ class NaNGuard(Callback):
             self._stop_if_requested(control, self._check(run, run.grad_norm, loss, run.state.global_step, applied))
 
     def _check(self, run: Run, norm: Any, loss: Any, step: int, applied: bool = False) -> str:
-        """Return what is wrong with a step, or an empty string. `applied`: the weights were updated already."""
+        """Return the problem of a step, or an empty string. `applied`: the weights were updated already."""
         if norm is None or bool(torch.isfinite(torch.as_tensor(norm))) or run.seams.scaler is not None:
             self._in_a_row = 0
             return ""

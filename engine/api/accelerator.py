@@ -87,7 +87,7 @@ class Accelerator:
     seed: int = 0
     """The seed of the data order."""
     _even_batches: bool | None = None
-    """What a program set."""
+    """The values that a program set."""
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """Backpropagate the loss of a batch. Announces `on_loss`; float16 scales the loss.

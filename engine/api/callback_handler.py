@@ -251,7 +251,9 @@ class CallbackHandler:
         return control
 
     def _shown(self, named: dict[str, Any]) -> dict[str, Any]:
-        """Return the values for the handlers: those that a program set on this object, and those that it passes."""
+        """Return the values for the handlers: the values that a program set on this object, and the values that it
+        passes.
+        """
         return {**{name: vars(self)[name] for name in self._fields_set()}, **named}
 
     def _fields_set(self) -> list[str]:

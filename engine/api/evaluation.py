@@ -102,7 +102,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     def _through_evaluate(self, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Call a method that overrides `evaluate` as one evaluation, and let the callbacks decide from its result.
 
-        The metrics of that evaluation are those that the method returns, and those that it logs or announces.
+        The metrics of that evaluation are the metrics that the method returns, logs or announces.
         """
         if self._override is not None:  # an override that calls another one
             return method(self, *args, **options)
@@ -264,7 +264,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
 
         Args:
             prefix: the prefix of the metric names.
-            dataset: what the caller passed as the dataset.
+            dataset: the value that the caller passed as the dataset.
             names: the names of the datasets that it measures; the empty text for one without a name.
         """
         own = dataset is None or dataset is self.eval_dataset

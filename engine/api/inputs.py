@@ -60,7 +60,7 @@ class TrainerInputs:
 
     @property
     def collator(self) -> Collator:
-        """The collator: the given one, one that pads with the tokenizer, or one that stacks."""
+        """The collator: the given collator, a collator that pads with the tokenizer, or a collator that stacks."""
         if self.data_collator:
             return self.data_collator
         return DataCollatorWithPadding(self.processor) if hasattr(self.processor, "pad") else default_data_collator

@@ -49,7 +49,7 @@ class OutputSmoother:
             model_output: the outputs of the model, or a dict with `logits`.
             labels: the labels; a dict with `labels` is accepted.
             shift_labels: compare each position with the label of the next one.
-            num_items_in_batch: what the sum is divided by; None for the mean.
+            num_items_in_batch: the divisor of the sum; None for the mean.
         """
         labels = labels["labels"] if isinstance(labels, Mapping) else labels
         return self.smoother(logits_of(model_output), labels, shift=shift_labels, items=num_items_in_batch)

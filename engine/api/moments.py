@@ -189,7 +189,7 @@ class MomentMethods(TrainerBase):
         start_time: float,
         learning_rate: float | None = None,
     ) -> None:
-        """Log, evaluate and save what is requested."""
+        """Log, evaluate and save, as requested."""
         self._work("_maybe_log_save_evaluate")
 
     # Evaluations.

@@ -37,7 +37,9 @@ class OptimizerMethods(TrainerBase):
     criterion: Any
     compute_loss_func: Any
     _extra_parameters: Sequence[nn.Parameter] = ()
-    """Parameters that the optimizer updates beside the model's: those of a loss module, and others of the user."""
+    """Parameters outside of the model that the optimizer updates: parameters of a loss module, and other parameters of
+    the user.
+    """
     _unclipped_parameters: Sequence[nn.Parameter] = ()
     """Those of them that the user put into the optimizer: as in transformers, their gradients are not clipped."""
     _told_untrained = False

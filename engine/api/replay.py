@@ -138,7 +138,7 @@ class Replayed:
     events: int = 0
     """The recorded events."""
     requests: list[Entry] = field(default_factory=list)
-    """What the callback wrote to the flags. A replay does not act on it."""
+    """The flag writes of the callback. A replay does not act on them."""
 
 
 @dataclass

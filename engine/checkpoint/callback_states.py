@@ -30,7 +30,10 @@ class ResumeReport:
     migrated: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The ids of callbacks that received a state of an earlier version -> this version, and their own."""
     orphaned: list[str] = field(default_factory=list)
-    """The ids of saved states without a callback. Later checkpoints keep those whose id is free."""
+    """The ids of saved states without a callback.
+
+    Later checkpoints keep these states if no other callback has the id.
+    """
     new: list[str] = field(default_factory=list)
     """The ids of callbacks with a state that the checkpoint does not have. They start at the resumed step."""
 
@@ -58,7 +61,7 @@ class CallbackStates:
         self._carried: dict[str, Any] = {}
         self._carried_owners: dict[str, Any] = {}
         self.report = ResumeReport()
-        """What the last resume did with the states."""
+        """The result of the last resume for the states."""
 
     def collect(self) -> dict[str, Any]:
         """Return the states of all callbacks that have one, by id, and the carried states."""

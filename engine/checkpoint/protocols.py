@@ -153,7 +153,7 @@ class SavableRun(Protocol):
         """The seed of the data order."""
 
     def rng_states(self) -> dict[str, Any]:
-        """Return the RNG states, with those of the generators of the data."""
+        """Return the RNG states, including the states of generators of the data."""
 
     def restore_rng(self, states: Mapping[str, Any]) -> None:
         """Restore what `rng_states` returned."""

@@ -20,7 +20,7 @@ KINDS = {
     "decider": "a callback that decides, with state",
     "stepper": "a callback that changes how a step is made",
 }
-"""What the package begins with: the folder of its templates, and a description."""
+"""The kinds of packages: the folder of the templates, and a description of the kind."""
 
 
 def add_to(commands: Any) -> None:

@@ -80,7 +80,7 @@ class Feed:
         """Resume at the first epoch where an earlier session stopped.
 
         Args:
-            loader_state: what the loader's `resume_state` returned; empty if it is unknown.
+            loader_state: the result of the loader's `resume_state`; empty if it is unknown.
             restore_rng: restores the RNG states. It is called once.
             after_first_window: in the middle of an epoch, restore the RNG states only when the first window is taken,
                 as transformers does.

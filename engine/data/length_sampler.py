@@ -30,7 +30,7 @@ class LengthGroupedSampler(Sampler[int]):
 
         Args:
             lengths: length of each sample, in any unit.
-            group_size: consecutive samples of similar length: those of a batch, or of an optimizer step.
+            group_size: consecutive samples of similar length: the samples of a batch, or of an optimizer step.
             ranks: the ranks that divide the samples.
             seed: makes every iteration yield the same order; None draws from the global generator.
         """
@@ -39,8 +39,8 @@ class LengthGroupedSampler(Sampler[int]):
         self.ranks = ranks
         self.seed = seed
         self.state: Any = None
-        """What determines the last order: `generator`, the RNG state, and `group_size`. None before the first order,
-        and with a seed. Checkpoints of earlier versions contain only the RNG state, as a tensor."""
+        """The values that determine the last order: `generator`, the RNG state, and `group_size`. None before the
+        first order, and with a seed. Checkpoints of earlier versions contain only the RNG state, as a tensor."""
         self.order: list[int] = []
         """The last order."""
         self._again = False

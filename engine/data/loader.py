@@ -226,7 +226,7 @@ class Loader(DataLoader[Any]):
             self.generator = None
 
     def _resumed(self, state: dict[str, Any], progress: EpochProgress) -> Iterator[Any]:
-        """Return the batches after those that `state` counts, and set the prefetched batch of `progress`."""
+        """Return the batches after the batches that `state` counts, and set the prefetched batch of `progress`."""
         own = self._own_generators()
         self._restore_rng(progress.began, own)
         if self._drawing_sampler is not None:
@@ -280,7 +280,7 @@ class Loader(DataLoader[Any]):
     def _columnar(self) -> Iterator[None]:
         """Let torch's iterator, which keeps both, read batches from columns if dataset and collator are known.
 
-        `dataset` and `collate_fn` of the loader stay those of the user.
+        `dataset` and `collate_fn` of the loader are still the objects of the user.
         """
         dataset, collator = self.dataset, self.collate_fn
         found = columnar(dataset, collator) if isinstance(self.batch_sampler, BatchedSampler) else None

@@ -16,7 +16,7 @@ from .samplers import ShuffledSampler
 
 
 class ShardedBatches:
-    """The batches of one rank among those of a batch sampler, as accelerate divides them.
+    """The batches of a batch sampler for one rank. They are divided like in accelerate.
 
     All ranks get the same number of full batches. The last ones are filled up with samples from the start of the epoch.
     With `drop_last`, batches that not every rank gets are dropped.
@@ -30,7 +30,7 @@ class ShardedBatches:
 
     @property
     def batch_size(self) -> int | None:
-        """Samples per batch; None if the batch sampler does not tell."""
+        """Samples per batch; None if the batch sampler does not know it."""
         return getattr(self.batches, "batch_size", None)
 
     @property
@@ -98,7 +98,7 @@ class PreparedLoader:
     padding_rows = 0
     """Padding rows at the end of the last yielded batch: they fill it up, and evaluations do not count them."""
     batch_rows: int | None = None
-    """Samples of the last yielded batch, padding included; None if the batch sampler does not tell."""
+    """Samples of the last yielded batch, padding included; None if the batch sampler does not know it."""
     iteration = 0
     """The epoch, from 0. The samplers get it when an iteration begins. Each whole iteration adds 1."""
 

@@ -45,9 +45,11 @@ class UserSampler(Sampler[int]):
         """Take the order of `sampler`, any iterable of sample indices with a length."""
         self.sampler = sampler
         self.state: dict[str, Any] | None = None
-        """RNG states from which the last order was drawn; None before the first. `global` has the states of all global
-        generators, `generators` those of the sampler's own ones. Checkpoints of earlier versions have the state of
-        `sampler.generator` as `own`."""
+        """RNG states from which the last order was drawn; None before the first.
+
+        `global` has the states of all global generators, and `generators` the states of the sampler's own generators.
+        Checkpoints of earlier versions have
+        the state of `sampler.generator` as `own`."""
         self._again = False
 
     def set_epoch(self, epoch: int) -> None:

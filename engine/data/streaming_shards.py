@@ -157,7 +157,7 @@ class PaddedBatch:
     padding_rows: int
     """Number of padding rows at its end."""
     rows: int | None = None
-    """Number of its samples, padding included; None if only its tensors tell it."""
+    """Number of its samples, padding included; None if it must be read from its tensors."""
 
     def pin_memory(self) -> PaddedBatch:
         """Return a copy with the batch in pinned memory. torch calls this method."""
@@ -171,7 +171,7 @@ class PaddingRowCollator:
     collator: Collator
     """Makes the batch."""
     counts: bool = False
-    """Whether the number of samples goes with each batch. A time-major batch does not tell it."""
+    """Whether the number of samples goes with each batch. A time-major batch needs this."""
 
     def __call__(self, features: list[Any]) -> Any:
         padding_rows = sum(isinstance(row, PaddingRow) for row in features)

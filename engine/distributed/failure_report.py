@@ -16,7 +16,7 @@ class FailureReport:
     rank: int
     """The rank that fails."""
     where: str
-    """What it was doing, such as `backward of step 5`."""
+    """The activity of the rank, such as `backward of step 5`."""
     error: str
     """Its error, such as `ValueError: no rows`."""
     lost: bool

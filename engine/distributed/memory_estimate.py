@@ -33,7 +33,7 @@ def estimate(variant: Variant, workload: Workload) -> MemoryEstimate:
 def candidates(workload: Workload) -> list[Candidate]:
     """Return every variant with its memory.
 
-    The variant that needs the strategy with the smallest change to a program is first.
+    The variant with the smallest change to a program is first.
     """
     estimates = [(variant, estimate(variant, workload)) for variant in variants(workload)]
     return [Candidate(variant, memory, _fits(memory, workload)) for variant, memory in estimates]

@@ -42,7 +42,7 @@ def join_attempt(store: Store, rank: int, world_size: int, seconds: float) -> st
         seconds: the time limit.
 
     Raises:
-        RankFailure: if a rank does not join in time. It names the missing ranks.
+        RankFailure: if a rank does not join in time. The error names the missing ranks.
     """
     token = uuid.uuid4().hex
     ranks = range(world_size)

@@ -253,7 +253,7 @@ class Strategy(Enum):
 def variants(workload: Workload) -> list[Variant]:
     """Return the variants of all strategies for a workload.
 
-    The one that needs the strategy with the smallest change to a program is first.
+    The variant with the smallest change to a program is first.
     """
     if workload.gpus == 1 or workload.halves_weights:  # sharded strategies keep their own copies of the weights
         return ddp_variants(workload)

@@ -119,9 +119,9 @@ class Variant:
     strategy: str
     """The name of its strategy, see `strategies.py`."""
     arguments: str
-    """What to write into `TrainingArguments`; empty for nothing."""
+    """The arguments of `TrainingArguments`, as text; empty if none are needed."""
     stage: int
-    """What is sharded, as in ZeRO: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights."""
+    """The ZeRO stage: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights."""
     gathers_all: bool = False
     """Whether all gathered weights stay until the end of backward."""
     offload: bool = False

@@ -197,7 +197,7 @@ def _batch_result(
     Args:
         run: gives the model and the arguments.
         batch: the batch, on its device.
-        known: number of its rows; None if only the batch tells it.
+        known: number of its rows; None if it must be read from the batch.
         padding_rows: number of rows at its end that do not count.
         predict: returns loss, logits and labels of the batch.
         preprocess_logits: called with logits and labels; its result replaces the logits.

@@ -41,7 +41,7 @@ class Metrics:
             True or False. None means False for the other metrics.
         ignore_index: the label that does not count, for classes, logits and text.
         output: which of several outputs of the model to read, and which of several labels.
-        **options: options of the metrics. Each metric receives those that it has.
+        **options: options of the metrics. Each metric receives the options that it supports.
 
     Raises:
         ArgumentError: for a name or an option that no metric has, or a setting that is missing, with the remedy.
@@ -92,7 +92,9 @@ class Metrics:
 
     @property
     def names_are_known(self) -> bool:
-        """Whether one batch tells the names of all results: all metrics are bundled, and none has results by class."""
+        """Whether one batch is enough to know the names of all results: all metrics are bundled, and none has results
+        by class.
+        """
         return all(metric.names_are_known for metric in self._metrics)
 
     @property

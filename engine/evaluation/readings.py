@@ -42,7 +42,7 @@ class Reader:
             labels: labels of shape (rows, ...), or a tuple of several.
 
         Raises:
-            ArgumentError: if the outputs or labels do not fit what is read. It tells the shapes and the remedy.
+            ArgumentError: if the outputs or labels do not fit the reading. The error gives the shapes and the remedy.
         """
         outputs, labels = (torch.as_tensor(_one_of(part, self.output)).detach() for part in (predictions, labels))
         if self.shift:

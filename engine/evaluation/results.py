@@ -42,7 +42,7 @@ class Results:
         self.predictions, self.labels, self.inputs = Gathered(concat), Gathered(concat), Gathered(concat)
         self.dataset_size = dataset_size
         self.rows_gathered = 0
-        """Rows of all batches and ranks, those that only fill up the last batch included."""
+        """Rows of all batches and ranks, including rows that only fill up the last batch."""
         self.last_rows = 0
         """Rows of the last batch, over all ranks."""
         self._concat, self._include_losses, self._as_objects = concat, include_losses, as_objects

@@ -24,7 +24,7 @@ class Seq2SeqTrainer(Trainer):
     """A `Trainer` for models that generate sequences, with the names of transformers' class.
 
     With `predict_with_generate`, predictions and evaluations with `compute_metrics` call `model.generate` on every
-    batch. The generated tokens are padded and replace the logits. The arguments are those of `Trainer`; `args` is a
+    batch. The generated tokens are padded and replace the logits. It takes the arguments of `Trainer`; `args` is a
     `Seq2SeqTrainingArguments`.
 
     Raises:

@@ -60,7 +60,7 @@ def dtype_note(run: Run, error: BaseException) -> str:
 
 
 def _named(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Give the tensors of a batch with their names; those of a list by position."""
+    """Yield the tensors of a batch with their names. In a list, the position is the name."""
     if not isinstance(batch, Mapping):
         batch = {f"[{place}]": value for place, value in enumerate(batch)} if isinstance(batch, (list, tuple)) else {}
     for name, value in batch.items():

@@ -92,7 +92,7 @@ class LossModule(Callback):
         self.module = module
         self._restored = self._switched = False
         self._given: dict[str, torch.Tensor] = {}
-        """The buffers of the program until the run begins, to compare them with those of a checkpoint."""
+        """The buffers of the program until the run begins, to compare them with the buffers of a checkpoint."""
         self._initial: dict[str, torch.Tensor] = {}
         """The buffers at the begin of the run. Those that keep their values are constants, such as class weights."""
 
@@ -185,7 +185,9 @@ class LossModule(Callback):
         return {name: buffer.detach().clone() for name, buffer in self.module.named_buffers()}
 
     def _tell_other_constants(self, state: dict[str, Any]) -> None:
-        """Warn of constants, such as class weights, whose values in the checkpoint replace those of the program."""
+        """Warn of constants, such as class weights, if values of the checkpoint replace different values of the
+        program.
+        """
         saved = state["weights"]
         for name in state.get("constants", ()):
             given = self._given.get(name)

@@ -98,7 +98,7 @@ class Losses:
     """All windows of a run: one for the main `Log`, and one for each additional `Log`."""
 
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Open the run's own window, `main`. The arguments are those of `LossWindow`."""
+        """Open the run's own window, `main`. It takes the arguments of `LossWindow`."""
         self._device, self._gather = device, gather
         self.first = step
         """Optimizer steps that were done before the first counted loss."""

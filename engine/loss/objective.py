@@ -160,7 +160,10 @@ class Objective:
         return None
 
     def without_labels(self, inputs: Any) -> Any:
-        """Return the inputs for inference: those that the model takes, without labels unless it requires them."""
+        """Return the inputs for inference: the inputs that the model takes.
+
+        Labels are included only if the model requires them.
+        """
         if not isinstance(inputs, Mapping):
             return inputs[:-1] if self._splits(inputs) else inputs
         signature = self.signature

@@ -265,7 +265,7 @@ def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks:
 
     Args:
         args: the user's arguments.
-        callbacks: the callbacks of the trainer. The last one that sets a name wins.
+        callbacks: the callbacks of the trainer. If several callbacks set the same name, the last one wins.
         ranks: the ranks, which communicate if a callback of the trainer sets arguments.
 
     Raises:
@@ -332,7 +332,7 @@ def checked_direction(direction: Any) -> str | list[str]:
     """Return a direction, or a list of directions as plain strings.
 
     Raises:
-        ArgumentError: for an unknown direction, with the nearest one.
+        ArgumentError: for an unknown direction, with the nearest known name.
     """
     for each in direction if isinstance(direction, (list, tuple)) else [direction]:
         if each not in DIRECTIONS:

@@ -49,7 +49,7 @@ SECTIONS: dict[str, str] = {
         '{"enabled": true}',
     ),
 }
-"""The keys whose values are sections, each with an example. DeepSpeed itself refuses the ones it has removed."""
+"""The keys with a section as value, each with an example. DeepSpeed itself raises an error for removed keys."""
 
 VALUES = frozenset(
     [

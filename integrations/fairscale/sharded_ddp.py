@@ -121,7 +121,10 @@ def _wrap(run: Run, model: nn.Module, optimizer: Any) -> nn.Module:
 
 
 def _remove_hooks(wrapped: Any) -> None:
-    """Remove the gradient hooks of a wrapper. They would reduce gradients in addition to those of the next wrapper."""
+    """Remove the gradient hooks of a wrapper.
+
+    They would reduce gradients in addition to the hooks of the next wrapper.
+    """
     if isinstance(wrapped, ShardedDataParallel):
         for hook in wrapped._grad_hooks:
             hook.remove()

@@ -32,7 +32,7 @@ class Model:
     step: int
     """Its step."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """What the artifact says about it."""
+    """The metadata of the artifact."""
     final: bool = False
     """Whether it is the result of the training."""
 
@@ -64,7 +64,7 @@ class ModelArtifacts:
         self.expire_rotated(tracker)
 
     def upload_at_end(self, tracker: RowTracker, run: Run, wanted: str) -> None:
-        """Upload what is committed by now; with `end`, the model as it is. All ranks call it."""
+        """Upload the checkpoints that are committed; with `end`, upload the current model. All ranks call it."""
         if wanted != "end":
             self.upload_committed(tracker, run)
             return

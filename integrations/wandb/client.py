@@ -31,10 +31,12 @@ logger = logging.getLogger(__name__)
 _OURS: dict[str, WandbSession] = {}
 """The open runs of this process, by id. A run that the user opened is not among them."""
 _UNSEEN: dict[str, tuple[int, int]] = {}
-"""What finished runs of this process wrote, by id, if it was not in their files yet: the last step, and the rows."""
+"""The rows that finished runs of this process wrote, by id, if it was not in their files yet: the last step, and the
+rows.
+"""
 _LOCK = threading.Lock()
 RECENT_ROWS, RECENT_SECONDS = 1000, 60.0
-"""The rows that a session keeps: what a service that dies did not write yet."""
+"""The rows that a session keeps: if the service ends, it may not have written them yet."""
 ALERT_SECONDS = 600
 """The shortest time between two alerts with the same title."""
 
@@ -54,7 +56,7 @@ class Request:
     config: dict[str, Any]
     """The config of the run."""
     changes: dict[str, Any] = field(default_factory=dict)
-    """What a resume adds to the config."""
+    """The values that a resume adds to the config."""
     known_step: int = -1
     """The last step that the checkpoint knows to be written, for runs whose segments are on another machine."""
     known_rows: int = -1
@@ -82,7 +84,7 @@ class WandbSession(TrackerSession):
         Args:
             live: the run of the client.
             owned: whether this session finishes it.
-            request: what it was opened with.
+            request: the options with which it was opened.
         """
         self.live, self.owned, self.request = live, owned, request
         self.run_id = live.id

@@ -45,7 +45,7 @@ class NodeWriter:
     """Records the system metrics of this machine in the run that rank 0 writes. It writes no rows."""
 
     request: Request
-    """What opens the run."""
+    """The options for opening the run."""
     timeout: float = 60.0
     """Seconds that the training waits for the run to open, and the program for it to finish."""
     _session: WandbSession | None = None

@@ -70,7 +70,7 @@ def choice_from_environment(variable: str, known: tuple[str, ...]) -> str | None
     """Return the value of a variable that names one of a few choices; None for false.
 
     Raises:
-        ArgumentError: for another value. It names the nearest one.
+        ArgumentError: for another value, with the nearest valid value.
     """
     value = os.environ.get(variable, "").lower()
     if value in FALSE:

@@ -72,7 +72,7 @@ class Wandb(RowTracker):
     local = True  # the Stop button of the web page reaches one rank only
 
     project: str | None = None
-    """The project. Default: `project` of the arguments, else `WANDB_PROJECT`, else the one that wandb chooses."""
+    """The project. Default: `project` of the arguments, else `WANDB_PROJECT`, else the project that wandb chooses."""
     name: str | None = None
     """The name of the run. Default: `args.run_name`, else `WANDB_NAME`, else a generated name."""
     mode: Literal["online", "offline", "shared", "disabled"] | None = None
@@ -92,7 +92,9 @@ class Wandb(RowTracker):
     axis: str | Mapping[str, str] = field(default="step", kw_only=True)
     """The x-axis: `step`, `epoch`, `samples` or `tokens`. Or a dict of name patterns: `{"eval/*": "epoch"}`."""
     on_change: str = field(default="continue", kw_only=True)
-    """What a resume with other arguments does: `continue` the run, `fork` it at that step, or start a `new` one."""
+    """The action of a resume with different arguments: `continue` the run, `fork` it at that step, or start a `new`
+    one.
+    """
     init_timeout: float = field(default=60.0, kw_only=True)
     """Seconds that the start waits for the service. After that the run goes offline."""
     finish_timeout: float = field(default=300.0, kw_only=True)
@@ -109,7 +111,7 @@ class Wandb(RowTracker):
     reference_above: float | None = field(default=None, kw_only=True)
     """Bytes above which an artifact only refers to the checkpoint folder, and uploads nothing. Default: no limit."""
     tables: Predictions | None = field(default=None, kw_only=True)
-    """What to show of each evaluation: a table of predictions, a confusion matrix, and ROC and PR curves."""
+    """The tables and charts of each evaluation: a table of predictions, a confusion matrix, and ROC and PR curves."""
     shared: bool = field(default=False, kw_only=True)
     """With several machines: record the system metrics of each of them in the run, by the shared mode of the client."""
     _node: NodeWriter | None = field(default=None, init=False, repr=False, compare=False)

@@ -55,7 +55,7 @@ def test_against_shows_the_difference_of_a_changed_program(
     assert not (tmp_path / "outputs").exists()
     (tmp_path / "train.py").write_text("print('no training')\n")
     assert main(["preview", "train.py"]) == 1
-    assert "ended without a training" in capsys.readouterr().err
+    assert "ended without a call of `train()`" in capsys.readouterr().err
     assert main(["preview", "train.py", "--against", "missing.json"]) == 1
     assert "missing.json" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="1"):

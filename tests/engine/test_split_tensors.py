@@ -27,7 +27,7 @@ def part(whole, coordinate, sizes, placements=ROW):
 
 
 def write(folder, values, coordinates, sizes, placements=ROW):
-    """Write values as all processes of a mesh do, and return the file of values."""
+    """Write values as all processes of a mesh do, and return the value file."""
     for rank, coordinate in enumerate(coordinates):
         mine = {
             name: part(value, coordinate, sizes, placements) if value.dim() else value for name, value in values.items()

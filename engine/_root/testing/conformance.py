@@ -121,7 +121,7 @@ def chosen_checks(only: Sequence[str], two_processes: bool, expected_failed: Map
     """Return the names of the checks to run, in their order.
 
     Raises:
-        ArgumentError: for the name of an unknown check, with the nearest one.
+        ArgumentError: for the name of an unknown check, with the nearest known name.
     """
     for name in (*only, *expected_failed):
         if name not in CHECKS:

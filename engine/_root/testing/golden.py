@@ -17,7 +17,7 @@ def assert_golden_trace(trace: Trace, path: Path | str) -> None:
         path: the file. Commit it.
 
     Raises:
-        AssertionError: if the file is missing or has another text. It shows the difference.
+        AssertionError: if the file is missing or its text is different. The error shows the difference.
     """
     path, text = Path(path), str(trace)
     if os.environ.get("UPDATE_GOLDEN"):

@@ -36,7 +36,7 @@ class Lab:
         self.subject = subject
         self.folder = folder
         self.watch: Watch | None = None
-        """What the handlers did in a watched run; None before it."""
+        """The changes that the handlers made in a watched run; None before it."""
         self._runs = 0
         self._built: list[Trainer] = []
 
@@ -136,7 +136,7 @@ class Watch:
         """
         self.trainer, self.subject = trainer, subject
         self.printed: list[str] = []
-        """What handlers printed, with their names."""
+        """The output of handlers, with their names."""
         self.drew: list[str] = []
         """Observing handlers that drew random numbers, and from which generator."""
         self.changed: list[str] = []

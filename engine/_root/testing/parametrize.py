@@ -60,7 +60,7 @@ def parametrize_with_checks(
         **promises: fields of `Subject`, for all callbacks.
 
     Raises:
-        ArgumentError: for the name of an unknown check, with the nearest one.
+        ArgumentError: for the name of an unknown check, with the nearest known name.
     """
     import pytest
 

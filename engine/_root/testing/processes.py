@@ -20,7 +20,7 @@ class Ended:
     """How a process ended."""
 
     value: Any = None
-    """What the function returned."""
+    """The return value of the function."""
     error: str = ""
     """The text of its exception, with the class; empty without one."""
     trace: str = ""

@@ -20,7 +20,7 @@ class Check:
     name: str
     """The name, as `expected_failed` takes it."""
     doc: str
-    """What it demands, in one sentence."""
+    """The requirement, in one sentence."""
     remedy: str
     """How to fix a callback that fails it."""
     needs: tuple[str, ...]
@@ -32,7 +32,7 @@ class Check:
 
 
 RUNS = ("constructs", "attaches", "trains_alone", "state_round_trip")
-"""What a check needs that trains the callback among those that log, evaluate and save."""
+"""The requirements of a check that trains the callback among those that log, evaluate and save."""
 
 CHECKS: dict[str, Check] = {}
 """All checks by name, in the order in which they run."""

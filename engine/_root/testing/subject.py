@@ -28,7 +28,7 @@ class Subject:
     budget: float | None = MICROSECONDS
     """The microseconds that its handlers may take per step, on average. None: as long as they like."""
     reporter: bool | None = None
-    """Whether all its handlers only observe. None: those of the stages MEASURE and REPORT do."""
+    """Whether all its handlers only observe. None: handlers in the stages MEASURE and REPORT only observe."""
     prints: bool = False
     """Whether it may print."""
     writes_weights: bool = False

@@ -362,7 +362,7 @@ class PreviewMethods:
             resume_from_checkpoint: as in `train`.
             measure: measure the time of a step and of an evaluation, with one batch of each. It runs the model.
             step_seconds: the time of a step, for triggers such as `every("10min")`. Default: time does not pass.
-            processes: the number of processes. Default: those of this run.
+            processes: the number of processes. Default: the number of processes of this run.
             checkpoint_bytes: the size of a checkpoint. Default: the size of the newest one in the output folder, or an
                 estimate from the model.
 

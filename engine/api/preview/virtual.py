@@ -207,7 +207,9 @@ class VirtualTrainer(EvaluationMethods):
         return EvalLoopOutput(None, None, metrics, 1)
 
     def _names_of(self, prefix: str) -> list[str]:
-        """Return the metrics that an evaluation with a prefix measures: those that belong to no longer prefix."""
+        """Return the metrics that an evaluation with a prefix measures: the metrics that do not belong to a longer
+        prefix.
+        """
         longer = [other for other in self._names if other.startswith(f"{prefix}_")]
         known = {name for names in self._names.values() for name in names} | self._curves.keys() | {f"{prefix}_loss"}
         own = (name for name in known if name.startswith(f"{prefix}_"))

@@ -66,7 +66,7 @@ def find(name: str) -> Any:
         name: a callback of this library, an installed plugin, or `package.module:Class`.
 
     Raises:
-        ArgumentError: for an unknown name, with the nearest one.
+        ArgumentError: for an unknown name, with the nearest known name.
         MissingExtra: if its package is not installed.
         TrainbusError: if it is a plugin that cannot be loaded.
     """
@@ -99,7 +99,7 @@ def find_plugin(name: str) -> Any:
     """Return the class or function of an installed plugin.
 
     Raises:
-        ArgumentError: for an unknown name, with the nearest one.
+        ArgumentError: for an unknown name, with the nearest known name.
         TrainbusError: if it cannot be loaded.
     """
     plugins = installed()

@@ -32,7 +32,7 @@ class Option:
 
     name: str
     hint: Any = Any
-    """Its type; `Any` if it has no annotation, or one that cannot be resolved."""
+    """Its type; `Any` if it has no annotation, or if the annotation cannot be resolved."""
     default: Any = REQUIRED
     """Its default; `REQUIRED` if it must be given."""
     type_text: str = "Any"

@@ -72,7 +72,7 @@ class Selection:
     left_out: Mapping[str, str] = field(default_factory=dict)
     """The plugins that a setting leaves out, by name: which setting."""
     problems: Sequence[str] = ()
-    """What is wrong with the request."""
+    """The problems of the request."""
 
 
 def select(known: Collection[str], auto: Collection[str], request: Request) -> Selection:
@@ -123,7 +123,7 @@ class Joined:
     auto: list[Any] = field(default_factory=list)
     """The callbacks of plugins that join every run."""
     lines: list[str] = field(default_factory=list)
-    """What the opening lines of the run say, one line per plugin."""
+    """The opening lines of the run about plugins, one line per plugin."""
 
 
 def join(args: Any, beside: Iterable[Any] = ()) -> Joined:

@@ -22,7 +22,7 @@ DEFAULT = "default"
 _PROMPT = "prompt_embeddings"
 """The name of a computed prompt in the file. peft loads it, and reports the name as unexpected."""
 _PREFIX = "base_model.model."
-"""What the files have before the name of a weight."""
+"""The prefix of weight names in the files."""
 
 
 def adapter_files(folder: CheckpointFolder) -> dict[str, Path]:

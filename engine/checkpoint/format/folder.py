@@ -57,12 +57,12 @@ class CheckpointFolder:
         return sorted(self.path / name for name in self.names if fnmatch(name, pattern))
 
     def parts_of(self, name: str) -> list[Path]:
-        """Return the files with the sharded tensors of a file of values, missing ones included."""
+        """Return the files with the sharded tensors of a value file, missing ones included."""
         path = self.path / name
         return self.matching(f"{path.stem}-*-of-*{path.suffix}")
 
     def is_complete(self, name: str) -> bool:
-        """Return whether the checkpoint has a file of values and all files with its sharded tensors."""
+        """Return whether the checkpoint has a value file and all files with its sharded tensors."""
         return self.has(name) and all(part.is_file() for part in self.parts_of(name))
 
     def rng_files(self) -> dict[int, Path]:

@@ -27,7 +27,7 @@ from .layout import arranged, dense_stride
 Files = dict[str, tuple[dict[str, torch.Tensor], dict[str, str]]]
 
 _SPLIT = "trainbus_split"
-"""Metadata key in a file of values: dtype and shape of its sharded tensors."""
+"""Metadata key in a value file: dtype and shape of its sharded tensors."""
 _BEGINS = "trainbus_begins"
 """Metadata key in a file of shards: the first index of each shard."""
 
@@ -99,17 +99,17 @@ def is_first_copy(tensor: Any) -> bool:
 def files_of_rank(
     name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], rank: int, world_size: int
 ) -> Files:
-    """Return the contents of the files that a rank writes for a file of values, by file name.
+    """Return the contents of the files that a rank writes for a value file, by file name.
 
     Args:
-        name: the name of the file of values.
+        name: the name of the value file.
         tensors: its tensors. Every rank gives the same sharded ones.
         metadata: its metadata.
         rank: this rank, from 0.
         world_size: the number of ranks.
 
     Returns:
-        The file of values, and the file with the shards of this rank if it has any to write.
+        The value file, and the file with the shards of this rank if it has any to write.
     """
     split: dict[str, Any] = {key: tensor for key, tensor in tensors.items() if is_split(tensor)}
     if not split:
@@ -145,7 +145,7 @@ class StoredTensor:
     dtype: torch.dtype
     shards: tuple[StoredShard, ...]
     where: str
-    """The file of values, for errors."""
+    """The value file, for errors."""
     stride: tuple[int, ...] | None = None
     """The strides of the whole tensor; None if it is contiguous."""
 
@@ -204,13 +204,13 @@ def whole_on(tensor: Any, device: torch.device) -> torch.Tensor:
 
 
 def has_sharded_tensors(path: Path) -> bool:
-    """Return whether a file of values has sharded tensors, with shards in other files."""
+    """Return whether some tensors of a file are sharded. Their shards are in other files."""
     with safe_open(path, framework="pt") as file:
         return _SPLIT in (file.metadata() or {})
 
 
 def open_tensors(path: Path, folder: CheckpointFolder) -> tuple[dict[str, torch.Tensor | StoredTensor], dict[str, str]]:
-    """Return the tensors of a file of values to be read later, sharded ones included, and its metadata.
+    """Return the tensors of a value file to be read later, sharded ones included, and its metadata.
 
     Tensors without dimensions are read at once.
 

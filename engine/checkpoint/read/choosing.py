@@ -227,7 +227,9 @@ class _Found:
 
 
 def _find(directory: Path, inspector: Inspector) -> _Found:
-    """Check all checkpoints of a folder quickly, then read those that pass, newest first, until one is good."""
+    """Check all checkpoints of a folder quickly, then read the remaining checkpoints completely, newest first, until
+    one is good.
+    """
     everyone = inspector.on_every_rank(lambda: inspector.survey(directory))
     surveys = [(prefix, found) for prefix, found in everyone if found is not None]
     known = {name: candidate for _, found in reversed(surveys) for name, candidate in found.items()}

@@ -75,7 +75,7 @@ def newest_good(
         check: how they are checked.
 
     Returns:
-        The checkpoint, None if there is none, and the damaged ones that were tried before it.
+        The checkpoint (None if there is none), and the damaged checkpoints that were tried before it.
     """
     damaged: list[SavedCheckpoint] = []
     for checkpoint in newest_first(checkpoints):

@@ -56,7 +56,7 @@ def warn_of_missing_state(run: ResumableRun, checkpoint: SavedCheckpoint) -> Non
 
 
 def _take_scheduled_rates(run: ResumableRun) -> None:
-    """Set the learning rates of the optimizer to those of the schedule."""
+    """Set the learning rates of the optimizer to the rates of the schedule."""
     for group, rate in zip(run.optimizer.param_groups, run.lr_scheduler.get_last_lr()):
         group["lr"] = rate
 

@@ -126,7 +126,7 @@ class SavedCheckpoint(CheckpointFolder):
         return [part for part in StatePart if not self.state_files.has(part)]
 
     def lacks_rng_states_of(self, rank: int, world_size: int) -> bool:
-        """Return whether a rank wrote RNG states that are missing now, although those of other ranks are there."""
+        """Return whether a rank wrote RNG states that are missing now, although the files of other ranks exist."""
         if self.manifest is None:
             return False
         there = self.rng_files()

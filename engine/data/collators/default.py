@@ -33,8 +33,8 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> An
         A dict or tuple of tensors of shape (rows, ...), or one such tensor.
 
     Raises:
-        DataError: if the samples are text, numbers or the like, or if the values of a key cannot be stacked. It names
-            the sample or the key, and the remedy.
+        DataError: if the samples are text, numbers or the like, or if the values of a key cannot be stacked. The error
+            names the sample or the key, and the remedy.
         ArgumentError: for another value of `return_tensors`.
     """
     return as_type(_stacked_batch(features), return_tensors)

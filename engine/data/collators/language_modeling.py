@@ -155,7 +155,7 @@ class DataCollatorForLanguageModeling:
         return inputs, labels
 
     def _draw(self, probability: float | None, of: torch.Tensor) -> torch.Tensor:
-        """Draw tokens with a probability. Every token takes one random number, also those that cannot be drawn.
+        """Draw tokens with a probability. Every token takes one random number, also tokens that cannot be drawn.
 
         Args:
             probability: probability of each token that can be drawn.

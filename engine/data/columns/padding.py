@@ -52,7 +52,7 @@ def padded(rows: TableRows, tokenizer: Any, options: Mapping[str, Any]) -> Any:
 
     Args:
         rows: the samples.
-        tokenizer: one that `is_usual`.
+        tokenizer: a tokenizer for which `is_usual` is True.
         options: options of `pad`.
 
     Returns:

@@ -146,7 +146,7 @@ class Cells:
         """Return the values as a tensor of shape (samples, ...).
 
         Args:
-            dtype: the type of the tensor; None for the one that torch gives to the values.
+            dtype: the type of the tensor; None for the type that torch gives to the values.
 
         Raises:
             NotColumnar: if the lists have different lengths, or are empty.

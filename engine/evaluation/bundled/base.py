@@ -28,7 +28,7 @@ class Bundled(ABC):
     """A metric that is computed batch by batch. Its fields are its options."""
 
     reads: ClassVar[tuple[Reads, ...]]
-    """What the metric can read. The first is the default."""
+    """The readings that the metric supports. The first is the default."""
     smaller_is_better: ClassVar[bool] = False
     """Whether a smaller value is better, as of an error."""
     needs_sequences: ClassVar[bool] = False

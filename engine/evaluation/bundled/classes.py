@@ -88,7 +88,7 @@ class _Scores(_Counts):
     pos_label: int = 1
     """The class that `binary` measures."""
     labels: list[int] | None = None
-    """The classes to measure. None: those that occur in predictions or references."""
+    """The classes to measure. None: the classes that occur in predictions or references."""
     zero_division: float = 0.0
     """The value of a quotient with the denominator 0."""
     _row_scores: float = field(default=0.0, init=False, repr=False)

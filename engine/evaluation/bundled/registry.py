@@ -22,4 +22,7 @@ BUNDLED: dict[str, type[Bundled]] = {
     "exact_match": ExactMatch,
     "seqeval": Seqeval,
 }
-"""Name -> class. The names are those of the library `evaluate`, except `top_k_accuracy`, which it does not have."""
+"""Name -> class.
+
+The names come from the library `evaluate`, except `top_k_accuracy`, which that library does not have.
+"""
