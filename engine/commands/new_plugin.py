@@ -20,7 +20,7 @@ KINDS = {
     "decider": "a callback that decides, with state",
     "stepper": "a callback that changes how a step is made",
 }
-"""The kinds of packages: the folder of the templates, and a description of the kind."""
+"""The kinds of packages: kind -> description. It is also the name of the template folder."""
 
 
 def add_to(commands: Any) -> None:

@@ -161,9 +161,9 @@ def test_a_run_warns_at_its_first_departure_from_a_plan(tmp_path: Path, caplog: 
     plan = tmp_path / "plan.json"
     plan.write_text(basic(logging_steps=5).trainer(tmp_path / "a").preview().to_json())
     basic(logging_steps=5, plan=str(plan)).trainer(tmp_path / "b").train()
-    assert "departs" not in caplog.text
+    assert "differs from the preview" not in caplog.text
     basic(logging_steps=4, plan=str(plan)).trainer(tmp_path / "c").train()
-    assert caplog.text.count("departs") == 1
+    assert caplog.text.count("differs from the preview") == 1
     assert "planned step 5: log by Log, but step 4: log by Log comes now" in caplog.text
 
 

@@ -113,8 +113,8 @@ def _evaluations(seen: Seen) -> Iterator[str]:
         fresh = len(seen.rates) == seen.steps  # a resumed run may have waited before
         if isinstance(patience, int) and fresh and not stopped and evaluations <= patience:
             yield (
-                f"{name}: a patience of {patience} needs {patience + 1} evaluations, and the run makes {evaluations}. "
-                "It cannot stop the run."
+                f"{name}: a patience of {patience} needs {patience + 1} evaluations, but the run makes {evaluations}. "
+                "The callback cannot stop the run."
             )
 
 
