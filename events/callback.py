@@ -38,7 +38,7 @@ class Callback(EventMethods):
     after: ClassVar[tuple[str, ...]] = ()
     """Ids of callbacks that run before this one, within its stage."""
     on_error: str = "raise"
-    """What happens when a handler raises: `raise`, `warn` (log and continue), `quarantine` (log and detach),
+    """The action when a handler raises an error: `raise`, `warn` (log and continue), `quarantine` (log and detach),
     `quarantine(after=3)` or `retry(3, then='warn')`."""
     budget: str | None = None
     """The time that its handlers may take per step: a share such as `2%`, or a time such as `200us`. None: any."""

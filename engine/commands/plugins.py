@@ -83,7 +83,7 @@ def listing(plugin: Plugin, row: Mapping[str, Any] | None) -> dict[str, Any]:
 
     Args:
         plugin: the plugin.
-        row: its row of a manifest; None if it ships none and was not imported.
+        row: its description from a manifest or an import; None if it has neither.
     """
     known = dict(row or {})
     requires = known.get("requires", "")

@@ -130,7 +130,7 @@ def join(args: Any, beside: Iterable[Any] = ()) -> Joined:
     """Return the callbacks of the plugins that join a run.
 
     A plugin that joins every run is left out with a warning if it cannot be loaded, built or attached, so that an
-    installed package breaks no run. A plugin that the run names must work.
+    installed package cannot break a run. A plugin that the run names must work.
 
     Args:
         args: the training arguments.
