@@ -472,7 +472,8 @@ def parity_page() -> str:
     parts = [
         NOTICE,
         "# Parity with transformers' Trainer",
-        "You want to know what equality with transformers means here, and whether the tests cover your set-up. The "
+        "This page defines equality with transformers, and lists the tested settings. Use it to "
+        "check whether your settings are tested. The "
         f"tests run each of these {count} trainings with `transformers.Trainer` 5.23 and with `trainbus.Trainer`, on "
         "CPU. They compare, bit for bit:",
         "- the weights and the training loss,\n- every entry of the log,\n- the best model and the names of the "

@@ -58,10 +58,7 @@ def _of(path: str) -> Any:
 
 
 class Run:
-    """The values that a handler can name as parameters.
-
-    Callbacks read them. The docstring of a field says if callbacks may write it.
-    """
+    """The values that handlers can name as parameters. Callbacks may write only the fields that say so."""
 
     args: TrainingArguments
     """The training arguments."""
@@ -230,10 +227,7 @@ class Run:
         self.session.randomness = rng_states
 
     def rng_states(self) -> dict[str, Any]:
-        """Return all RNG states.
-
-        The key `own` has the states of the generators that datasets, collator and sampler hold.
-        """
+        """Return all RNG states. The key `own` has the states of generators of datasets, collator and sampler."""
         return {**random_states(), "own": self.services.data_generators().read()}
 
     def restore_rng(self, states: Mapping[str, Any]) -> None:

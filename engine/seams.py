@@ -1,4 +1,4 @@
-"""Seams: the replaceable parts of a step, each with a default.
+"""The seams: parts of a step that callbacks can replace, each with a default.
 
 Callbacks fill them during `on_setup`. Only one callback can fill a seam. A second one is an error.
 """

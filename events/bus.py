@@ -1,4 +1,4 @@
-"""The event bus: ordered blinker signals, with an author for each write and a policy for each failure."""
+"""The event bus. It calls handlers in order, records the author of each write, and handles exceptions of handlers."""
 
 from __future__ import annotations
 

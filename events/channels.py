@@ -1,4 +1,4 @@
-"""Channels: one signal per event, with its handlers."""
+"""The signals of a bus: one signal per event, with its handlers."""
 
 from __future__ import annotations
 

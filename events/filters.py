@@ -1,4 +1,4 @@
-"""Filters of subscribed functions: the counts at which a function is called."""
+"""The filters `every=`, `once=`, `before=` and `after=`, which limit how often a subscribed function is called."""
 
 from __future__ import annotations
 

@@ -28,12 +28,12 @@ class Slot:
 
 
 def resolve(slots: list[Slot], known: set[str], event: str) -> list[Slot]:
-    """Return the slots in order.
+    """Sort the handlers of an event (their slots) in the order in which they run.
 
     Args:
         slots: all handlers of one event.
-        known: the ids of all callbacks that are or were attached. A constraint on one without a handler for this event
-            has no effect.
+        known: the ids of all callbacks that are or were attached. A constraint that names a callback without a handler
+            for this event has no effect.
         event: the name of the event, for errors.
 
     Raises:

@@ -1,4 +1,4 @@
-"""ClearML: one task per training, online or offline."""
+"""The ClearML tracker: records each training as one task, online or offline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comet: one experiment per run, online or offline."""
+"""The Comet tracker: records each run as one experiment, online or offline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MLflow: the settings of the run, the logged values, and why training stopped."""
+"""The MLflow tracker: records settings, logged values, and the reason why training stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Neptune: one run per training, online or offline."""
+"""The Neptune tracker: records each training as one Neptune run, online or offline."""
 
 from __future__ import annotations
 

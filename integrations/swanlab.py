@@ -1,4 +1,4 @@
-"""SwanLab: one run per training, in the cloud or on this machine."""
+"""The SwanLab tracker: records each training as one SwanLab run, in the cloud or on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables as datasets: data frames of pandas, and files of rows, through the library `datasets`."""
+"""Convert pandas data frames and files of rows to datasets of the library `datasets`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorBoard: scalars, texts, images, histograms and hyperparameters, as event files."""
+"""The TensorBoard tracker: writes scalars, texts, images, histograms and hyperparameters to event files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trackio: the settings of the run and the logged values, on this machine or on a Space of the hub."""
+"""The Trackio tracker: records settings and logged values on this machine or on a Space of the Hugging Face hub."""
 
 from __future__ import annotations
 

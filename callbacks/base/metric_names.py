@@ -1,4 +1,6 @@
-"""Metric names: the prefix `eval_`, the direction of a metric, and the error for a missing one."""
+"""Functions for metric names: add the prefix `eval_`, find the direction of a metric, and raise an error for a missing
+metric.
+"""
 
 from __future__ import annotations
 

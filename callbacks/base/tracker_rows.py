@@ -1,4 +1,4 @@
-"""Rows of a tracker: all values that are logged at one step, under the names that trackers show."""
+"""Make the rows of a tracker. A row has all values of one step, with the names that trackers show."""
 
 from __future__ import annotations
 

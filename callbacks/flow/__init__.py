@@ -1,1 +1,1 @@
-"""Logging, evaluation, checkpoints and best model."""
+"""Callbacks for logging, evaluation, checkpoints and the best model."""

@@ -1,4 +1,4 @@
-"""The blocks of a model: the modules that are gathered or recomputed as one unit."""
+"""Find the blocks of a model: modules that are gathered or recomputed as one unit."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Watching a run: progress, status file, counters, memory, non-finite values."""
+"""Callbacks that show or check a run: progress, status file, counters, memory, non-finite values."""

@@ -1,4 +1,5 @@
-"""Learning-rate range test: a short run with a growing learning rate, and the learning rate that its losses suggest.
+"""Learning-rate range test: a short run with an increasing learning rate, and the learning rate that its losses
+suggest.
 
 Smith, "Cyclical learning rates for training neural networks", arXiv:1506.01186, section 3.3.
 """

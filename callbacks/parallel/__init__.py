@@ -1,1 +1,1 @@
-"""Training on several devices or ranks: DataParallel, DDP, ZeRO-1, FSDP2."""
+"""Callbacks for training on several devices or ranks: DataParallel, DDP, ZeRO-1, FSDP2."""

@@ -32,7 +32,10 @@ KEPT = (nn.modules.batchnorm._BatchNorm,)
 
 
 def mesh_of(device: torch.device, world_size: int, degree: int | None) -> DeviceMesh:
-    """Return the device mesh: one row of all ranks, or one row of `degree` ranks per copy of the model."""
+    """Return the device mesh.
+
+    It has one dimension with all ranks, or two dimensions: copies of the model, and the `degree` ranks of each copy.
+    """
     if degree in (None, world_size):
         made = init_device_mesh(device.type, (world_size,), mesh_dim_names=("shard",))
     else:

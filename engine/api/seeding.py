@@ -1,4 +1,4 @@
-"""Seeding: set the seeds of all random number generators, and request deterministic operations."""
+"""Set the seeds of all random number generators, and request deterministic operations."""
 
 from __future__ import annotations
 

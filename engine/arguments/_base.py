@@ -1,4 +1,4 @@
-"""Building blocks of the argument groups: fields with help texts, checks, and enums of names."""
+"""Base classes and helpers of the argument groups: fields with help texts, checks, and string enums."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def arg(default: T, help: str, **meta: Any) -> T:
         help: The text that `--help` and the reference page show.
         meta: How values are read. `choices` (an Enum, a tuple or a mapping) lists the only valid values; `enum` is the
             Enum that a valid value becomes, if it is a member. `path=True` accepts path objects and expands `~`.
-            `json=True` accepts a JSON object as text, or a path object. `object` is the class that converts objects of
-            other libraries. `none=True` treats None as the default. Other trainers use None for some arguments.
-            `texts=True` reads callbacks in any notation as a list of texts. `repeats=True` lets a flag be given several
-            times; its values add up.
+            `json=True` accepts a JSON object as text, or a path object. `object` is the class to which objects of
+            other libraries are converted. `none=True` treats None as the default. Other trainers use None for some
+            arguments. `texts=True` reads callbacks in any notation as a list of texts. `repeats=True` lets a flag be
+            given several times; its values add up.
     """
     metadata = {"help": help, _READER: True, **meta}
     if isinstance(default, (list, dict)):

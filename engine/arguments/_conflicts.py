@@ -1,4 +1,4 @@
-"""Checks of arguments of several groups."""
+"""Check arguments that conflict although they are in different groups."""
 
 from __future__ import annotations
 

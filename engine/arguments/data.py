@@ -1,4 +1,4 @@
-"""Data loading: workers, sampling order, columns."""
+"""The arguments for data loading: workers, sampling order, columns."""
 
 from __future__ import annotations
 

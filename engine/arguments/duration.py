@@ -1,4 +1,4 @@
-"""The length of the run."""
+"""The arguments for the length of the run."""
 
 from __future__ import annotations
 

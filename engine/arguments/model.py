@@ -1,4 +1,4 @@
-"""Changes to the model for the run: noise, compilation, kernels."""
+"""The arguments for changes to the model during the run: noise, compilation, kernels."""
 
 from __future__ import annotations
 

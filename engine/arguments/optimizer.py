@@ -1,4 +1,4 @@
-"""The optimizer, weight decay and gradient clipping."""
+"""The arguments for the optimizer, weight decay and gradient clipping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixed precision, TF32 and gradient checkpointing."""
+"""The arguments for mixed precision, TF32 and gradient checkpointing."""
 
 from __future__ import annotations
 

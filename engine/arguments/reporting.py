@@ -1,4 +1,4 @@
-"""Logs and trackers."""
+"""The arguments for logs and trackers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Storage: where a run keeps its checkpoints. A preview replaces it with a storage that only remembers checkpoints."""
+"""The storage of a run, which holds its checkpoints.
+
+A preview replaces it with a storage that only remembers checkpoints.
+"""
 
 from __future__ import annotations
 

@@ -129,5 +129,5 @@ def by_name(values: dict[int, Any]) -> dict[str, Any]:
 
 
 def by_number(values: dict[str, Any]) -> dict[int, Any]:
-    """Convert string keys back to integers, as before `by_name`."""
+    """Convert string keys back to integers. This undoes `by_name`."""
     return {int(name): value for name, value in values.items()}

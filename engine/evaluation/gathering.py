@@ -1,4 +1,4 @@
-"""Gathering: results of an evaluation, collected batch by batch and over all ranks."""
+"""Collect the results of an evaluation, batch by batch and from all ranks."""
 
 from __future__ import annotations
 

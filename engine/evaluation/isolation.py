@@ -1,4 +1,4 @@
-"""Calls without an effect: copies of functions, and modules that are restored after a call."""
+"""Call functions and modules without an effect on the run: copy functions, and restore modules after a call."""
 
 from __future__ import annotations
 

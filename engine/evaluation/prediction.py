@@ -1,4 +1,4 @@
-"""Prediction of one batch: loss, logits and labels, without gradients."""
+"""Predict one batch: compute loss, logits and labels without gradients."""
 
 from __future__ import annotations
 

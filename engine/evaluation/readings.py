@@ -1,4 +1,4 @@
-"""Readings: the predictions and references that a metric compares, from the outputs and labels of a batch."""
+"""Convert the outputs and labels of a batch to the predictions and references that a metric compares."""
 
 from __future__ import annotations
 

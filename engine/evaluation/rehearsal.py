@@ -1,4 +1,4 @@
-"""Rehearsal: the names of the metrics that an evaluation measures, from one batch and without any effect on the run."""
+"""Rehearse an evaluation: find the names of its metrics with one batch, without any effect on the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notes on errors of data types, such as float64 samples of numpy for a model in float32."""
+"""Explain errors of data types, for example if samples are float64 and the model is float32."""
 
 from __future__ import annotations
 

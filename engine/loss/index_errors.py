@@ -1,4 +1,4 @@
-"""Errors of an index out of range, such as a label that is not a class: batch, sample, range and number of classes."""
+"""Explain index errors, such as a label that is not a class. The error names batch, sample and valid range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Item counts: the number of label items of a step, over which the losses of its batches are averaged.
+"""Count the label items of a step. The losses of its batches are averaged over this number.
 
 With gradient accumulation, batches of a step may hold different numbers of items. A loss that is summed and divided by
 the items of the whole step weights each item equally.

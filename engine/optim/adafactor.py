@@ -33,7 +33,7 @@ class Adafactor(Optimizer):
         weight_decay: Decoupled weight decay: each step subtracts `weight_decay * lr` times the weight.
         scale_parameter: Multiply the step size by the root mean square of the parameter (section 8).
         relative_step: Use the step size `min(0.01, 1 / sqrt(t))`.
-        warmup_init: Use `1e-6 * t` instead of 0.01 in it.
+        warmup_init: With `relative_step`: use `1e-6 * t` instead of 0.01 in the formula of the step size.
 
     Raises:
         ArgumentError: Both or neither of `lr` and `relative_step` are set, or `warmup_init` without `relative_step`.

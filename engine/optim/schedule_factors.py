@@ -41,7 +41,8 @@ def constant_with_warmup(step: int, *, num_warmup_steps: int) -> float:
 
 
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
-    """Linear warmup, then linear decay to 0: max(0, (T - t) / (T - W)).
+    """Linear warmup, then linear decay to 0: max(0, (T - t) / (T - W)) at step t, with W warmup steps and T steps in
+    total.
 
     Source: BERT, arXiv:1810.04805, appendix A.2.
     """

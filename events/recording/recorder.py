@@ -35,7 +35,7 @@ _progress = attrgetter(*PROGRESS, "best_model_checkpoint")
 
 
 class Recorder(Callback):
-    """Writes a record for each event and each flag. It watches the bus, and handles the events that carry values.
+    """Base class that writes a record for each event of a bus and each write to a flag.
 
     A subclass defines where records are written, and adds fields to the records of a step.
     """

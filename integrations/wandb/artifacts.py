@@ -1,4 +1,7 @@
-"""Models as artifacts: committed checkpoints, uploaded on the worker, with the aliases of the retention policy."""
+"""Upload checkpoints as artifacts, on the worker thread.
+
+The aliases of an artifact show why the retention policy keeps the checkpoint.
+"""
 
 from __future__ import annotations
 

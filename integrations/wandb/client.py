@@ -1,4 +1,4 @@
-"""The client adapter: opens a run of wandb, writes to it, and finishes it. The worker of the tracker calls it."""
+"""Functions that open a wandb run, write to it and finish it. The worker of the tracker calls it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of a wandb run: from the callback, from the environment, and checked before anything starts."""
+"""Collect the options of a wandb run from the callback and the environment, and check them before anything starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights & Biases: one row per step, the config in effect, and one run over all restarts."""
+"""The Weights & Biases tracker: writes one row per step and the config, and continues the same run after a restart."""
 
 from __future__ import annotations
 
@@ -92,9 +92,7 @@ class Wandb(RowTracker):
     axis: str | Mapping[str, str] = field(default="step", kw_only=True)
     """The x-axis: `step`, `epoch`, `samples` or `tokens`. Or a dict of name patterns: `{"eval/*": "epoch"}`."""
     on_change: str = field(default="continue", kw_only=True)
-    """The action of a resume with different arguments: `continue` the run, `fork` it at that step, or start a `new`
-    one.
-    """
+    """The action of a resume with other arguments: `continue` the run, `fork` it there, or start a `new` one."""
     init_timeout: float = field(default=60.0, kw_only=True)
     """Seconds that the start waits for the service. After that the run goes offline."""
     finish_timeout: float = field(default=300.0, kw_only=True)

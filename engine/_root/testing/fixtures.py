@@ -1,4 +1,7 @@
-"""The pytest plugin of the kit. Name it in `conftest.py`: `pytest_plugins = ["trainbus.testing.fixtures"]`."""
+"""The pytest plugin of `trainbus.testing`.
+
+Name it in `conftest.py`: `pytest_plugins = ["trainbus.testing.fixtures"]`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from .tracker import FakeTracker
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers of the kit."""
+    """Register the pytest markers of `trainbus.testing`."""
     config.addinivalue_line("markers", "two_processes: starts two processes; leave it out with -m 'not two_processes'")
 
 

@@ -1,4 +1,4 @@
-"""Curves: the values of metrics in a preview."""
+"""The assumed values of metrics in a preview, as functions of step and evaluation number."""
 
 from __future__ import annotations
 

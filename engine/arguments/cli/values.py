@@ -116,7 +116,7 @@ def choices_of(hint: Any) -> dict[str, Any]:
 
 
 def shown_type(hint: Any) -> str:
-    """Return the type of one word as `--help` shows it: `float`, `int|str`."""
+    """Return the type of a command-line value in the form that `--help` shows: `float`, `int|str`."""
     names = []
     for member in members_of(hint):
         if choices := choices_of(member):

@@ -1,4 +1,4 @@
-"""Callbacks and plugins, named by text."""
+"""The arguments for callbacks and plugins that are written as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .text import problems_of
 
 @dataclass(kw_only=True)
 class PluginArguments(Group):
-    """Callbacks and plugins, named by text."""
+    """The arguments for callbacks and plugins that are written as text."""
 
     callbacks: str | list[str] | dict[str, Any] | None = arg(
         [],

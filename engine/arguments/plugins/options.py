@@ -1,4 +1,4 @@
-"""Options of a callback as text: their names, types and defaults, and the conversion of values."""
+"""Read the options of callbacks from text: find names, types and defaults, and convert values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write callbacks as Python: the imports that they need, and a list."""
+"""Write callbacks as Python code: the imports, and a list of calls."""
 
 from __future__ import annotations
 

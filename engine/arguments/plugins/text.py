@@ -1,4 +1,4 @@
-"""Callbacks as text: `early_stopping(patience=3)` and `package.module:Class(x=1)`, parsed and written.
+"""Parse and write callbacks as text, such as `early_stopping(patience=3)` and `package.module:Class(x=1)`.
 
 Values are Python literals and triggers: `every(100) | at_end()`. Nothing is evaluated as code.
 """

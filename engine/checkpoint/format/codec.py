@@ -1,4 +1,7 @@
-"""Nested values with tensors as one safetensors file: tensors as tensors, everything else as JSON in the metadata."""
+"""Write nested values with tensors to one safetensors file.
+
+Tensors are stored as tensors, and other values as JSON in the metadata.
+"""
 
 from __future__ import annotations
 

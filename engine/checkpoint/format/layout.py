@@ -1,4 +1,4 @@
-"""The memory layout of tensors: strides that a checkpoint stores, and tensors laid out by strides.
+"""Store and restore the memory layout (the strides) of tensors.
 
 Files hold contiguous tensors. Optimizers that update a weight and its state in one pass over the memory, such as fused
 AdamW, need the same layout for both. Matrix products can round differently with another layout.

@@ -1,4 +1,4 @@
-"""Verification: compare a checkpoint folder with its manifest and return the problems, one sentence each."""
+"""Verify a checkpoint folder: compare it with its manifest and return the problems, one sentence each."""
 
 from __future__ import annotations
 

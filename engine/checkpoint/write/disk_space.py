@@ -1,4 +1,4 @@
-"""Disk space: the size of a checkpoint, the free space, and the message of a disk error."""
+"""Estimate the size of a checkpoint, check the free disk space, and explain disk errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies of tensors on the CPU. The next save reuses their memory, because allocating costs more than copying."""
+"""Copy tensors to the CPU for a save. The next save reuses the memory, because allocating costs more than copying."""
 
 from __future__ import annotations
 

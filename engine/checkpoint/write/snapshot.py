@@ -1,4 +1,4 @@
-"""Snapshots: everything that a checkpoint holds, collected from a run before it is written."""
+"""Take a snapshot of a run: collect all contents of a checkpoint before they are written."""
 
 from __future__ import annotations
 

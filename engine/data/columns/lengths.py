@@ -1,4 +1,4 @@
-"""The lengths of all samples of a table, from the offsets of its list columns."""
+"""Compute the lengths of all samples of a table. The offsets of list columns give them without reading values."""
 
 from __future__ import annotations
 
