@@ -40,7 +40,10 @@ def filter_of(
 
 
 def filtered(call: Call, keep: Callable[[int], bool], clock: Clock) -> Call:
-    """Wrap a handler so that it runs only at counts that `keep` accepts. The clock of the event counts."""
+    """Wrap a handler so that it runs only at some counts.
+
+    `keep` selects the counts. The event decides what is counted: steps, epochs or announcements.
+    """
     calls = itertools.count(1)
 
     def when_due(run: Any, extras: Mapping[str, Any]) -> Any:

@@ -91,7 +91,7 @@ class EverySteps(Trigger):
 
 @dataclass(frozen=True)
 class EveryShare(Trigger):
-    """Due at the end of every n-th step, where n is a fraction of the run, rounded up."""
+    """Due at regular intervals that are given as a fraction of the run. The interval in steps is rounded up."""
 
     share: float
     after: float = 0

@@ -39,8 +39,8 @@ DECISIONS = 10
 class StatusFile(Callback):
     """Writes `run_status.json` to the output folder: the status of the run, the reason, and the checkpoint to resume.
 
-    `trainbus status` reads it, and so can a launcher that hides the exit code: torchrun exits with code 1 for every
-    exit code of its processes. Every trainer has one. The status is one of:
+    `trainbus status` reads it. A launcher that hides the exit code can read it too: torchrun exits with code 1 for
+    every exit code of its processes. Every trainer has one. The status is one of:
 
     - `running`;
     - `done`: all planned steps are done;

@@ -1,4 +1,6 @@
-"""The arguments of a trial run: `fast_dev_run` shortens every part of a program."""
+"""The arguments for `fast_dev_run`, which makes the training, the evaluation and the data very short to test a
+program.
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Storage(Protocol):
         """Write a checkpoint completely, or change nothing."""
 
     def checkpoints(self, run: Any) -> list[Any]:
-        """Return the good checkpoints of this run, oldest first. Those of another run are not among them."""
+        """Return the good checkpoints of this run, oldest first. Checkpoints of another run are not included."""
 
     def holds(self, path: str) -> bool:
         """Return whether a checkpoint exists."""

@@ -165,7 +165,7 @@ def chosen(changes: list[Change], only: str) -> list[Change]:
     """Return the changes that `--only` names.
 
     Raises:
-        ArgumentError: for a name that is not among them.
+        ArgumentError: for an unknown name.
     """
     names = [name for name in only.split(",") if name]
     known = [change.name for change in changes]

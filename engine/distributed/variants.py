@@ -9,17 +9,20 @@ TORCHRUN = "torchrun --standalone --nproc_per_node=N train.py"
 
 
 def ddp_variants(workload: Workload) -> list[Variant]:
-    """Return DDP, or a single process on one GPU."""
+    """Return the variant for DDP, or for a single process on one GPU."""
     return [Variant("one process" if workload.gpus == 1 else "DDP", "", "", 0)]
 
 
 def optimizer_variants(workload: Workload) -> list[Variant]:
-    """Return stage 1."""
+    """Return the variants for stage 1."""
     return [Variant("stage 1", "optimizer", "sharding='stage1'", 1)]
 
 
 def fsdp_variants(workload: Workload) -> list[Variant]:
-    """Return stages 2 and 3 with FSDP2. Hybrid sharding needs several machines, half precision needs bf16 or fp16."""
+    """Return the variants for stages 2 and 3 with FSDP2.
+
+    Variants with hybrid sharding need several machines. Variants in half precision need bf16 or fp16.
+    """
     degree = f"sharding='stage3', sharding_degree={workload.gpus_of_a_node}"
     half = f"fsdp_config={{'mixed_precision': {workload.precision!r}}}"
     halves = workload.precision != "fp32"
@@ -35,7 +38,7 @@ def fsdp_variants(workload: Workload) -> list[Variant]:
 
 
 def fairscale_variants(workload: Workload) -> list[Variant]:
-    """Return stage 1 with fairscale, which does not support bf16."""
+    """Return the variants for stage 1 with fairscale; none for bf16, which fairscale does not support."""
     return [] if workload.precision == "bf16" else [Variant("fairscale", "fairscale", "sharded_ddp='simple'", 1)]
 
 
@@ -45,7 +48,7 @@ def no_variants(workload: Workload) -> list[Variant]:
 
 
 def deepspeed_variants(workload: Workload) -> list[Variant]:
-    """Return DeepSpeed ZeRO 1, 2 and 3, and stages 2 and 3 with offloading."""
+    """Return the variants for DeepSpeed ZeRO 1, 2 and 3, and for stages 2 and 3 with offloading."""
     stages = ((1, False), (2, False), (3, False), (2, True), (3, True))
     return [
         Variant(

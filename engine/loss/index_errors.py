@@ -27,7 +27,7 @@ _LABELS = ("cross_entropy", "nll_loss", "multi_margin_loss")
 _FUNCTIONAL = "torch/nn/functional.py"
 
 DEVICE_ASSERT = "device-side assert triggered"
-"""Text of the error of CUDA, which does not say what is wrong."""
+"""Text of the error of CUDA, which does not give the cause."""
 
 
 class OutOfRange(NamedTuple):

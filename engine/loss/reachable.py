@@ -1,4 +1,4 @@
-"""Modules that a loss function uses although it is not a module: in its closure, in globals, and in objects that it
+"""Find modules that a plain loss function uses: in its closure, in globals, and in objects that it
 reads.
 """
 

@@ -29,7 +29,7 @@ from .run_file import wait_until_complete, wait_until_quiet
 logger = logging.getLogger(__name__)
 
 _OURS: dict[str, WandbSession] = {}
-"""The open runs of this process, by id. A run that the user opened is not among them."""
+"""The open runs of this process, by id. A run that the user opened is not included."""
 _UNSEEN: dict[str, tuple[int, int]] = {}
 """The rows that finished runs of this process wrote, by id, if it was not in their files yet: the last step, and the
 rows.

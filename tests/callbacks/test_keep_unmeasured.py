@@ -29,7 +29,7 @@ def test_checkpoints_without_the_metric_log_one_warning(
     evaluate: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_of(tmp_path, evaluate, save=3 if evaluate else 1, max_steps=9).train()
-    told = [text for text in caplog.messages if "no checkpoint has it" in text]
+    told = [text for text in caplog.messages if "no checkpoint has this metric" in text]
     assert len(told) == 1
     assert "Keep(best=1) compares eval_loss" in told[0]
 
@@ -37,4 +37,4 @@ def test_checkpoints_without_the_metric_log_one_warning(
 @pytest.mark.parametrize("evaluate", [2, 5])
 def test_measured_checkpoints_are_not_told(evaluate: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run_of(tmp_path, every(evaluate), KeepBest(), max_steps=6).train()
-    assert "no checkpoint has it" not in caplog.text
+    assert "no checkpoint has this metric" not in caplog.text

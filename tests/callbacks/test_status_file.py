@@ -114,7 +114,7 @@ def test_a_run_that_finds_only_damaged_checkpoints_failed(tmp_path: Path) -> Non
         run_of(tmp_path).train(resume_from_checkpoint="auto")
     status = status_in(tmp_path)
     assert (status["status"], status["exit_code"]) == ("failed", 1)
-    assert "no good one" in status["reason"]
+    assert "no good checkpoint" in status["reason"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def nothing_launched(monkeypatch: pytest.MonkeyPatch):
     ("found", "said"),
     [
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 and no RANK"),
-        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK=2 and WORLD_SIZE=2, and ranks count from 0 to 1"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK=2 and WORLD_SIZE=2, but ranks count from 0 to 1"),
         ({"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "4"}, "LOCAL_RANK=4 and WORLD_SIZE=2"),
         ({"WORLD_SIZE": "0", "RANK": "0"}, "WORLD_SIZE='0', which is not a number of 1 or more"),
         ({"WORLD_SIZE": "two", "RANK": "0"}, "WORLD_SIZE='two', which is not a number of 1 or more"),

@@ -58,7 +58,7 @@ def test_a_committed_checkpoint_has_no_problem(folder: Path):
             lambda f: rewrite(f, files={}),
             r"manifest\.json cannot be read: its 'files' do not include trainer_state\.json",
         ),
-        (lambda f: rewrite(f, format_version=9), rf"it has format 9, and this version reads formats up to {VERSION}"),
+        (lambda f: rewrite(f, format_version=9), rf"it has format 9, but this release reads formats up to {VERSION}"),
         (shutil.rmtree, r"there is no such folder"),
     ],
 )
@@ -284,7 +284,8 @@ def test_the_error_names_each_checkpoint_if_all_are_damaged(tmp_path: Path):
     run = saving(tmp_path, 2, seed=1)
     before = weights(run.model)
     message = (
-        r"no checkpoint to resume from .*no good one.*\n- checkpoint-2: model.*SHA.*\n- checkpoint-1: model.*SHA.*"
+        r"no checkpoint to resume from .*no good checkpoint.*\n- checkpoint-2: "
+        r"model.*SHA.*\n- checkpoint-1: model.*SHA.*"
     )
     with pytest.raises(CheckpointError, match=rf"(?s){message}fresh"):
         run.train(resume_from_checkpoint=True)

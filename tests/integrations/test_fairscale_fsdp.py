@@ -199,7 +199,7 @@ def test_the_words_of_sharded_ddp_set_the_fields(monkeypatch, words, fields):
 
 @pytest.mark.usefixtures("two_ranks")
 def test_without_cuda_fairscale_is_refused_before_anything_is_built():
-    with pytest.raises(ArgumentError, match=r"works on CUDA only.* PyTorch's FSDP2 does the same"):
+    with pytest.raises(ArgumentError, match=r"works on CUDA only.* PyTorch's FSDP2, which does the same"):
         found_callbacks(TrainingArguments(use_cpu=True, sharded_ddp="zero_dp_3 fairscale"))
 
 

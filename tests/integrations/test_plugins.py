@@ -201,7 +201,7 @@ def test_a_broken_plugin_that_the_run_names_is_an_error(tmp_path, packages, sour
 
 def test_a_plugin_for_another_contract_is_refused(tmp_path, packages):
     offer(packages, SPIKES.replace("    factor", '    requires = ">=2"\n    factor'))
-    with pytest.raises(TypeError, match=r"Spikes requires the plugin contract >=2, and this trainbus has 1\.0"):
+    with pytest.raises(TypeError, match=r"Spikes requires the plugin contract >=2, but this trainbus has 1\.0"):
         built(tmp_path, plugins="spikes")
 
 

@@ -351,7 +351,7 @@ def test_a_file_is_as_good_as_a_dict(tmp_path):
         ({"fsdp": "offload"}, "as in 'full_shard offload'"),
         ({"fsdp": "full_shard shard_grad_op"}, "set only one of 'full_shard' and 'shard_grad_op'"),
         ({"fsdp": "full_shrad"}, "did you mean 'full_shard'?"),
-        ({"fsdp": "no_shard"}, "remove `fsdp`, and DDP trains"),
+        ({"fsdp": "no_shard"}, "remove `fsdp` to train with DDP"),
         ({"fsdp": True, "fsdp_config": {"reshard_after_foward": True}}, "did you mean 'reshard_after_forward'?"),
         ({"fsdp": True, "fsdp_config": {"version": 1}}, "`fully_shard` is version 2. Remove the key."),
         ({"fsdp": True, "fsdp_config": {"xla": True}}, "XLA is not supported"),

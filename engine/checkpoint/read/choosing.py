@@ -44,7 +44,8 @@ def checkpoint_to_resume(run: ResumableRun, wanted: str | Path | bool | None) ->
 
     Raises:
         ArgumentError: if ranks have different output folders and would write one checkpoint into several.
-        CheckpointError: if the folder is not good, or there is no good one. The message lists the problems of each.
+        CheckpointError: if the folder is not good, or there is no good checkpoint. The message lists the problems of
+            each.
     """
     args = run.args
     everyone = run.ranks.gather_objects((wanted, os.path.abspath(args.output_path)))
@@ -193,12 +194,13 @@ def choose(
 
     Args:
         output_dir: the folder that the run writes its checkpoints into.
-        wanted: the folder of a checkpoint; True for the newest good one in `output_dir`; "auto" for the same if there
-            is any checkpoint; or nothing.
+        wanted: the folder of a checkpoint; True for the newest good checkpoint in `output_dir`; "auto" for the same if
+            there is any checkpoint; or nothing.
         inspector: inspects the checkpoints. Default: for a single process.
 
     Raises:
-        CheckpointError: if the folder is not good, or there is no good one. The message lists the problems of each.
+        CheckpointError: if the folder is not good, or there is no good checkpoint. The message lists the problems of
+            each.
     """
     inspector = Inspector() if inspector is None else inspector
     if not wanted:
@@ -268,7 +270,7 @@ def _newest(output_dir: Path, inspector: Inspector, *, needed: bool) -> SavedChe
         if not lines:
             raise CheckpointError(f"{message}. To start fresh, leave out `resume_from_checkpoint`.")
         raise CheckpointError(
-            f"{message}: there is no good one. These cannot be used:{listed}\n"
+            f"{message}: there is no good checkpoint. These cannot be used:{listed}\n"
             "To start fresh, leave out `resume_from_checkpoint`."
         )
     if lines and inspector.reads:

@@ -1,4 +1,4 @@
-"""Skip a step whose loss is a spike, and roll the weights and the optimizer back to the last good ones."""
+"""Skip a step whose loss is a spike, and roll the weights and the optimizer back to the last good weights and state."""
 
 from __future__ import annotations
 
