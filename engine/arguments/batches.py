@@ -11,10 +11,7 @@ from ._base import Group, arg, must
 
 @dataclass(kw_only=True)
 class BatchArguments(Group):
-    """The arguments for batch sizes and gradient accumulation.
-
-    Samples per step = batch size x accumulated batches x devices.
-    """
+    """Batch sizes and gradient accumulation. Samples per step = batch size x accumulated batches x devices."""
 
     per_device_train_batch_size: int = arg(8, "Samples per training batch on each device.")
     per_device_eval_batch_size: int = arg(8, "Samples per evaluation or prediction batch on each device.")
