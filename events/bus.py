@@ -55,7 +55,7 @@ class EventBus:
     """All signals of one trainer, and the order of their handlers.
 
     `attach` subscribes a callback with `on_*` methods, `on` a plain function for one event. Both return a `Handle`.
-    `announce` calls the handlers. Third parties may connect through blinker, `signals[name].connect(receiver)`. The bus
+    `announce` calls the handlers. Other code can connect through blinker, `signals[name].connect(receiver)`. The bus
     calls them as `receiver(run, **values)` in the DECIDE stage, like every callback that sets no stage.
     """
 

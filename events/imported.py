@@ -10,7 +10,7 @@ def imported(name: str) -> Any:
     """Return a module that is imported completely; None otherwise.
 
     A module is in `sys.modules` before its code has run. Another thread, such as the thread of a tracker, may still be
-    importing it, and then its names are missing. Objects of such a module cannot exist yet.
+    importing it, and then its names are missing. No object of its classes can exist before the import is complete.
 
     Args:
         name: the full name, such as `transformers.loss.loss_utils`.

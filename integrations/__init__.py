@@ -136,7 +136,7 @@ def search_backend(name: str | None) -> Any:
         name: `optuna`, `ray` or `wandb`. None selects the first installed backend.
 
     Raises:
-        ArgumentError: for an unknown name, with the nearest known one.
+        ArgumentError: for an unknown name, with the nearest known name.
         MissingExtra: if its package is not installed. With None: if no backend is installed.
     """
     if name is None:

@@ -206,7 +206,7 @@ def owner_of(callback: Any, attributes: Mapping[str, Any] | None = None, *, save
     Args:
         callback: the callback.
         attributes: the attributes that it had when it was attached. Default: its current settings.
-        saved: leave out the attributes that changed since then: they are state, not settings.
+        saved: leave out attributes that changed since then, because they are state and not settings.
     """
     settings = _settings(callback) if is_dataclass(callback) else _attributes(callback, attributes, saved)
     return {

@@ -31,7 +31,7 @@ def slice_of(dataset: Any, rows: int, seed: int) -> Any:
     """
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise ArgumentError(
-            f"An evaluation on {rows} rows needs a dataset with a length, and {type(dataset).__name__} is a stream. "
+            f"An evaluation on {rows} rows needs a dataset with a length, but {type(dataset).__name__} is a stream. "
             "Remove `eval_rows` or `Evaluate(rows=...)`, and set `limit_eval_batches` to a number of batches."
         )
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))[:rows].tolist()

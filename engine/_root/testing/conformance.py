@@ -104,7 +104,7 @@ def check_callback(
 
     Raises:
         AssertionError: if a check fails. It lists the failed checks, their observations and the remedies.
-        ArgumentError: for the name of an unknown check, with the nearest one.
+        ArgumentError: for the name of an unknown check, with the nearest known name.
     """
     subject = as_subject(callback, expected_failed=expected_failed, **promises)
     names = chosen_checks(only, two_processes, subject.expected_failed)

@@ -91,7 +91,7 @@ def find(name: str) -> Any:
         module, _, last = name.rpartition(".")
         raise ArgumentError(f"Unknown callback {name!r}; did you mean '{module}:{last}'?")
     close = nearest(name, [*own, *plugins])
-    ending = close if close != "." else f". Known: {', '.join([*own, *plugins])}; or write package.module:Class."
+    ending = close if close != "." else f". Known: {', '.join([*own, *plugins])}. Or write `package.module:Class`."
     raise ArgumentError(f"Unknown callback {name!r}{ending}")
 
 

@@ -57,8 +57,8 @@ class Option:
 def options_of(target: Any) -> dict[str, Option]:
     """Return the options of a callback class, or of a function that builds callbacks, by name.
 
-    For a dataclass these are the fields of its constructor, else the parameters of the constructor. A function that
-    takes the training arguments has its other parameters as options. Every `Callback` also has the options in `OF_ALL`.
+    For a dataclass the options are the fields that its constructor takes. For other classes and functions they are
+    the parameters, without the training arguments. Every `Callback` also has the options in `OF_ALL`.
     """
     is_class = isinstance(target, type)
     found: dict[str, Option] = {}

@@ -1,8 +1,8 @@
 """Sharded tensors in checkpoints: each rank writes its shard, and any region can be read from the files of all ranks.
 
-A file of values holds the tensors that are not sharded. Its metadata gives dtype and shape of each sharded tensor. The
-shards are in the same folder, in `<stem>-<rank>-of-<world size>.safetensors`. Its metadata has the offset of each
-shard.
+The value file of a checkpoint part, such as `optimizer.safetensors`, holds all values except shards. Its metadata
+gives dtype and shape of each sharded tensor. The shards are in the same folder, in
+`<stem>-<rank>-of-<world size>.safetensors`. The metadata of this file has the offset of each shard.
 
 Sharded tensors are recognised by the attributes of torch's DTensor, so no distributed module is imported.
 """
