@@ -34,9 +34,9 @@ class DefaultFlowCallback(Callback):
     """Decides when to log, evaluate, save and stop, from the arguments.
 
     By default four callbacks decide this: `Log`, `Evaluate`, `Checkpoint` and `StopAtMaxSteps`. If a
-    `DefaultFlowCallback` or a subclass is in the list, it decides, and the first three only do the work.
-    `trainer.remove_callback(DefaultFlowCallback)` removes the decisions of all of them. Then the run logs, evaluates,
-    saves and stops early only if another callback requests it.
+    `DefaultFlowCallback` or a subclass is in the list, it makes these decisions. `Log`, `Evaluate` and `Checkpoint`
+    then only do the work. `trainer.remove_callback(DefaultFlowCallback)` removes the decisions of all of them. Then
+    the run logs, evaluates, saves and stops early only if another callback requests it.
     """
 
     previews = True

@@ -43,9 +43,9 @@ class ClearMLSession(ServiceSession):
 class ClearML(ServiceTracker):
     """Reports to one ClearML task. A resumed training continues the task.
 
-    `report_to="clearml"` builds it, or list `ClearML("demo", offline=True)`. Offline, each session writes an archive
-    for `clearml-task-import`, and a resumed training is a separate task. If you opened a task, it is used and stays
-    open.
+    Set `report_to="clearml"`, or add `ClearML("demo", offline=True)` to the callbacks. Offline, each session writes an
+    archive for `clearml-task-import`, and a resumed training is a separate task. If you opened a task, it is used and
+    stays open.
     """
 
     service: ClassVar[str] = "ClearML"

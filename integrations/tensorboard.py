@@ -60,7 +60,7 @@ class TensorBoardSession(TrackerSession):
 class TensorBoard(RowTracker):
     """Writes logged values to event files, on rank 0. A resumed run hides the rows after its checkpoint.
 
-    `report_to="tensorboard"` builds it, and `logging_dir` alone does too. Or list `TensorBoard("runs/first")`. Read the
+    Set `report_to="tensorboard"` or `logging_dir`, or add `TensorBoard("runs/first")` to the callbacks. Read the
     files with `tensorboard --logdir <output_dir>/runs`. A number is shown as a scalar, and text as text. An array or
     tensor with one dimension is shown as a histogram. One with two or three dimensions is shown as an image. Charts of
     losses, the arguments and the hyperparameters are written at the start.

@@ -118,6 +118,11 @@ def test_planted_sentence_in_a_page_is_found_and_code_blocks_are_not(repository:
         "The rule is the one of torch.",
         "It counts from then on.",
         "Call it wherever it helps.",
+        "Set an argument, or list `Log()`.",
+        "`fp16=True` builds it, or the list.",
+        "The setting changes, as told.",
+        "Other runs are not among them.",
+        "Return what is wrong.",
     ],
 )
 def test_each_refused_phrase_is_found(repository: Path, tool: ModuleType, sentence: str) -> None:

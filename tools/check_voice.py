@@ -24,6 +24,7 @@ PHRASES = (
     *("that of", "be it", "in vain", "for want of", "nobody", "one's own", "hears?", "hearers?"),
     *(r"(?<!there\s)(?:is|are) no (?!longer|more|less|fewer|better|new|other)\w+", "the one of", "from then on"),
     *("wherever(?! such)", "whoever", "hence", "thus", "upon", "so many"),
+    *("or list `", "builds it, or", "as told", r"(?:is|are) not among (?:them|these)", "what is (?:wrong|due|left)"),
 )
 """What marks the old voice, as regular expressions. A blank also matches a line break."""
 

@@ -27,7 +27,8 @@ class Log(Cadence):
     """Logs the mean loss per step since the last log, the gradient norm before clipping, and the learning rate.
 
     Every trainer has one, which the arguments configure. A run may have several, each with its own mean. Every further
-    one needs a prefix: `Log(log_spaced(8), prefix="sparse_")`. The main one also logs the summary of the training.
+    one needs a prefix: `Log(log_spaced(8), prefix="sparse_")`. The `Log` without a prefix also logs the summary of the
+    training.
     """
 
     flag = "log"

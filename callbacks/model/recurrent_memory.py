@@ -21,7 +21,7 @@ from .forwards import replace_forward
 class RecurrentMemory(Callback):
     """Passes one output of the model back to its forward with the next batch, as Transformer-XL and XLNet expect.
 
-    `past_index=1` in the arguments builds it. List it if your model uses another parameter than `mems`:
+    Set `past_index=1` in the arguments to use it. List it if your model uses another parameter than `mems`:
     `RecurrentMemory(index=2, name="past")`. The memory is empty at the start of each epoch, and before and after each
     evaluation. No gradient flows through it. In a single process it is saved in checkpoints, and restored if the batch
     size is the same. With several ranks each rank has its own, and a resumed run starts with an empty one.

@@ -53,11 +53,11 @@ _SECONDS = 1.0
 class Record(Recorder):
     """Writes every event, every flag with author and reason, and the values of the run to `events.jsonl`.
 
-    `record=True` in the arguments builds it, or list `Record()`. The commands `trainbus diff`, `trace` and `replay`
+    Set `record=True`, or add `Record()` to the callbacks. The commands `trainbus diff`, `trace` and `replay`
     read the file. Each rank writes its own: `events-rank1.jsonl` of rank 1. A resumed run removes the records that
     follow the checkpoint. A new run in the folder keeps the earlier file as `events-1.jsonl`.
 
-    With fingerprints, each step also records checksums of its batches and of the random states of torch and numpy, and
+    With fingerprints, each step also records checksums of its batches and of the RNG states of torch and numpy, and
     each log a checksum of Python's random state. A comparison then finds the first step with other data or another
     random draw. If the file cannot be written, the run continues with one warning.
     """

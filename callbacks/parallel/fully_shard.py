@@ -80,8 +80,8 @@ def shard_model(model: nn.Module, blocks: list[nn.Module], layout: ShardLayout, 
     """Shard a model in place, block by block. At most one block is whole on the device at a time.
 
     All ranks start with the weights of rank 0. If rank 0 has a model on the meta device, the weights are initialised by
-    the model's `_init_weights`, or by each module's `reset_parameters`. Tensors that are not among them are filled with
-    NaN.
+    the model's `_init_weights`, or by each module's `reset_parameters`. Tensors that these methods do not set are
+    filled with NaN.
 
     Args:
         model: the model, on any device.

@@ -75,7 +75,7 @@ def judge(
         workers: the worker processes that load data; None if the loader is not a DataLoader of torch.
         processors: the processors of this machine that the run may use.
         dearest: the callback that takes the most time.
-        blame: the slowest of several ranks.
+        blame: the slowest rank, if there are several.
     """
     whole, step = sum(totals.values()), sum(medians.values())
     if whole <= 0 or step <= 0:

@@ -38,9 +38,9 @@ def checkpoint_to_resume(run: ResumableRun, wanted: str | Path | bool | None) ->
 
     Args:
         run: the run.
-        wanted: the folder of a checkpoint; True for the newest good one in the output folder; "auto" for the same if
-            there is any checkpoint; or nothing. The value of the first rank is used. With `save_on_each_node`, each
-            rank may pass a different folder.
+        wanted: the folder of a checkpoint; True for the newest good checkpoint in the output folder; "auto" for the
+            same if there is any checkpoint; or nothing. The value of the first rank is used. With `save_on_each_node`,
+            each rank may pass a different folder.
 
     Raises:
         ArgumentError: if ranks have different output folders and would write one checkpoint into several.
