@@ -69,7 +69,7 @@ class FullMoon(Trigger):
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two callbacks have the same class and settings. Plain classes define no equality."""
+    """Say whether two callbacks have the same class and settings. Plain classes define no equality."""
     return type(one) is type(other) and (one == other or vars(one) == vars(other))
 
 
@@ -160,7 +160,7 @@ def test_reads_every_notation(given: Any, texts: Any) -> None:
 
 
 def test_objects_belong_to_the_list_of_the_trainer() -> None:
-    with pytest.raises(ArgumentError, match="Pass callback objects to the Trainer"):
+    with pytest.raises(ArgumentError, match="pass objects to the Trainer"):
         TrainingArguments(callbacks=[EarlyStopping()])
 
 

@@ -123,16 +123,14 @@ def test_the_environment_chooses_exactly_the_plugins(tmp_path, packages, monkeyp
     monkeypatch.setenv("TRAINBUS_PLUGINS", "spikes(factor=2, id='x'),many(count=1)")
     assert {"x", "Offered"} <= set(built(tmp_path, max_steps=2).callbacks)
     monkeypatch.setenv("TRAINBUS_PLUGINS", "spike")
-    with pytest.raises(
-        ArgumentError, match=r"`TRAINBUS_PLUGINS` names the unknown plugin 'spike'; did you mean 'spikes'"
-    ):
+    with pytest.raises(ArgumentError, match=r"`TRAINBUS_PLUGINS` names 'spike'.* did you mean 'spikes'"):
         built(tmp_path)
 
 
 def test_a_run_leaves_out_a_plugin(tmp_path, packages, monkeypatch):
     offer(packages, EVERYWHERE)
     assert names(built(tmp_path, plugins="no:spikes")) == set()
-    with pytest.raises(ArgumentError, match=r"names the unknown plugin 'spikse'; did you mean 'spikes'"):
+    with pytest.raises(ArgumentError, match=r"names 'spikse'.* did you mean 'spikes'"):
         built(tmp_path, plugins="no:spikse")
     for value in ("other, spikes", "all"):
         monkeypatch.setenv("TRAINBUS_DISABLE_PLUGINS", value)
