@@ -10,7 +10,7 @@ from ._base import Group, arg, must
 
 @dataclass(kw_only=True)
 class ReproducibilityArguments(Group):
-    """The arguments for seeds and deterministic algorithms. The same values give the same run."""
+    """Seeds and determinism. The same values give the same run."""
 
     seed: int = arg(42, "Seed of all random number generators, set before training. From 0 to 2**32 - 1.")
     data_seed: int | None = arg(None, "Seed of the sampler, for the order of the samples. None: `seed`.")

@@ -12,7 +12,7 @@ from .text import problems_of
 
 @dataclass(kw_only=True)
 class PluginArguments(Group):
-    """The arguments for callbacks and plugins that are written as text."""
+    """Callbacks and plugins, named by text."""
 
     callbacks: str | list[str] | dict[str, Any] | None = arg(
         [],
