@@ -61,7 +61,7 @@ def test_every_evaluation_has_the_same_random_rows_and_the_last_has_all(unbroken
 
 
 def test_the_logs_have_the_usual_names_and_the_interval(unbroken):
-    *sliced, full = evaluations(unbroken[0])
+    *sliced, full = evaluations(unbroken[0])[:4]  # other tests evaluate again
     assert [log["step"] for log in sliced] == [2, 4, 6]
     assert all(log.keys() == full.keys() | {"eval_loss_ci"} for log in sliced)
     assert full["step"] == 6

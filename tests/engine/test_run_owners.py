@@ -42,6 +42,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     TRAINING: ("state", "model", "data_seed", "train_dataloader", "plan", "position", "resume_requested"),
     OPTIMIZERS: ("optimizer", "lr_scheduler"),
     EVALUATION: ("metrics", "dataset_name", "step", "heard"),
+    "engine/evaluation/evaluation_record.py": ("rows",),
     "engine/evaluation/loop.py": ("dataloader", "batch_number"),
     STEPPER: ("batch", "batch_index", "loss", "grad_norm", "learning_rate"),
     "engine/api/loss.py": ("outputs",),
