@@ -195,7 +195,7 @@ def test_a_refused_filter_names_its_first_possible_step(bus):
 
 def test_unknown_event_is_refused_with_the_nearest_name(bus):
     for use in (partial(bus.on, function=lambda: None), bus.announce, bus.hears, bus.order_of, bus.signals.__getitem__):
-        with pytest.raises(SubscriptionError, match=r"no event 'on_step_edn'; did you mean 'on_step_end'\?"):
+        with pytest.raises(SubscriptionError, match=r"Unknown event 'on_step_edn'; did you mean 'on_step_end'\?"):
             use("on_step_edn")
 
 
