@@ -6,7 +6,7 @@ import functools
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -129,10 +129,13 @@ def in_either_style(handler: Handler) -> Handler:
         TypeError: when a call leaves out a parameter of the handler.
     """
     names = tuple(inspect.signature(handler).parameters)[1:]
+    wanted = {*names}
     fourth = next((name for name in names if name not in (*POSITIONAL, "run")), "")
 
     @functools.wraps(handler)
     def call(self: Any, *given: Any, **values: Any) -> Any:
+        if not given and values.keys() == wanted:  # the bus calls it
+            return handler(self, **values)
         values.update(zip((*POSITIONAL, fourth), given))
         missing = [name for name in names if name not in values]
         if missing:
@@ -178,14 +181,15 @@ def _call_as_transformers_does(handler: Handler, known: tuple[str, ...]) -> Call
     rest = tuple(name for name in known if name not in POSITIONAL)
 
     def call(run: Any, extras: Mapping[str, Any]) -> Any:
-        return handler(run.args, run.state, run.control, **{**dict(_values(run, rest, extras)), **extras})
+        values = {name: getattr(run, name) for name in rest if name not in extras}
+        return handler(run.args, run.state, run.control, **values, **extras)
 
     return call
 
 
 def _call_by_name(handler: Handler, names: tuple[str, ...]) -> Call:
     def call(run: Any, extras: Mapping[str, Any]) -> Any:
-        return handler(**dict(_values(run, names, extras)))
+        return handler(**{name: extras[name] if name in extras else getattr(run, name) for name in names})
 
     return call
 
@@ -199,15 +203,10 @@ def _call_in_order(handler: Handler, names: tuple[str, ...]) -> Call:
 
     def call(run: Any, extras: Mapping[str, Any]) -> Any:
         if extras:
-            return handler(*(value for _, value in _values(run, names, extras)))
+            return handler(*[extras[name] if name in extras else getattr(run, name) for name in names])
         return handler(read(run)) if single else handler(*read(run))
 
     return call
-
-
-def _values(run: Any, names: tuple[str, ...], extras: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name in names:
-        yield name, extras[name] if name in extras else getattr(run, name)
 
 
 def _unknown(name: str, event: Event, label: str, known: tuple[str, ...]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -37,14 +38,20 @@ def to_device(batch: Any, device: torch.device, non_blocking: bool = False) -> A
         device: where the tensors go.
         non_blocking: copy from pinned memory while the host continues.
     """
-    if device.type == "cpu" and not torch.cuda.is_available():
-        return batch  # without CUDA, every tensor is on the CPU already
+    if device.type == "cpu" and _only_cpu():
+        return batch
     return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), batch)
+
+
+@cache
+def _only_cpu() -> bool:
+    """Whether every tensor is on the CPU, because there is no CUDA."""
+    return not torch.cuda.is_available()
 
 
 def detach(data: Any) -> Any:
     """Return nested data with every tensor detached from its graph."""
-    return map_tensors(torch.Tensor.detach, data)
+    return data.detach() if isinstance(data, torch.Tensor) else map_tensors(torch.Tensor.detach, data)
 
 
 def to_numpy(data: Any) -> Any:

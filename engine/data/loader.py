@@ -311,8 +311,9 @@ class Loader(DataLoader[Any]):
             progress.ahead = self._pull(batches, progress)
             done = progress.rows.get(part, 0)
             progress.rows[part] = done + stride
-            self.padding_rows = padding_rows
-            self.batch_rows = rows if indexed is None else indexed.rows_at(done, length)
+            noted = vars(self)  # `DataLoader.__setattr__` is slow
+            noted["padding_rows"] = padding_rows
+            noted["batch_rows"] = rows if indexed is None else indexed.rows_at(done, length)
             yield batch
 
     def _pull(self, batches: Iterator[Any], progress: EpochProgress) -> Any:

@@ -103,6 +103,7 @@ def evaluation_loop(
     model = run.model_wrapped
     to_eval(model)
     run.eval_dataloader = loader
+    device, non_blocking = args.device, args.non_blocking
     by_batch = by_batch and compute_metrics is not None
     most = limited(limit, length_of(loader))
     results = Results(
@@ -119,7 +120,7 @@ def evaluation_loop(
     batches = _batches(loader, most, look_ahead=by_batch)
     for number, ((batch, known, padding_rows), is_last) in enumerate(batches, start=1):
         run.evaluation.batch_number = number - 1
-        batch = to_device(batch, args.device, args.non_blocking)
+        batch = to_device(batch, device, non_blocking)
         results.add(_batch_result(run, batch, known, padding_rows, predict, preprocess_logits), run.ranks)
         run.announce("on_prediction_step", batch=batch, prediction=results.last_prediction() if observed else None)
         if by_batch and compute_metrics is not None and results.has_last_pair:

@@ -35,23 +35,27 @@ def prediction_step(
     Returns:
         The mean loss, a scalar; logits and labels of shape (rows, ...), or tuples of such tensors.
     """
-    if ignore_keys is None:
-        config = getattr(user_model(model), "config", None)
-        ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])) if config else []
     labels = objective.labels_in(batch)
     loss = None
     with torch.no_grad():
-        if objective.has_loss(batch):
+        if labels is not None or objective.has_loss(batch):
             loss, outputs = compute_loss(model, batch)
             loss = loss.detach().mean()
-            skipped = [*ignore_keys, "loss"]
         else:
             outputs = objective.forward(model, batch)
-            skipped = ignore_keys
     if loss_only:
         return loss, None, None
+    skipped = _ignored_keys(model) if ignore_keys is None else ignore_keys
+    if loss is not None:
+        skipped = [*skipped, "loss"]
     logits = detach(_logits(outputs, skipped, drop_first=loss is not None and objective.model_returns_loss))
     return loss, logits, labels
+
+
+def _ignored_keys(model: nn.Module) -> list[str]:
+    """Return the keys of a model's outputs that are not logits, as its config lists them."""
+    config = getattr(user_model(model), "config", None)
+    return list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])) if config else []
 
 
 def main_input(model: nn.Module, batch: Any) -> Any:

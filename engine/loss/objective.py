@@ -152,12 +152,12 @@ class Objective:
 
     def labels_in(self, inputs: Any) -> Any:
         """Return the labels of a batch, detached: one tensor, a tuple of tensors, or None if there are none."""
-        if not isinstance(inputs, Mapping):
+        if not isinstance(inputs, (dict, Mapping)):
             return detach(inputs[-1]) if self._splits(inputs) else None
-        if self.label_names and all(inputs.get(name) is not None for name in self.label_names):
-            labels = tuple(detach(inputs[name]) for name in self.label_names)
-            return labels[0] if len(labels) == 1 else labels
-        return None
+        labels = [inputs.get(name) for name in self.label_names]
+        if not labels or any(part is None for part in labels):
+            return None
+        return detach(labels[0]) if len(labels) == 1 else tuple(map(detach, labels))
 
     def without_labels(self, inputs: Any) -> Any:
         """Return the inputs for inference: the inputs that the model takes.

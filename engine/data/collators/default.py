@@ -57,7 +57,7 @@ def _stacked_batch(features: list[Any]) -> Any:
         batch["labels"] = torch.tensor(labels, dtype=_dtype(labels))
     elif first.get("label_ids") is not None:
         if isinstance(first["label_ids"], torch.Tensor):
-            batch["labels"] = _stacked([torch.as_tensor(feature["label_ids"]) for feature in features])
+            batch["labels"] = torch.stack([torch.as_tensor(feature["label_ids"]) for feature in features])
         else:
             rows = [feature["label_ids"] for feature in features]
             batch["labels"] = torch.tensor(np.asarray(rows) if _has_array(rows) else rows, dtype=_dtype(rows))
@@ -136,8 +136,10 @@ def as_type(batch: Any, return_tensors: str) -> Any:
     Raises:
         ArgumentError: for another value of `return_tensors`.
     """
+    if return_tensors == "pt":
+        return batch
     check_type(return_tensors)
-    return batch if return_tensors == "pt" else map_tensors(lambda tensor: tensor.numpy(), batch)
+    return map_tensors(lambda tensor: tensor.numpy(), batch)
 
 
 def check_type(return_tensors: str) -> None:
@@ -175,11 +177,6 @@ def _are_integers(labels: Any) -> bool:
     return isinstance(labels, (int, np.integer, np.bool_))
 
 
-def _stacked(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """Stack tensors. If their dtypes differ, the result has a dtype that holds all of them, as `torch.stack` does."""
-    return torch.stack(tensors)
-
-
 _MEDIA = ("PIL", "datasets", "torchcodec")
 """The packages of decoded images, sounds and videos."""
 
@@ -192,7 +189,7 @@ def _stack(name: str, values: Sequence[Any]) -> torch.Tensor:
     """
     try:
         if isinstance(values[0], torch.Tensor):
-            return _stacked([*values] if {*map(type, values)} == {torch.Tensor} else [*map(torch.as_tensor, values)])
+            return torch.stack([*values] if {*map(type, values)} == {torch.Tensor} else [*map(torch.as_tensor, values)])
         if isinstance(values[0], np.ndarray):
             return torch.from_numpy(np.stack(values))
         return torch.tensor(values)
