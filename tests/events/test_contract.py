@@ -67,7 +67,7 @@ class Requiring(Callback):
 def test_a_callback_of_another_contract_is_not_attached(monkeypatch: pytest.MonkeyPatch) -> None:
     bus().attach(Requiring())
     monkeypatch.setattr(Requiring, "requires", ">=2")
-    with pytest.raises(SubscriptionError, match=r"Requiring requires the plugin contract >=2, and this .* has 1\.0"):
+    with pytest.raises(SubscriptionError, match=r"Requiring requires the plugin contract >=2, but this .* has 1\.0"):
         bus().attach(Requiring())
     for wrong in ("1.0", ">=one", "~=1", 1):
         monkeypatch.setattr(Requiring, "requires", wrong)
