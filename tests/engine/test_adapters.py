@@ -166,7 +166,7 @@ def test_adapters_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     fewer: Any = peft.get_peft_model(Base(), peft.LoraConfig(**{**LORA, "target_modules": ["first"]}))
     for model, message in (
         (Base(), "has no adapter.*get_peft_model"),
-        (adapted("several"), "has the adapters default, and the model has default, second"),
+        (adapted("several"), "has the adapters default, but the model has default, second"),
         (wider, "size mismatch"),
         (more, "the checkpoint lacks .*middle"),
         (fewer, "the model lacks .*last"),

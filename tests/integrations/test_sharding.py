@@ -228,7 +228,7 @@ class TestTwoProcesses:
     @pytest.mark.parametrize(
         ("what", "said"),
         [
-            ("simple optimizer", "`optimizers` has a SGD, and ShardedDDP builds one on each rank"),
+            ("simple optimizer", "`optimizers` has a SGD, but ShardedDDP builds one on each rank"),
             ("stage1 optimizer", "`optimizer_cls_and_kwargs="),
             ("fsdp optimizer", "`optimizers` has an optimizer of the whole weights"),
             ("half", "`bf16_full_eval`"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import signal
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,16 @@ def test_hours_pass_without_waiting(tmp_path: Path) -> None:
         assert clock.seconds == 6 * 300 + 3600
     assert [row["step"] for row in trainer.state.log_history if "eval_loss" in row] == [2, 4, 6]
     assert time.perf_counter() - began < 3600
+
+
+def test_the_clock_reads_exactly_the_seconds_that_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 12345.123456789)
+    with VirtualClock().running() as clock:
+        readings = []
+        for _ in range(50):
+            clock.advance(300.0)
+            readings.append(time.monotonic())
+    assert {after - before for before, after in pairwise(readings)} == {300.0}
 
 
 def test_the_fake_tracker_keeps_rows_and_fails_when_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

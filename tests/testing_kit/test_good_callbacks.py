@@ -267,7 +267,7 @@ def test_the_error_names_the_check_the_observation_and_the_remedy() -> None:
 
 
 def test_names_of_unknown_checks_are_refused_with_the_nearest() -> None:
-    with pytest.raises(ArgumentError, match="no check 'resume'; did you mean 'resumes'"):
+    with pytest.raises(ArgumentError, match="Unknown check 'resume'; did you mean 'resumes'"):
         check_callback(DoesNothing, only=["resume"])
     with pytest.raises(ArgumentError, match="did you mean 'costs'"):
         parametrize_with_checks([DoesNothing], expected_failed={"cost": "?"})

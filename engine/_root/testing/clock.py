@@ -34,7 +34,8 @@ class VirtualClock:
     def running(self) -> Iterator[VirtualClock]:
         """Replace the clocks of the module `time` in the block."""
         originals = {name: getattr(time, name) for name in (*CLOCKS, "sleep")}
-        begun = {name: originals[name]() for name in CLOCKS}
+        # Whole seconds: with a fraction, the difference of two readings rounds to less than the seconds between them.
+        begun = {name: float(int(originals[name]())) for name in CLOCKS}
         for name in CLOCKS:
             setattr(time, name, lambda name=name: begun[name] + self.seconds)
         time.sleep = self.advance  # type: ignore[assignment]
