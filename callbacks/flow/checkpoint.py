@@ -185,6 +185,8 @@ class Checkpoint(Cadence):
 
     def _rotate(self, run: Run, best: str | None, step: int) -> None:
         """Delete what the retention policy does not keep after the save or evaluation of a step."""
+        if self.keep.keeps_all:  # reading all checkpoints would make each save slower than the last
+            return
         metric = _best_metric(run)
         found = run.storage.checkpoints(run)
         superfluous = self.keep.superfluous(

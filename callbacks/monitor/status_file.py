@@ -15,8 +15,9 @@ from typing import Any
 from ...engine.api.costs.costs import Costs
 from ...engine.api.costs.read import read_costs
 from ...engine.arguments import TrainingArguments
-from ...engine.checkpoint.format.files import Checkpoint
-from ...engine.checkpoint.read.listing import list_checkpoints, newest_first
+from ...engine.checkpoint.format.files import Checkpoint, step_of
+from ...engine.checkpoint.read.listing import newest_first
+from ...engine.checkpoint.read.saved import SavedCheckpoint
 from ...engine.commands.status import NAME
 from ...engine.distributed.failure_report import error_line
 from ...engine.evaluation.outputs import recordable
@@ -69,6 +70,7 @@ class StatusFile(Callback):
     _next: float = field(default=0.0, init=False, repr=False, compare=False)
     _metrics: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _resume_from: str | None = field(default=None, init=False, repr=False, compare=False)
+    _newest: str | None = field(default=None, init=False, repr=False, compare=False)
     _seen: frozenset[tuple[str, int]] | None = field(default=None, init=False, repr=False, compare=False)
     _start: tuple[int, float] = field(default=(0, 0.0), init=False, repr=False, compare=False)
 
@@ -78,10 +80,11 @@ class StatusFile(Callback):
 
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
-            self._resume_from, self._seen = None, None
+            self._resume_from, self._newest, self._seen = None, None, None
 
     def on_load(self, run: Run, checkpoint: Checkpoint) -> None:
-        self._resume_from, self._seen = str(checkpoint.path.absolute()), _checkpoints_in(run.args.output_path)
+        self._resume_from, self._newest = str(checkpoint.path.absolute()), None
+        self._seen = _checkpoints_in(run.args.output_path)
 
     @order(Stage.PREPARE)
     def on_train_begin(self, run: Run) -> None:
@@ -142,15 +145,29 @@ class StatusFile(Callback):
         folder = run.args.output_path
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # Finding the newest checkpoint reads all manifests, so only after a change.
-            if looks and (seen := _checkpoints_in(folder)) != self._seen:
-                newest = newest_first(list_checkpoints(folder))
-                self._resume_from, self._seen = str(newest[0].path.absolute()) if newest else None, seen
+            if looks:
+                self._look_for_newest(folder)
             replace(folder / self.name, {"status": status, "reason": reason, "exit_code": code, **self._values(run)})
         except OSError as error:
             if run.saves and not self._warned:  # a run that saves nothing needs no folder
                 logger.warning("The status of the run cannot be written to %s: %s", folder / self.name, error)
                 self._warned = True
+
+    def _look_for_newest(self, folder: Path) -> None:
+        """Find the newest good checkpoint. It reads only the checkpoints that are new since the last look.
+
+        A folder may hold thousands of checkpoints. Reading all of them at each save would make each save slower.
+        """
+        seen, former = _checkpoints_in(folder), self._seen
+        if seen == former:
+            return
+        names = {name for name, _ in seen}
+        if self._newest in names:  # it is newer than all others of the last look
+            names = {self._newest, *(name for name, _ in seen - (former or frozenset()))}
+        found = [SavedCheckpoint.open(folder / name) for name in names]
+        good = newest_first(saved for saved in found if not saved.problems(full=False))
+        self._resume_from, self._newest = (str(good[0].path.absolute()), good[0].path.name) if good else (None, None)
+        self._seen = seen
 
     def _values(self, run: Run) -> dict[str, Any]:
         (first, began), now = self._start, time.monotonic()
@@ -182,9 +199,11 @@ def _short(costs: Costs) -> dict[str, Any]:
 def _checkpoints_in(folder: Path) -> frozenset[tuple[str, int]]:
     """Return the names of the checkpoints in a folder, each with the time of its last change in nanoseconds."""
     found = set()
-    for path in folder.glob("checkpoint-*"):
-        with suppress(OSError):  # retention deletes it at this moment
-            found.add((path.name, path.stat().st_mtime_ns))
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if step_of(Path(entry.name)) is not None:
+                with suppress(OSError):  # retention deletes it at this moment
+                    found.add((entry.name, entry.stat().st_mtime_ns))
     return frozenset(found)
 
 

@@ -61,6 +61,11 @@ class Keep:
         if self.best < 0:
             raise ArgumentError(f"Keep(best={self.best}) is negative. Set 0 or more.")
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether no field is set, so that all checkpoints stay."""
+        return self == Keep()
+
     def superfluous(
         self,
         checkpoints: Sequence[R],
@@ -77,7 +82,7 @@ class Keep:
             metric: the metric that `best` compares.
             greater_is_better: the direction of the metric.
         """
-        if not checkpoints or self == Keep():
+        if not checkpoints or self.keeps_all:
             return []
         stay = pinned | {checkpoints[-1].step}
         if self.multiples is not None:
