@@ -52,7 +52,8 @@ def add_to(commands: Any) -> None:
     prune.set_defaults(do=_prune)
 
     export = actions.add_parser("export", help="copy the model of a checkpoint, without the training state")
-    export.add_argument("checkpoint", type=_folder, help="one checkpoint, such as outputs/checkpoint-500")
+    export.add_argument("checkpoint", type=_folder, help="one checkpoint, or the folder of a run with --best")
+    export.add_argument("--best", action="store_true", help="export the best checkpoint of the run in the folder")
     export.add_argument("out", type=Path, help="a folder that does not exist yet")
     export.set_defaults(do=_export)
 
@@ -179,9 +180,12 @@ def _agreed(count: int) -> bool:
 
 def _export(options: argparse.Namespace) -> int:
     source, out = options.checkpoint, options.out
+    source = _best(source) if options.best else source
     problems = SavedCheckpoint.open(source).problems()
     if problems and step_of(source) is None and (inside := survey(source)):
-        raise CheckpointError(f"{source} is a folder of checkpoints. Export one of them, such as {inside[-1].path}.")
+        raise CheckpointError(
+            f"{source} is a folder of checkpoints. Add --best, or export one of them, such as {inside[-1].path}."
+        )
     if problems:
         raise CheckpointError(f"{source} is not exported: {'; '.join(problems)}. Export a good checkpoint.")
     if out.exists():
@@ -193,8 +197,26 @@ def _export(options: argparse.Namespace) -> int:
         staging.rename(out)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    print(f"exported to {out}: {', '.join(sorted(path.relative_to(out).as_posix() for path in out.rglob('*')))}")
+    which = f"{source.name} " if options.best else ""
+    print(f"exported {which}to {out}: {', '.join(sorted(path.relative_to(out).as_posix() for path in out.rglob('*')))}")
     return 0
+
+
+def _best(folder: Path) -> Path:
+    """Return the best checkpoint of the run in a folder.
+
+    Raises:
+        CheckpointError: if no checkpoint is marked as the best.
+    """
+    good = list_checkpoints(folder)
+    pins = pins_of(good)
+    best = [found.path for found in good if "best" in pins.get(found.step, ())]
+    if not best:
+        raise CheckpointError(
+            f"No good checkpoint in {folder} is marked as the best. A run marks it with `metric_for_best_model` or "
+            "`KeepBest`. Name one checkpoint, without --best."
+        )
+    return best[0]
 
 
 def _only_for_resuming(folder: str, names: list[str]) -> set[str]:
