@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.processes import environment, run_program
 from test_docs import NUMBER, Block, blocks
 
+from support.processes import environment, run_program
 from trainbus.engine.commands.main import main
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "first_hour.md"

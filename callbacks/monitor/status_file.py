@@ -22,6 +22,8 @@ from ...engine.distributed.failure_report import error_line
 from ...engine.evaluation.outputs import recordable
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.capabilities import Capability
+from ...events.composition import providers
 from ...events.errors import RankFailure
 from ...events.stages import Stage, order
 from ..base.nonfinite import nonfinite_note
@@ -162,6 +164,7 @@ class StatusFile(Callback):
             "epoch": run.state.epoch,
             "steps_per_second": steps / (now - began) if steps > 0 and began else None,
             "metrics": self._metrics,
+            "best": _best(run),
             "costs": _short(read_costs(run, run.bus.timeline.ranks)),
             "decisions": [str(entry) for entry in list(run.control.ledger)[-DECISIONS:]],
             "resume_from": self._resume_from,
@@ -171,6 +174,16 @@ class StatusFile(Callback):
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
+
+
+def _best(run: Run) -> dict[str, Any] | None:
+    """Return the metric, value and step of the best evaluation; None if nothing chooses it."""
+    state = run.state
+    if state.best_metric is None:
+        return None
+    choosers: Any = providers(run.bus.subscribers.values(), Capability.CHOOSES_BEST_MODEL)
+    named = choosers[0].best_metric if choosers else None
+    return {"metric": named and named.name, "value": state.best_metric, "step": state.best_global_step}
 
 
 def _short(costs: Costs) -> dict[str, Any]:
