@@ -35,7 +35,7 @@ class MeasureGoodput(Callback):
     """Appends the time of each session to `goodput.jsonl` in the output folder: start, each save, heartbeats, end.
 
     `trainbus status` and the report show the goodput: the share of the time, over all sessions, that made the progress
-    which the run kept. Every trainer has one. A thread writes the heartbeats, so a step pays nothing, and a kill loses
+    which the run kept. Every trainer has one; a run that saves no checkpoint writes no file. A thread writes the heartbeats, so a step pays nothing, and a kill loses
     at most the time since the last heartbeat. Rank 0 writes the file.
 
     Raises:
@@ -70,17 +70,16 @@ class MeasureGoodput(Callback):
 
     def on_train_begin(self, run: Run) -> None:
         self._finish(run)
-        if not run.state.is_world_process_zero:
+        if not (run.saves and run.state.is_world_process_zero):  # a run that saves nothing is not resumed
             return
         # Differences of the monotonic clock: the clock of the day may be set.
         start_up, self._id = time.time() - self._built, uuid.uuid4().hex[:12]
         self._began, self._before = time.monotonic() - start_up, _parts(run)
         try:
             run.args.output_path.mkdir(parents=True, exist_ok=True)
-            self._file = LineFile(_with_whole_lines(run.args.output_path / NAME))
+            self._file = LineFile(run.args.output_path / NAME)
         except OSError as error:
-            if run.saves:  # a run that saves nothing needs no folder
-                logger.warning("The goodput of the run is not measured: %s", error)
+            logger.warning("The goodput of the run is not measured: %s", error)
             return
         resumes = bool(run.state.global_step or run.session.resume_requested)
         self._write(run, "start", goodput=VERSION, began=self._built, resumes=resumes)
@@ -123,7 +122,8 @@ class MeasureGoodput(Callback):
         file = self._file
         try:
             if file is not None:
-                file.append(json.dumps(record) + "\n")
+                # A kill or a full disk may have cut the last line of the session before this one.
+                file.append("\n" * (what == "start") + json.dumps(record) + "\n")
         except OSError as error:  # a full disk ends no training
             logger.debug("No record in %s: %s", NAME, error)
 
@@ -135,16 +135,6 @@ def _parts(run: Run) -> dict[str, float]:
     seconds = {name: parts[name] * 1e-9 for name in (EVALUATE, SAVES, DATA, WAIT)}
     waiting = seconds[DATA] + seconds[WAIT] + timeline.stalled
     return {"evaluating": seconds[EVALUATE], "saving": seconds[SAVES], "waiting": waiting}
-
-
-def _with_whole_lines(path: Path) -> Path:
-    """End the last line of a file, which a kill or a full disk may have cut."""
-    with suppress(FileNotFoundError), path.open("rb+") as file:
-        if size := file.seek(0, os.SEEK_END):
-            file.seek(size - 1)
-            if file.read() != b"\n":
-                file.write(b"\n")
-    return path
 
 
 _known_session = [False]

@@ -66,6 +66,8 @@ class RunData:
     """Evaluations, saves, deletions and the stop: `step`, `what`, `by`, `reason`."""
     costs: dict[str, Any] | None = None
     """The costs of the last session, as `trainer.costs()` returns them; None if the run has none."""
+    goodput: dict[str, Any] | None = None
+    """The goodput over all sessions, as `trainbus status` returns it; None if the run has none."""
     environment: dict[str, Any] = field(default_factory=dict)
     """Host, device, versions, ranks."""
     arguments: dict[str, Any] = field(default_factory=dict)
