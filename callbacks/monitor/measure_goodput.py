@@ -35,8 +35,8 @@ class MeasureGoodput(Callback):
     """Appends the time of each session to `goodput.jsonl` in the output folder: start, each save, heartbeats, end.
 
     `trainbus status` and the report show the goodput: the share of the time, over all sessions, that made the progress
-    which the run kept. Every trainer has one; a run that saves no checkpoint writes no file. A thread writes the heartbeats, so a step pays nothing, and a kill loses
-    at most the time since the last heartbeat. Rank 0 writes the file.
+    which the run kept. Every trainer has one; a run that saves no checkpoint writes no file. A thread writes the
+    heartbeats, so a step pays nothing, and a kill loses at most the time since the last heartbeat. Rank 0 writes.
 
     Raises:
         ArgumentError: if `seconds` is not above 0.
@@ -101,7 +101,7 @@ class MeasureGoodput(Callback):
         if self._thread is not None:
             self._thread.join()
         if self._file is not None:
-            self._write_parts(run, "end", **({"failed": True} if run.exception is not None else {}))
+            self._write_parts(run, "end", how=_end_of(run.exception))
             with suppress(OSError):
                 self._file.close()
         self._thread, self._file = None, None
@@ -126,6 +126,12 @@ class MeasureGoodput(Callback):
                 file.append("\n" * (what == "start") + json.dumps(record) + "\n")
         except OSError as error:  # a full disk ends no training
             logger.debug("No record in %s: %s", NAME, error)
+
+
+def _end_of(error: BaseException | None) -> str:
+    if error is None:
+        return "ended"
+    return "failed" if isinstance(error, Exception) else "interrupted"
 
 
 def _parts(run: Run) -> dict[str, float]:

@@ -25,6 +25,7 @@ from ...events.callback import Callback
 from ...events.capabilities import Capability
 from ...events.composition import providers
 from ...events.errors import RankFailure
+from ...events.recording.files import written
 from ...events.stages import Stage, order
 from ..base.nonfinite import nonfinite_note
 from ..stopping.stop_on_signal import Stopped
@@ -211,7 +212,7 @@ def replace(path: Path, values: dict[str, Any]) -> None:
     """Write values to a JSON file atomically: a reader sees either the old or the new content."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        beside.write_text(json.dumps(written(values), indent=2, allow_nan=False) + "\n", encoding="utf-8")
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)

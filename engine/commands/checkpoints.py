@@ -18,6 +18,7 @@ from ..checkpoint.read.listing import list_checkpoints, newest_first, newest_goo
 from ..checkpoint.read.saved import SavedCheckpoint
 from ..checkpoint.write.commit import remove
 from ..checkpoint.write.retention import Keep
+from .json_output import print_json, versioned
 
 _SPEEDS = ("_runtime", "_per_second", "epoch")
 """Endings of metrics that do not measure the model."""
@@ -35,6 +36,7 @@ def add_to(commands: Any) -> None:
 
     listing = actions.add_parser("list", help="list the checkpoints in a folder, after a quick check")
     listing.add_argument("folder", type=_folder, help="a folder of checkpoints, or one checkpoint")
+    listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(do=_list)
 
     verify = actions.add_parser("verify", help="read every file and compare it with its hash")
@@ -77,9 +79,14 @@ def _list(options: argparse.Namespace) -> int:
     found = survey(folder) if step_of(folder) is None else [SavedCheckpoint.open(folder)]
     problems = {checkpoint.path: checkpoint.problems(full=False) for checkpoint in found}
     pins = pins_of([checkpoint for checkpoint in found if not problems[checkpoint.path]])
+    if options.json:
+        data = [_data(checkpoint, problems[checkpoint.path], pins) for checkpoint in found]
+        names = [path.name for path in unfinished(folder)]
+        print_json(versioned({"checkpoints": data, "unfinished": names}))
+        return 0
     rows = [("step", "time", "size", "metrics", "pins", "state")]
     for checkpoint in found:
-        size = readable_size(sum(path.stat().st_size for path in checkpoint.path.rglob("*") if path.is_file()))
+        size = readable_size(_bytes(checkpoint))
         pinned = ", ".join(pins.get(checkpoint.step, ())) or "-"
         if wrong := problems[checkpoint.path]:
             rows.append((str(checkpoint.step), "-", size, "-", pinned, f"damaged: {'; '.join(wrong)}"))
@@ -95,6 +102,23 @@ def _list(options: argparse.Namespace) -> int:
     for path in unfinished(folder):
         print(f"{path.name} was not finished. Delete it if no run writes here.")
     return 0
+
+
+def _data(checkpoint: SavedCheckpoint, problems: list[str], pins: dict[int, list[str]]) -> dict[str, Any]:
+    """Return a checkpoint for `--json`. The metrics and the time of a damaged one are not known."""
+    return {
+        "step": checkpoint.step,
+        "path": str(checkpoint.path),
+        "time": None if problems else checkpoint.time or None,
+        "bytes": _bytes(checkpoint),
+        "metrics": {} if problems else dict(checkpoint.metrics),
+        "pins": pins.get(checkpoint.step, []),
+        "problems": problems,
+    }
+
+
+def _bytes(checkpoint: SavedCheckpoint) -> int:
+    return sum(path.stat().st_size for path in checkpoint.path.rglob("*") if path.is_file())
 
 
 def _verify(options: argparse.Namespace) -> int:

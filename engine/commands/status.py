@@ -14,6 +14,7 @@ from typing import Any
 from ...events.errors import ArgumentError
 from ..api.costs.goodput import described, read_goodput
 from ..api.costs.verdict import duration
+from .json_output import print_json, versioned
 
 NAME = "run_status.json"
 """The default name of the status file in the output folder."""
@@ -79,7 +80,7 @@ def _show(options: argparse.Namespace) -> int:
     goodput = read_goodput(options.folder)
     status["goodput"] = None if goodput is None else goodput.to_dict()
     if options.json:
-        print(json.dumps(status, indent=2))
+        print_json(versioned(status))
         return 0
     rows = list(_rows(status))
     width = max(len(name) for name, _ in rows)

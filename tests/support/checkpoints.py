@@ -8,10 +8,10 @@ from typing import Any
 
 from support.models import Regression
 from support.trainers import regression_trainer
+from trainbus.engine.api.costs.goodput import NAME as GOODPUT
 from trainbus.engine.checkpoint.format.files import VERSION, Hidden, hidden_name
 from trainbus.engine.checkpoint.read.choosing import choose
 from trainbus.engine.checkpoint.write.commit import Staging
-from trainbus.engine.api.costs.goodput import NAME as GOODPUT
 from trainbus.engine.commands.status import NAME as STATUS
 
 GONE = 2**22

@@ -48,7 +48,7 @@ class Session:
     points: list[Point]
     """What is known of it, in order. The first one is the moment before its first step."""
     ended: str = ""
-    """`ended` or `failed`; empty if the session runs, or was killed."""
+    """`ended`, `failed`, or `interrupted` by a signal; empty if the session runs, or was killed."""
     kept: int | None = None
     """The step up to which later sessions kept its work; None if they kept all of it."""
 
@@ -179,4 +179,4 @@ def _add(sessions: list[Session], record: Mapping[str, Any]) -> None:
             parts = {name: float(record.get(name, before[name])) for name in MEASURED}
             session.points.append(Point(int(record["step"]), float(record["seconds"]), parts))
             if record["what"] == "end":
-                session.ended = "failed" if record.get("failed") else "ended"
+                session.ended = str(record.get("how", "ended"))

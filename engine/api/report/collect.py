@@ -20,6 +20,8 @@ from ...checkpoint.read.saved import SavedCheckpoint
 from ...commands.checkpoints import pins_of
 from ...commands.status import NAME as STATUS
 from ...commands.status import ended, read_status
+from ..costs.goodput import NAME as GOODPUT
+from ..costs.goodput import read_goodput
 from .curves import Curve, clock_of, curves_of
 from .recorded import Recorded, read_recorded
 
@@ -113,6 +115,9 @@ def collect(folder: str | Path, live: Mapping[str, Any] | None = None) -> RunDat
     _fill_checkpoints(run, checkpoints)
     _fill_decisions(run, state, recorded)
     run.costs = _costs(status.get("costs"))
+    if goodput := read_goodput(path):
+        run.goodput = goodput.to_dict()
+        run.sources.append(GOODPUT)
     run.name = str(run.arguments.get("run_name") or run.name)
     return run
 
