@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext, redirect_stdout
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -157,8 +158,8 @@ def previews_of(
     The output of the program goes to stderr.
 
     Raises:
-        ArgumentError: if there is no such program, if it ends without a call of `train()`, or for a change that is no
-            training argument.
+        ArgumentError: if there is no such program, if it ends without a call of `train()`, or if a name in `changes`
+            is unknown.
     """
     from ..api.training import TrainingMethods  # it imports torch, which other commands do not need
     from ..search.hyperparameters import with_values
@@ -169,11 +170,13 @@ def previews_of(
         as_transformers()
 
     def train(trainer: Any, resume_from_checkpoint: Any = None, *_: Any, **__: Any) -> Any:
-        given = {"metrics": metrics, "resume_from_checkpoint": resume_from_checkpoint, "measure": measure}
-        shown = Previewed(trainer.preview(**given))
+        preview = partial(
+            trainer.preview, metrics=metrics, resume_from_checkpoint=resume_from_checkpoint, measure=measure
+        )
+        shown = Previewed(preview())
         if changes:
             trainer.args = with_values(trainer.args, changes)
-            shown.changed, shown.hints = trainer.preview(**given), _hints(trainer.args, changes)
+            shown.changed, shown.hints = preview(), _hints(trainer.args, changes)
         raise shown
 
     before, path, words, main_module = TrainingMethods.train, list(sys.path), sys.argv, sys.modules["__main__"]
