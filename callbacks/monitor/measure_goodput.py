@@ -52,7 +52,7 @@ class MeasureGoodput(Callback):
     _built: float = field(default=0.0, init=False, repr=False, compare=False)
     _began: float = field(default=0.0, init=False, repr=False, compare=False)
     _before: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _ended: threading.Event = field(default_factory=threading.Event, init=False, repr=False, compare=False)
+    _ended: threading.Event | None = field(default=None, init=False, repr=False, compare=False)
     _thread: threading.Thread | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -83,10 +83,8 @@ class MeasureGoodput(Callback):
             return
         resumes = bool(run.state.global_step or run.session.resume_requested)
         self._write(run, "start", goodput=VERSION, began=self._built, resumes=resumes)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(
-            target=self._beat, args=(run, self._ended), name="trainbus-goodput", daemon=True
-        )
+        self._ended = ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, args=(run, ended), name="trainbus-goodput", daemon=True)
         self._thread.start()
 
     def on_save_due(self, run: Run) -> None:
@@ -97,14 +95,14 @@ class MeasureGoodput(Callback):
         self._finish(run)
 
     def _finish(self, run: Run) -> None:
-        self._ended.set()
-        if self._thread is not None:
+        if self._ended is not None and self._thread is not None:
+            self._ended.set()
             self._thread.join()
         if self._file is not None:
             self._write_parts(run, "end", how=_end_of(run.exception))
             with suppress(OSError):
                 self._file.close()
-        self._thread, self._file = None, None
+        self._ended, self._thread, self._file = None, None, None
 
     def _beat(self, run: Run, ended: threading.Event) -> None:
         while not ended.wait(max(self.seconds, GROWTH * (time.monotonic() - self._began))):
