@@ -17,7 +17,7 @@ from trainbus.engine.commands.main import main
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "first_hour.md"
 FILE = re.compile(r"`(\w+\.py)`")
-LINES = 120
+LINES = 119
 TRAIN = "    trainer.train("
 CTRL_C = """\
     import pathlib, signal
@@ -25,7 +25,7 @@ CTRL_C = """\
         trainer.on("on_step_end", lambda: signal.raise_signal(signal.SIGINT), once=25, id="ctrl-c")
 """
 QUICK = {
-    "range(4000)": "range(400)",
+    "range(2000)": "range(200)",
     "learning_rate=2e-4": "learning_rate=2e-3",
     "patience=5": "patience=2",
     TRAIN: CTRL_C + TRAIN,
@@ -78,7 +78,15 @@ def check(answers: dict[str, list[str]], folder: Path) -> None:
     interrupted, resumed = answers["python train.py"]
     assert "by StopOnSignal: SIGINT" in interrupted
     assert "by EarlyStopping: eval_loss has not improved" in resumed
-    assert "by EarlyStopping" in answers["trainbus status outputs/flats"][0].splitlines()[0]
+    asked = answers["trainbus status outputs/flats"][0]
+    assert "by EarlyStopping" in asked.splitlines()[0]
+    for question in (
+        "best +eval_loss .* at step",
+        "verdict +[A-Z]+-BOUND",
+        "time +.* in this session",
+        "goodput .* in 2 s",
+    ):
+        assert re.search(question, asked), f"status does not answer {question}:\n{asked}"
     assert (folder / "outputs" / "flats" / "report.html").stat().st_size > 10_000
     assert len(list((folder / "wandb").glob("offline-run-*"))) == 2
     [exported] = answers["trainbus checkpoints export --best outputs/flats model"]

@@ -55,6 +55,10 @@ def test_a_killed_and_resumed_run_counts_its_lost_steps_and_all_of_its_time(
     assert json.loads(capsys.readouterr().out)["goodput"] == values
     assert main(["status", str(tmp_path)]) == 0
     said = capsys.readouterr().out
+    assert main(["report", str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    cells = re.findall(r"<t[dh][^>]*>([^<]*)</t", page[page.index('<section id="goodput"') :])
+    assert cells[cells.index("0 to 26") + 8 :][:2] == ["6", "killed"]
     assert re.search(r"goodput +\d+% of .* in 2 sessions; start-up .*waiting .*lost .* \(6 steps\)", said)
 
 
