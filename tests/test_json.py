@@ -39,7 +39,9 @@ COMMANDS = {
         "trainbus diff outputs/one outputs/two --json",
         "trainbus diff outputs/one outputs/one --json",
     ),
-    "trainbus replay DIR --callback MODULE:CLASS --json": ("trainbus replay outputs/one --callback rules:Rule --json",),
+    "trainbus replay DIR --callback MODULE:CLASS --json": (
+        "trainbus replay outputs/one --callback json_rules:Rule --json",
+    ),
     "trainbus report DIR --json": ("trainbus report outputs/one --json", "trainbus report outputs/two --json"),
     "trainbus plugins --json": ("trainbus plugins --json",),
     "trainbus plan --json": ("trainbus plan --params 7e9 --gpus 8 --gpu-memory 80 --json",),
@@ -118,7 +120,7 @@ def test_the_keys_of_every_command_are_those_of_the_page(
     monkeypatch.chdir(tmp_path)
     program = next(blocks(DOCS / "see_the_run.md")).code
     Path("train.py").write_text(program)
-    Path("rules.py").write_text(RULE)
+    Path("json_rules.py").write_text(RULE)
     packages.add(RULE, {"trainbus.callbacks": {"rule": "{pkg}:Rule"}, "trainbus.commands": {"greet": "{pkg}:Rule"}})
     namespace: dict[str, Any] = {"__name__": "docs"}
     exec(program, namespace)
