@@ -19,6 +19,7 @@ from .monitor.count_flops import CountFlops
 from .monitor.count_tokens import CountTokens
 from .monitor.empty_cache import EmptyCache
 from .monitor.follow_plan import FollowPlan
+from .monitor.measure_goodput import MeasureGoodput
 from .monitor.memory_metrics import MemoryMetrics
 from .monitor.progress import Progress
 from .monitor.record import Record
@@ -77,6 +78,7 @@ DEFAULTS: tuple[type[Callback], ...] = (
     FollowPlan,
     AccountTime,
     WatchStalls,
+    MeasureGoodput,
     Summary,
     Progress,
 )

@@ -110,6 +110,8 @@ class Timeline:
         """The number of complete steps."""
         self.times: dict[str, int] = dict.fromkeys(PARTS, 0)
         """Part -> how often it began, for the rare parts."""
+        self.stalled = 0.0
+        """Seconds without progress in a part that does not count as waiting, such as `backward`."""
         self._others, self._ordinary = Sums(), Sums()  # what was added up: steps without a rare part, and all else
         self._ordinary_steps = 0
         self._whole_time, self._whole_steps = 0, 0  # of steps that count with their whole time

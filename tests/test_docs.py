@@ -77,8 +77,9 @@ def test_examples_run_and_print_the_output_they_show(
     page: Path, one_thread: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     namespace: dict[str, Any] = {"__name__": "docs"}
-    printed = ""
+    printed, last = "", ""
     for block in blocks(page):
+        before, last = last, block.info
         if block.info.startswith("python"):
             # The empty lines make a traceback name the line of the page.
             code = compile("\n" * (block.line - 1) + block.code, str(page), "exec", dont_inherit=True)
@@ -88,7 +89,7 @@ def test_examples_run_and_print_the_output_they_show(
                 continue
             exec(code, namespace)
             printed = capsys.readouterr().out
-        elif block.info == "text" and block.previous_line == "```":
+        elif block.info == "text" and block.previous_line == "```" and before != "bash":
             check_output(block, printed, f"{relative(page)}:{block.line}")
 
 

@@ -23,7 +23,10 @@ from ...engine.distributed.failure_report import error_line
 from ...engine.evaluation.outputs import recordable
 from ...engine.run import Run
 from ...events.callback import Callback
+from ...events.capabilities import Capability
+from ...events.composition import providers
 from ...events.errors import RankFailure
+from ...events.recording.files import written
 from ...events.stages import Stage, order
 from ..base.nonfinite import nonfinite_note
 from ..stopping.stop_on_signal import Stopped
@@ -179,6 +182,7 @@ class StatusFile(Callback):
             "epoch": run.state.epoch,
             "steps_per_second": steps / (now - began) if steps > 0 and began else None,
             "metrics": self._metrics,
+            "best": _best(run),
             "costs": _short(read_costs(run, run.bus.timeline.ranks)),
             "decisions": [str(entry) for entry in list(run.control.ledger)[-DECISIONS:]],
             "resume_from": self._resume_from,
@@ -188,6 +192,16 @@ class StatusFile(Callback):
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
+
+
+def _best(run: Run) -> dict[str, Any] | None:
+    """Return the metric, value and step of the best evaluation; None if nothing chooses it."""
+    state = run.state
+    if state.best_metric is None:
+        return None
+    choosers: Any = providers(run.bus.subscribers.values(), Capability.CHOOSES_BEST_MODEL)
+    named = choosers[0].best_metric if choosers else None
+    return {"metric": named and named.name, "value": state.best_metric, "step": state.best_global_step}
 
 
 def _short(costs: Costs) -> dict[str, Any]:
@@ -217,7 +231,7 @@ def replace(path: Path, values: dict[str, Any]) -> None:
     """Write values to a JSON file atomically: a reader sees either the old or the new content."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        beside.write_text(json.dumps(written(values), indent=2, allow_nan=False) + "\n", encoding="utf-8")
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)

@@ -15,8 +15,12 @@ from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.errors import ArgumentError
 from ...events.stages import Stage
+from ...events.timeline import DATA, EVALUATE, SAVES, WAIT
 
 logger = logging.getLogger(__name__)
+
+_OWN_PARTS = (DATA, WAIT, EVALUATE, SAVES)
+"""Parts whose stalls count as their own time already."""
 
 LONGEST = 10.0
 """The longest time between two looks at the training, in seconds."""
@@ -65,21 +69,23 @@ class WatchStalls(Callback):
             thread.join()
 
     def _watch(self, run: Run, ended: threading.Event, watched: int) -> None:
-        seen, since, warned = _progress(run), time.monotonic(), False
+        timeline = run.bus.timeline
+        seen, since, warned, doing = _progress(run), time.monotonic(), False, ""
         while not ended.wait(min(LONGEST, self.seconds / 4)):
             now, at = _progress(run), time.monotonic()
             if now != seen:
                 if warned:
                     logger.warning("The training continues after %.0f seconds without progress.", at - since)
+                    timeline.stalled += 0.0 if doing in _OWN_PARTS else at - since
                 seen, since, warned = now, at, False
             elif not warned and at - since >= self.seconds:
-                warned = True
+                warned, doing = True, timeline.doing()
                 logger.warning(
                     "The training has made no progress for %.0f seconds, after step %d. It does: %s. Its thread is "
                     "here:\n%s",
                     at - since,
                     run.state.global_step,
-                    run.bus.timeline.doing(),
+                    doing,
                     _stack(watched),
                 )
 

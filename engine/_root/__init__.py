@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from trainbus.callbacks.monitor.count_tokens import CountTokens as CountTokens
     from trainbus.callbacks.monitor.empty_cache import EmptyCache as EmptyCache
     from trainbus.callbacks.monitor.follow_plan import FollowPlan as FollowPlan
+    from trainbus.callbacks.monitor.measure_goodput import MeasureGoodput as MeasureGoodput
     from trainbus.callbacks.monitor.memory_metrics import MemoryMetrics as MemoryMetrics
     from trainbus.callbacks.monitor.progress import Progress as Progress
     from trainbus.callbacks.monitor.record import Record as Record
@@ -196,6 +197,7 @@ _MODULES = {
     "callbacks.monitor.count_tokens": ("CountTokens",),
     "callbacks.monitor.empty_cache": ("EmptyCache",),
     "callbacks.monitor.follow_plan": ("FollowPlan",),
+    "callbacks.monitor.measure_goodput": ("MeasureGoodput",),
     "callbacks.monitor.memory_metrics": ("MemoryMetrics",),
     "callbacks.monitor.progress": ("Progress",),
     "callbacks.monitor.record": ("Record",),

@@ -18,6 +18,7 @@ from ..checkpoint.read.listing import list_checkpoints, newest_first, newest_goo
 from ..checkpoint.read.saved import SavedCheckpoint
 from ..checkpoint.write.commit import remove
 from ..checkpoint.write.retention import Keep
+from .json_output import print_json, versioned
 
 _SPEEDS = ("_runtime", "_per_second", "epoch")
 """Endings of metrics that do not measure the model."""
@@ -35,6 +36,7 @@ def add_to(commands: Any) -> None:
 
     listing = actions.add_parser("list", help="list the checkpoints in a folder, after a quick check")
     listing.add_argument("folder", type=_folder, help="a folder of checkpoints, or one checkpoint")
+    listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(do=_list)
 
     verify = actions.add_parser("verify", help="read every file and compare it with its hash")
@@ -52,7 +54,8 @@ def add_to(commands: Any) -> None:
     prune.set_defaults(do=_prune)
 
     export = actions.add_parser("export", help="copy the model of a checkpoint, without the training state")
-    export.add_argument("checkpoint", type=_folder, help="one checkpoint, such as outputs/checkpoint-500")
+    export.add_argument("checkpoint", type=_folder, help="one checkpoint, or the folder of a run with --best")
+    export.add_argument("--best", action="store_true", help="export the best checkpoint of the run in the folder")
     export.add_argument("out", type=Path, help="a folder that does not exist yet")
     export.set_defaults(do=_export)
 
@@ -76,9 +79,14 @@ def _list(options: argparse.Namespace) -> int:
     found = survey(folder) if step_of(folder) is None else [SavedCheckpoint.open(folder)]
     problems = {checkpoint.path: checkpoint.problems(full=False) for checkpoint in found}
     pins = pins_of([checkpoint for checkpoint in found if not problems[checkpoint.path]])
+    if options.json:
+        data = [_data(checkpoint, problems[checkpoint.path], pins) for checkpoint in found]
+        names = [path.name for path in unfinished(folder)]
+        print_json(versioned({"checkpoints": data, "unfinished": names}))
+        return 0
     rows = [("step", "time", "size", "metrics", "pins", "state")]
     for checkpoint in found:
-        size = readable_size(sum(path.stat().st_size for path in checkpoint.path.rglob("*") if path.is_file()))
+        size = readable_size(_bytes(checkpoint))
         pinned = ", ".join(pins.get(checkpoint.step, ())) or "-"
         if wrong := problems[checkpoint.path]:
             rows.append((str(checkpoint.step), "-", size, "-", pinned, f"damaged: {'; '.join(wrong)}"))
@@ -94,6 +102,23 @@ def _list(options: argparse.Namespace) -> int:
     for path in unfinished(folder):
         print(f"{path.name} was not finished. Delete it if no run writes here.")
     return 0
+
+
+def _data(checkpoint: SavedCheckpoint, problems: list[str], pins: dict[int, list[str]]) -> dict[str, Any]:
+    """Return a checkpoint for `--json`. The metrics and the time of a damaged one are not known."""
+    return {
+        "step": checkpoint.step,
+        "path": str(checkpoint.path),
+        "time": None if problems else checkpoint.time or None,
+        "bytes": _bytes(checkpoint),
+        "metrics": {} if problems else dict(checkpoint.metrics),
+        "pins": pins.get(checkpoint.step, []),
+        "problems": problems,
+    }
+
+
+def _bytes(checkpoint: SavedCheckpoint) -> int:
+    return sum(path.stat().st_size for path in checkpoint.path.rglob("*") if path.is_file())
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -179,9 +204,12 @@ def _agreed(count: int) -> bool:
 
 def _export(options: argparse.Namespace) -> int:
     source, out = options.checkpoint, options.out
+    source = _best(source) if options.best else source
     problems = SavedCheckpoint.open(source).problems()
     if problems and step_of(source) is None and (inside := survey(source)):
-        raise CheckpointError(f"{source} is a folder of checkpoints. Export one of them, such as {inside[-1].path}.")
+        raise CheckpointError(
+            f"{source} is a folder of checkpoints. Add --best, or export one of them, such as {inside[-1].path}."
+        )
     if problems:
         raise CheckpointError(f"{source} is not exported: {'; '.join(problems)}. Export a good checkpoint.")
     if out.exists():
@@ -193,8 +221,26 @@ def _export(options: argparse.Namespace) -> int:
         staging.rename(out)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    print(f"exported to {out}: {', '.join(sorted(path.relative_to(out).as_posix() for path in out.rglob('*')))}")
+    which = f"{source.name} " if options.best else ""
+    print(f"exported {which}to {out}: {', '.join(sorted(path.relative_to(out).as_posix() for path in out.rglob('*')))}")
     return 0
+
+
+def _best(folder: Path) -> Path:
+    """Return the best checkpoint of the run in a folder.
+
+    Raises:
+        CheckpointError: if no checkpoint is marked as the best.
+    """
+    good = list_checkpoints(folder)
+    pins = pins_of(good)
+    best = [found.path for found in good if "best" in pins.get(found.step, ())]
+    if not best:
+        raise CheckpointError(
+            f"No good checkpoint in {folder} is marked as the best. A run marks it with `metric_for_best_model` or "
+            "`KeepBest`. Name one checkpoint, without --best."
+        )
+    return best[0]
 
 
 def _only_for_resuming(folder: str, names: list[str]) -> set[str]:

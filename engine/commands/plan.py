@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from dataclasses import asdict, fields
 from typing import Any
@@ -13,6 +12,7 @@ from ..distributed.memory_formulas import ASSUMED_LAYERS
 from ..distributed.strategies import Strategy
 from ..distributed.variants import arguments_call, launch_command
 from ..distributed.workload import STATES, Workload
+from .json_output import print_json, versioned
 
 _LEGEND = [
     "work: weights that are gathered, or cast to half precision. kept: between steps. peak: the maximum in a step.",
@@ -55,7 +55,10 @@ def _run(options: argparse.Namespace) -> int:
         **{field.name: getattr(options, field.name) for field in fields(Workload) if hasattr(options, field.name)}
     )
     found = candidates(workload)
-    print(json.dumps(as_data(workload, found), indent=2) if options.json else as_text(workload, found))
+    if options.json:
+        print_json(versioned(as_data(workload, found)))
+    else:
+        print(as_text(workload, found))
     return 0
 
 

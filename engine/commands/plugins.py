@@ -11,6 +11,7 @@ from ...events.contract import CONTRACT, fits_contract
 from ...events.errors import TrainbusError
 from ...events.installed import COMMAND_GROUP, Plugin, duplicates, installed, manifest_of
 from . import COMMANDS
+from .json_output import print_json, versioned
 
 _ACTIONS = ("list", "manifest")
 
@@ -49,7 +50,7 @@ def _list(options: argparse.Namespace) -> int:
     rows = [_checked(each) if options.check else {**listing(each, each.manifest()), "problems": []} for each in plugins]
     commands = [_command(each) for each in installed(COMMAND_GROUP).values()]
     if options.json:
-        print(json.dumps({"contract": CONTRACT, "plugins": rows, "commands": commands}, indent=2))
+        print_json(versioned({"contract": CONTRACT, "plugins": rows, "commands": commands}))
     else:
         print("\n".join(_text(rows, commands)))
     return 1 if options.check and any(row["problems"] for row in [*rows, *commands]) else 0

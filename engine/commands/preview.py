@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from contextlib import nullcontext, redirect_stdout
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from ..api.preview.result import Preview
 from ..api.transformers_names import as_transformers
 from .run import execute
 
-_VALUES = ("--out", "--against", "--metric")
+_VALUES = ("--out", "--against", "--metric", "--set")
 _FLAGS = ("--json", "--markdown", "--measure")
 
 
@@ -38,6 +40,14 @@ def add_to(commands: Any) -> None:
         default=[],
         metavar="NAME=V,V,...",
         help="the values of a metric, one for each evaluation",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="changes",
+        metavar="NAME=VALUE",
+        help="show what a training argument would change, such as save_steps=50",
     )
     parser.add_argument("--measure", action="store_true", help="measure the time of a step and of an evaluation")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -67,24 +77,59 @@ def expanded(words: list[str]) -> list[str]:
 class Previewed(BaseException):
     """Leaves a program at its first `train()`. It is not an `Exception`, so that programs do not catch it."""
 
-    def __init__(self, preview: Preview) -> None:
-        self.preview = preview
+    def __init__(self, preview: Preview, changed: Preview | None = None) -> None:
+        self.preview, self.changed = preview, changed
+        self.hints: list[str] = []
 
 
 def _preview(options: argparse.Namespace) -> int:
     curves = dict(map(_curve, options.metric))
     kept = None if options.against is None else Preview.load(options.against)
-    found = preview_of(
-        options.program, options.arguments, options.module, options.transformers, curves, options.measure
+    shown = previews_of(
+        options.program,
+        options.arguments,
+        options.module,
+        options.transformers,
+        curves,
+        options.measure,
+        dict(map(_change, options.changes)),
     )
+    found = shown.changed or shown.preview
     if options.out is not None:
         options.out.write_text(found.to_json() + "\n", encoding="utf-8")
     if kept is not None:
         lines = difference(kept.rows, found.rows)
         print("\n".join(lines) if lines else f"No difference from {options.against}.")
         return 2 if lines else 0
+    if shown.changed is not None and not (options.json or options.markdown):
+        print("\n".join(_comparison(shown, ", ".join(options.changes))))
+        return 0
     print(found.to_json() if options.json else found.to_markdown() if options.markdown else found)
     return 0
+
+
+def _hints(args: Any, changes: Iterable[str]) -> list[str]:
+    """Return a line for each changed interval that the strategy of its work does not use."""
+    found = []
+    for name in changes:
+        strategy = name.removesuffix("_steps") + "_strategy"
+        value = getattr(args, strategy, "steps") if name.endswith("_steps") else "steps"
+        if (value := getattr(value, "value", value)) != "steps":
+            found.append(f"{name} has no effect with {strategy}={value!r}. Add --set {strategy}=steps.")
+    return found
+
+
+def _comparison(shown: Previewed, changes: str) -> list[str]:
+    """Return the differences of a preview with changed arguments as lines, and the figures of both."""
+    before, after = shown.preview, shown.changed or shown.preview
+    lines = difference(before.rows, after.rows)
+    new = [f"warning: {text}" for text in after.warnings if text not in before.warnings]
+    if not lines and before.figures() == after.figures():
+        return [f"No decision changes with {changes}.", *shown.hints, *new]
+    old_figures, new_figures = before.figures(), after.figures()
+    changed = [f"- {line}" for line in old_figures if line not in new_figures]
+    changed += [f"+ {line}" for line in new_figures if line not in old_figures]
+    return [*lines, "", *changed, *shown.hints, *new]
 
 
 def preview_of(
@@ -95,14 +140,29 @@ def preview_of(
     metrics: dict[str, list[float]] | None = None,
     measure: bool = False,
 ) -> Preview:
-    """Run a program up to its first `train()` and return the preview of that training.
+    """Run a program up to its first `train()` and return the preview of that training. See `previews_of`."""
+    return previews_of(program, arguments, is_module, of_transformers, metrics, measure, {}).preview
+
+
+def previews_of(
+    program: str,
+    arguments: list[str],
+    is_module: bool,
+    of_transformers: bool,
+    metrics: dict[str, list[float]] | None,
+    measure: bool,
+    changes: dict[str, str],
+) -> Previewed:
+    """Run a program up to its first `train()` and return the preview of that training, also with changed arguments.
 
     The output of the program goes to stderr.
 
     Raises:
-        ArgumentError: if there is no such program, or if it ends without a call of `train()`.
+        ArgumentError: if there is no such program, if it ends without a call of `train()`, or if a name in `changes`
+            is unknown.
     """
     from ..api.training import TrainingMethods  # it imports torch, which other commands do not need
+    from ..search.hyperparameters import with_values
 
     if not is_module and not Path(program).is_file():
         raise ArgumentError(f"There is no program {program!r}. Name a Python file, or a module after -m.")
@@ -110,9 +170,14 @@ def preview_of(
         as_transformers()
 
     def train(trainer: Any, resume_from_checkpoint: Any = None, *_: Any, **__: Any) -> Any:
-        raise Previewed(
-            trainer.preview(metrics=metrics, resume_from_checkpoint=resume_from_checkpoint, measure=measure)
+        preview = partial(
+            trainer.preview, metrics=metrics, resume_from_checkpoint=resume_from_checkpoint, measure=measure
         )
+        shown = Previewed(preview())
+        if changes:
+            trainer.args = with_values(trainer.args, changes)
+            shown.changed, shown.hints = preview(), _hints(trainer.args, changes)
+        raise shown
 
     before, path, words, main_module = TrainingMethods.train, list(sys.path), sys.argv, sys.modules["__main__"]
     TrainingMethods.train = train  # type: ignore[method-assign,assignment]
@@ -120,7 +185,7 @@ def preview_of(
         with redirect_stdout(sys.stderr) if sys.stderr is not None else nullcontext():
             execute(program, arguments, is_module)
     except Previewed as shown:
-        return shown.preview
+        return shown
     except SystemExit as ended:
         if ended.code not in (None, 0):
             raise
@@ -137,6 +202,13 @@ def _imports_transformers(program: str, is_module: bool) -> bool:
         return False
     text = Path(program).read_text(encoding="utf-8", errors="replace")
     return "transformers" in text and "trainbus" not in text
+
+
+def _change(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise ArgumentError(f"--set {text!r} has no value. Write it as save_steps=50.")
+    return name.strip().lstrip("-"), value
 
 
 def _curve(text: str) -> tuple[str, list[float]]:

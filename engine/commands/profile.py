@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...events.errors import ArgumentError, nearest
+from .json_output import print_json, versioned
 
 Measure = Callable[[dict[str, Any]], dict[str, Any]]
 """From changed arguments to the rows a second of a fresh process, or to `error`."""
@@ -125,7 +126,10 @@ def _profile(options: argparse.Namespace) -> int:
             raise ArgumentError(f"{options.program} cannot be measured: {error}")
         changes = chosen(changes_for(base), options.only)
         found = compare(changes, lambda arguments: _measure(options, Path(folder), arguments), options.rounds)
-    print(json.dumps(found.to_dict(), indent=2) if options.json else found)
+    if options.json:
+        print_json(versioned(found.to_dict()))
+    else:
+        print(found)
     return 0
 
 

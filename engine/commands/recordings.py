@@ -15,6 +15,10 @@ from ...events.recording.difference import Difference, first_difference, text_of
 from ...events.recording.files import file_name, find, read
 from ...events.recording.perfetto import chrome_trace
 from ...events.recording.rows import rows_of
+from .json_output import print_json, versioned
+
+_REQUEST = ("step", "flag", "action", "event", "reason")
+"""The fields of a ledger entry in the JSON of `replay`."""
 
 
 def add_to(commands: Any) -> None:
@@ -41,6 +45,7 @@ def add_to(commands: Any) -> None:
     again.add_argument(
         "--callback", required=True, metavar="M:CALL", help="the callback, such as my_module:Watch(limit=3)"
     )
+    again.add_argument("--json", action="store_true", help="print JSON")
     again.set_defaults(do=_replay)
 
 
@@ -54,7 +59,7 @@ def _trace(options: argparse.Namespace) -> int:
         return 0
     rows = rows_of(recording.records)
     if options.json:
-        print(json.dumps(rows if options.rows else recording.records, indent=None if not options.rows else 2))
+        print_json(rows if options.rows else recording.records, indent=2 if options.rows else None)
     elif options.rows:
         for row in rows:
             print(f"step {row['step']}: {row['what']} by {row['by']}: {row['reason']}")
@@ -66,7 +71,7 @@ def _trace(options: argparse.Namespace) -> int:
 def _diff(options: argparse.Namespace) -> int:
     found, rank = _first(options.one, options.other)
     if options.json:
-        print(json.dumps({"equal": True} if found is None else {**found.to_dict(), "rank": rank}, indent=2))
+        print_json(versioned({"equal": True} if found is None else {**found.to_dict(), "rank": rank}))
     elif found is not None:
         print(f"rank {rank}: {found}" if rank else found)
     return 0 if found is None else 1
@@ -104,6 +109,11 @@ def _replay(options: argparse.Namespace) -> int:
 
     callback = _callback(options.callback)
     played = replay(options.recording, callback)
+    if options.json:
+        requests = [{name: getattr(entry, name) for name in _REQUEST} for entry in played.requests]
+        counts = {"calls": played.calls, "events": played.events}
+        print_json(versioned({"callback": type(callback).__name__, **counts, "requests": requests}))
+        return 0
     print(f"{played.calls} calls of {type(callback).__name__}, in {played.events} events.")
     for entry in played.requests:
         print(entry)

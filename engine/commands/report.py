@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 from typing import Any
+
+from .json_output import print_json
 
 
 def add_to(commands: Any) -> None:
@@ -33,7 +34,7 @@ def _report(options: argparse.Namespace) -> int:
 
     runs = [collect(folder) for folder in options.folders]
     if options.json:
-        print(json.dumps(report_data(runs), indent=2, allow_nan=False, default=str))
+        print_json(report_data(runs))
         return 0
     if options.png is not None:
         from ..api.report.images import write_png

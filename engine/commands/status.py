@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from ...events.errors import ArgumentError
+from ..api.costs.goodput import described, read_goodput
+from ..api.costs.verdict import duration
+from .json_output import print_json, versioned
 
 NAME = "run_status.json"
 """The default name of the status file in the output folder."""
+
+PARTS = 5
+"""The number of parts of the time that are shown, the longest first."""
 
 
 def add_to(commands: Any) -> None:
@@ -71,8 +77,10 @@ def _lives(pid: Any) -> bool:
 def _show(options: argparse.Namespace) -> int:
     status = read_status(options.folder)
     status["status"] = ended(status) or "running"
+    goodput = read_goodput(options.folder)
+    status["goodput"] = None if goodput is None else goodput.to_dict()
     if options.json:
-        print(json.dumps(status, indent=2))
+        print_json(versioned(status))
         return 0
     rows = list(_rows(status))
     width = max(len(name) for name, _ in rows)
@@ -97,8 +105,17 @@ def _rows(status: dict[str, Any]) -> Any:
         age = time.time() - status["time"]
         left = max(0.0, (planned - steps) / speed - age)
         yield "time left", f"about {timedelta(seconds=round(left))}"
-    if verdict := (status.get("costs") or {}).get("verdict"):
+    costs = status.get("costs") or {}
+    if verdict := costs.get("verdict"):
         yield "verdict", verdict
+    longest = sorted(costs.get("parts") or (), key=lambda part: -part["seconds"])[:PARTS]
+    if longest and longest[0]["seconds"]:
+        shown = ", ".join(f"{each['part']} {each['share']:.0%}" for each in longest if each["seconds"])
+        yield "time", f"{duration(costs['seconds'])} in this session: {shown}"
+    if status.get("goodput"):
+        yield "goodput", described(status["goodput"])
+    if best := status.get("best"):
+        yield "best", f"{best['metric'] or 'metric'} {best['value']:.6g} at step {best['step']}"
     for name, value in (status.get("metrics") or {}).items():
         yield name, f"{value:.4g}" if isinstance(value, float) else value
     if status.get("resume_from"):

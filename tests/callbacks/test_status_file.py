@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.callbacks import Boom, stop_at
+from support.checkpoints import names_in
 from support.trainers import net_trainer
 from trainbus import Checkpoint, StatusFile, TrainingArguments, at
 from trainbus.callbacks.monitor.status_file import exit_code
@@ -152,7 +153,9 @@ def test_an_evaluation_by_itself_is_no_run(tmp_path: Path) -> None:
 
 def test_no_other_file_is_left(tmp_path: Path) -> None:
     run_of(tmp_path).train()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "checkpoint-4", "run_status.json"]
+    assert names_in(tmp_path) == ["checkpoint-2", "checkpoint-4"]
+    others = {path.name for path in tmp_path.iterdir()} - {*names_in(tmp_path)}
+    assert others == {"goodput.jsonl", "run_status.json"}
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ def test_a_stalled_step_is_named_with_its_stack(tmp_path, caplog):
     assert "Stuck.on_step_end" in told[0]
     assert "after step 3" in told[0]
     assert "in wait_for_a_lock" in told[0]
+    assert 0.2 <= built.bus.timeline.stalled < 1.5
     assert any("The training continues" in record.getMessage() for record in caplog.records)
     assert not [thread for thread in threading.enumerate() if thread.name == "trainbus-stalls"]
 

@@ -268,6 +268,25 @@ def test_exports_a_model_that_others_load(tmp_path, said):
     assert same_weights(weights(loaded), weights(run.model))
 
 
+def test_export_takes_the_best_checkpoint_of_a_run(tmp_path, said):
+    for step in (1, 2):
+        commit(tmp_path, step)
+    state = {"best_model_checkpoint": str(tmp_path / "checkpoint-1")}
+    path = tmp_path / "checkpoint-2" / "trainer_state.json"
+    path.write_text(json.dumps(state))
+    rewrite(tmp_path / "checkpoint-2", files={path.name: asdict(digest_of(path))})
+    status, [line] = said("export", "--best", tmp_path, tmp_path / "out")
+    assert (status, line.startswith(f"exported checkpoint-1 to {tmp_path / 'out'}: ")) == (0, True)
+    status, [line] = said("export", tmp_path, tmp_path / "new")
+    assert (status, "Add --best" in line) == (2, True)
+
+
+def test_export_of_the_best_needs_a_best(tmp_path, said):
+    commit(tmp_path, 1)
+    status, [line] = said("export", "--best", tmp_path, tmp_path / "out")
+    assert (status, "is marked as the best" in line) == (2, True)
+
+
 def test_export_refuses_damaged_checkpoints_and_existing_targets(tmp_path, said):
     commit(tmp_path, 1)
     (tmp_path / "out").mkdir()

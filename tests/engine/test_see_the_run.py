@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -31,7 +32,7 @@ def test_the_commands_of_the_page_run(
             capsys.readouterr()
             assert main(shlex.split(line)[1:]) == STATUS.get(line, 0), line
             answers[line] = capsys.readouterr().out
-    assert len(answers) == 12
+    assert len(answers) == 13
     assert answers["trainbus report outputs/one outputs/two -o report.html"] == "wrote report.html\n"
     assert answers["trainbus diff outputs/one outputs/one"] == ""
     assert answers["trainbus diff outputs/one outputs/two"].startswith(
@@ -60,3 +61,23 @@ def test_against_shows_the_difference_of_a_changed_program(
     assert "missing.json" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="1"):
         main(["preview", "--againts", "plan.json", "train.py"])
+
+
+def test_set_shows_what_an_argument_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = BLOCK.findall(PAGE.read_text(encoding="utf-8"))[0][1]
+    (tmp_path / "train.py").write_text(program)
+    assert main(["preview", "train.py", "--set", "save_steps=20"]) == 0
+    said = capsys.readouterr().out
+    assert "- step 10: save by Checkpoint, KeepBest\n+ step 10: save by KeepBest" in said
+    assert main(["preview", "train.py", "--set", "save_steps=10"]) == 0
+    assert capsys.readouterr().out == "No decision changes with save_steps=10.\n"
+    assert main(["preview", "train.py", "--set", "eval_strategy=epoch", "--set", "eval_steps=3"]) == 0
+    assert "eval_steps has no effect with eval_strategy='epoch'" in capsys.readouterr().out
+    assert main(["preview", "train.py", "--set", "max_steps=20", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["max_steps"] == 20
+    for change, problem in (("save_step=20", "did you mean 'save_steps'"), ("save_steps", "has no value")):
+        assert main(["preview", "train.py", "--set", change]) == 1
+        assert problem in capsys.readouterr().err

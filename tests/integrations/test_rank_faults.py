@@ -76,7 +76,7 @@ def test_an_undisturbed_pair_of_ranks_ends_with_code_zero(ends):
 
 @pytest.mark.parametrize("name", sorted(set(RUNS) - UNLIKE))
 def test_the_remaining_checkpoint_resumes_and_the_status_names_it(ends, name):
-    assert ends[name]["folder"] == ["checkpoint-2", "run_status.json"]
+    assert ends[name]["folder"] == ["checkpoint-2", "goodput.jsonl", "run_status.json"]
     status = ends[name]["status"]
     assert status["status"] == "failed"
     assert status["resume_from"].endswith("checkpoint-2")

@@ -8,6 +8,7 @@ from typing import Any
 
 from support.models import Regression
 from support.trainers import regression_trainer
+from trainbus.engine.api.costs.goodput import NAME as GOODPUT
 from trainbus.engine.checkpoint.format.files import VERSION, Hidden, hidden_name
 from trainbus.engine.checkpoint.read.choosing import choose
 from trainbus.engine.checkpoint.write.commit import Staging
@@ -57,8 +58,8 @@ def chosen(output_dir: Path, wanted: Any) -> Path | None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names in a folder, sorted, without the status file, which every run writes."""
-    return sorted(path.name for path in folder.iterdir() if path.name != STATUS)
+    """The names in a folder, sorted, without the status file and the goodput, which every run writes."""
+    return sorted(path.name for path in folder.iterdir() if path.name not in (STATUS, GOODPUT))
 
 
 def rewrite(folder: Path, **changes: Any) -> None:

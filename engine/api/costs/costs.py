@@ -7,11 +7,14 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ....events.recording.files import written
 from .verdict import Verdict, duration
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """The head and the rows of a table."""
 
+VERSION = 1
+"""The version of the JSON."""
 SHOWN = 8
 """The number of callbacks in the table. JSON has all."""
 
@@ -87,11 +90,11 @@ class Costs:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values. `verdict` is the text, and `bound` names the part that limits the speed."""
-        return {**asdict(self), "verdict": str(self.verdict), "bound": self.verdict.bound}
+        return {"version": VERSION, **asdict(self), "verdict": str(self.verdict), "bound": self.verdict.bound}
 
     def to_json(self) -> str:
         """Return all values as JSON."""
-        return json.dumps(self.to_dict(), indent=2)
+        return json.dumps(written(self.to_dict()), indent=2, allow_nan=False)
 
     def dearest(self, count: int = 3) -> list[tuple[str, float]]:
         """Return the callbacks that took most time in all their events, and their seconds."""

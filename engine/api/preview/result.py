@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ....events.errors import ArgumentError
+from ....events.recording.files import written
 from ....events.recording.rows import WORK, Row
 from ...checkpoint.format.files import readable_size
 
@@ -54,7 +55,7 @@ class Preview:
 
     def to_json(self) -> str:
         """Return the preview as JSON. `load` reads it."""
-        return json.dumps(self.to_dict(), indent=2)
+        return json.dumps(written(self.to_dict()), indent=2, allow_nan=False)
 
     @classmethod
     def load(cls, path: Path | str) -> Preview:

@@ -20,6 +20,8 @@ from ...checkpoint.read.saved import SavedCheckpoint
 from ...commands.checkpoints import pins_of
 from ...commands.status import NAME as STATUS
 from ...commands.status import ended, read_status
+from ..costs.goodput import NAME as GOODPUT
+from ..costs.goodput import read_goodput
 from .curves import Curve, clock_of, curves_of
 from .recorded import Recorded, read_recorded
 
@@ -66,6 +68,8 @@ class RunData:
     """Evaluations, saves, deletions and the stop: `step`, `what`, `by`, `reason`."""
     costs: dict[str, Any] | None = None
     """The costs of the last session, as `trainer.costs()` returns them; None if the run has none."""
+    goodput: dict[str, Any] | None = None
+    """The goodput over all sessions, as `trainbus status` returns it; None if the run has none."""
     environment: dict[str, Any] = field(default_factory=dict)
     """Host, device, versions, ranks."""
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -111,6 +115,9 @@ def collect(folder: str | Path, live: Mapping[str, Any] | None = None) -> RunDat
     _fill_checkpoints(run, checkpoints)
     _fill_decisions(run, state, recorded)
     run.costs = _costs(status.get("costs"))
+    if goodput := read_goodput(path):
+        run.goodput = goodput.to_dict()
+        run.sources.append(GOODPUT)
     run.name = str(run.arguments.get("run_name") or run.name)
     return run
 

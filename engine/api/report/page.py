@@ -14,7 +14,7 @@ from .collect import RunData, differing
 from .curves import Curve
 from .plots import COLOURS, line_style, plot
 from .schema import points_of_a_curve
-from .sections import arguments, callbacks, checkpoints, costs, decisions, environment, evaluations, overview
+from .sections import arguments, callbacks, checkpoints, costs, decisions, environment, evaluations, goodput, overview
 from .tables import Html, Number, table
 
 _FIRST = ("loss", "eval_loss")
@@ -44,6 +44,7 @@ def render(runs: Sequence[RunData], title: str | None = None) -> str:
         ("checkpoints", "Checkpoints", checkpoints(runs, names)),
         ("decisions", "Decisions", decisions(runs, names)),
         ("time", "Time", costs(runs, names)),
+        ("goodput", "Goodput", goodput(runs, names)),
         ("arguments", "Arguments", arguments(runs, names, different)),
         ("environment", "Environment", environment(runs, names)),
         ("callbacks", "Callbacks", callbacks(runs, names)),

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from ...checkpoint.format.files import readable_size
+from ..costs.goodput import PARTS, described
 from .collect import RunData
 from .plots import HEIGHT, WIDTH, line_style, short, ticks
 from .tables import Html, Number, digits, duration, moment, table
@@ -189,6 +190,39 @@ def _costs(run: RunData) -> str:
         shown = _aligned(table("Time by callback", ("callback", "time", "calls"), rows), ("time", "calls"))
         text += f"<details><summary>Time by callback</summary>{shown}</details>"
     return text
+
+
+def goodput(runs: Sequence[RunData], names: Sequence[str]) -> str:
+    """Return the goodput of each run: the time by part of each session, and of all together."""
+    return _of_each(runs, names, _goodput)
+
+
+def _goodput(run: RunData) -> str:
+    if run.goodput is None:
+        return ""
+    heads = (
+        "session",
+        "began (UTC)",
+        "steps",
+        "time",
+        *(part.replace("_", "-") for part in PARTS),
+        "lost steps",
+        "end",
+    )
+    rows: list[tuple[Any, ...]] = []
+    sessions = run.goodput["sessions"]
+    shown = sessions[-MOST_ROWS:]
+    for index, each in enumerate(shown, len(sessions) - len(shown) + 1):
+        steps = f"{each['first_step']:,} to {each['last_step']:,}"
+        last = run.status if index == len(sessions) else "killed"
+        ended = each["ended"] or last
+        times = (Number(0, duration(each[part])) for part in ("seconds", *PARTS))
+        rows.append((Number(index), moment(each["began"]), steps, *times, Number(each["lost_steps"]), ended))
+    times = (Number(0, duration(run.goodput[part])) for part in ("seconds", *PARTS))
+    rows.append(("all", "", "", *times, Number(run.goodput["lost_steps"]), ""))
+    text = f"<p>Goodput: {escape(described(run.goodput))}.</p>"
+    caption = _counted(len(shown), len(sessions), "sessions")
+    return text + _aligned(table(caption, heads, rows), (heads[0], *heads[3:-1]))
 
 
 def arguments(runs: Sequence[RunData], names: Sequence[str], different: Sequence[str]) -> str:

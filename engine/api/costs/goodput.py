@@ -1,0 +1,182 @@
+"""Goodput: the share of a run's time, over all its sessions, that made the progress which the run kept.
+
+The callback `MeasureGoodput` appends records to a file in the output folder. This module adds them up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .verdict import duration
+
+NAME = "goodput.jsonl"
+"""The name of the file in the output folder."""
+VERSION = 1
+"""The version of its format."""
+
+MEASURED = ("evaluating", "saving", "waiting")
+"""The parts that a record has. The rest of the time since the first step is productive."""
+PARTS = ("productive", "start_up", *MEASURED, "lost")
+"""The parts of a session. They add up to its seconds."""
+
+
+@dataclass
+class Point:
+    """The sums of a session at one moment."""
+
+    step: int
+    """The steps of the run that are done."""
+    seconds: float
+    """Seconds since the session began."""
+    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(MEASURED, 0.0))
+    """Seconds of each part in `MEASURED`."""
+
+
+@dataclass
+class Session:
+    """One session: from the start of its process, or of its training, to its end."""
+
+    id: str
+    """Its name in the file."""
+    began: float
+    """When it began, in seconds since 1970."""
+    points: list[Point]
+    """What is known of it, in order. The first one is the moment before its first step."""
+    ended: str = ""
+    """`ended`, `failed`, or `interrupted` by a signal; empty if the session runs, or was killed."""
+    kept: int | None = None
+    """The step up to which later sessions kept its work; None if they kept all of it."""
+
+    @property
+    def seconds(self) -> float:
+        """Its length as far as it is known."""
+        return self.points[-1].seconds
+
+    def keep(self, step: int) -> None:
+        """Keep its work up to a step only, because a later session resumed there."""
+        self.kept = step if self.kept is None else min(self.kept, step)
+
+    def steps(self) -> tuple[int, int, int]:
+        """Return the step at which it began, the last step that is known, and the step up to which its work is kept."""
+        first, last = self.points[0].step, max(point.step for point in self.points)
+        return first, last, last if self.kept is None else max(first, min(last, self.kept))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its parts in seconds, and its steps."""
+        first, last, kept = self.steps()
+        start, end = self.points[0], self.points[-1]
+        if self.kept is not None:
+            end = [point for point in self.points if point.step <= kept][-1] if self.kept >= first else start
+        rest = end.seconds - start.seconds
+        shares = {name: min(max(0.0, end.parts[name]), rest) for name in MEASURED}
+        return {
+            "began": self.began,
+            "seconds": self.seconds,
+            "ended": self.ended,
+            "first_step": first,
+            "last_step": last,
+            "lost_steps": last - kept,
+            "productive": max(0.0, rest - sum(shares.values())),
+            "start_up": start.seconds,
+            **shares,
+            "lost": self.seconds - end.seconds,
+        }
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """The time of a run over all its sessions."""
+
+    sessions: list[Session]
+    """Its sessions in order."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the share that is productive, the sums over the sessions, and each session."""
+        rows = [session.to_dict() for session in self.sessions]
+        whole = sum(row["seconds"] for row in rows)
+        sums = {name: sum(row[name] for row in rows) for name in (*PARTS, "lost_steps")}
+        ends = [session.began + session.seconds for session in self.sessions]
+        pauses = (after.began - end for after, end in zip(self.sessions[1:], ends))
+        return {
+            "version": VERSION,
+            "goodput": sums["productive"] / whole if whole else 0.0,
+            "seconds": whole,
+            **sums,
+            "between": sum(max(0.0, pause) for pause in pauses),
+            "sessions": rows,
+        }
+
+
+def described(values: Mapping[str, Any]) -> str:
+    """Return the sums of a goodput, as `Goodput.to_dict` returns them, as one line."""
+    number = len(values["sessions"])
+    parts = [
+        f"{name.replace('_', '-')} {duration(values[name])}"
+        for name in PARTS[1:]
+        if values[name] >= 0.005 * values["seconds"]
+    ]
+    if values["lost_steps"]:
+        parts = [part for part in parts if not part.startswith("lost")]
+        parts.append(f"lost {duration(values['lost'])} ({values['lost_steps']:,} steps)")
+    of = f"{values['goodput']:.0%} of {duration(values['seconds'])} in {number} session{'s' * (number > 1)}"
+    return of + (f"; {', '.join(parts)}" if parts else "")
+
+
+def read_goodput(folder: Path | str) -> Goodput | None:
+    """Return the goodput of the last run in an output folder; None if the folder has no record of it."""
+    try:
+        lines = (Path(folder) / NAME).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    found = goodput_of(_records(lines))
+    return found if found.sessions else None
+
+
+def _records(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
+    for line in lines:
+        with suppress(ValueError):  # a kill or a full disk cuts a line
+            record = json.loads(line)
+            if isinstance(record, dict):
+                yield record
+
+
+def goodput_of(records: Iterable[Mapping[str, Any]]) -> Goodput:
+    """Add up records. A session that starts without resuming begins a new run, and the earlier ones do not count."""
+    sessions: list[Session] = []
+    for record in records:
+        with suppress(KeyError, TypeError, ValueError):  # a record of another version
+            if record["what"] == "start":
+                sessions = _resumed(sessions, record)
+            else:
+                _add(sessions, record)
+    return Goodput(sessions)
+
+
+def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session]:
+    """Return the sessions of the run with a new one. It drops the work after the step at which the new one begins."""
+    step = int(record["step"])
+    new = Session(str(record["session"]), float(record["began"]), [Point(step, float(record["seconds"]))])
+    # A run that is restarted before its first checkpoint has lost all its work. One that had ended is over.
+    if not step and not (record["resumes"] and sessions and sessions[-1].ended != "ended"):
+        return [new]
+    for session in reversed(sessions):
+        session.keep(step)
+        if session.points[0].step <= step:
+            break
+    return [*sessions, new]
+
+
+def _add(sessions: list[Session], record: Mapping[str, Any]) -> None:
+    """Add a moment to its session. A heartbeat has no parts: it has those of the moment before it."""
+    for session in sessions[-1:]:
+        if session.id == record["session"]:
+            before = session.points[-1].parts
+            parts = {name: float(record.get(name, before[name])) for name in MEASURED}
+            session.points.append(Point(int(record["step"]), float(record["seconds"]), parts))
+            if record["what"] == "end":
+                session.ended = str(record.get("how", "ended"))

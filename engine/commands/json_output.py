@@ -1,0 +1,21 @@
+"""The JSON of the commands. docs/json.md describes each of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ...events.recording.files import written
+
+VERSION = 1
+"""The version of the JSON of a command. It grows if a field is removed, or gets another meaning."""
+
+
+def versioned(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a view with the version of their format."""
+    return {"version": VERSION, **values}
+
+
+def print_json(values: Any, indent: int | None = 2) -> None:
+    """Print values as JSON that every parser reads: NaN and infinite numbers are strings."""
+    print(json.dumps(written(values), indent=indent, allow_nan=False, default=str))
