@@ -21,7 +21,7 @@ from ..integrations import found_callbacks, load, search_backend
 from .api.callback_handler import CallbackHandler
 from .api.costs.method import CostMethods
 from .api.dataloaders import DATASETS
-from .api.hf_compat import HFCompatMethods
+from .api.hf_compat import HFCompatMethods, make_output_folder
 from .api.inputs import TrainerInputs
 from .api.introspection import IntrospectionMethods
 from .api.logging_setup import print_messages
@@ -195,6 +195,7 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         self.bus.resolve()
         self._at("create_accelerator_and_postprocess", lambda: None)
         self._at("_validate_args", lambda: None)
+        make_output_folder(args, self.bus)
         self.bus.announce("on_init_end")
         self._built_with = self.bus.subscribers
         self._composed_from = copy.copy(args)

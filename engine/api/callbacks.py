@@ -17,6 +17,7 @@ from ..checkpoint.callback_states import ResumeReport, owner_of
 from ..loss.loss_module import LossModule
 from .base import TrainerBase
 from .callback_handler import CallbackHandler
+from .hf_compat import make_output_folder
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +132,7 @@ class CallbackMethods(TrainerBase):
         except TrainbusError:
             handle()
             raise
+        make_output_folder(self.args, self.bus)
         return handle
 
     def _warn_of_twin(self, callback: Any) -> None:

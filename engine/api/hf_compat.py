@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
+from ...events.bus import EventBus
 from ...events.capabilities import Capability
 from ...events.composition import provides
+from ...events.handlers import is_called_as_transformers_does
+from ..arguments import TrainingArguments
 from .accelerator import Accelerator
 from .base import TrainerBase
 from .removed_names import MISSING
+
+
+def make_output_folder(args: TrainingArguments, bus: EventBus) -> None:
+    """Create the output folder if a callback in the style of transformers is attached.
+
+    transformers creates the folder in the constructor of the Trainer, and its callbacks write into it in `on_init_end`
+    and `on_train_begin`. A folder that cannot be created is an error when training begins.
+    """
+    if args.should_save and _has_handler_in_the_style_of_transformers(bus):
+        with contextlib.suppress(OSError, ValueError):
+            args.output_path.mkdir(parents=True, exist_ok=True)
+
+
+def _has_handler_in_the_style_of_transformers(bus: EventBus) -> bool:
+    own = f"{__name__.partition('.')[0]}."
+    return any(
+        is_called_as_transformers_does(each.handler, each.event)
+        for event in bus
+        for each in bus.order_of(event)
+        if not type(each.owner).__module__.startswith(own)
+    )
 
 
 class HFCompatMethods(TrainerBase):

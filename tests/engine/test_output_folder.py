@@ -140,3 +140,33 @@ def test_an_impossible_output_folder_is_refused_before_the_first_step(name, reas
     args = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
     with pytest.raises(CheckpointError, match=f"cannot be written to: .*{reason}.* Set `output_dir`"):
         regression_trainer(tmp_path / name, args=args).train()
+
+
+class WritesAsUnderTransformers(Callback):
+    """Writes into the output folder at its first event, as callbacks of transformers such as CodeCarbon's do."""
+
+    def __init__(self, event: str) -> None:
+        setattr(self, event, self.write)
+
+    def write(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        Path(args.output_dir, "mine.txt").write_text("written")
+
+
+@pytest.mark.parametrize("event", ["on_init_end", "on_train_begin"])
+def test_callbacks_in_the_style_of_transformers_find_the_folder(event: str, tmp_path: Path) -> None:
+    regression_trainer(
+        tmp_path / "runs" / "one", callbacks=[WritesAsUnderTransformers(event)], args={"max_steps": 1}
+    ).train()
+    assert (tmp_path / "runs" / "one" / "mine.txt").exists()
+
+
+def test_a_callback_that_is_added_later_finds_the_folder(tmp_path: Path) -> None:
+    run = regression_trainer(tmp_path / "run", args={"max_steps": 1})
+    run.add_callback(WritesAsUnderTransformers("on_train_begin"))
+    run.train()
+    assert (tmp_path / "run" / "mine.txt").exists()
+
+
+def test_a_trainer_without_such_callbacks_creates_no_folder(tmp_path: Path) -> None:
+    regression_trainer(tmp_path / "run", callbacks=[Steps()])
+    assert not (tmp_path / "run").exists()
