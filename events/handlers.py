@@ -64,12 +64,19 @@ def compile_handler(
 
     names = []
     for parameter in plain:
-        if parameter.name in known and parameter.kind is not parameter.POSITIONAL_ONLY:
+        if parameter.name in known:
             names.append(parameter.name)
         elif parameter.default is parameter.empty or not (lenient or _is_own_parameter(parameter.name, known)):
             raise SubscriptionError(_unknown(parameter.name, event, label, known))
+    if not names and not takes_all and any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        raise SubscriptionError(
+            f"{label} takes `*args` only, so no value reaches it. Name the parameters that it needs, such as `state`. "
+            f"Known: {', '.join(known)}."
+        )
     if takes_all or names != [parameter.name for parameter in positional]:
-        return _call_by_name(handler, known if takes_all else tuple(names)), frozenset(names)
+        first = tuple(each.name for each in positional if each.kind is each.POSITIONAL_ONLY and each.name in known)
+        rest = tuple(name for name in (known if takes_all else names) if name not in first)
+        return _call_by_name(handler, first, rest), frozenset(names)
     return _call_in_order(handler, tuple(names)), frozenset(names)
 
 
@@ -92,18 +99,25 @@ def warn_of_deprecated(event: Event, named: Iterable[str], label: str) -> None:
 
 def _refuse_suspended(handler: Handler, label: str) -> None:
     """Refuse a function whose call runs nothing of its body: a coroutine or a generator."""
+    if kind := suspended_kind(handler):
+        raise SubscriptionError(
+            f"{label} is {kind}, so calling it does not run its body. Write a plain function: without `async` "
+            "and without `yield`."
+        )
+
+
+def suspended_kind(function: Any) -> str:
+    """Return which kind of function does not run its body when it is called: `a generator`; empty if it runs."""
     kinds = {
         "an async function": inspect.iscoroutinefunction,
         "an async generator": inspect.isasyncgenfunction,
         "a generator": inspect.isgeneratorfunction,
     }
-    for function in (handler, getattr(handler, "__call__", None)):  # noqa: B004 # an object may have an async __call__
+    for found in (function, getattr(function, "__call__", None)):  # noqa: B004 # an object may have an async __call__
         for kind, is_kind in kinds.items():
-            if function is not None and is_kind(function):
-                raise SubscriptionError(
-                    f"{label} is {kind}, so calling it does not run its body. Write a plain function: without `async` "
-                    "and without `yield`."
-                )
+            if found is not None and is_kind(found):
+                return kind
+    return ""
 
 
 def _check_annotations(handler: Handler, event: Event, label: str, lenient: bool) -> None:
@@ -187,9 +201,12 @@ def _call_as_transformers_does(handler: Handler, known: tuple[str, ...]) -> Call
     return call
 
 
-def _call_by_name(handler: Handler, names: tuple[str, ...]) -> Call:
+def _call_by_name(handler: Handler, first: tuple[str, ...], rest: tuple[str, ...]) -> Call:
     def call(run: Any, extras: Mapping[str, Any]) -> Any:
-        return handler(**{name: extras[name] if name in extras else getattr(run, name) for name in names})
+        named = {name: extras[name] if name in extras else getattr(run, name) for name in rest}
+        if not first:
+            return handler(**named)
+        return handler(*[extras[name] if name in extras else getattr(run, name) for name in first], **named)
 
     return call
 

@@ -53,6 +53,11 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
     """
     if isinstance(callback, type):
         raise SubscriptionError(f"{callback.__name__} is a class. Attach an instance: {callback.__name__}(...).")
+    if isinstance(callback, str):
+        raise SubscriptionError(
+            f"{callback!r} is a text. Write texts of callbacks in the arguments: "
+            f"`TrainingArguments(callbacks=[{callback!r}])`."
+        )
     if isinstance(callback, Callback):
         check_requires(callback.requires, type(callback).__name__)
     base = _base_of(type(callback))
@@ -66,7 +71,12 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
         inherited = base is not None and value is not None and value is getattr(base, name, None)
         if inherited and name not in getattr(callback, "__dict__", ()):
             continue
-        handler = getattr(callback, name)
+        try:
+            handler = getattr(callback, name)
+        except Exception as error:
+            raise SubscriptionError(
+                f"{type(callback).__name__}.{name} cannot be read: {type(error).__name__}: {error}. Write a method."
+            ) from error
         if not callable(handler):
             continue
         if name not in known:

@@ -17,10 +17,11 @@ from ....events.triggers import Both, Either, Trigger
 from .._base import refusal
 from ..cli.values import Unreadable
 from .names import find, is_own, name_of
+from .offers import unbound
 from .options import check_options, converted, given_options, set_apart
 from .text import Call, Spec
 
-_FAILURES = (TrainbusError, TypeError, ValueError, ImportError, AttributeError, KeyError, OSError)
+_FAILURES = (TrainbusError, TypeError, ValueError, ImportError, AttributeError, KeyError, OSError, SystemExit)
 
 
 def build(texts: Iterable[str], args: Any, find: Callable[[str], Any] = find) -> list[Any]:
@@ -62,6 +63,8 @@ def built_from(spec: Spec, args: Any, find: Callable[[str], Any] = find) -> tupl
 
 
 def _make(target: Any, values: dict[str, Any], args: Any) -> list[Any]:
+    target, bound = unbound(target)
+    values = {**bound, **values}
     if not isinstance(target, type):
         made = target(args, **values)
         return [each for each in (made if isinstance(made, (list, tuple)) else [made]) if each is not None]
@@ -74,7 +77,7 @@ def _make(target: Any, values: dict[str, Any], args: Any) -> list[Any]:
     apart = set_apart(target, values)
     made = target(**{name: value for name, value in values.items() if name not in apart})
     for name, value in apart.items():
-        setattr(made, name, value)
+        object.__setattr__(made, name, value)  # it may be a frozen dataclass
     return [made]
 
 

@@ -15,6 +15,7 @@ from ....events.errors import ArgumentError
 from ....events.installed import MANIFEST, Plugin, duplicates, installed, manifest_of, module_folder
 from ....events.stages import ORDER_MARK, Order, Stage
 from .callback_problems import problems_of as callback_problems
+from .offers import problem_of_offer, unbound
 from .options import OF_ALL, options_of, set_apart
 from .text import unknown_name
 
@@ -25,7 +26,8 @@ def described(plugin: Plugin) -> dict[str, Any]:
     Raises:
         TrainbusError: if it cannot be imported.
     """
-    target = plugin.load()
+    offered = plugin.load()
+    target = unbound(offered)[0]
     hidden = {"id", "on_error", *(set_apart(target, dict.fromkeys(OF_ALL)) if isinstance(target, type) else ())}
     row: dict[str, Any] = {"value": plugin.value, **_of_target(target)}
     row["options"] = {
@@ -34,7 +36,7 @@ def described(plugin: Plugin) -> dict[str, Any]:
             "required": option.is_required,
             "default": None if option.is_required else repr(option.default),
         }
-        for name, option in options_of(target).items()
+        for name, option in options_of(offered).items()
         if name not in hidden and option.is_shown
     }
     return row
@@ -91,7 +93,7 @@ def problems_of(plugin: Plugin) -> list[str]:
     annotations, the contract that it requires, and that its manifest is not outdated.
     """
     try:
-        target = plugin.entry.load()
+        target = unbound(plugin.entry.load())[0]
     except (Exception, SystemExit) as error:
         return [f"cannot be loaded: {type(error).__name__}: {error}"]
     problems = []
@@ -102,8 +104,8 @@ def problems_of(plugin: Plugin) -> list[str]:
             problems.append(f"{plugin.value} is not a callback class: {error}")
         else:
             problems += callback_problems(blank, CATALOG, _handled_elsewhere())
-    elif isinstance(target, Callback) or not callable(target):
-        problems.append(f"{plugin.value} is {target!r}; offer a callback class, or a function that returns callbacks")
+    elif problem := problem_of_offer(target):
+        problems.append(f"{plugin.value}: {problem}")
     shipped = manifest_of(plugin.module)
     if shipped:
         row = shipped["plugins"].get(plugin.name)

@@ -7,10 +7,10 @@ import re
 from functools import cache
 from typing import Any
 
-from ....events.callback import Callback
 from ....events.errors import ArgumentError, nearest
 from ....events.installed import Plugin, installed
 from ..cli.values import Unreadable
+from .offers import problem_of_offer
 from .options import imported
 from .text import unknown_name
 
@@ -77,6 +77,8 @@ def find(name: str) -> Any:
             raise ArgumentError(f"{name!r} is not a callback{error}") from error
         if not callable(found):
             raise ArgumentError(f"{name!r} is {found!r}; name a callback class, or a function that returns callbacks.")
+        if problem := problem_of_offer(found):
+            raise ArgumentError(f"{name!r}: {problem}.")
         return found
     own = own_names()
     if name in own:
@@ -117,8 +119,6 @@ def offered_by(plugin: Plugin) -> Any:
         TrainbusError: if it cannot be loaded, or if it is something else.
     """
     target = plugin.load()
-    if isinstance(target, Callback) or not callable(target):
-        raise plugin.failure(
-            TypeError(f"{target!r} is not a callback class or a function that returns callbacks. Offer one of these")
-        )
+    if problem := problem_of_offer(target):
+        raise plugin.failure(TypeError(problem))
     return target

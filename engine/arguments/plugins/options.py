@@ -15,6 +15,7 @@ from ....events.errors import ArgumentError, nearest
 from ....events.triggers import Trigger
 from .._base import default_of
 from ..cli.values import Unreadable, adapt, item_of, kind_of, members_of
+from .offers import unbound
 from .text import Call, as_text, value_of
 
 REQUIRED: Any = inspect.Parameter.empty
@@ -58,8 +59,10 @@ def options_of(target: Any) -> dict[str, Option]:
     """Return the options of a callback class, or of a function that builds callbacks, by name.
 
     For a dataclass the options are the fields that its constructor takes. For other classes and functions they are
-    the parameters, without the training arguments. Every `Callback` also has the options in `OF_ALL`.
+    the parameters, without the training arguments. Every `Callback` also has the options in `OF_ALL`. A
+    `functools.partial` of a class has the options of the class, with the bound values as defaults.
     """
+    target, bound = unbound(target)
     is_class = isinstance(target, type)
     found: dict[str, Option] = {}
     if is_class and dataclasses.is_dataclass(target):
@@ -81,6 +84,8 @@ def options_of(target: Any) -> dict[str, Option]:
         found.setdefault("on_error", Option("on_error", str, target.on_error, "str"))
         found.setdefault("budget", Option("budget", str | None, target.budget, "str | None"))
         found.setdefault("over_budget", Option("over_budget", str, target.over_budget, "str"))
+    for name in bound.keys() & found.keys():
+        found[name] = dataclasses.replace(found[name], default=bound[name])
     return found
 
 

@@ -228,5 +228,5 @@ def _made(plugin: Plugin, spec: Spec, args: Any, auto: bool) -> tuple[list[Any],
             found = target.from_arguments(args)
             return ([] if found is None else [found]), []
         return built_from(spec, args, find_plugin)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise plugin.failure(error) from error

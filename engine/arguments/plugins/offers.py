@@ -1,0 +1,48 @@
+"""What a plugin offers: a callback class, such a class with bound options, or a function that returns callbacks."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from ....events.callback import Callback
+from ....events.handlers import suspended_kind
+
+
+def unbound(target: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the class behind a `functools.partial` of a class, and the options that it binds.
+
+    Any other target is returned as it is, without options.
+    """
+    if not (isinstance(target, functools.partial) and isinstance(target.func, type)):
+        return target, {}
+    try:
+        first = inspect.signature(target.func).bind_partial(*target.args).arguments
+    except (TypeError, ValueError):
+        return target, {}
+    return target.func, {**first, **target.keywords}
+
+
+def problem_of_offer(target: Any) -> str:
+    """Return why a target can build no callback: what it is, and the remedy. Empty if it can."""
+    remedy = "Offer a callback class, or a function that returns callbacks"
+    if isinstance(target, Callback) or not callable(target):
+        return f"{target!r} is not a callback class or a function that returns callbacks. Offer one of these"
+    if isinstance(unbound(target)[0], type):
+        return ""
+    name = getattr(target, "__qualname__", repr(target))
+    if kind := suspended_kind(target):
+        return f"{name} is {kind}, so calling it returns no callback. {remedy}, without `async` and without `yield`"
+    try:
+        parameters = list(inspect.signature(target).parameters.values())
+    except (TypeError, ValueError):
+        return ""
+    takes_one = any(
+        each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD, each.VAR_POSITIONAL) for each in parameters
+    )
+    return (
+        ""
+        if takes_one
+        else f"{name} does not take the training arguments. Write them as its first parameter: `def build(args)`"
+    )
