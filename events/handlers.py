@@ -68,7 +68,7 @@ def compile_handler(
             names.append(parameter.name)
         elif parameter.default is parameter.empty or not (lenient or _is_own_parameter(parameter.name, known)):
             raise SubscriptionError(_unknown(parameter.name, event, label, known))
-    if not names and not takes_all and any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+    if [parameter.kind for parameter in parameters] == [inspect.Parameter.VAR_POSITIONAL]:
         raise SubscriptionError(
             f"{label} takes `*args` only, so no value reaches it. Name the parameters that it needs, such as `state`. "
             f"Known: {', '.join(known)}."

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from support.processes import TORCHRUN, environment
+from trainbus import Callback
 from trainbus.testing import Ended, in_processes, tiny_trainer
 
 CALLBACKS = "trainbus.callbacks"
@@ -101,6 +102,52 @@ def test_a_variable_that_differs_between_ranks_is_refused_with_the_name(packages
     counts(packages)
     ended = in_processes(lambda rank: trained(tmp_path, rank, (first, second)[rank]))
     assert_refused(ended, "installed plugins that join", "counts")
+
+
+class Reports(Callback):
+    """Handles one event, late in a run."""
+
+    def __init__(self, event: str) -> None:
+        setattr(self, event, lambda state: None)
+
+
+class Begins(Callback):
+    """Fails if a step begins."""
+
+    def on_step_begin(self) -> None:
+        raise AssertionError("a step began")
+
+
+@pytest.mark.parametrize("event", ["on_step_end", "on_save", "on_train_end"])
+def test_a_callback_in_the_list_of_one_rank_only_is_refused_before_the_first_step(event, tmp_path):
+    def train(rank: int) -> Any:
+        trainer = tiny_trainer(tmp_path, Begins(), *[Reports(event)][rank:], ddp_timeout=60)
+        return trainer.train()
+
+    assert_refused(in_processes(train), f"Reports handles {event} on rank 0 and not on rank 1")
+
+
+def test_a_plugin_that_one_rank_names_is_refused_with_its_name(packages, tmp_path):
+    counts(packages)
+
+    def train(rank: int) -> Any:
+        trainer = tiny_trainer(tmp_path, Begins(), plugins=["counts"][rank:], ddp_timeout=60)
+        return trainer.train()
+
+    assert_refused(in_processes(train), "counts (acme-counts 1.0)")
+
+
+def test_a_named_plugin_that_one_rank_lacks_is_refused_there_with_its_name(packages, tmp_path):
+    counts(packages)
+
+    def train(rank: int) -> Any:
+        hide(packages, rank)
+        return trained(tmp_path, rank, plugins=["counts"], ddp_timeout=5)
+
+    first, second = in_processes(train)
+    assert first.value is second.value is None
+    assert "'counts', which is not an installed plugin" in second.error
+    assert "1/2 clients joined" in first.error
 
 
 @pytest.mark.slow
