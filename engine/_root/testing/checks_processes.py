@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from .. import DDP, Stage, Trainer
+from .. import DDP, Callback, Stage, Trainer
 from ..events import FLAGS
 from ..events.composition import is_rank_local
 from .lab import Lab
@@ -44,8 +44,8 @@ def _how(end: Ended) -> str:
 
 def _rank(lab: Lab) -> dict[str, Any]:
     callback = lab.new()
-    places = isinstance(callback, DDP) or DDP in getattr(callback, "instead_of", ())
-    own = [] if places else [DDP()]
+    is_ours = isinstance(callback, Callback)
+    own = [] if is_ours and (isinstance(callback, DDP) or DDP in callback.instead_of) else [DDP()]
     trainer = lab.trainer(*lab.around(callback), callback, *own, folder=lab.folder / "two", ddp_timeout=60)
     _compare_requests(trainer, callback)
     run = train(trainer)
