@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.control import TrainerControl
+from ...events.errors import ArgumentError
 from ...events.stages import Stage
 from ...events.state import TrainerState
 from .tracker_rows import AXIS, merge, row_of, rows_of_history, totals_of
@@ -93,6 +94,9 @@ class RowTracker(Callback):
 
     on_error: str = field(default="warn", kw_only=True)
     """The action when the tracker fails. By default it warns and training continues."""
+    deadline: float | None = field(default=None, kw_only=True)
+    """The most seconds that one handler of the tracker holds the training: at its start, at its end, and at the end of
+    the program. None for the limits of the service, 60 seconds each. Handlers of a step and of a log never wait."""
     run_id: str | None = field(default=None, init=False)
     """The id of the tracker's run. None before the first one opens."""
     _session: TrackerSession | None = field(default=None, init=False, repr=False, compare=False)
@@ -105,6 +109,10 @@ class RowTracker(Callback):
     _warned: bool = field(default=False, init=False, repr=False, compare=False)
     _resumes: int = field(default=0, init=False, repr=False, compare=False)
     _loaded: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.deadline is not None and not self.deadline > 0:
+            raise ArgumentError(f"{type(self).__name__}(deadline={self.deadline!r}): set a number of seconds above 0.")
 
     # What a subclass implements.
 
@@ -145,6 +153,10 @@ class RowTracker(Callback):
     def closing_timeout(self) -> float:
         """How long the program waits for the run to finish, in seconds."""
         return 60.0
+
+    def within(self, timeout: float) -> float:
+        """Return a timeout in seconds, or the deadline if that is shorter."""
+        return timeout if self.deadline is None else min(timeout, self.deadline)
 
     # Opening.
 
@@ -204,10 +216,12 @@ class RowTracker(Callback):
             _finish_at_exit(self)  # after the client registered its own end of the program, so that ours comes first
 
         worker = self._worker = TrackerWorker(self.service, open_run)
-        if not worker.wait_until_tried(self.opening_timeout):
+        timeout = self.within(self.opening_timeout)
+        if not worker.wait_until_tried(timeout):
             logger.info(
-                "%s does not answer after %.0f s. The training starts, and its rows wait in memory.",
-                *(self.service, self.opening_timeout),
+                "%s does not answer after %g s. The training starts, and its rows wait in memory.",
+                self.service,
+                timeout,
             )
         if self._session is None:
             _finish_at_exit(self)
@@ -308,7 +322,7 @@ class RowTracker(Callback):
         self._commit()
         self._repeats = False  # later evaluations are new
         if self._worker is not None and self._session is not None:
-            self._worker.drain(DRAIN_SECONDS)  # the user may read or finish the run next
+            self._worker.drain(DRAIN_SECONDS, self.within(float("inf")))  # the user may read or finish the run next
 
     def on_end(self) -> None:
         self.finish()
@@ -328,10 +342,11 @@ class RowTracker(Callback):
             if session is not None:
                 session.finish(outcome)
 
-        done = worker.close(self.closing_timeout, close)
+        timeout = self.within(self.closing_timeout)
+        done = worker.close(timeout, close)
         missed = worker.missed + (0 if done else worker.waiting)
         if not done or missed:
-            slow = f"it did not finish within {self.closing_timeout:.0f} s"
+            slow = f"it did not finish within {timeout:g} s"
             self.missed(missed, worker.reason or slow)
 
     def state_dict(self) -> dict[str, Any]:

@@ -72,14 +72,22 @@ class TrackerWorker:
         except queue.Full:
             self._miss("the queue is full, because the service is too slow")
 
-    def drain(self, timeout: float) -> bool:
-        """Wait until the calls so far are made. Return False after `timeout` seconds in which no call was made."""
+    def drain(self, timeout: float, longest: float = float("inf")) -> bool:
+        """Wait until the calls so far are made. Return whether they are.
+
+        Args:
+            timeout: the seconds in which no call is made, after which it does not wait longer.
+            longest: the seconds after which it does not wait longer in any case.
+        """
         reached = threading.Event()
         self.submit(reached.set)
         self._hurry.set()
         done, since = self._done, time.monotonic()
+        end = since + longest
         try:
-            while not reached.wait(0.05 if timeout > 0.05 else timeout):
+            while not reached.wait(min(0.05, timeout, longest)):
+                if time.monotonic() >= end:
+                    return False
                 if self._done != done:
                     done, since = self._done, time.monotonic()
                 elif time.monotonic() - since >= timeout:

@@ -121,6 +121,7 @@ class Wandb(RowTracker):
     _changes: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, value, known in (("mode", self.mode, MODES), ("on_change", self.on_change, ON_CHANGE)):
             if value is not None and value not in known:
                 raise ArgumentError(f"{name}={value!r} is unknown{nearest(value, known)} Known: {', '.join(known)}.")
