@@ -12,7 +12,9 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from ...events.contract import CONTRACT
 from ...events.errors import ArgumentError
+from ...events.installed import MANIFEST
 
 KINDS = {
     "callback": "a callback that measures",
@@ -27,8 +29,8 @@ def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
     parser = commands.add_parser(
         "new-plugin",
-        description="Write a package into the folder NAME: source, tests, README, CI file and licence. It installs "
-        "with `pip install ./NAME`, and its tests pass with `pytest NAME`.",
+        description="Write a package into the folder NAME: source, manifest, tests, README, CI file and licence. It "
+        "installs with `pip install ./NAME`, and its tests pass with `pytest NAME`.",
     )
     parser.add_argument("name", help="the name of the package, such as skip-spikes. The module is skip_spikes")
     kinds = parser.add_mutually_exclusive_group()
@@ -88,6 +90,7 @@ def write_package(folder: Path, module: str, kind: str) -> None:
     """
     templates = files(__package__) / "templates"
     words = {"project": module.strip("_").replace("_", "-"), "module": module, "cls": class_name(module), "part": kind}
+    words["contract"] = CONTRACT
     words["summary"] = (templates / kind / "summary.txt.tmpl").read_text(encoding="utf-8").strip()
     source = f"src/{module}"
     places = {
@@ -98,6 +101,7 @@ def write_package(folder: Path, module: str, kind: str) -> None:
         ".github/workflows/tests.yml": "package/ci.yml",
         f"{source}/__init__.py": "package/init.py",
         f"{source}/{kind}.py": f"{kind}/callback.py",
+        f"{source}/{MANIFEST}": f"{kind}/manifest.json",
         "tests/conftest.py": "package/tests/conftest.py",
         f"tests/test_{module}.py": f"{kind}/test.py",
     }

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
+from trainbus.engine.arguments.plugins.manifest import described
 from trainbus.engine.commands.main import main
 from trainbus.engine.commands.new_plugin import KINDS, checked_module, class_name
+from trainbus.events.contract import CONTRACT
+from trainbus.events.installed import MANIFEST, Plugin
 
 FILES = {
     *("pyproject.toml", "README.md", "LICENSE", ".gitignore", ".github/workflows/tests.yml", "tests/conftest.py"),
@@ -43,7 +48,7 @@ def paths(packages: Path, below: str) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_package_has_all_files_and_no_placeholder(packages: Path, kind: str) -> None:
     folder = packages / f"house-{kind}"
-    own = {f"src/house_{kind}/{name}" for name in ("__init__.py", "py.typed", f"{kind}.py")}
+    own = {f"src/house_{kind}/{name}" for name in ("__init__.py", "py.typed", f"{kind}.py", MANIFEST)}
     found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     assert found.keys() == {*FILES, *own, f"tests/test_house_{kind}.py"}
     for name, path in found.items():
@@ -66,6 +71,23 @@ def test_the_packages_pass_their_own_tests(packages: Path) -> None:
     assert " passed" in out
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_manifest_is_the_one_that_the_command_writes(
+    packages: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"house_{kind}"
+    monkeypatch.syspath_prepend(str(packages / f"house-{kind}" / "src"))
+    manifest = json.loads((packages / f"house-{kind}" / "src" / module / MANIFEST).read_text(encoding="utf-8"))
+    offered = Plugin(EntryPoint(module, f"{module}:House{kind.capitalize()}", "trainbus.callbacks"))
+    try:
+        described_now = json.loads(json.dumps(described(offered)))
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+            del sys.modules[name]
+    expected = {"schema": 1, "package": f"house-{kind}", "contract": CONTRACT, "plugins": {module: described_now}}
+    assert manifest == expected, "update engine/commands/templates/*/manifest.json.tmpl"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_package_builds_passes_its_tests_and_mypy(packages: Path, kind: str, tmp_path: Path) -> None:
@@ -77,7 +99,7 @@ def test_a_package_builds_passes_its_tests_and_mypy(packages: Path, kind: str, t
         archive.extractall(tmp_path / "installed")
         entry = next(archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))
     assert f"house_{kind} = house_{kind}:House{kind.capitalize()}" in entry
-    assert f"house_{kind}/py.typed" in names
+    assert {f"house_{kind}/py.typed", f"house_{kind}/{MANIFEST}"} <= {*names}
     installed = str(tmp_path / "installed")
     assert " passed" in run("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=folder, PYTHONPATH=installed)
     root = Path(__file__).resolve().parents[2]
