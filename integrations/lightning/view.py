@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -295,7 +296,10 @@ class TrainerView:
         for config in self.lr_scheduler_configs:
             if config.interval == "epoch":
                 schedule: Any = config.scheduler
-                schedule.step()
+                with warnings.catch_warnings():
+                    # A run that resumes at the end of an epoch ends it before its own first step.
+                    warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+                    schedule.step()
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Add values to the next log of the run."""

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from trainbus import Lightning, Trainer, TrainingArguments  # noqa: E402
 from trainbus.events import ArgumentError  # noqa: E402
 from trainbus.integrations.lightning.callback import HOOKS, INSTEAD, WITHOUT_EVENT  # noqa: E402
+from trainbus.testing import in_processes  # noqa: E402
 
 EPOCHS, BATCH, RATE = 4, 4, 0.05
 
@@ -238,6 +239,46 @@ def test_the_state_of_a_callback_is_resumed(tmp_path):
     trainer.train(resume_from_checkpoint=str(tmp_path / "ours" / "checkpoint-12"))
     assert float(second.best_score) <= float(first.best_score)
     assert trainer.resume_report.restored.count("Lightning.EarlyStopping") == 1
+
+
+def averaging() -> Lightning:
+    return Lightning(known.StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=1, annealing_epochs=2))
+
+
+def test_a_run_that_resumes_while_it_averages_ends_with_the_same_weights(tmp_path):
+    options = {"save_strategy": "steps", "save_steps": 1}
+    whole = ours(tmp_path, averaging(), **options)
+    assert not torch.equal(weights(whole.model), weights(ours(tmp_path / "plain").model))
+    for step in (3, 4, 6, 8, 11, 15):
+        resumed = build(tmp_path, averaging(), **options)
+        resumed.train(resume_from_checkpoint=str(tmp_path / "ours" / f"checkpoint-{step}"))
+        assert torch.equal(weights(resumed.model), weights(whole.model)), f"resumed at step {step}"
+
+
+TWO_RANKS = {
+    "averaging": averaging,
+    "early stopping": lambda: Lightning(known.EarlyStopping("eval_loss", patience=1, min_delta=100.0)),
+    "learning rates": lambda: Lightning(known.LearningRateMonitor()),
+    "a timer": lambda: Lightning(known.Timer(duration={"seconds": 0}, interval="epoch")),
+}
+
+
+@pytest.mark.parametrize("name", TWO_RANKS)
+def test_two_ranks_end_with_the_weights_of_one(tmp_path, name):
+    def end(folder: str, batch: int) -> tuple[Any, int, str]:
+        trainer = build(tmp_path / folder, TWO_RANKS[name](), per_device_train_batch_size=batch, ddp_timeout=60)
+        trainer.train_dataset, trainer.eval_dataset = rows(16, 0), rows(8, 1)
+        trainer.train()
+        found = weights(trainer.model).tolist(), trainer.state.global_step, trainer.control.why("training_stop")
+        trainer.end()
+        return found
+
+    first, second = in_processes(lambda rank: end("two", BATCH // 2))
+    assert (first.error, second.error) == ("", "")
+    assert first.value == second.value
+    expected, steps, why = end("one", BATCH)
+    assert torch.allclose(torch.tensor(first.value[0]), torch.tensor(expected), rtol=0, atol=1e-6)
+    assert first.value[1:] == (steps, why)
 
 
 def test_values_logged_by_the_module_and_a_stop_reach_the_run(tmp_path):
