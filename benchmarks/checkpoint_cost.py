@@ -91,6 +91,8 @@ def main() -> int:
             for kind in kinds[number % len(kinds) :] + kinds[: number % len(kinds)]:
                 found[kind].append(cost(kind, Path(home), options))
                 print(number + 1, kind, *(f"{seconds:.3f}" for seconds in found[kind][-1]), file=sys.stderr)
+    if min(min(each) for each in found["transformers"]) <= 0:
+        raise SystemExit("a run with saves was not slower than one without: raise --millions or use a quieter machine")
     threads = torch.get_num_threads()
     print(
         f"{options.millions:g} million weights, {options.saves} checkpoints, {options.rounds} rounds, {threads} threads"
