@@ -15,6 +15,7 @@ from .model.gradient_checkpointing import GradientCheckpointing
 from .model.neftune import NEFTune
 from .model.recurrent_memory import RecurrentMemory
 from .monitor.account_time import AccountTime
+from .monitor.capsule import Capsule
 from .monitor.count_flops import CountFlops
 from .monitor.count_tokens import CountTokens
 from .monitor.empty_cache import EmptyCache
@@ -57,6 +58,7 @@ DEFAULTS: tuple[type[Callback], ...] = (
     RecurrentMemory,
     WatchNumbers,
     WatchCallbacks,
+    Capsule,
     Compile,
     ScheduleFree,
     CountTokens,

@@ -45,6 +45,7 @@ COMMANDS = {
     "trainbus report DIR --json": ("trainbus report outputs/one --json", "trainbus report outputs/two --json"),
     "trainbus plugins --json": ("trainbus plugins --json",),
     "trainbus plan --json": ("trainbus plan --params 7e9 --gpus 8 --gpu-memory 80 --json",),
+    "trainbus rerun CAPSULE --json": ("trainbus rerun --json outputs/three/capsules/step-3 train.py",),
     "trainbus profile PROGRAM --json": (
         "trainbus profile --rounds 1 --steps 2 --warmup 1 --only batch --json train.py",
     ),
@@ -132,6 +133,9 @@ def test_the_keys_of_every_command_are_those_of_the_page(
 
     other.on("on_evaluate_dataset", add_nan)
     other.train()
+    failing = namespace["make"]("outputs/three", max_steps=8, debug="capsule")
+    failing.train_dataset.tensors[0][7] = math.nan
+    failing.train()
     monkeypatch.setattr(profile, "_measure", measured)
     tables = Tables()
     for heading, lines in COMMANDS.items():

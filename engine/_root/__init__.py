@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trainbus.callbacks.model.recurrent_memory import RecurrentMemory as RecurrentMemory
     from trainbus.callbacks.model.swa import SWA as SWA
     from trainbus.callbacks.monitor.account_time import AccountTime as AccountTime
+    from trainbus.callbacks.monitor.capsule import Capsule as Capsule
     from trainbus.callbacks.monitor.count_flops import CountFlops as CountFlops
     from trainbus.callbacks.monitor.count_tokens import CountTokens as CountTokens
     from trainbus.callbacks.monitor.empty_cache import EmptyCache as EmptyCache
@@ -193,6 +194,7 @@ _MODULES = {
     "callbacks.model.recurrent_memory": ("CarryPast", "RecurrentMemory"),
     "callbacks.model.swa": ("SWA",),
     "callbacks.monitor.account_time": ("AccountTime",),
+    "callbacks.monitor.capsule": ("Capsule",),
     "callbacks.monitor.count_flops": ("CountFlops",),
     "callbacks.monitor.count_tokens": ("CountTokens",),
     "callbacks.monitor.empty_cache": ("EmptyCache",),

@@ -18,6 +18,8 @@ class DebugOption(Strategy):
     """Name the layer where values stop being finite."""
     RANK_DIVERGENCE = "rank_divergence"
     """Name a callback that raises a flag on some ranks only."""
+    CAPSULE = "capsule"
+    """Write a capsule of a step that fails, for `trainbus rerun`."""
     CALLBACKS = "callbacks"
     """Name a handler that changes weights or modes, draws random numbers, recurses or blocks."""
 
@@ -53,7 +55,8 @@ class ReportingArguments(Group):
         "",
         "Checks that cost time: 'underflow_overflow' names the layer where values stop being finite; 'rank_divergence' "
         "names a callback that raises a flag on some ranks only; 'callbacks' names a handler that does what it must "
-        "not do. One or more (separated by a space, or a list), or '' for none. The attribute holds a list.",
+        "not do; 'capsule' writes each failing step, for `trainbus rerun`. One or more (separated by a space, or a "
+        "list), or '' for none. The attribute holds a list.",
     )
     disable_tqdm: bool | None = arg(None, "Print lines instead of progress bars. None: depends on `log_level`.")
     record: bool = arg(

@@ -11,6 +11,7 @@ COMMANDS = {
     "trace": ("recordings", "show what a run announced and decided"),
     "diff": ("recordings", "find the first event at which two runs part"),
     "replay": ("recordings", "give a callback the calls of a recorded run, without a model"),
+    "rerun": ("rerun", "make the failed step of a capsule again"),
     "checkpoints": ("checkpoints", "list, verify, prune or export checkpoints"),
     "compose": ("compose", "print the callbacks of a run as Python and as YAML"),
     "plan": ("plan", "show the memory that each sharding strategy takes"),

@@ -68,7 +68,7 @@ def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[st
         known = inputs.training_arguments
         steps = {"max_steps": spec["warmup"] + spec["steps"], "output_dir": spec["folder"]}
         off = {name: value for name, value in OFF.items() if hasattr(known, name)}
-        callbacks = [each for each in inputs.callbacks or [] if not _is_tracker(each)]
+        callbacks = [each for each in inputs.callbacks or [] if not is_tracker(each)]
         args = with_values(known, {**off, **steps, **spec["changes"]})
         build(trainer, replace(inputs, args=args, callbacks=callbacks), overridden)
 
@@ -110,7 +110,7 @@ def describe(trainer: Any) -> dict[str, Any]:
     }
 
 
-def _is_tracker(callback: Any) -> bool:
+def is_tracker(callback: Any) -> bool:
     """Return whether a callback is of an outside service, such as a tracker. Measured runs are not reported."""
     kind = callback if isinstance(callback, type) else type(callback)
     return ".integrations." in kind.__module__

@@ -148,7 +148,7 @@ def _place(run: Run, found: OutOfRange, activity: str) -> tuple[str, str]:
         indices, dataset = _evaluated_indices(run), f"the dataset {name!r}" if name else "the dataset"
     else:
         where = f"a batch of step {run.state.global_step + 1}"
-        indices, dataset = _dataset_indices(run), "the training dataset"
+        indices, dataset = dataset_indices(run, run.step.batch_index), "the training dataset"
     if indices is not None:
         named = [indices[row] for row in rows if row < len(indices)]
         samples += f", which are the samples {_listed(named)} of {dataset}"
@@ -159,15 +159,20 @@ def _listed(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
 
 
-def _dataset_indices(run: Run) -> list[int] | None:
-    """Return the dataset index of each sample of the current training batch; None if the sampler does not know it."""
+def dataset_indices(run: Run, number: int) -> list[int] | None:
+    """Return the dataset index of each sample of a training batch; None if the sampler does not know it.
+
+    Args:
+        run: the run.
+        number: the number of the batch in its step, from 0.
+    """
     loader = run.train_dataloader
     batches = loader.batch_sampler if isinstance(loader, Loader) else None
     if not isinstance(batches, BatchedSampler) or run.position is None or loader.starts_at_row:
         return None
     if not isinstance(batches.sampler, (ShuffledSampler, SequentialSampler)):
         return None  # the order cannot be drawn again without random draws
-    return _indices(batches, [*batches.sampler], run.position.batches + run.step.batch_index)
+    return _indices(batches, [*batches.sampler], run.position.batches + number)
 
 
 def _evaluated_indices(run: Run) -> list[int] | None:

@@ -1,0 +1,278 @@
+"""The command `trainbus rerun`: make the failed step of a capsule again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ...events.callback import Callback
+from ...events.errors import ArgumentError
+from ...events.stages import Stage, order
+from .json_output import print_json, versioned
+from .measure_program import is_tracker
+from .run import execute
+
+DIFFERENT = 1
+"""The exit status if the step does not fail in the same way."""
+SHOWN = 5
+"""The number of gradients that are named."""
+
+
+class Done(BaseException):
+    """Leaves the program after the step. It is not an `Exception`, so that programs do not catch it."""
+
+
+@dataclass
+class Found:
+    """What the step did this time."""
+
+    losses: list[float] = field(default_factory=list)
+    """The loss of each batch."""
+    grad_norm: float | None = None
+    """The gradient norm; None if the step raised an error before."""
+    error: dict[str, str] | None = None
+    """Type and message of the error that the step raised."""
+    inputs: list[str] = field(default_factory=list)
+    """The tensors of the batches that are not finite."""
+    module: str = ""
+    """The first module with an output that is not finite."""
+    gradients: list[str] = field(default_factory=list)
+    """The first parameters with a gradient that is not finite."""
+
+
+class Repeat(Callback):
+    """Puts the weights, the batches and the random states of a capsule into the first step of a training."""
+
+    on_error = "raise"
+
+    def __init__(self, folder: Path, found: Found) -> None:
+        from ..checkpoint.format.codec import load_values
+
+        self.folder, self.found, self.begun = folder, found, False
+        self.hooks: list[Any] = []
+        values = load_values(folder / "batches.safetensors")
+        self.batches, self.states = values["batches"], values["states"]
+
+    @order(Stage.RELEASE)
+    def on_train_begin(self, run: Any) -> None:
+        from ..checkpoint.read.saved import SavedCheckpoint
+
+        load(run.unwrapped_model, SavedCheckpoint.open(self.folder).weights())
+        for name, module in run.unwrapped_model.named_modules():
+            self.hooks.append(module.register_forward_hook(self._watch(name or type(module).__name__)))
+
+    @order(Stage.RELEASE)
+    def on_batch(self, run: Any) -> None:
+        from ..checkpoint.rng_state import restore_random_states
+        from ..data.batches import to_device
+
+        number, self.begun = run.step.batch_index, True
+        run.batch = to_device(self.batches[number], run.device)
+        self.found.inputs += [f"batch {number}: {name}" for name in _bad_in(self.batches[number], "batch")]
+        restore_random_states(self.states[number])
+
+    @order(Stage.PREPARE)
+    def on_loss(self, loss: Any) -> None:
+        self.found.losses.append(float(loss.detach().float().mean()))
+
+    @order(Stage.PREPARE)
+    def on_pre_optimizer_step(self, run: Any, grad_norm: Any) -> None:
+        self.found.grad_norm = None if grad_norm is None else float(grad_norm)
+        parameters = run.unwrapped_model.named_parameters()
+        self.found.gradients = [
+            name for name, each in parameters if each.grad is not None and not each.grad.isfinite().all()
+        ][:SHOWN]
+        raise Done
+
+    def on_exception(self, exception: BaseException) -> None:
+        if self.begun and isinstance(exception, Exception):
+            message = f"{type(exception).__name__}: {exception}"
+            self.found.error = {"type": type(exception).__name__, "message": message}
+
+    def on_close(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
+
+    def _watch(self, name: str) -> Any:
+        def look(module: Any, given: Any, output: Any) -> None:
+            if not self.found.module and _bad_in(output, "output"):
+                self.found.module = f"{name} ({type(module).__name__})"
+
+        return look
+
+
+def load(model: Any, weights: dict[str, Any]) -> None:
+    """Load the weights of a capsule.
+
+    Raises:
+        ArgumentError: if the program builds another model.
+    """
+    own = {name for name, value in model.state_dict().items() if hasattr(value, "shape")}
+    different = sorted(own ^ weights.keys())
+    try:
+        model.load_state_dict(weights, strict=False)
+    except RuntimeError as error:
+        raise ArgumentError(f"The program builds another model than the capsule has: {error}") from error
+    if different:
+        raise ArgumentError(f"The program builds another model than the capsule has. They differ in {different[:5]}.")
+
+
+def _bad_in(data: Any, name: str) -> list[str]:
+    """Return the names of the tensors in nested data that are not finite."""
+    from collections.abc import Mapping
+
+    if hasattr(data, "isfinite"):
+        return [] if not data.is_floating_point() or data.isfinite().all() else [name]
+    if isinstance(data, Mapping):
+        return [found for key, value in data.items() for found in _bad_in(value, f"{name}[{key!r}]")]
+    if isinstance(data, (list, tuple)):
+        return [found for key, value in enumerate(data) for found in _bad_in(value, f"{name}[{key}]")]
+    return []
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser's subcommands."""
+    parser = commands.add_parser(
+        "rerun",
+        help="make the failed step of a capsule again",
+        description="Run the program of a capsule up to its first training, and make the failed step again: with the "
+        "batches, weights and random states of the capsule. It evaluates, saves and reports nothing. The exit status "
+        "is 0 if the step fails in the same way, and 1 if not.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("capsule", help="the folder of a capsule, such as outputs/capsules/step-37")
+    parser.add_argument("program", nargs="?", help="another program than that of the capsule: a Python file")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the program")
+    parser.set_defaults(do=_rerun)
+
+
+def _rerun(options: argparse.Namespace) -> int:
+    folder = Path(options.capsule).resolve()
+    described = read(folder)
+    program, arguments, module = options.program, options.arguments, options.module
+    if program is None:
+        program, arguments, module = described["program"], described["arguments"], described["module"]
+        if program is None:
+            raise ArgumentError(
+                f"{folder} was written by a notebook. Name a program: trainbus rerun CAPSULE program.py"
+            )
+        if Path(described["folder"]).is_dir():
+            os.chdir(described["folder"])
+    if not module and not Path(program).is_file():
+        raise ArgumentError(f"There is no program {program!r}. Name one: trainbus rerun CAPSULE program.py ARGS")
+    found = Found()
+    repeat(folder, found, program, arguments, module)
+    same = reproduced(described, found)
+    if options.json:
+        print_json(versioned({"reproduced": same, "capsule": described, "found": vars(found)}))
+    else:
+        print(text(described, found, same))
+    return 0 if same else DIFFERENT
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return the description of a capsule.
+
+    Raises:
+        ArgumentError: if the folder holds none, or one of a later format.
+    """
+    from ...events.recording.files import number
+
+    try:
+        values: dict[str, Any] = json.loads((folder / "capsule.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"{folder} holds no capsule: {error}. Name a folder in `capsules`.") from error
+    if values["format"] != 1:
+        raise ArgumentError(f"{folder} has format {values['format']}, which this version of trainbus cannot read.")
+    values["losses"] = [number(loss) for loss in values.get("losses", [])]
+    return {"error": None, "samples": None, **values, "grad_norm": number(values.get("grad_norm"))}
+
+
+def repeat(folder: Path, found: Found, program: str, arguments: list[str], module: bool) -> None:
+    """Run a program up to the end of the repeated step of its first training.
+
+    Raises:
+        ArgumentError: if the program ends without a training.
+    """
+    from ..api.training import TrainingMethods
+    from ..search.hyperparameters import with_values
+    from ..trainer import Trainer
+
+    build, train, step = Trainer._build, TrainingMethods.train, Repeat(folder, found)
+    with tempfile.TemporaryDirectory() as output:
+        off = {"output_dir": output, "report_to": "none", "disable_tqdm": True, "record": False, "plan": None}
+        off |= {"push_to_hub": False, "eval_on_start": False, "auto_find_batch_size": False, "debug": ""}
+        off |= {"gradient_accumulation_steps": len(step.batches), "gradient_accumulation_schedule": None}
+
+        def build_changed(trainer: Any, inputs: Any, overridden: bool = False) -> None:
+            known = inputs.training_arguments
+            args = with_values(known, {name: value for name, value in off.items() if hasattr(known, name)})
+            callbacks = [each for each in inputs.callbacks or [] if not only_observes(each)]
+            build(trainer, replace(inputs, args=args, callbacks=callbacks), overridden)
+
+        def train_repeated(trainer: Any, *_: Any, **__: Any) -> Any:
+            trainer.bus.attach(step)
+            trainer.get_train_dataloader = lambda: _loader(step.batches)
+            train(trainer)
+            raise Done
+
+        Trainer._build = build_changed  # type: ignore[method-assign,assignment]
+        TrainingMethods.train = train_repeated  # type: ignore[method-assign,assignment]
+        try:
+            execute(program, arguments, module)
+        except Done:
+            return
+        except Exception:
+            if found.error is None:
+                raise
+            return
+        finally:
+            Trainer._build, TrainingMethods.train = build, train  # type: ignore[method-assign]
+    raise ArgumentError(f"{program} ended without a training.")
+
+
+def only_observes(callback: Any) -> bool:
+    """Return whether a callback is a tracker, or one of the callbacks that watch and report."""
+    kind = callback if isinstance(callback, type) else type(callback)
+    return is_tracker(callback) or ".callbacks.monitor." in kind.__module__
+
+
+def _loader(batches: list[Any]) -> Any:
+    """Return a loader of whole batches."""
+    from torch.utils.data import DataLoader
+
+    return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
+
+
+def reproduced(described: dict[str, Any], found: Found) -> bool:
+    """Return whether the step failed as before: with the same error, or with equal losses and an equal norm."""
+    if described.get("error") is not None:
+        return found.error is not None and found.error["type"] == described["error"]["type"]
+    former = [*described["losses"], described["grad_norm"]]
+    return list(map(repr, former)) == list(map(repr, [*found.losses, found.grad_norm]))  # NaN equals NaN
+
+
+def text(described: dict[str, Any], found: Found, same: bool) -> str:
+    """Return the lines that the command prints."""
+    lines = [f"step {described['step']}: {described['reason']}"]
+    for number, indices in enumerate(described["samples"] or []):
+        lines.append(f"  samples    batch {number}: {', '.join(map(str, indices))}")
+    lines += [f"  input      {name} is not finite" for name in found.inputs]
+    lines += [f"  loss       batch {number}: {loss}" for number, loss in enumerate(found.losses)]
+    if found.error:
+        lines.append(f"  error      {found.error['message']}")
+    if found.grad_norm is not None:
+        lines.append(f"  grad_norm  {found.grad_norm}")
+    if found.module:
+        lines.append(f"  module     {found.module} is the first with an output that is not finite")
+    if found.gradients:
+        lines.append(f"  gradients  not finite: {', '.join(found.gradients)}")
+    lines.append("The step fails as before." if same else "The step does not fail as before.")
+    return "\n".join(lines)

@@ -1,0 +1,151 @@
+"""Capsules of failed steps, and `trainbus rerun`, which makes such a step again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainbus import Capsule
+from trainbus.engine.commands.main import main
+from trainbus.events import ArgumentError
+
+PROGRAM = """
+import sys
+
+import torch
+from torch import nn
+
+from trainbus import Capsule, Trainer, TrainingArguments
+
+kind, seed, width, debug = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+torch.manual_seed(seed)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        norm = [] if kind == "spike" else [nn.BatchNorm1d(width)]
+        self.body = nn.Sequential(nn.Linear(4, width), *norm, nn.ReLU(), nn.Dropout(0.5))
+        self.head = nn.Linear(width, 1)
+
+    def forward(self, x, labels):
+        if kind == "error" and (x.abs() > 1e6).any():
+            raise ValueError("a value is too large")
+        return {"loss": nn.functional.mse_loss(self.head(self.body(x)).squeeze(1), labels)}
+
+
+x = torch.randn(400, 4, generator=torch.Generator().manual_seed(0))
+labels = x.sum(1)
+x[77] = float("nan") if kind == "nan" else 1e7
+args = TrainingArguments(
+    "out", max_steps=40, seed=seed, per_device_train_batch_size=4, gradient_accumulation_steps=2, report_to="none",
+    use_cpu=True, disable_tqdm=True, debug=debug, save_strategy="no", learning_rate=1e-4,
+)
+trainer = Trainer(Net(), args, train_dataset=[{"x": a, "labels": b} for a, b in zip(x, labels)])
+trainer.train()
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that runs the program with arguments, and returns its trainer."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("argv", "path"):
+        monkeypatch.setattr(sys, name, [*getattr(sys, name)])
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    Path("program.py").write_text(PROGRAM)
+
+    def run(kind: str, seed: int = 5, width: int = 16, debug: str = "capsule") -> Any:
+        monkeypatch.setattr(sys, "argv", ["program.py", kind, str(seed), str(width), debug])
+        module = {"__name__": "program"}
+        exec(compile(PROGRAM, "program.py", "exec"), module)
+        return module["trainer"]
+
+    return run
+
+
+def rerun(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+    """Rerun the only capsule, and return the exit status and the JSON."""
+    [capsule] = Path("out/capsules").iterdir()
+    capsys.readouterr()
+    code = main(["rerun", "--json", str(capsule), *words])
+    return code, json.loads(capsys.readouterr().out or "{}")
+
+
+@pytest.mark.parametrize("kind", ["nan", "spike", "error"])
+def test_the_step_of_a_capsule_fails_again_bit_for_bit(
+    kind: str, program: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    if kind == "error":
+        with pytest.raises(ValueError, match="too large"):
+            program(kind)
+    else:
+        program(kind)
+    # Another seed of the program: weights, order of the data and dropout come from the capsule.
+    code, found = rerun(capsys, "program.py", kind, "6", "16", "")
+    assert code == 0
+    capsule, now = found["capsule"], found["found"]
+    assert any(77 in batch for batch in capsule["samples"])
+    assert (capsule["arguments"], capsule["step"] > 1) == ([kind, "5", "16", "capsule"], True)
+    if kind == "error":
+        assert now["error"]["message"] == "ValueError: a value is too large"
+    else:
+        assert now["losses"] == capsule["losses"]
+        assert len(now["losses"]) == 2
+        assert now["grad_norm"] == capsule["grad_norm"]
+    assert now["module"] == ("body.0 (Linear)" if kind == "nan" else "")
+    assert not (tmp_path / "program.out").exists()
+
+
+def test_a_capsule_changes_no_weights_and_one_is_written_for_failures_in_a_row(program: Any) -> None:
+    with_capsule, without = (program("nan", debug=debug).model.state_dict() for debug in ("capsule", ""))
+    assert all(torch.equal(one, with_capsule[name]) or one.isnan().any() for name, one in without.items())
+    with_capsule, without = (program("spike", seed=8, debug=debug).model.state_dict() for debug in ("capsule", ""))
+    assert all(torch.equal(one, with_capsule[name]) for name, one in without.items())
+    assert len([*Path("out/capsules").iterdir()]) == 2
+
+
+def test_a_repaired_program_does_not_fail_and_another_model_is_refused(
+    program: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match="too large"):
+        program("error")
+    code, found = rerun(capsys, "program.py", "repaired", "5", "16", "")
+    assert (code, found["reproduced"], found["found"]["error"]) == (1, False, None)
+    assert all(math.isfinite(loss) for loss in found["found"]["losses"])
+    [capsule] = Path("out/capsules").iterdir()
+    assert main(["rerun", str(capsule), "program.py", "error", "5", "17", ""]) == 2
+    assert "another model than the capsule has" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cause", ["size", "disk"])
+def test_a_capsule_that_cannot_be_written_is_a_warning(
+    cause: str, program: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    if cause == "disk":
+        monkeypatch.setattr("trainbus.engine.checkpoint.write.capsule_files.save_weights", full)
+    else:
+        monkeypatch.setattr(Capsule, "max_gigabytes", 1e-9)
+        monkeypatch.setattr(Capsule, "from_arguments", classmethod(lambda cls, args: cls(max_gigabytes=1e-9)))
+    with caplog.at_level(logging.WARNING):
+        assert program("nan").state.global_step == 40
+    expected = "No space left on device" if cause == "disk" else r"Set Capsule(max_gigabytes="
+    assert expected in caplog.text
+    assert [*Path("out").glob("capsules/*"), *Path("out").glob("capsules/.*")] == []
+
+
+def test_wrong_settings_and_wrong_folders_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ArgumentError, match=r"Capsule\(limit=0\)"):
+        Capsule(limit=0)
+    assert main(["rerun", str(tmp_path)]) == 2
+    assert "holds no capsule" in capsys.readouterr().err
