@@ -274,5 +274,7 @@ def text(described: dict[str, Any], found: Found, same: bool) -> str:
         lines.append(f"  module     {found.module} is the first with an output that is not finite")
     if found.gradients:
         lines.append(f"  gradients  not finite: {', '.join(found.gradients)}")
+    if not same and described["world_size"] > 1:
+        lines.append("The gradient norm is that of all ranks. Rerun the capsules of the other ranks too.")
     lines.append("The step fails as before." if same else "The step does not fail as before.")
     return "\n".join(lines)
