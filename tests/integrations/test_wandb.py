@@ -620,7 +620,7 @@ def kill_and_resume(folder, kills, steps, seed):
                     assert turn < kills or number == "0"
                     killed += int(number) == signal.SIGKILL
                     break
-                else:
+                elif kind == "done":  # other lines are those of the training itself
                     done += 1
                     if turn < kills and not early and done == allowed:
                         time.sleep(pause)

@@ -34,7 +34,7 @@ def train(folder, steps, mode="offline"):
         callbacks=[Log(every(1)), Wandb("demo", mode=mode, options=options)],
     )
     if mode == "offline":
-        trainer.on("on_step_end", lambda state: print(state.global_step, flush=True))
+        trainer.on("on_step_end", lambda state: print("done", state.global_step, flush=True))
         trainer.on("on_step_begin", lambda: time.sleep(0.005))
     trainer.train(resume_from_checkpoint="auto")
     trainer.end()
