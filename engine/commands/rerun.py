@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -50,21 +51,28 @@ class Repeat(Callback):
 
     on_error = "raise"
 
-    def __init__(self, folder: Path, found: Found) -> None:
+    def __init__(self, folder: Path, found: Found, step: int) -> None:
         from ..checkpoint.format.codec import load_values
 
-        self.folder, self.found, self.begun = folder, found, False
+        self.folder, self.found, self.step, self.begun = folder, found, step, False
         self.hooks: list[Any] = []
         values = load_values(folder / "batches.safetensors")
         self.batches, self.states = values["batches"], values["states"]
 
     @order(Stage.RELEASE)
     def on_train_begin(self, run: Any) -> None:
+        import torch
+
         from ..checkpoint.read.saved import SavedCheckpoint
 
-        load(run.unwrapped_model, SavedCheckpoint.open(self.folder).weights())
+        with torch.no_grad():
+            load(run.unwrapped_model, SavedCheckpoint.open(self.folder).weights())
         for name, module in run.unwrapped_model.named_modules():
             self.hooks.append(module.register_forward_hook(self._watch(name or type(module).__name__)))
+
+    @order(Stage.PREPARE)
+    def on_step_begin(self, state: Any) -> None:
+        state.global_step = self.step - 1  # a model or a callback may read it
 
     @order(Stage.RELEASE)
     def on_batch(self, run: Any) -> None:
@@ -106,26 +114,28 @@ class Repeat(Callback):
         return look
 
 
-def load(model: Any, weights: dict[str, Any]) -> None:
+def load(model: Any, weights: Mapping[str, Any]) -> None:
     """Load the weights of a capsule.
 
     Raises:
         ArgumentError: if the program builds another model.
     """
-    own = {name for name, value in model.state_dict().items() if hasattr(value, "shape")}
-    different = sorted(own ^ weights.keys())
-    try:
-        model.load_state_dict(weights, strict=False)
-    except RuntimeError as error:
-        raise ArgumentError(f"The program builds another model than the capsule has: {error}") from error
+    own = {name: value for name, value in model.state_dict().items() if hasattr(value, "shape")}
+    own |= dict(model.named_buffers())  # also those that a state dict leaves out
+    different = [name for name in sorted(own.keys() | weights.keys()) if _shape(own, name) != _shape(weights, name)]
     if different:
         raise ArgumentError(f"The program builds another model than the capsule has. They differ in {different[:5]}.")
+    for name, value in own.items():
+        value.copy_(weights[name])
+
+
+def _shape(tensors: Mapping[str, Any], name: str) -> Any:
+    """Return the shape of a tensor; None if there is none of this name."""
+    return tensors[name].shape if name in tensors else None
 
 
 def _bad_in(data: Any, name: str) -> list[str]:
     """Return the names of the tensors in nested data that are not finite."""
-    from collections.abc import Mapping
-
     if hasattr(data, "isfinite"):
         return [] if not data.is_floating_point() or data.isfinite().all() else [name]
     if isinstance(data, Mapping):
@@ -205,7 +215,7 @@ def repeat(folder: Path, found: Found, program: str, arguments: list[str], modul
     from ..search.hyperparameters import with_values
     from ..trainer import Trainer
 
-    build, train, step = Trainer._build, TrainingMethods.train, Repeat(folder, found)
+    build, train, step = Trainer._build, TrainingMethods.train, Repeat(folder, found, read(folder)["step"])
     with tempfile.TemporaryDirectory() as output:
         off = {"output_dir": output, "report_to": "none", "disable_tqdm": True, "record": False, "plan": None}
         off |= {"push_to_hub": False, "eval_on_start": False, "auto_find_batch_size": False, "debug": ""}

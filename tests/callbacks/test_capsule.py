@@ -32,18 +32,22 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         norm = [] if kind == "spike" else [nn.BatchNorm1d(width)]
+        self.register_buffer("calls", torch.ones(()), persistent=False)
         self.body = nn.Sequential(nn.Linear(4, width), *norm, nn.ReLU(), nn.Dropout(0.5))
         self.head = nn.Linear(width, 1)
 
     def forward(self, x, labels):
         if kind == "error" and (x.abs() > 1e6).any():
             raise ValueError("a value is too large")
-        return {"loss": nn.functional.mse_loss(self.head(self.body(x)).squeeze(1), labels)}
+        self.calls += 1
+        return {"loss": nn.functional.mse_loss(self.head(self.body(x)).squeeze(1) * (1 + self.calls / 1000), labels)}
 
 
 x = torch.randn(400, 4, generator=torch.Generator().manual_seed(0))
 labels = x.sum(1)
 x[77] = float("nan") if kind == "nan" else 1e7
+if kind == "label":
+    labels[77] = 1e4
 args = TrainingArguments(
     "out", max_steps=40, seed=seed, per_device_train_batch_size=4, gradient_accumulation_steps=2, report_to="none",
     use_cpu=True, disable_tqdm=True, debug=debug, save_strategy="no", learning_rate=1e-4,
@@ -79,9 +83,9 @@ def rerun(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[st
     return code, json.loads(capsys.readouterr().out or "{}")
 
 
-@pytest.mark.parametrize("kind", ["nan", "spike", "error"])
+@pytest.mark.parametrize("kind", ["nan", "spike", "label", "error"])
 def test_the_step_of_a_capsule_fails_again_bit_for_bit(
-    kind: str, program: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    kind: str, program: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if kind == "error":
         with pytest.raises(ValueError, match="too large"):
@@ -101,12 +105,11 @@ def test_the_step_of_a_capsule_fails_again_bit_for_bit(
         assert len(now["losses"]) == 2
         assert now["grad_norm"] == capsule["grad_norm"]
     assert now["module"] == ("body.0 (Linear)" if kind == "nan" else "")
-    assert not (tmp_path / "program.out").exists()
 
 
 def test_a_capsule_changes_no_weights_and_one_is_written_for_failures_in_a_row(program: Any) -> None:
     with_capsule, without = (program("nan", debug=debug).model.state_dict() for debug in ("capsule", ""))
-    assert all(torch.equal(one, with_capsule[name]) or one.isnan().any() for name, one in without.items())
+    assert all(torch.allclose(one, with_capsule[name], 0, 0, equal_nan=True) for name, one in without.items())
     with_capsule, without = (program("spike", seed=8, debug=debug).model.state_dict() for debug in ("capsule", ""))
     assert all(torch.equal(one, with_capsule[name]) for name, one in without.items())
     assert len([*Path("out/capsules").iterdir()]) == 2
