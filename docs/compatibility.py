@@ -92,8 +92,8 @@ def page(table: Table, notice: str) -> list[str]:
         "`lr_scheduler_type=` takes " + ", ".join(f"`{name}`" for name in SCHEDULES) + ".",
         "## Methods",
         "An override is called at the moment that the table says. The public methods without a moment are called as in "
-        "transformers. If an override is never called, a warning says so: do what the column says. If *Available* is "
-        "*no*, the method does not exist.",
+        "transformers. If an override is never called, a warning says so. The column *Override* then says what to do. "
+        "If *Available* is *no*, the method does not exist.",
         table(("Method of transformers' Trainer", "Available", "Override"), _methods(transformers.Trainer)),
         "## Attributes of the Trainer",
         "These attributes of transformers' Trainer do not exist, or exist for another purpose. All others do.",

@@ -472,13 +472,12 @@ def parity_page() -> str:
     parts = [
         NOTICE,
         "# Parity with transformers' Trainer",
-        "This page defines equality with transformers, and lists the tested settings. Use it to "
-        "check whether your settings are tested. The "
+        "Check here whether your settings are tested to give the same results as transformers. The "
         f"tests run each of these {count} trainings with `transformers.Trainer` 5.23 and with `trainbus.Trainer`, on "
         "CPU. They compare, bit for bit:",
         "- the weights and the training loss,\n- every entry of the log,\n- the best model and the names of the "
         "checkpoints,\n- the results of `evaluate()` and `predict()` afterwards.",
-        "The tests also draw 300 programs from a grammar of models, data, arguments, callbacks and resume points, and "
+        "The tests also generate 300 random programs from models, data, arguments, callbacks and resume points. They "
         "compare the same results, and the order of callbacks. `make torture` draws 3,000 more.",
         "## Summary",
         _table(("Subject", "Cases", "With a difference"), _subjects(SUBJECTS)),

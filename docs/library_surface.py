@@ -33,7 +33,7 @@ WORKS = {
 
 DIFFERS = {
     "Trainer": {
-        "accelerator": "It is not an accelerate object. It has the methods of the table below.",
+        "accelerator": "It is not an accelerate object. Its methods are in [the accelerator](#the-accelerator).",
         "callback_handler": "A replaced `call_event` calls the callbacks in the style of transformers, in `DECIDE`.",
         "get_tp_size": "Always 1: tensor parallelism is not supported.",
         "objective": "It computes the loss. transformers has the value of a hyperparameter search under this name.",

@@ -27,9 +27,10 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITI
 def compile_handler(
     handler: Handler, event: Event, label: str, *, lenient: bool = False, open_ended: bool = False
 ) -> tuple[Call, frozenset[str]]:
-    """Return a call that passes `handler` the parameters it names, and these names.
+    """Compile a handler. Return a function that passes it the parameters that it names, and their names.
 
-    A handler with `**kwargs` receives all parameters.
+    A handler with `**kwargs` receives all parameters. A parameter with a default that the event does not pass is the
+    handler's own, unless its name looks like a misspelt one.
 
     Args:
         handler: a bound method or a function.
@@ -41,8 +42,7 @@ def compile_handler(
 
     Raises:
         SubscriptionError: if the handler is async or a generator; if the event has no such parameter, with the nearest
-            name; or if an annotation contradicts the type of the parameter. The handler keeps a parameter of its own
-            that has a default and does not look misspelt.
+            name; or if an annotation contradicts the type of the parameter.
     """
     _refuse_suspended(handler, label)
     known = tuple(event.all_params)

@@ -34,8 +34,8 @@ def architecture(model: Any) -> str:
 class Liger(Callback):
     """Replaces layers of the model with the faster kernels of liger-kernel before training.
 
-    `use_liger_kernel=True` adds this callback. To choose kernels, list `Liger({"rope": True})`. A model does not change
-    if there are no kernels for its architecture. The model keeps the kernels after the run.
+    `use_liger_kernel=True` adds this callback. To choose kernels, add `Liger({"rope": True})` to the callbacks. A
+    model does not change if there are no kernels for its architecture. The model keeps the kernels after the run.
 
     Raises:
         ModelError: for a model that is not a transformers model.

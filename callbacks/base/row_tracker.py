@@ -95,8 +95,9 @@ class RowTracker(Callback):
     on_error: str = field(default="warn", kw_only=True)
     """The action when the tracker fails. By default it warns and training continues."""
     deadline: float | None = field(default=None, kw_only=True)
-    """The most seconds that one handler of the tracker holds the training: at its start, at its end, and at the end of
-    the program. None for the limits of the service, 60 seconds each. Handlers of a step and of a log never wait."""
+    """The longest time in seconds that one handler of the tracker may delay the start of the training, its end, and the
+    end of the program. None for the limits of the service, 60 seconds each. Handlers of a step and of a log
+    never wait."""
     run_id: str | None = field(default=None, init=False)
     """The id of the tracker's run. None before the first one opens."""
     _session: TrackerSession | None = field(default=None, init=False, repr=False, compare=False)

@@ -30,7 +30,8 @@ class ReportToTrial(Callback):
     report: Callable[[Any, int, dict[str, Any]], None] = field(default=_report_nothing, repr=False)
     """The function that receives the objective, the step and the metrics. An exception that it raises ends the run."""
     compute_objective: Callable[[dict[str, Any]], Any] = field(default=default_compute_objective, repr=False)
-    """The function from the metrics of an evaluation to the objective: a number, or several for several objectives."""
+    """The function that computes the objective from the metrics of an evaluation. It returns a number, or several
+    numbers for several objectives."""
     name: str | None = None
     """The name of the trial."""
     params: dict[str, Any] = field(default_factory=dict)

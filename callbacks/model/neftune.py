@@ -80,8 +80,8 @@ def input_embeddings(model: Any, name: str | None = None) -> nn.Module:
         name: the name of the module. None takes `get_input_embeddings()` of the model, or its only `nn.Embedding`.
 
     Raises:
-        ModelError: if the model has no module of this name; without a name, if it does not have exactly one
-            `nn.Embedding`.
+        ModelError: if the model has no module of this name. Without a name: if the model has neither
+            `get_input_embeddings()` nor exactly one `nn.Embedding`.
     """
     if name is not None:
         modules: dict[str, nn.Module] = dict(model.named_modules())

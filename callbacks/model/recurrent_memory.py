@@ -21,10 +21,10 @@ from .forwards import replace_forward
 class RecurrentMemory(Callback):
     """Passes one output of the model back to its forward with the next batch, as Transformer-XL and XLNet expect.
 
-    Set `past_index=1` in the arguments to use it. List it if your model uses another parameter than `mems`:
-    `RecurrentMemory(index=2, name="past")`. The memory is empty at the start of each epoch, and before and after each
-    evaluation. No gradient flows through it. In a single process it is saved in checkpoints, and restored if the batch
-    size is the same. With several ranks each rank has its own, and a resumed run starts with an empty one.
+    Set `past_index=1` in the arguments to use it. If your model uses another parameter than `mems`, add it to the
+    callbacks: `RecurrentMemory(index=2, name="past")`. The memory is empty at the start of each epoch, and before and
+    after each evaluation. No gradient flows through it. In a single process it is saved in checkpoints, and restored
+    if the batch size is the same. With several ranks each rank has its own, and a resumed run starts with an empty one.
 
     Its id is `CarryPast`, the old name of the class, so checkpoints have this name too.
 

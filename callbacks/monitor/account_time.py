@@ -13,7 +13,7 @@ from ...events.stages import Stage
 
 @dataclass
 class AccountTime(Callback):
-    """Ends the accounting of a training, and exchanges the median step of all ranks once, for `trainer.costs()`.
+    """Collects the median step times of all ranks when training ends, for `trainer.costs()`.
 
     Every trainer has one. It does nothing in a step.
     """

@@ -34,8 +34,8 @@ IMPORTED = time.time()
 class MeasureGoodput(Callback):
     """Appends the time of each session to `goodput.jsonl` in the output folder: start, each save, heartbeats, end.
 
-    `trainbus status` and the report show the goodput: the share of the time, over all sessions, that made the progress
-    which the run kept. Every trainer has one; a run that saves no checkpoint writes no file. A thread writes the
+    `trainbus status` and the report show the goodput: the share of the time, over all sessions, that was spent on
+    steps that the run kept. Every trainer has one; a run that saves no checkpoint writes no file. A thread writes the
     heartbeats, so a step pays nothing, and a kill loses at most the time since the last heartbeat. Rank 0 writes.
 
     Raises:

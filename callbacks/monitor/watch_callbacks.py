@@ -63,7 +63,7 @@ class WatchCallbacks(Callback):
     slow_after: float = 10.0
     """The seconds after which a warning shows the stack of a handler."""
     depth: int = 20
-    """How often a handler may be inside of itself."""
+    """The largest depth of recursion of a handler: an event that it announces calls it again."""
     _stack: list[tuple[str, float]] = field(default_factory=list, init=False, repr=False, compare=False)
     _warned: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
     _ends: threading.Event | None = field(default=None, init=False, repr=False, compare=False)

@@ -24,8 +24,8 @@ class ScheduleFree(Callback):
     Such an optimizer keeps an average of the weights (Defazio et al., arXiv:2405.15682). The run evaluates and saves
     the average. After training the model has the averaged weights. With another optimizer the callback does nothing.
 
-    The trainer adds it for `optim="schedule_free_*"`, and if you pass such an optimizer to the trainer. List
-    `ScheduleFree()` if your own `create_optimizer` returns one.
+    The trainer adds it for `optim="schedule_free_*"`, and if you pass such an optimizer to the trainer. Add
+    `ScheduleFree()` to the callbacks if your own `create_optimizer` returns one.
     """
 
     stage = Stage.PREPARE

@@ -190,7 +190,10 @@ class LossMethods(MomentMethods):
         self._tell_own_loss()
 
     def _tell_own_loss(self) -> None:
-        """Warn once of label smoothing if an overridden `compute_loss` neither calls its parent nor smooths."""
+        """Warn once that label smoothing has no effect.
+
+        This is so if an overridden `compute_loss` neither calls its parent nor smooths.
+        """
         if self._told_own_loss or not self.args.label_smoothing_factor or not is_overridden(self, "compute_loss"):
             return
         self._told_own_loss = True

@@ -47,7 +47,7 @@ CALLED: dict[str, str] = {
     "_wrap_model": "When training begins, and not for an evaluation. Returns the model that is called.",
     "autocast_smart_context_manager": "Around `compute_loss`, by `compute_loss_context_manager`.",
     "compute_loss_context_manager": "Around `compute_loss`, in training and evaluation.",
-    "create_accelerator_and_postprocess": "At construction. `self.accelerator` exists before.",
+    "create_accelerator_and_postprocess": "At construction, after `self.accelerator` is created.",
     "get_batch_samples": "In each step. Returns its batches and the items that the loss is averaged over.",
     "get_cp_size": "When training begins, by `get_total_train_batch_size`.",
     "get_sp_size": "When training begins, by `get_total_train_batch_size`.",

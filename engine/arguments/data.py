@@ -65,8 +65,8 @@ class DataArguments(Group):
         "Settings that transformers passes to accelerate, as an `AcceleratorConfig`, a dict or the path of a JSON "
         "file. Three keys have an effect: `non_blocking=True` copies batches to the device while it computes, "
         "`dispatch_batches=False` makes each process read its own shards of a streaming dataset, and "
-        "`gradient_accumulation_kwargs={'num_steps': 4}` sets `gradient_accumulation_steps`. The attribute holds an "
-        "`AcceleratorConfig`.",
+        "`gradient_accumulation_kwargs={'num_steps': 4}` sets `gradient_accumulation_steps`. After "
+        "construction, the attribute is an `AcceleratorConfig`.",
         json=True,
         object=AcceleratorConfig,
     )

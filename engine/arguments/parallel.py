@@ -39,16 +39,17 @@ class ParallelArguments(Group):
         "",
         "Sharding, as transformers 4 spells it. 'simple' (or true) shards the optimizer state with fairscale. "
         "'zero_dp_2' and 'zero_dp_3' also shard gradients and weights, as `sharding` stage2 and stage3 do; add "
-        "' offload' or ' auto_wrap'. Add ' fairscale' to use fairscale's FullyShardedDataParallel on CUDA, which wraps "
-        "the whole model, or with ' auto_wrap' its blocks. '' shards nothing.",
+        "' offload' or ' auto_wrap'. Add ' fairscale' to use fairscale's FullyShardedDataParallel on CUDA. It wraps "
+        "the whole model. With ' auto_wrap' it wraps each block. '' shards nothing.",
         none=True,
     )
 
     sharding: str = arg(
         "",
         "Sharding, as PaddleNLP spells it. 'stage1' shards the optimizer state. 'stage2' also shards gradients and "
-        "weights, but keeps gathered weights between forward and backward. 'stage3' gathers them twice. stage2 and "
-        "stage3 take ' offload', which keeps the shards in host memory.",
+        "weights. It gathers the weights for forward and keeps them until backward is done. 'stage3' frees them after "
+        "forward and gathers them again for backward. stage2 and stage3 take ' offload', which keeps the shards in "
+        "host memory.",
         none=True,
     )
     sharding_degree: int = arg(

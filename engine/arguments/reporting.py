@@ -47,16 +47,16 @@ class ReportingArguments(Group):
     include_num_input_tokens_seen: str | bool = arg(
         "no",
         "Log the number of input tokens so far: 'all' (or True), 'non_padding' (without padding), or 'no' (or False). "
-        "The attribute holds the name.",
+        "After construction, the attribute is one of the three texts.",
         choices=("no", "all", "non_padding", True, False),
     )
     skip_memory_metrics: bool = arg(True, "Do not add memory usage to the metrics of training and evaluation.")
     debug: str | list[str] | None = arg(
         "",
         "Checks that cost time: 'underflow_overflow' names the layer where values stop being finite; 'rank_divergence' "
-        "names a callback that raises a flag on some ranks only; 'callbacks' names a handler that does what it must "
-        "not do; 'capsule' writes each failing step, for `trainbus rerun`. One or more (separated by a space, or a "
-        "list), or '' for none. The attribute holds a list.",
+        "names a callback that raises a flag on some ranks only; 'callbacks' names a handler that makes a forbidden "
+        "change; 'capsule' writes each failing step, for `trainbus rerun`. One or more (separated by a space, or a "
+        "list), or '' for none. After construction, the attribute is a list.",
     )
     disable_tqdm: bool | None = arg(None, "Print lines instead of progress bars. None: depends on `log_level`.")
     record: bool = arg(
@@ -78,7 +78,8 @@ class ReportingArguments(Group):
         None,
         "Trackers that receive the logs: one name, a list, 'all' (those whose package is installed) or 'none'. The "
         "name of an installed plugin also works. None: "
-        "'tensorboard' if `logging_dir` is set and TensorBoard is installed, else 'none'. The attribute holds a list.",
+        "'tensorboard' if `logging_dir` is set and TensorBoard is installed, else 'none'. After "
+        "construction, the attribute is a list.",
     )
     run_name: str | None = arg(None, "Name of the run in trackers. None: the tracker chooses it.")
     project: str | None = arg(None, "Name of the project in trackers. None: the setting of the tracker.")

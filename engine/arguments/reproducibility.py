@@ -16,7 +16,8 @@ class ReproducibilityArguments(Group):
     data_seed: int | None = arg(None, "Seed of the sampler, for the order of the samples. None: `seed`.")
     full_determinism: bool = arg(
         False,
-        "Use only deterministic algorithms in PyTorch and CUDA. Slower, and operations without one raise an error.",
+        "Use only deterministic algorithms in PyTorch and CUDA. Slower. An operation that has no deterministic "
+        "algorithm raises an error.",
     )
 
     def problems(self) -> Iterator[str]:

@@ -38,7 +38,11 @@ class OwnGenerators:
     """
 
     def __init__(self, owners: Mapping[str, Any]) -> None:
-        """Search `owners`: objects by the name with which the paths of their generators begin."""
+        """Search objects for random generators of their own.
+
+        Args:
+            owners: the objects by name. The path of each generator begins with the name of its owner.
+        """
         self._owners = dict(owners)
         self._warned = False
         self.found: dict[str, Any] = {}

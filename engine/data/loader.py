@@ -71,7 +71,10 @@ class Loader(DataLoader[Any]):
         return super().__len__() if self._stream is None else self._stream.batches()
 
     def batches_after(self, rows: int) -> int | None:
-        """Return the number of batches of this rank after `rows` samples of all ranks; None if it is unknown."""
+        """Return how many batches of this rank are left in the epoch when all ranks together have used `rows` samples.
+
+        None if the number is unknown.
+        """
         if isinstance(self.batch_sampler, BatchedSampler):
             return self.batch_sampler.batches_after(rows)
         return None if self._stream is None else self._stream.batches(rows // self.parts[0])

@@ -197,7 +197,7 @@ class BatchedSampler(Sampler[list[int]]):
         return None if length is None else max(0, min(self.batch_size, length - done - self.rank * self.batch_size))
 
     def batches_after(self, first_row: int) -> int:
-        """Return the number of batches of this rank after `first_row` samples of all ranks."""
+        """Return how many batches of this rank are left when all ranks together have used `first_row` samples."""
         rows, size = self._rows(), self.batch_size
         return len(range(first_row + self.rank * size, self._end(rows, first_row), self.stride))
 

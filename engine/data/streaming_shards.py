@@ -117,7 +117,7 @@ class StreamShard(IterableDataset[Any]):
         return self.batch_size * self.ranks.world_size
 
     def batches(self, first_row: int = 0) -> int:
-        """Return the number of batches of one rank after `first_row` samples of all ranks.
+        """Return how many batches of one rank are left when all ranks together have used `first_row` samples.
 
         Raises:
             TypeError: if the stream has no length.

@@ -125,7 +125,7 @@ def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of
 
 
 def _first_rows_of(array: Any, rows: int | None, order: list[int] | None, of: int | None) -> Any:
-    """Return one array cut to its first rows, and in dataset order."""
+    """Return an array without the surplus rows at its end, in the order of the dataset."""
     if of is not None and rows == of and order is None:
         return array
     length = len(array) if array.ndim else 0

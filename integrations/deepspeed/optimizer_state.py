@@ -228,7 +228,7 @@ def _parameters_set_to(optimizer: Optimizer, tensors: list[list[torch.Tensor]]) 
 
 
 def _has_shape(value: Any, shape: torch.Size) -> bool:
-    """Return whether an entry of the state has one value per element. The step, for example, has not."""
+    """Return whether an entry of the optimizer state has one value for each element of its weight, unlike `step`."""
     return isinstance(value, torch.Tensor) and value.shape == shape
 
 

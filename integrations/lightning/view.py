@@ -248,7 +248,7 @@ class TrainerView:
 
     @property
     def loggers(self) -> list[Any]:
-        """This object: its values are added to the next log of the run."""
+        """The loggers that a callback of Lightning sees: only this view. Its values join the next log of the run."""
         return [self]
 
     @property

@@ -37,7 +37,7 @@ LENGTH = {
     "plain model with defaults": Case(
         {},
         {"model": plain(), "compute_metrics": accuracy},
-        about="The same with a model whose dropout draws other numbers.",
+        about="The same with a plain PyTorch model, whose dropout uses other random numbers.",
     ),
     "accumulation over one batch": Case({"gradient_accumulation_steps": 1}, about="Accumulation is explicitly off."),
     "accumulation over three batches": Case({"gradient_accumulation_steps": 3}, about="An epoch has two full steps."),
@@ -128,7 +128,9 @@ DATA = {
         about="Each evaluation has new workers with a new seed.",
     ),
     "random collator": Case(
-        {}, {"data_collator": masked}, about="Batches are collated one ahead, which fixes the order of random draws."
+        {},
+        {"data_collator": masked},
+        about="The loader collates one batch ahead of the step. This fixes the order of random draws.",
     ),
     "random collator in workers": Case(
         {"dataloader_num_workers": 2, "num_train_epochs": 1},
@@ -171,7 +173,7 @@ DATA = {
     "stream evaluated in workers": Case(
         {"max_steps": 3, "dataloader_num_workers": 2},
         {**STREAMED, "model": plain(), "compute_metrics": accuracy},
-        about="The last batch of each worker is short, and is not the last of the evaluation.",
+        about="Each worker ends with a short batch, so short batches also occur before the end.",
         differs="mean over samples",
     ),
     "datasets.Dataset": Case(

@@ -92,7 +92,7 @@ def difference(one: TinyRun, other: TinyRun) -> str:
 
 
 def other_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> str:
-    """Return the first weight that differs, and the difference; empty if all weights are equal."""
+    """Return a text with the first weight that differs, and the difference. It is empty if all weights are equal."""
     if same_weights(one, other):
         return ""
     if one.keys() != other.keys():

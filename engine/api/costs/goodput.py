@@ -1,4 +1,4 @@
-"""Goodput: the share of a run's time, over all its sessions, that made the progress which the run kept.
+"""Goodput: the share of a run's time, over all its sessions, that was spent on steps that the run kept.
 
 The callback `MeasureGoodput` appends records to a file in the output folder. This module adds them up.
 """

@@ -18,14 +18,15 @@ class PluginArguments(Group):
         [],
         "Callbacks of the run, as texts such as 'early_stopping(patience=3)', the name of an installed plugin, or "
         "'package.module:Class(x=1)'. A mapping from names to options also works. They join the list that the Trainer "
-        "receives. The attribute holds a list of texts.",
+        "receives. After construction, the attribute is a list of texts.",
         texts=True,
         repeats=True,
     )
     plugins: str | list[str] | dict[str, Any] | None = arg(
         [],
         "Installed plugins that join the run, as texts such as 'skip_spikes(factor=4)'. 'no:NAME' leaves out a plugin "
-        "that joins every run, as does the flag -p no:NAME. The attribute holds a list of texts.",
+        "that joins every run, as does the flag -p no:NAME. After construction, the attribute is a list of "
+        "texts.",
         texts=True,
         repeats=True,
         aliases=("-p",),

@@ -45,9 +45,11 @@ class Keep:
     multiples: int | None = None
     """Keep every step that is a multiple of this, permanently."""
     total: int | None = None
-    """Keep at most this many in total, the newest first. Checkpoints that must stay count, even if they are more."""
+    """Keep at most this many in total, the newest first. Checkpoints that must stay are counted, and
+    stay even if they exceed this number."""
     minutes: float | None = None
-    """Keep one checkpoint per this many minutes of training, permanently: the first at or after each."""
+    """Keep one checkpoint for every so many minutes of training, permanently: the first one at or after the end of each
+    interval."""
 
     def __post_init__(self) -> None:
         for name in ("last", "multiples", "total"):

@@ -88,8 +88,8 @@ class ColumnDataset:
         """Read the batches of a dataset from columns.
 
         Args:
-            rows: the dataset.
-            base: the dataset below its subsets.
+            rows: the dataset. It may be a `Subset`.
+            base: the dataset that `rows` is a subset of; `rows` itself if it is not a `Subset`.
             accepted: columns to keep; None keeps all.
         """
         self.rows, self._base, self._accepted = rows, base, accepted

@@ -1,4 +1,4 @@
-"""Batches of a `datasets.Dataset`: their columns, row order and value types."""
+"""Columns, row order and value types of a `datasets.Dataset`, from which batches are made."""
 
 from __future__ import annotations
 

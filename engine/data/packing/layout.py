@@ -153,7 +153,10 @@ def _distance(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
 
 
 def _packed_logits(model: nn.Module, config: Any, samples: list[torch.Tensor], layout: Layout) -> list[torch.Tensor]:
-    """Return the logits of each sample from one packed batch; nothing if the model returns none for each token."""
+    """Return the logits of each sample of one packed batch.
+
+    Return an empty list if the model does not return logits for each token.
+    """
     batch, places = _packed(samples, [[0, 1, 2]] if layout.one_row else [[0, 1], [2]], layout)
     logits = _logits(model, batch, config)
     if logits is None or logits.shape[:2] != batch["input_ids"].shape:
@@ -171,7 +174,7 @@ def _tolerance(logits: torch.Tensor) -> float:
 def _logits(model: nn.Module, inputs: dict[str, torch.Tensor], config: Any) -> torch.Tensor | None:
     """Return the logits of a model, joined with its last hidden states if it gives them.
 
-    The logits alone do not show mixed samples if the head of the model is still zero.
+    With a head of zeros, all logits are equal. The logits alone would then not show that samples attend to each other.
     """
     options = {"output_hidden_states": True} if hasattr(config, "output_hidden_states") else {}
     device = next((each.device for each in model.parameters()), torch.device("cpu"))

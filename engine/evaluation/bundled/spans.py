@@ -71,7 +71,7 @@ def spans(labels: list[str], suffix: bool = False) -> Iterator[tuple[str, int, i
 
     Args:
         labels: the labels, such as `["B-PER", "I-PER", "O"]`.
-        suffix: whether the tag ends the label.
+        suffix: whether the tag is at the end of the label, as in `PER-B`, instead of at its start, as in `B-PER`.
     """
     former_tag, former_kind, first = "O", "", 0
     for position, label in enumerate([*labels, "O"]):
