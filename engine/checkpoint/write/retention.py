@@ -48,7 +48,7 @@ class Keep:
     """Keep at most this many in total, the newest first. Checkpoints that must stay are counted, and
     stay even if they exceed this number."""
     minutes: float | None = None
-    """Keep one checkpoint for every so many minutes of training, permanently: the first one at or after the end of each
+    """Keep one checkpoint per this many minutes of training, permanently: the first one at or after the end of each
     interval."""
 
     def __post_init__(self) -> None:
