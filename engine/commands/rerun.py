@@ -158,7 +158,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("capsule", help="the folder of a capsule, such as outputs/capsules/step-37")
-    parser.add_argument("program", nargs="?", help="another program than that of the capsule: a Python file")
+    parser.add_argument("program", nargs="?", help="a Python file to run instead of the program in the capsule")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the program")
     parser.set_defaults(do=_rerun)
 
@@ -285,6 +285,6 @@ def text(described: dict[str, Any], found: Found, same: bool) -> str:
     if found.gradients:
         lines.append(f"  gradients  not finite: {', '.join(found.gradients)}")
     if not same and described["world_size"] > 1:
-        lines.append("The gradient norm is that of all ranks. Rerun the capsules of the other ranks too.")
+        lines.append("The gradients of all ranks count in the norm. Rerun the capsules of the other ranks too.")
     lines.append("The step fails as before." if same else "The step does not fail as before.")
     return "\n".join(lines)
