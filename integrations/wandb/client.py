@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -205,6 +205,7 @@ def open_run(request: Request) -> WandbSession:
         if request.resumes and active.id == request.identity.run_id:
             _continue(session)
         return session
+    _store_id(request)
     try:
         live = _init(request)
     except Exception:
@@ -226,6 +227,15 @@ def open_run(request: Request) -> WandbSession:
         known = replace(request.identity, run_id=live.id).with_segment(live.sync_dir, bool(live.offline))
         _store(request.folder, known)
     return session
+
+
+def _store_id(request: Request) -> None:
+    """Store the id of a new run before the client opens it. If the process is killed now, the next one continues it."""
+    stored = identity.load(request.folder)
+    writes = request.primary and (request.options.get("mode") or os.environ.get("WANDB_MODE")) != "disabled"
+    if writes and (stored is None or stored.run_id != request.identity.run_id):
+        with suppress(OSError):  # the store after the opening warns
+            identity.store(request.folder, request.identity)
 
 
 def _store(folder: Path, known: Identity) -> None:

@@ -33,7 +33,7 @@ from wandb_fixtures import environment as environment  # noqa: E402
 from wandb_fixtures import service as service  # noqa: E402
 
 from trainbus import Wandb  # noqa: E402
-from trainbus.integrations.wandb import identity  # noqa: E402
+from trainbus.integrations.wandb import client, identity  # noqa: E402
 from trainbus.integrations.wandb.options import folder_of  # noqa: E402
 
 
@@ -638,6 +638,24 @@ def check_killed(found, steps):
     assert [row["train/global_step"] for row in rows] == list(range(1, steps + 1))
     assert [row["_step"] for row in rows] == list(range(steps))
     assert len({segment.run_id for segment in found if segment.run_id}) == 1
+
+
+@pytest.mark.parametrize("mode", ["offline", "disabled"])
+def test_the_id_is_on_disk_before_the_client_opens_the_run(tmp_path, monkeypatch, mode):
+    seen = []
+    original = client._call_init
+
+    def call(request, options, timeout):
+        stored = identity.load(request.folder)
+        seen.append((options["id"], stored and stored.run_id))
+        return original(request, options, timeout)
+
+    monkeypatch.setattr(client, "_call_init", call)
+    trainer = build(tmp_path, Wandb("demo", mode=mode, options={"dir": str(tmp_path), "settings": QUIET}))
+    trainer.train()
+    trainer.end()
+    [(given, stored)] = seen
+    assert stored == (given if mode == "offline" else None)
 
 
 @pytest.mark.timeout(600)  # two processes on a busy machine
