@@ -68,11 +68,6 @@ def compile_handler(
             names.append(parameter.name)
         elif parameter.default is parameter.empty or not (lenient or _is_own_parameter(parameter.name, known)):
             raise SubscriptionError(_unknown(parameter.name, event, label, known))
-    if [parameter.kind for parameter in parameters] == [inspect.Parameter.VAR_POSITIONAL]:
-        raise SubscriptionError(
-            f"{label} takes `*args` only, so no value reaches it. Name the parameters that it needs, such as `state`. "
-            f"Known: {', '.join(known)}."
-        )
     if takes_all or names != [parameter.name for parameter in positional]:
         first = tuple(each.name for each in positional if each.kind is each.POSITIONAL_ONLY and each.name in known)
         rest = tuple(name for name in (known if takes_all else names) if name not in first)

@@ -22,11 +22,13 @@ from huggingface_hub.utils import (
     validate_repo_id,
 )
 
+from ..engine.api.costs.goodput import NAME as GOODPUT
 from ..engine.api.model_card import Facts, known_metrics, title
 from ..engine.api.publishing import CARD
 from ..engine.arguments import TrainingArguments
 from ..engine.arguments.hub import HubStrategy
 from ..engine.checkpoint.format import files
+from ..engine.checkpoint.write.capsule_files import FOLDER as CAPSULES
 from ..engine.commands.status import NAME as STATUS
 from ..engine.run import Run
 from ..events.callback import Callback
@@ -45,7 +47,7 @@ NOT_OF_MODEL = tuple(pattern for pattern in files.TO_RESUME if pattern != files.
 REMEDY = "When the hub is reachable, `trainer.push_to_hub()` pushes the output folder."
 """The remedy for a failed push."""
 
-NOT_PUSHED = ("_*", f"{files.PREFIX}-*", f".tmp-{files.PREFIX}-*", f"{STAGED}*", STATUS)
+NOT_PUSHED = ("_*", f"{files.PREFIX}-*", f".tmp-{files.PREFIX}-*", f"{STAGED}*", STATUS, GOODPUT, f"{CAPSULES}/*")
 """Patterns of files in the output folder that are not pushed."""
 
 

@@ -185,7 +185,8 @@ class Capsule(Callback):
 
 def command_line() -> dict[str, Any]:
     """Return the program of this process, its arguments, whether it is a module, and the working folder."""
-    main = sys.modules.get("__main__")
+    import __main__ as main  # when it is called: `trainbus run` replaces the module
+
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     program = spec.name if spec is not None else file and str(Path(file).resolve())
     return {"program": program, "arguments": sys.argv[1:], "module": spec is not None, "folder": str(Path.cwd())}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import torch
@@ -41,7 +41,7 @@ class Ranks:
         read = {name: int(os.environ.get(name, default)) for name, default in _VARIABLES.items()}
         return cls(read["RANK"], read["WORLD_SIZE"], read["LOCAL_RANK"])
 
-    @cached_property
+    @property
     def single_process(self) -> bool:
         """Whether this is the only process."""
         return self.world_size == 1

@@ -177,10 +177,6 @@ class Generator(Callback):
         yield 1
 
 
-class AnyPositions(Callback):
-    def on_step_end(self, *args: Any) -> None: ...
-
-
 class FailingProperty(Callback):
     @property
     def on_step_end(self) -> Any:
@@ -192,7 +188,6 @@ class FailingProperty(Callback):
     [
         (Async(), "Async.on_step_end is an async function, so calling it does not run its body"),
         (Generator(), "Generator.on_step_end is a generator"),
-        (AnyPositions(), r"AnyPositions.on_step_end takes `\*args` only, so no value reaches it. Name the parameters"),
         (FailingProperty(), "FailingProperty.on_step_end cannot be read: RuntimeError: not ready"),
         ("ema(decay=0.9)", r"is a text. Write texts of callbacks in the arguments: `TrainingArguments\(callbacks="),
         (Base, "Base is a class. Attach an instance"),

@@ -119,15 +119,15 @@ class Case:
     """Folder -> the content of its run."""
     words: dict[str, str] = field(default_factory=dict)
     """Environment variables. `{folder}` is the folder of the run."""
-    ends: Callable[[], Any] = lambda: None
-    """What the user's program does at its end."""
+    resets: Callable[[], Any] = lambda: None
+    """Ends its client, before and after a run: a client may keep the settings of its first run in the process."""
 
 
-def finish_wandb() -> None:
+def reset_wandb() -> None:
     import wandb
 
     wandb.finish()
-    wandb.teardown()  # it keeps the folder of its first run
+    wandb.teardown()
 
 
 CASES = {
@@ -138,7 +138,7 @@ CASES = {
         read_wandb,
         {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": "{folder}", "WANDB_CONSOLE": "off"}
         | {"WANDB_LOG_MODEL": "checkpoint"},
-        finish_wandb,
+        reset_wandb,
     ),
     "MLflow": Case(
         "mlflow",
@@ -164,6 +164,7 @@ def run_case(case: Case, library: Any, folder: Path) -> Written:
             patch.delenv(name)
         for name, value in case.words.items():
             patch.setenv(name, value.replace("{folder}", str(folder)))
+        case.resets()
         args = library.TrainingArguments(
             "out",
             **{"per_device_train_batch_size": 4, "num_train_epochs": 2, "learning_rate": 0.05, "logging_steps": 3},
@@ -181,7 +182,7 @@ def run_case(case: Case, library: Any, folder: Path) -> Written:
         if case.callback != "CodeCarbonCallback":
             trainer.evaluate()
             trainer.predict(points(6, 1))
-        case.ends()
+        case.resets()
         return case.read(folder)
 
 

@@ -141,7 +141,7 @@ def test_check_imports_and_names_every_problem(packages, capsys):
     assert "requires the plugin contract >=7" in found["odd"][0]
     assert "did you mean 'on_step_end'" in found["misspelt"][0]
     assert "'los', which on_step_end does not pass; did you mean 'loss'?" in found["wrong"][0]
-    assert "offer a callback class" in found["number"][0]
+    assert "is not a callback class or a function that returns callbacks. Offer one of these" in found["number"][0]
     assert any("offers the same name" in problem for problem in found["spikes"])
 
 
