@@ -8,6 +8,7 @@ import shutil
 import sys
 import traceback
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -185,8 +186,7 @@ class Capsule(Callback):
 
 def command_line() -> dict[str, Any]:
     """Return the program of this process, its arguments, whether it is a module, and the working folder."""
-    import __main__ as main  # when it is called: `trainbus run` replaces the module
-
+    main = import_module("__main__")
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     program = spec.name if spec is not None else file and str(Path(file).resolve())
     return {"program": program, "arguments": sys.argv[1:], "module": spec is not None, "folder": str(Path.cwd())}

@@ -45,7 +45,7 @@ def test_a_killed_and_resumed_run_counts_its_lost_steps_and_all_of_its_time(
         assert all(row[part] >= 0 for part in PARTS)
     assert 1 - 0.1 < killed["lost"] < 3.5, "6 steps and a sleep of 2 seconds, up to the last heartbeat"
     for row, steps in ((killed, 20), (finished, 20)):
-        assert row["waiting"] >= steps * 4 * ROW_SECONDS
+        assert row["waiting"] >= steps * 4 * ROW_SECONDS - 0.002, "the file has milliseconds, rounded"
         assert row["productive"] >= steps * 0.01
         assert row["evaluating"] >= 2 * 0.05
         assert row["saving"] > 0
