@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 import sys
@@ -103,12 +104,13 @@ class Capsule(Callback):
     @order(Stage.PREPARE)
     def on_pre_optimizer_step(self, run: Run, grad_norm: Any) -> None:
         losses, norm = _numbers(self._losses), float(grad_norm) if grad_norm is not None else 0.0
-        reason = self._problem(losses, norm, scaled=run.seams.scaler is not None)
+        loss = sum(losses) / len(losses) if losses else 0.0
+        reason = self._problem(loss, norm, scaled=run.seams.scaler is not None)
         if reason and not self._failing:  # NaN weights make all later steps fail too
             self._write(run, reason, {"losses": losses, "grad_norm": norm})
         self._failing = bool(reason)
         if not reason:
-            self._note_usual(_mean(losses), norm)
+            self._note_usual(loss, norm)
         self._forget()
 
     @order(Stage.PREPARE)
@@ -131,17 +133,14 @@ class Capsule(Callback):
     def _forget(self) -> None:
         self._noted, self._losses, self._buffers = [], [], {}
 
-    def _problem(self, losses: list[float], norm: float, scaled: bool) -> str:
+    def _problem(self, loss: float, norm: float, scaled: bool) -> str:
         """Return why a step failed; empty if it did not. A gradient scaler deals with infinite gradients itself."""
-        numbers = losses if scaled else [*losses, norm]
-        if not all(abs(number) < float("inf") for number in numbers):  # False for NaN
-            return (
-                "the loss is not finite"
-                if not all(abs(loss) < float("inf") for loss in losses)
-                else ("the gradient norm is not finite")
-            )
-        for name, number, usual in zip(("loss", "gradient norm"), (_mean(losses), norm), self._medians):
-            if 0 < self.spike * usual < number < float("inf"):
+        if not math.isfinite(loss):
+            return "the loss is not finite"
+        if not (scaled or math.isfinite(norm)):
+            return "the gradient norm is not finite"
+        for name, number, usual in zip(("loss", "gradient norm"), (loss, norm), self._medians):
+            if 0 < self.spike * usual < number < math.inf:
                 return f"the {name} is {number:.3g}, usually {usual:.3g}"
         return ""
 
@@ -197,11 +196,6 @@ def _samples(run: Run, batches: int) -> list[list[int]] | None:
     found = [dataset_indices(run, number) for number in range(batches)]
     known = [indices for indices in found if indices is not None]
     return known if len(known) == len(found) else None
-
-
-def _mean(losses: list[float]) -> float:
-    """Return the mean loss of a step; 0 if it is unknown."""
-    return sum(losses) / len(losses) if losses else 0.0
 
 
 def _numbers(losses: list[torch.Tensor]) -> list[float]:

@@ -6,23 +6,15 @@ import json
 import os
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...events.callback import Callback
-from .run import execute
+from .first_training import TRAINING_ONLY, at_first_training, is_tracker, with_arguments
 
-OFF = {
-    **{"eval_strategy": "no", "save_strategy": "no", "logging_strategy": "no", "report_to": "none"},
-    **{"load_best_model_at_end": False, "push_to_hub": False, "disable_tqdm": True, "record": False, "plan": None},
-    **{"eval_on_start": False, "num_train_epochs": 1000, "max_time": None, "auto_find_batch_size": False},
-}
-"""The arguments of a measured run that differ from those of the program: it only trains."""
-
-
-class Measured(BaseException):
-    """Leaves a program after its first training. It is not an `Exception`, so that programs do not catch it."""
+if TYPE_CHECKING:
+    from ..api.inputs import TrainerInputs
 
 
 class Stopwatch(Callback):
@@ -58,35 +50,20 @@ def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[st
         program: a Python file, or the name of a module.
         arguments: the arguments of the program.
     """
-    from ..api.training import TrainingMethods
-    from ..search.hyperparameters import with_values
-    from ..trainer import Trainer
+    watch = Stopwatch(spec["warmup"])
+    steps = {"max_steps": spec["warmup"] + spec["steps"], "num_train_epochs": 1000, "output_dir": spec["folder"]}
 
-    build, train, watch = Trainer._build, TrainingMethods.train, Stopwatch(spec["warmup"])
+    def changed(inputs: TrainerInputs) -> TrainerInputs:
+        return with_arguments(inputs, {**TRAINING_ONLY, **steps, **spec["changes"]}, is_tracker)
 
-    def build_changed(trainer: Trainer, inputs: Any, overridden: bool = False) -> None:
-        known = inputs.training_arguments
-        steps = {"max_steps": spec["warmup"] + spec["steps"], "output_dir": spec["folder"]}
-        off = {name: value for name, value in OFF.items() if hasattr(known, name)}
-        callbacks = [each for each in inputs.callbacks or [] if not is_tracker(each)]
-        args = with_values(known, {**off, **steps, **spec["changes"]})
-        build(trainer, replace(inputs, args=args, callbacks=callbacks), overridden)
-
-    def train_measured(trainer: Any, *_: Any, **__: Any) -> Any:
+    def measured(trainer: Any, train: Callable[[], Any], resume_from_checkpoint: Any) -> dict[str, Any]:
         if spec["describe"]:
-            watch.result = describe(trainer)
-            raise Measured
+            return describe(trainer)
         trainer.bus.attach(watch)
-        train(trainer)
-        raise Measured
-
-    Trainer._build = build_changed  # type: ignore[method-assign,assignment]
-    TrainingMethods.train = train_measured  # type: ignore[method-assign,assignment]
-    try:
-        execute(program, arguments, spec["module"])
-    except Measured:
+        train()
         return watch.result
-    return {}
+
+    return at_first_training(program, arguments, spec["module"], measured, changed)
 
 
 def describe(trainer: Any) -> dict[str, Any]:
@@ -108,12 +85,6 @@ def describe(trainer: Any) -> dict[str, Any]:
         "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "has_lengths": "input_ids" in columns or args.length_column_name in columns,
     }
-
-
-def is_tracker(callback: Any) -> bool:
-    """Return whether a callback is of an outside service, such as a tracker. Measured runs are not reported."""
-    kind = callback if isinstance(callback, type) else type(callback)
-    return ".integrations." in kind.__module__
 
 
 if __name__ == "__main__":

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable
-from contextlib import nullcontext, redirect_stdout
+from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ...events.errors import ArgumentError
 from ...events.recording.rows import difference
 from ..api.preview.result import Preview
-from ..api.transformers_names import as_transformers
-from .run import execute
+from .first_training import at_first_training
 
 _VALUES = ("--out", "--against", "--metric", "--set")
 _FLAGS = ("--json", "--markdown", "--measure")
@@ -74,12 +71,16 @@ def expanded(words: list[str]) -> list[str]:
     return ["preview", *own, *others, *rest[1:]]
 
 
-class Previewed(BaseException):
-    """Leaves a program at its first `train()`. It is not an `Exception`, so that programs do not catch it."""
+@dataclass
+class Previewed:
+    """The preview of a program's first training."""
 
-    def __init__(self, preview: Preview, changed: Preview | None = None) -> None:
-        self.preview, self.changed = preview, changed
-        self.hints: list[str] = []
+    preview: Preview
+    """With the arguments of the program."""
+    changed: Preview | None = None
+    """With the changed arguments; None without changes."""
+    hints: list[str] = field(default_factory=list)
+    """A line for each changed argument without an effect."""
 
 
 def _preview(options: argparse.Namespace) -> int:
@@ -161,47 +162,18 @@ def previews_of(
         ArgumentError: if there is no such program, if it ends without a call of `train()`, or if a name in `changes`
             is unknown.
     """
-    from ..api.training import TrainingMethods  # it imports torch, which other commands do not need
-    from ..search.hyperparameters import with_values
 
-    if not is_module and not Path(program).is_file():
-        raise ArgumentError(f"There is no program {program!r}. Name a Python file, or a module after -m.")
-    if of_transformers or _imports_transformers(program, is_module):
-        as_transformers()
+    def preview(trainer: Any, train: Any, resume_from_checkpoint: Any) -> Previewed:
+        from ..search.hyperparameters import with_values  # it imports torch, which other commands do not need
 
-    def train(trainer: Any, resume_from_checkpoint: Any = None, *_: Any, **__: Any) -> Any:
-        preview = partial(
-            trainer.preview, metrics=metrics, resume_from_checkpoint=resume_from_checkpoint, measure=measure
-        )
-        shown = Previewed(preview())
+        of = partial(trainer.preview, metrics=metrics, resume_from_checkpoint=resume_from_checkpoint, measure=measure)
+        shown = Previewed(of())
         if changes:
             trainer.args = with_values(trainer.args, changes)
-            shown.changed, shown.hints = preview(), _hints(trainer.args, changes)
-        raise shown
-
-    before, path, words, main_module = TrainingMethods.train, list(sys.path), sys.argv, sys.modules["__main__"]
-    TrainingMethods.train = train  # type: ignore[method-assign,assignment]
-    try:
-        with redirect_stdout(sys.stderr) if sys.stderr is not None else nullcontext():
-            execute(program, arguments, is_module)
-    except Previewed as shown:
+            shown.changed, shown.hints = of(), _hints(trainer.args, changes)
         return shown
-    except SystemExit as ended:
-        if ended.code not in (None, 0):
-            raise
-    finally:
-        TrainingMethods.train = before  # type: ignore[method-assign]
-        sys.path[:], sys.argv = path, words
-        sys.modules["__main__"] = main_module
-    raise ArgumentError(f"{program} ended without a call of `train()`, so there is nothing to preview.")
 
-
-def _imports_transformers(program: str, is_module: bool) -> bool:
-    """Return whether a program trains with transformers: it names this library, and not trainbus."""
-    if is_module or find_spec("transformers") is None:
-        return False
-    text = Path(program).read_text(encoding="utf-8", errors="replace")
-    return "transformers" in text and "trainbus" not in text
+    return at_first_training(program, arguments, is_module, preview, of_transformers=of_transformers)
 
 
 def _change(text: str) -> tuple[str, str]:

@@ -6,17 +6,17 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...events.callback import Callback
 from ...events.errors import ArgumentError
 from ...events.stages import Stage, order
+from .first_training import TRAINING_ONLY, at_first_training, only_observes, with_arguments
 from .json_output import print_json, versioned
-from .measure_program import is_tracker
-from .run import execute
 
 DIFFERENT = 1
 """The exit status if the step does not fail in the same way."""
@@ -24,8 +24,8 @@ SHOWN = 5
 """The number of gradients that are named."""
 
 
-class Done(BaseException):
-    """Leaves the program after the step. It is not an `Exception`, so that programs do not catch it."""
+class StepDone(BaseException):
+    """Ends the training after the step. It is not an `Exception`, so that no callback and no program catches it."""
 
 
 @dataclass
@@ -51,12 +51,13 @@ class Repeat(Callback):
 
     on_error = "raise"
 
-    def __init__(self, folder: Path, found: Found, step: int) -> None:
+    def __init__(self, folder: Path, step: int) -> None:
         from ..checkpoint.format.codec import load_values
+        from ..checkpoint.write.capsule_files import BATCHES
 
-        self.folder, self.found, self.step, self.begun = folder, found, step, False
+        self.folder, self.found, self.step, self.begun = folder, Found(), step, False
         self.hooks: list[Any] = []
-        values = load_values(folder / "batches.safetensors")
+        values = load_values(folder / BATCHES)
         self.batches, self.states = values["batches"], values["states"]
 
     @order(Stage.RELEASE)
@@ -95,7 +96,7 @@ class Repeat(Callback):
         self.found.gradients = [
             name for name, each in parameters if each.grad is not None and not each.grad.isfinite().all()
         ][:SHOWN]
-        raise Done
+        raise StepDone
 
     def on_exception(self, exception: BaseException) -> None:
         if self.begun and isinstance(exception, Exception):
@@ -156,6 +157,7 @@ def add_to(commands: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
+    parser.add_argument("--transformers", action="store_true", help="the program is written for transformers")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("capsule", help="the folder of a capsule, such as outputs/capsules/step-37")
     parser.add_argument("program", nargs="?", help="a Python file to run instead of the program in the capsule")
@@ -177,8 +179,7 @@ def _rerun(options: argparse.Namespace) -> int:
             os.chdir(described["folder"])
     if not module and not Path(program).is_file():
         raise ArgumentError(f"There is no program {program!r}. Name one: trainbus rerun CAPSULE program.py ARGS")
-    found = Found()
-    repeat(folder, found, program, arguments, module)
+    found = repeat(Repeat(folder, described["step"]), program, arguments, module, options.transformers)
     same = reproduced(described, found)
     if options.json:
         print_json(versioned({"reproduced": same, "capsule": described, "found": vars(found)}))
@@ -194,64 +195,42 @@ def read(folder: Path) -> dict[str, Any]:
         ArgumentError: if the folder holds none, or one of a later format.
     """
     from ...events.recording.files import number
+    from ..checkpoint.write.capsule_files import DESCRIPTION, FORMAT
 
     try:
-        values: dict[str, Any] = json.loads((folder / "capsule.json").read_text(encoding="utf-8"))
+        values: dict[str, Any] = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{folder} holds no capsule: {error}. Name a folder in `capsules`.") from error
-    if values["format"] != 1:
-        raise ArgumentError(f"{folder} has format {values['format']}, which this version of trainbus cannot read.")
+    if values.get("format") != FORMAT:
+        raise ArgumentError(f"{folder} has format {values.get('format')}. This version of trainbus reads {FORMAT}.")
     values["losses"] = [number(loss) for loss in values.get("losses", [])]
     return {"error": None, "samples": None, **values, "grad_norm": number(values.get("grad_norm"))}
 
 
-def repeat(folder: Path, found: Found, program: str, arguments: list[str], module: bool) -> None:
-    """Run a program up to the end of the repeated step of its first training.
+def repeat(step: Repeat, program: str, arguments: list[str], module: bool, of_transformers: bool = False) -> Found:
+    """Run a program up to the end of the repeated step of its first training, and return what the step did.
 
     Raises:
         ArgumentError: if the program ends without a training.
     """
-    from ..api.training import TrainingMethods
-    from ..search.hyperparameters import with_values
-    from ..trainer import Trainer
+    accumulation = {"gradient_accumulation_steps": len(step.batches), "gradient_accumulation_schedule": None}
 
-    build, train, step = Trainer._build, TrainingMethods.train, Repeat(folder, found, read(folder)["step"])
-    with tempfile.TemporaryDirectory() as output:
-        off = {"output_dir": output, "report_to": "none", "disable_tqdm": True, "record": False, "plan": None}
-        off |= {"push_to_hub": False, "eval_on_start": False, "auto_find_batch_size": False, "debug": ""}
-        off |= {"gradient_accumulation_steps": len(step.batches), "gradient_accumulation_schedule": None}
-
-        def build_changed(trainer: Any, inputs: Any, overridden: bool = False) -> None:
-            known = inputs.training_arguments
-            args = with_values(known, {name: value for name, value in off.items() if hasattr(known, name)})
-            callbacks = [each for each in inputs.callbacks or [] if not only_observes(each)]
-            build(trainer, replace(inputs, args=args, callbacks=callbacks), overridden)
-
-        def train_repeated(trainer: Any, *_: Any, **__: Any) -> Any:
-            trainer.bus.attach(step)
-            trainer.get_train_dataloader = lambda: _loader(step.batches)
-            train(trainer)
-            raise Done
-
-        Trainer._build = build_changed  # type: ignore[method-assign,assignment]
-        TrainingMethods.train = train_repeated  # type: ignore[method-assign,assignment]
+    def repeated(trainer: Any, train: Callable[[], Any], resume_from_checkpoint: Any) -> Found:
+        trainer.bus.attach(step)
+        trainer.get_train_dataloader = lambda: _loader(step.batches)
         try:
-            execute(program, arguments, module)
-        except Done:
-            return
+            train()
+        except StepDone:
+            pass
         except Exception:
-            if found.error is None:
+            if step.found.error is None:  # an error from before the step
                 raise
-            return
-        finally:
-            Trainer._build, TrainingMethods.train = build, train  # type: ignore[method-assign]
-    raise ArgumentError(f"{program} ended without a training.")
+        return step.found
 
-
-def only_observes(callback: Any) -> bool:
-    """Return whether a callback is a tracker, or one of the callbacks that watch and report."""
-    kind = callback if isinstance(callback, type) else type(callback)
-    return is_tracker(callback) or ".callbacks.monitor." in kind.__module__
+    with tempfile.TemporaryDirectory() as output:
+        off = {**TRAINING_ONLY, **accumulation, "debug": "", "output_dir": output}
+        changed = partial(with_arguments, values=off, left_out=only_observes)
+        return at_first_training(program, arguments, module, repeated, changed, of_transformers)
 
 
 def _loader(batches: list[Any]) -> Any:

@@ -53,6 +53,7 @@ args = TrainingArguments(
     use_cpu=True, disable_tqdm=True, debug=debug, save_strategy="no", learning_rate=1e-4,
 )
 trainer = Trainer(Net(), args, train_dataset=[{"x": a, "labels": b} for a, b in zip(x, labels)])
+print("the program starts")
 trainer.train()
 """
 
@@ -79,8 +80,12 @@ def rerun(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[st
     """Rerun the only capsule, and return the exit status and the JSON."""
     [capsule] = Path("out/capsules").iterdir()
     capsys.readouterr()
+    before = sys.argv, [*sys.path], sys.modules["__main__"]
     code = main(["rerun", "--json", str(capsule), *words])
-    return code, json.loads(capsys.readouterr().out or "{}")
+    said = capsys.readouterr()
+    assert "the program starts" in said.err
+    assert (sys.argv, sys.path, sys.modules["__main__"]) == before
+    return code, json.loads(said.out or "{}")
 
 
 @pytest.mark.parametrize("kind", ["nan", "spike", "label", "error"])

@@ -16,11 +16,15 @@ PROGRAM = """
 import sys
 from support.data import net_samples
 from support.models import Net
-from trainbus import Trainer, TrainingArguments
+from trainbus import EarlyStopping, Trainer, TrainingArguments
 
 args = TrainingArguments(sys.argv[1], eval_strategy="steps", eval_steps=5, save_steps=5, use_cpu=True, max_steps=900,
                          load_best_model_at_end=True, report_to="none")
-trainer = Trainer(Net(), args, train_dataset=net_samples(64), eval_dataset=net_samples(8))
+stopping = [EarlyStopping(patience=1)]  # it refuses a run without evaluations
+trainer = Trainer(
+    Net(), args, train_dataset=net_samples(64), eval_dataset=net_samples(8), callbacks=stopping,
+    compute_metrics=lambda predictions: 1 / 0,
+)
 print("this goes nowhere")
 trainer.train()
 raise SystemExit("a measured program ends after its first training")

@@ -1,0 +1,151 @@
+"""Run a program up to its first `train()`, and do something else there: preview, measure or repeat a step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from ...events.errors import ArgumentError
+from ..api.transformers_names import as_transformers
+from .run import execute
+
+if TYPE_CHECKING:  # they import torch, which other commands do not need
+    from ..api.inputs import TrainerInputs
+    from ..trainer import Trainer
+
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+
+TRAINING_ONLY = {
+    **{"save_strategy": "no", "logging_strategy": "no", "report_to": "none", "disable_tqdm": True, "record": False},
+    **{"load_best_model_at_end": False, "push_to_hub": False, "plan": None, "max_time": None},
+    **{"eval_on_start": False, "auto_find_batch_size": False},
+}
+"""The arguments of a training that writes and reports nothing. `with_arguments` adds that it does not evaluate."""
+NEVER = {"eval_strategy": "steps", "eval_steps": 10**12}
+"""Evaluations that never come due. `eval_strategy="no"` is an error for callbacks that need evaluations."""
+
+
+class Instead(Protocol[Result_co]):
+    """What happens instead of the first `train()` of a program."""
+
+    def __call__(self, trainer: Trainer, train: Callable[[], Any], resume_from_checkpoint: Any) -> Result_co:
+        """Return the result of the run.
+
+        Args:
+            trainer: the trainer whose `train()` the program calls.
+            train: the replaced `train()` of this trainer.
+            resume_from_checkpoint: what the program passes to `train()`.
+        """
+
+
+class _Left(BaseException):
+    """Leaves the program. It is not an `Exception`, so that programs do not catch it."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+
+def at_first_training(
+    program: str,
+    arguments: list[str],
+    is_module: bool,
+    instead: Instead[Result],
+    changed: Callable[[TrainerInputs], TrainerInputs] | None = None,
+    of_transformers: bool = False,
+) -> Result:
+    """Run a program in this process up to its first `train()`, and return what `instead` returns there.
+
+    The output of the program goes to stderr, so that stdout holds the result only. Afterwards `sys.argv`, `sys.path`,
+    the main module and the Trainer are as before.
+
+    Args:
+        program: a Python file, or the name of a module.
+        arguments: the arguments of the program.
+        is_module: whether the program is a module.
+        instead: receives the trainer. Its result is returned.
+        changed: returns the inputs with which each Trainer of the program is built. None: the inputs of the program.
+        of_transformers: whether the program imports its Trainer from transformers. A file that names transformers and
+            not trainbus is recognized without it.
+
+    Raises:
+        ArgumentError: if there is no such program, or if it ends without a call of `train()`.
+        SystemExit: if the program ends with an error status.
+    """
+    from ..api.training import TrainingMethods
+    from ..trainer import Trainer
+
+    if not is_module and not Path(program).is_file():
+        raise ArgumentError(f"There is no program {program!r}. Name a Python file, or a module after -m.")
+    if of_transformers or _imports_transformers(program, is_module):
+        as_transformers()
+    build, train = Trainer._build, TrainingMethods.train
+
+    def build_changed(trainer: Any, inputs: TrainerInputs, overridden: bool = False) -> None:
+        build(trainer, inputs if changed is None else changed(inputs), overridden)
+
+    def train_instead(trainer: Any, resume_from_checkpoint: Any = None, *_: Any, **__: Any) -> Any:
+        raise _Left(instead(trainer, partial(train, trainer), resume_from_checkpoint))
+
+    path, words, main_module = list(sys.path), sys.argv, sys.modules["__main__"]
+    Trainer._build = build_changed  # type: ignore[method-assign,assignment]
+    TrainingMethods.train = train_instead  # type: ignore[method-assign,assignment]
+    try:
+        with redirect_stdout(sys.stderr) if sys.stderr is not None else nullcontext():
+            execute(program, arguments, is_module)
+    except _Left as left:
+        result: Result = left.result
+        return result
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            raise
+    finally:
+        Trainer._build, TrainingMethods.train = build, train  # type: ignore[method-assign]
+        sys.path[:], sys.argv = path, words
+        sys.modules["__main__"] = main_module
+    raise ArgumentError(f"{program} ended without a call of `train()`.")
+
+
+def with_arguments(inputs: TrainerInputs, values: Mapping[str, Any], left_out: Callable[[Any], bool]) -> TrainerInputs:
+    """Return the inputs of a Trainer with other training arguments and fewer callbacks, and without evaluations.
+
+    Args:
+        inputs: the inputs of the program.
+        values: training arguments. Names that the arguments of the program do not have are skipped.
+        left_out: whether a callback, or a class of callbacks, is left out.
+    """
+    from ..search.hyperparameters import with_values
+
+    known = inputs.training_arguments
+    if known.eval_strategy != "no":
+        values = {**NEVER, **values}
+    args = with_values(known, {name: value for name, value in values.items() if hasattr(known, name)})
+    return replace(inputs, args=args, callbacks=[each for each in inputs.callbacks or [] if not left_out(each)])
+
+
+def is_tracker(callback: Any) -> bool:
+    """Return whether a callback is of an outside service, such as a tracker."""
+    return ".integrations." in _module_of(callback)
+
+
+def only_observes(callback: Any) -> bool:
+    """Return whether a callback is a tracker, or one of the callbacks that watch and report."""
+    return is_tracker(callback) or ".callbacks.monitor." in _module_of(callback)
+
+
+def _module_of(callback: Any) -> str:
+    return (callback if isinstance(callback, type) else type(callback)).__module__
+
+
+def _imports_transformers(program: str, is_module: bool) -> bool:
+    """Return whether a program trains with transformers: it names this library, and not trainbus."""
+    if is_module or find_spec("transformers") is None:
+        return False
+    text = Path(program).read_text(encoding="utf-8", errors="replace")
+    return "transformers" in text and "trainbus" not in text
