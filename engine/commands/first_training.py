@@ -45,6 +45,10 @@ class Instead(Protocol[Result_co]):
         """
 
 
+class Enough(BaseException):
+    """Ends a training in mid-run. It is not an `Exception`, so that no callback and no program catches it."""
+
+
 class _Left(BaseException):
     """Leaves the program. It is not an `Exception`, so that programs do not catch it."""
 

@@ -7,11 +7,12 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...events.callback import Callback
-from .first_training import TRAINING_ONLY, at_first_training, is_tracker, with_arguments
+from .first_training import TRAINING_ONLY, Enough, at_first_training, is_tracker, with_arguments
 
 if TYPE_CHECKING:
     from ..api.inputs import TrainerInputs
@@ -40,6 +41,7 @@ class Stopwatch(Callback):
                     "rows_per_second": (state.samples_seen - self.rows) / seconds,
                     "step_seconds": seconds / (state.max_steps - self.warmup),
                 }
+                raise Enough  # what comes after the last step, such as an evaluation, is not measured
 
 
 def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[str, Any]:
@@ -60,7 +62,8 @@ def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[st
         if spec["describe"]:
             return describe(trainer)
         trainer.bus.attach(watch)
-        train()
+        with suppress(Enough):
+            train()
         return watch.result
 
     return at_first_training(program, arguments, spec["module"], measured, changed)

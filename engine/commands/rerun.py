@@ -15,17 +15,13 @@ from typing import Any
 from ...events.callback import Callback
 from ...events.errors import ArgumentError
 from ...events.stages import Stage, order
-from .first_training import TRAINING_ONLY, at_first_training, only_observes, with_arguments
+from .first_training import TRAINING_ONLY, Enough, at_first_training, only_observes, with_arguments
 from .json_output import print_json, versioned
 
 DIFFERENT = 1
 """The exit status if the step does not fail in the same way."""
 SHOWN = 5
 """The number of gradients that are named."""
-
-
-class StepDone(BaseException):
-    """Ends the training after the step. It is not an `Exception`, so that no callback and no program catches it."""
 
 
 @dataclass
@@ -96,7 +92,7 @@ class Repeat(Callback):
         self.found.gradients = [
             name for name, each in parameters if each.grad is not None and not each.grad.isfinite().all()
         ][:SHOWN]
-        raise StepDone
+        raise Enough
 
     def on_exception(self, exception: BaseException) -> None:
         if self.begun and isinstance(exception, Exception):
@@ -220,7 +216,7 @@ def repeat(step: Repeat, program: str, arguments: list[str], module: bool, of_tr
         trainer.get_train_dataloader = lambda: _loader(step.batches)
         try:
             train()
-        except StepDone:
+        except Enough:
             pass
         except Exception:
             if step.found.error is None:  # an error from before the step
