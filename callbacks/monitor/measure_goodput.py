@@ -133,7 +133,10 @@ def _end_of(error: BaseException | None) -> str:
 
 
 def _parts(run: Run) -> dict[str, float]:
-    """Return the seconds of this session by the parts of a goodput."""
+    """Return the seconds of this session by the parts of a goodput.
+
+    The timeline measures the parts of one ordinary step in seven, so `waiting` is an estimate.
+    """
     timeline = run.bus.timeline
     parts = timeline.sums().parts
     seconds = {name: parts[name] * 1e-9 for name in (EVALUATE, SAVES, DATA, WAIT)}

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from support.trainers import net_trainer
@@ -20,8 +21,14 @@ class Slow(list[Any]):
         return super().__getitem__(index)
 
 
+def note_end() -> None:
+    """Write the present time. What comes later, such as the end of the interpreter, is no time of the session."""
+    Path(folder, "ended.txt").write_text(str(time.time()))
+
+
 def die() -> None:
     time.sleep(2)  # until a heartbeat has come
+    note_end()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -34,3 +41,4 @@ if __name__ == "__main__":
     if how == "kill":
         trainer.on("on_step_end", die, once=26, id="Die")
     trainer.train(resume_from_checkpoint="auto")
+    note_end()

@@ -28,9 +28,9 @@ def test_a_killed_and_resumed_run_counts_its_lost_steps_and_all_of_its_time(
     server()  # the time of its start is not the time of a session
     walls = []
     for how, code in (("kill", -9), ("finish", 0)):
-        began = time.monotonic()
+        began = time.time()
         run_program(PROGRAM, tmp_path, how, timeout=60, code=code)
-        walls.append(time.monotonic() - began)
+        walls.append(float((tmp_path / "ended.txt").read_text()) - began)
     found = read_goodput(tmp_path)
     assert found is not None
     values = found.to_dict()
@@ -40,12 +40,12 @@ def test_a_killed_and_resumed_run_counts_its_lost_steps_and_all_of_its_time(
     assert (killed["ended"], finished["ended"]) == ("", "ended")
     for row, wall in zip((killed, finished), walls):
         assert sum(row[part] for part in PARTS) == pytest.approx(row["seconds"])
-        # Up to the last heartbeat, and without the start and the end of the interpreter.
+        # Up to the last heartbeat, and without the start of the interpreter.
         assert wall - 2.0 < row["seconds"] < wall + 0.05
         assert all(row[part] >= 0 for part in PARTS)
     assert 1 - 0.1 < killed["lost"] < 3.5, "6 steps and a sleep of 2 seconds, up to the last heartbeat"
     for row, steps in ((killed, 20), (finished, 20)):
-        assert row["waiting"] >= steps * 4 * ROW_SECONDS - 0.002, "the file has milliseconds, rounded"
+        assert row["waiting"] >= 0.95 * steps * 4 * ROW_SECONDS, "estimated from one step in 7"
         assert row["productive"] >= steps * 0.01
         assert row["evaluating"] >= 2 * 0.05
         assert row["saving"] > 0
