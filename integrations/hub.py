@@ -47,8 +47,11 @@ NOT_OF_MODEL = tuple(pattern for pattern in files.TO_RESUME if pattern != files.
 REMEDY = "When the hub is reachable, `trainer.push_to_hub()` pushes the output folder."
 """The remedy for a failed push."""
 
-NOT_PUSHED = ("_*", f"{files.PREFIX}-*", f".tmp-{files.PREFIX}-*", f"{STAGED}*", STATUS, GOODPUT, f"{CAPSULES}/*")
-"""Patterns of files in the output folder that are not pushed."""
+NOT_PUSHED = ("_*", ".*", "*/.*", f"{files.PREFIX}-*", STATUS, GOODPUT, f"{CAPSULES}/*")
+"""Patterns of files in the output folder that are not pushed.
+
+Hidden files are files that a callback is still writing. One that disappears during a push would make the push fail.
+"""
 
 
 def files_of_model(checkpoint: Path) -> list[Path]:

@@ -33,8 +33,9 @@ def test_a_stalled_step_is_named_with_its_stack(tmp_path, caplog):
 
 
 def test_a_training_with_progress_is_not_warned_of(tmp_path, caplog):
-    built = net_trainer(tmp_path, WatchStalls(0.4))
-    built.on("on_step_end", lambda: time.sleep(0.1))
+    # Six steps take longer than the limit together. Each leaves a busy machine more than a second.
+    built = net_trainer(tmp_path, WatchStalls(1.5))
+    built.on("on_step_end", lambda: time.sleep(0.3))
     with caplog.at_level(logging.WARNING):
         built.train()
     assert "no progress" not in caplog.text

@@ -68,10 +68,11 @@ class Slow(Callback):
     over_budget = "thin"
 
     def __init__(self) -> None:
-        self.steps: list[int] = []
+        self.steps: list[tuple[int, int]] = []  # each with the interval at that time
 
     def on_step_end(self, run: Any) -> None:
-        self.steps.append(run.state.global_step)
+        record = run.bus.isolation.failures.get("Slow")
+        self.steps.append((run.state.global_step, record.every if record else 1))
         if RANK == 1:
             time.sleep(0.004)
         run.ranks.sum_numbers([1])
