@@ -48,10 +48,7 @@ REMEDY = "When the hub is reachable, `trainer.push_to_hub()` pushes the output f
 """The remedy for a failed push."""
 
 NOT_PUSHED = ("_*", ".*", "*/.*", f"{files.PREFIX}-*", STATUS, GOODPUT, f"{CAPSULES}/*")
-"""Patterns of files in the output folder that are not pushed.
-
-Hidden files are files that a callback is still writing. One that disappears during a push would make the push fail.
-"""
+"""Patterns of files in the output folder that are not pushed. A hidden file may disappear: a callback is writing it."""
 
 
 def files_of_model(checkpoint: Path) -> list[Path]:

@@ -133,7 +133,7 @@ def test_the_keys_of_every_command_are_those_of_the_page(
 
     other.on("on_evaluate_dataset", add_nan)
     other.train()
-    failing = namespace["make"]("outputs/three", max_steps=8, debug="capsule")
+    failing = namespace["make"]("outputs/three", max_steps=8, capsule=True)
     failing.train_dataset.tensors[0][7] = math.nan
     failing.train()
     monkeypatch.setattr(profile, "_measure", measured)

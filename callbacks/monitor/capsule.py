@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import shutil
 import sys
@@ -11,28 +10,23 @@ import traceback
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import torch
-
 from ...engine.arguments import TrainingArguments
-from ...engine.checkpoint.rng_state import QuickStates
 from ...engine.checkpoint.write.capsule_files import FOLDER, write_capsule
 from ...engine.loss.index_errors import dataset_indices
 from ...engine.run import Run
 from ...events.activity import BACKWARD, FORWARD, activity_of
+from ...events.bus import Handle
 from ...events.callback import Callback
 from ...events.capabilities import Capability, Conflict
+from ...events.composition import provides
 from ...events.errors import ArgumentError, CheckpointError, RankFailure
 from ...events.stages import Stage, order
+from ..base.step_capture import StepCapture
 
 logger = logging.getLogger(__name__)
 
-USUAL = 50
-"""The number of the last steps that a spike is compared with."""
-FEWEST = 10
-"""The number of steps from which a spike is recognized."""
 _SHARDED = "its weights are spread over the ranks. Train with DDP, or on one process, to capture a step."
 
 
@@ -42,114 +36,73 @@ class Capsule(Callback):
 
     A step fails if its loss or its gradient norm is not finite, if one of them spikes, or if its forward or backward
     raises an error. `trainbus rerun CAPSULE` makes exactly this step again and names the first module or
-    gradient that is not finite. Set `debug="capsule"`, or add `Capsule()` to the callbacks.
+    gradient that is not finite.
+
+    Every trainer on a CPU has an automatic one. The argument `capsule` turns it off (False), or turns it on for every
+    device and every step (True), as `Capsule()` in the callbacks does. The callback reads the loss of each step, which
+    takes about 40 microseconds on the CPU and waits for a GPU.
 
     The capsule is written before the weights are updated, so the training continues as without it. Each rank writes its
-    own. The callback reads the loss of each step, which takes about 40 microseconds on the CPU and waits for a GPU.
+    own.
 
     Raises:
         ArgumentError: if a number is not positive.
     """
 
-    arguments = ("debug",)
+    arguments = ("capsule",)
     on_error = "warn"
     conflicts_with = (Conflict(Capability.SHARDS_MODEL, _SHARDED), Conflict(Capability.DEEPSPEED, _SHARDED))
 
     spike: float = 10.0
     """A step fails if its loss or its gradient norm exceeds the median of the last 50 steps by this factor."""
     limit: int = 2
-    """The number of capsules of a run, for each rank. Of steps that fail one after the other, the first is captured."""
+    """The number of capsules in the output folder, for each rank. A session keeps its first ones, and they replace the
+    capsules of earlier sessions. If steps fail one after the other, the first of them is captured."""
     max_gigabytes: float = 8.0
     """The size of the weights and batches above which no capsule is written, in units of 10^9 bytes."""
+    automatic: bool = False
+    """Whether it only works where it costs little: on a CPU, not in a search of hyperparameters, and not for sharded
+    models. It ends after 20 steps if it takes more than 1 % of their time. A spike must also exceed the first steps."""
     id: str | None = None
     """Its name in the ledger and in checkpoints."""
-    _noted: list[tuple[Any, tuple[Any, ...]]] = field(default_factory=list, init=False, repr=False, compare=False)
-    """The batches of the step so far, each with the random states before it."""
-    _losses: list[torch.Tensor] = field(default_factory=list, init=False, repr=False, compare=False)
-    _buffers: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _usual: list[tuple[float, float]] = field(default_factory=list, init=False, repr=False, compare=False)
-    """The loss and the gradient norm of the last steps that did not fail."""
-    _medians: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
-    _states: Any = field(default=None, init=False, repr=False, compare=False)
-    _failing: bool = field(default=False, init=False, repr=False, compare=False)
-    """Whether the last step failed."""
-    _written: int = field(default=0, init=False, repr=False, compare=False)
+    _capture: StepCapture | None = field(default=None, init=False, repr=False, compare=False)
+    _handle: Handle | None = field(default=None, init=False, repr=False, compare=False)
+    _written: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("spike", "limit", "max_gigabytes"):
             if not getattr(self, name) > 0:
                 raise ArgumentError(f"Capsule({name}={getattr(self, name)}): set a number above 0.")
 
+    def conflict_with(self, other: Callback) -> str:
+        return "" if self.automatic else super().conflict_with(other)
+
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Capsule | None:
-        return cls() if "capsule" in args.observed else None
+        if args.capsule == "auto":
+            return cls(max_gigabytes=1.0, automatic=True)
+        return cls() if args.capsule else None
 
-    def on_setup(self) -> None:
-        self._usual, self._medians = [], []
-        self._states, self._written, self._failing = QuickStates(), 0, False
-        self._forget()
-
-    @order(Stage.RELEASE)
-    def on_batch(self, run: Run, batch: Any) -> None:
-        if run.step.batch_index == 0:
-            self._forget()
-            # The forward changes buffers, such as the running means of BatchNorm.
-            self._buffers = {name: buffer.detach().clone() for name, buffer in run.unwrapped_model.named_buffers()}
-        self._noted.append((batch, self._states.read()))
-
-    @order(Stage.PREPARE)
-    def on_loss(self, loss: torch.Tensor) -> None:
-        self._losses.append(loss.detach())
-
-    @order(Stage.PREPARE)
-    def on_pre_optimizer_step(self, run: Run, grad_norm: Any) -> None:
-        losses, norm = _numbers(self._losses), float(grad_norm) if grad_norm is not None else 0.0
-        loss = sum(losses) / len(losses) if losses else 0.0
-        reason = self._problem(loss, norm, scaled=run.seams.scaler is not None)
-        if reason and not self._failing:  # NaN weights make all later steps fail too
-            self._write(run, reason, {"losses": losses, "grad_norm": norm})
-        self._failing = bool(reason)
-        if not reason:
-            self._note_usual(loss, norm)
-        self._forget()
+    def on_setup(self, run: Run) -> None:
+        self.on_close()
+        if run.mode == "train" and not (self.automatic and not _is_free(run)):
+            self._written = []
+            self._capture = StepCapture(self.spike, self.automatic, self._write, self.on_close)
+            self._handle = run.bus.attach(self._capture)
 
     @order(Stage.PREPARE)
     def on_exception(self, run: Run, exception: BaseException) -> None:
         place = activity_of(exception) or run.activity.name
-        if (
-            self._noted
-            and place in (FORWARD, BACKWARD)
-            and isinstance(exception, Exception)
-            and not isinstance(exception, RankFailure)
-        ):
+        fails = isinstance(exception, Exception) and not isinstance(exception, RankFailure)
+        if fails and place in (FORWARD, BACKWARD) and self._capture is not None and self._capture.noted:
             lines = traceback.format_exception_only(exception)
             error = {"type": type(exception).__name__, "message": "".join(lines).strip()}
             self._write(run, f"{error['type']} in {place}", {"error": error})
-        self._forget()
 
     def on_close(self) -> None:
-        self._forget()
-
-    def _forget(self) -> None:
-        self._noted, self._losses, self._buffers = [], [], {}
-
-    def _problem(self, loss: float, norm: float, scaled: bool) -> str:
-        """Return why a step failed; empty if it did not. A gradient scaler deals with infinite gradients itself."""
-        if not math.isfinite(loss):
-            return "the loss is not finite"
-        if not (scaled or math.isfinite(norm)):
-            return "the gradient norm is not finite"
-        for name, number, usual in zip(("loss", "gradient norm"), (loss, norm), self._medians):
-            if 0 < self.spike * usual < number < math.inf:
-                return f"the {name} is {number:.3g}, usually {usual:.3g}"
-        return ""
-
-    def _note_usual(self, loss: float, norm: float) -> None:
-        """Keep the numbers of a step that did not fail. The medians are computed in every tenth step."""
-        self._usual.append((loss, norm))
-        if len(self._usual) % FEWEST == 0:
-            self._usual = self._usual[-USUAL:]
-            self._medians = [median(numbers) for numbers in zip(*self._usual)]
+        handle, self._handle, self._capture = self._handle, None, None
+        if handle is not None:
+            handle()
 
     def _write(self, run: Run, reason: str, found: dict[str, Any]) -> None:
         """Write a capsule. A problem with it is a warning, so that it does not hide the failure of the step."""
@@ -157,19 +110,21 @@ class Capsule(Callback):
         ranks = run.ranks
         name = f"step-{step}" + ("" if ranks.single_process else f"-rank-{ranks.rank}")
         folder = run.args.output_path / FOLDER / name
-        if self._written >= self.limit or folder.exists():
+        capture = self._capture
+        if capture is None or len(self._written) >= self.limit or name in self._written:
             return
-        self._written += 1
+        self._written.append(name)
         hidden = folder.with_name(f".{name}.{os.getpid()}")
         try:
             write_capsule(
                 hidden,
-                {**run.unwrapped_model.state_dict(), **self._buffers},
-                [batch for batch, _ in self._noted],
-                [QuickStates.named(states) for _, states in self._noted],
-                {"step": step, "reason": reason, **found, **self._described(run)},
+                {**run.unwrapped_model.state_dict(), **capture.buffers},
+                [batch for batch, _ in capture.noted],
+                capture.states(),
+                {"step": step, "reason": reason, **found, **_described(run, len(capture.noted))},
                 self.max_gigabytes * 1e9,
             )
+            self._make_room(folder, ranks.rank)
             hidden.rename(folder)
         except (OSError, CheckpointError, RuntimeError) as error:
             shutil.rmtree(hidden, ignore_errors=True)
@@ -177,10 +132,21 @@ class Capsule(Callback):
             return
         logger.warning("Step %d fails: %s. To make it again: trainbus rerun %s", step, reason, folder)
 
-    def _described(self, run: Run) -> dict[str, Any]:
-        """Return the values of the description that do not depend on the failure."""
-        ranks = {"rank": run.ranks.rank, "world_size": run.ranks.world_size}
-        return {"samples": _samples(run, len(self._noted)), **ranks, **command_line()}
+    def _make_room(self, folder: Path, rank: int) -> None:
+        """Delete capsules of earlier sessions: one of the same step, and those above the limit."""
+        own = [path for path in folder.parent.glob("step-*") if _rank_of(path.name) == rank]
+        earlier = sorted(
+            (path for path in own if path.name not in self._written), key=lambda path: path.stat().st_mtime
+        )
+        kept = self.limit - len(self._written)
+        for path in (*earlier[: max(0, len(earlier) - kept)], folder):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _described(run: Run, batches: int) -> dict[str, Any]:
+    """Return the values of the description that do not depend on the failure."""
+    ranks = {"rank": run.ranks.rank, "world_size": run.ranks.world_size}
+    return {"samples": dataset_indices(run, range(batches)), **ranks, **command_line()}
 
 
 def command_line() -> dict[str, Any]:
@@ -191,16 +157,14 @@ def command_line() -> dict[str, Any]:
     return {"program": program, "arguments": sys.argv[1:], "module": spec is not None, "folder": str(Path.cwd())}
 
 
-def _samples(run: Run, batches: int) -> list[list[int]] | None:
-    """Return the indices in the dataset of the samples of each batch of the step; None if they are unknown."""
-    found = [dataset_indices(run, number) for number in range(batches)]
-    known = [indices for indices in found if indices is not None]
-    return known if len(known) == len(found) else None
+def _is_free(run: Run) -> bool:
+    """Return whether an automatic capsule takes neither time of a GPU nor much of a disk."""
+    callbacks = run.bus.subscribers.values()
+    sharded = any(provides(callbacks, each) for each in (Capability.SHARDS_MODEL, Capability.DEEPSPEED))
+    repeated = run.state.trial_params is not None or run.args.auto_find_batch_size
+    return run.device.type == "cpu" and not sharded and not repeated
 
 
-def _numbers(losses: list[torch.Tensor]) -> list[float]:
-    """Return the losses of a step as numbers. It waits for the device once."""
-    if not losses:
-        return []
-    single = len(losses) == 1 and losses[0].dim() == 0
-    return [float(losses[0])] if single else torch.stack([loss.float().mean() for loss in losses]).tolist()
+def _rank_of(name: str) -> int:
+    """Return the rank in the name of a capsule, such as `step-3-rank-1`."""
+    return int(name.partition("-rank-")[2] or 0)

@@ -18,8 +18,6 @@ class DebugOption(Strategy):
     """Name the layer where values stop being finite."""
     RANK_DIVERGENCE = "rank_divergence"
     """Name a callback that raises a flag on some ranks only."""
-    CAPSULE = "capsule"
-    """Write a capsule of a step that fails, for `trainbus rerun`."""
     CALLBACKS = "callbacks"
     """Name a handler that changes weights or modes, draws random numbers, recurses or blocks."""
 
@@ -55,8 +53,14 @@ class ReportingArguments(Group):
         "",
         "Checks that cost time: 'underflow_overflow' names the layer where values stop being finite; 'rank_divergence' "
         "names a callback that raises a flag on some ranks only; 'callbacks' names a handler that makes a forbidden "
-        "change; 'capsule' writes each failing step, for `trainbus rerun`. One or more (separated by a space, or a "
-        "list), or '' for none. After construction, the attribute is a list.",
+        "change. One or more (separated by a space, or a list), or '' for none. After construction, the attribute is a "
+        "list.",
+    )
+    capsule: bool | str = arg(
+        "auto",
+        "Write each failing step to a folder, for `trainbus rerun`. 'auto': on a CPU, if that takes at most 1 % of the "
+        "time, and up to 1 GB. True: always. False: never.",
+        choices=("auto", True, False),
     )
     disable_tqdm: bool | None = arg(None, "Print lines instead of progress bars. None: depends on `log_level`.")
     record: bool = arg(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -148,7 +148,8 @@ def _place(run: Run, found: OutOfRange, activity: str) -> tuple[str, str]:
         indices, dataset = _evaluated_indices(run), f"the dataset {name!r}" if name else "the dataset"
     else:
         where = f"a batch of step {run.state.global_step + 1}"
-        indices, dataset = dataset_indices(run, run.step.batch_index), "the training dataset"
+        of_batch = dataset_indices(run, [run.step.batch_index])
+        indices, dataset = None if of_batch is None else of_batch[0], "the training dataset"
     if indices is not None:
         named = [indices[row] for row in rows if row < len(indices)]
         samples += f", which are the samples {_listed(named)} of {dataset}"
@@ -159,12 +160,12 @@ def _listed(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
 
 
-def dataset_indices(run: Run, number: int) -> list[int] | None:
-    """Return the dataset index of each sample of a training batch; None if the sampler does not know it.
+def dataset_indices(run: Run, numbers: Iterable[int]) -> list[list[int]] | None:
+    """Return the dataset index of each sample of training batches; None if the sampler does not know it.
 
     Args:
         run: the run.
-        number: the number of the batch in its step, from 0.
+        numbers: the numbers of the batches in their step, from 0.
     """
     loader = run.train_dataloader
     batches = loader.batch_sampler if isinstance(loader, Loader) else None
@@ -172,7 +173,8 @@ def dataset_indices(run: Run, number: int) -> list[int] | None:
         return None
     if not isinstance(batches.sampler, (ShuffledSampler, SequentialSampler)):
         return None  # the order cannot be drawn again without random draws
-    return _indices(batches, [*batches.sampler], run.position.batches + number)
+    order, first = [*batches.sampler], run.position.batches
+    return [_indices(batches, order, first + number) for number in numbers]
 
 
 def _evaluated_indices(run: Run) -> list[int] | None:

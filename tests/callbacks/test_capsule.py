@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from trainbus import Capsule
+from support.trainers import net_trainer
+from trainbus import Callback, Capsule, Stage, order
+from trainbus.callbacks.base.step_capture import TRIED, StepCapture
 from trainbus.engine.commands.main import main
 from trainbus.events import ArgumentError
 
@@ -24,7 +29,8 @@ from torch import nn
 
 from trainbus import Capsule, Trainer, TrainingArguments
 
-kind, seed, width, debug = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+kind, seed, width = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+capsule = {"capsule": True, "": False}.get(sys.argv[4], sys.argv[4])
 torch.manual_seed(seed)
 
 
@@ -50,7 +56,7 @@ if kind == "label":
     labels[77] = 1e4
 args = TrainingArguments(
     "out", max_steps=40, seed=seed, per_device_train_batch_size=4, gradient_accumulation_steps=2, report_to="none",
-    use_cpu=True, disable_tqdm=True, debug=debug, save_strategy="no", learning_rate=1e-4,
+    use_cpu=True, disable_tqdm=True, capsule=capsule, save_strategy="no", learning_rate=1e-4,
 )
 trainer = Trainer(Net(), args, train_dataset=[{"x": a, "labels": b} for a, b in zip(x, labels)])
 print("the program starts")
@@ -157,3 +163,82 @@ def test_wrong_settings_and_wrong_folders_are_refused(tmp_path: Path, capsys: py
         Capsule(limit=0)
     assert main(["rerun", str(tmp_path)]) == 2
     assert "holds no capsule" in capsys.readouterr().err
+
+
+def capsules() -> list[str]:
+    return sorted(path.name for path in Path("out/capsules").glob("*"))
+
+
+def test_every_training_on_a_cpu_captures_a_failure_in_its_first_steps(program: Any) -> None:
+    with pytest.raises(ValueError, match="too large"):
+        program("error", debug="auto")
+    [first] = capsules()
+    with pytest.raises(ValueError, match="too large"):
+        program("error", debug="")
+    assert capsules() == [first]
+
+
+@dataclass
+class Cost(Callback):
+    """Makes each forward take a part of a processor."""
+
+    seconds: float
+
+    @order(Stage.RELEASE)
+    def on_batch(self) -> None:
+        until = time.thread_time() + self.seconds
+        while time.thread_time() < until:
+            pass
+
+
+@pytest.mark.parametrize(("seconds", "stays"), [(0.06, True), (0.0, False)])
+def test_an_automatic_capsule_ends_if_its_share_of_the_time_is_noticed(
+    seconds: float, stays: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trainer = net_trainer("out", Cost(seconds), max_steps=30, save_strategy="no", capsule="auto", logging_steps=100)
+    captured: list[int] = []
+    trainer.on("on_step_end", lambda state: captured.append(state.global_step), once=TRIED + 5)
+
+    def spoil(state: Any, batch: Any) -> None:
+        if state.global_step == TRIED + 5:
+            batch["x"].fill_(float("nan"))
+
+    trainer.on("on_batch", spoil)
+    trainer.train()
+    assert captured == [TRIED + 5]
+    assert capsules() == ([f"step-{TRIED + 6}"] if stays else [])
+
+
+def test_a_search_and_a_noise_of_small_losses_write_no_automatic_capsule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    quiet, watchful = (StepCapture(10.0, automatic, print, print) for automatic in (True, False))
+    for each in (quiet, watchful):
+        for loss in (*[1.0] * 10, *[0.001] * 20):
+            each.note_usual(loss, 1.0)
+    assert quiet.problem(0.5, 1.0, scaled=False) == ""
+    assert "the loss is 0.5, usually 0.001" in watchful.problem(0.5, 1.0, scaled=False)
+    assert "the loss is 3" in quiet.problem(3.0, 1.0, scaled=False)
+    trainer = net_trainer("out", max_steps=2, save_strategy="no", auto_find_batch_size=True)
+    trainer.on("on_batch", lambda batch: batch["x"].fill_(float("nan")))
+    trainer.train()
+    assert capsules() == []
+
+
+def test_the_folder_keeps_the_capsules_of_the_last_session(program: Any) -> None:
+    for number in range(3):
+        old = Path(f"out/capsules/step-{number + 90}")
+        old.mkdir(parents=True)
+        os.utime(old, (number, number))
+    Path("out/capsules/step-91-rank-1").mkdir()
+    with pytest.raises(ValueError, match="too large"):
+        program("error")
+    own = [name for name in capsules() if name not in ("step-90", "step-91", "step-92", "step-91-rank-1")]
+    assert len(own) == 1
+    assert set(capsules()) == {*own, "step-92", "step-91-rank-1"}
+    written = Path("out/capsules", own[0], "capsule.json").stat().st_mtime_ns
+    with pytest.raises(ValueError, match="too large"):
+        program("error")
+    assert Path("out/capsules", own[0], "capsule.json").stat().st_mtime_ns > written

@@ -1,0 +1,138 @@
+"""Keeps what is needed to make the present step again, and recognizes a step that fails."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+
+from ...engine.checkpoint.rng_state import QuickStates
+from ...engine.run import Run
+from ...events.stages import Stage, order
+
+USUAL = 50
+"""The number of the last steps that a spike is compared with."""
+FEWEST = 10
+"""The number of steps from which a spike is recognized."""
+TRIED = 20
+"""The number of steps after which an automatic capture compares its own time with the time of the steps."""
+SHARE = 0.01
+"""The largest share of the time of the steps that an automatic capture takes."""
+
+Failed = Callable[[Run, str, dict[str, Any]], None]
+"""Called with the run, why its step failed, and the numbers of the step."""
+
+
+class StepCapture:
+    """Keeps the batches, random states and buffers of a step, and calls a function if the step fails.
+
+    A `Capsule` attaches it to the bus.
+    """
+
+    on_error = "warn"
+
+    def __init__(self, spike: float, automatic: bool, failed: Failed, end: Callable[[], None]) -> None:
+        """Begin before the first step.
+
+        Args:
+            spike: a step fails if its loss or its gradient norm exceeds the median of the last steps by this factor.
+            automatic: whether the capture ends after some steps if it takes much of their time, and whether a spike
+                must also exceed the first steps.
+            failed: called after the backward of a step that fails. Of steps that fail one after the other, the first.
+            end: called if the capture takes too much time.
+        """
+        self.spike, self.automatic, self.failed, self.end = spike, automatic, failed, end
+        self.noted: list[tuple[Any, tuple[Any, ...]]] = []
+        """The batches of the step so far, each with the random states before it."""
+        self.buffers: dict[str, torch.Tensor] = {}
+        """The buffers of the model before the step."""
+        self._losses: list[torch.Tensor] = []
+        self._usual: list[tuple[float, float]] = []
+        self._medians: list[float] = []
+        self._first: list[float] = []
+        self._states = QuickStates()
+        self._failing = False
+        self._tried, self._spent, self._began = 0, 0.0, 0.0
+
+    def states(self) -> list[dict[str, Any]]:
+        """Return the random states before each batch."""
+        return [QuickStates.named(states) for _, states in self.noted]
+
+    def forget(self) -> None:
+        """Release the batches of the step."""
+        self.noted, self._losses, self.buffers = [], [], {}
+
+    @order(Stage.RELEASE)
+    def on_batch(self, run: Run, batch: Any) -> None:
+        began = time.thread_time()
+        if run.step.batch_index == 0:
+            self.forget()
+            # The forward changes buffers, such as the running means of BatchNorm.
+            self.buffers = {name: buffer.detach().clone() for name, buffer in run.unwrapped_model.named_buffers()}
+        self.noted.append((batch, self._states.read()))
+        self._spent += time.thread_time() - began
+
+    @order(Stage.PREPARE)
+    def on_loss(self, loss: torch.Tensor) -> None:
+        self._losses.append(loss.detach())
+
+    @order(Stage.PREPARE)
+    def on_pre_optimizer_step(self, run: Run, grad_norm: Any) -> None:
+        began = time.thread_time()
+        losses, norm = numbers_of(self._losses), float(grad_norm) if grad_norm is not None else 0.0
+        loss = sum(losses) / len(losses) if losses else 0.0
+        reason = self.problem(loss, norm, scaled=run.seams.scaler is not None)
+        if reason and not self._failing:  # NaN weights make all later steps fail too
+            self.failed(run, reason, {"losses": losses, "grad_norm": norm})
+        self._failing = bool(reason)
+        if not reason:
+            self.note_usual(loss, norm)
+        self.forget()
+        if self.automatic and self._tried < TRIED and not reason:
+            self._try(began)
+
+    def problem(self, loss: float, norm: float, scaled: bool) -> str:
+        """Return why a step failed; empty if it did not. A gradient scaler deals with infinite gradients itself."""
+        if not math.isfinite(loss):
+            return "the loss is not finite"
+        if not (scaled or math.isfinite(norm)):
+            return "the gradient norm is not finite"
+        leasts = self._first if self.automatic else [0.0, 0.0]
+        for name, number, usual, least in zip(("loss", "gradient norm"), (loss, norm), self._medians, leasts):
+            if least < number < math.inf and 0 < self.spike * usual < number:
+                return f"the {name} is {number:.3g}, usually {usual:.3g}"
+        return ""
+
+    def note_usual(self, loss: float, norm: float) -> None:
+        """Keep the numbers of a step that did not fail. The medians are computed in every tenth step."""
+        self._usual.append((loss, norm))
+        if len(self._usual) % FEWEST == 0:
+            self._usual = self._usual[-USUAL:]
+            self._medians = [median(numbers) for numbers in zip(*self._usual)]
+            self._first = self._first or self._medians
+
+    def _try(self, began: float) -> None:
+        """Count a step of the trial. After the last one, end the capture if it takes too much time.
+
+        Args:
+            began: the processor time at the begin of the present handler, in seconds.
+        """
+        now = time.thread_time()
+        self._spent += now - began
+        self._tried += 1
+        if self._tried == 1:  # the first step prepares much that later steps find ready
+            self._began, self._spent = now, 0.0
+        elif self._tried == TRIED and self._spent > SHARE * (now - self._began):
+            self.end()
+
+
+def numbers_of(losses: list[torch.Tensor]) -> list[float]:
+    """Return the losses of a step as numbers. It waits for the device once."""
+    if not losses:
+        return []
+    single = len(losses) == 1 and losses[0].dim() == 0
+    return [float(losses[0])] if single else torch.stack([loss.float().mean() for loss in losses]).tolist()
