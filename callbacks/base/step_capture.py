@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -56,7 +57,10 @@ class StepCapture:
         self._first: list[float] = []
         self._states = QuickStates()
         self._failing = False
-        self._tried, self._spent, self._began = 0, 0.0, 0.0
+        self._trial: list[tuple[float, float]] = []
+        """The seconds of this capture in each step of the trial, and the time at the end of the step."""
+        self._spent = 0.0
+        """The seconds of this capture in the present step, before the backward."""
 
     def states(self) -> list[dict[str, Any]]:
         """Return the random states before each batch."""
@@ -68,13 +72,14 @@ class StepCapture:
 
     @order(Stage.RELEASE)
     def on_batch(self, run: Run, batch: Any) -> None:
-        began = time.thread_time()
+        began = time.perf_counter()
         if run.step.batch_index == 0:
             self.forget()
             # The forward changes buffers, such as the running means of BatchNorm.
             self.buffers = {name: buffer.detach().clone() for name, buffer in run.unwrapped_model.named_buffers()}
+            self._spent = 0.0
         self.noted.append((batch, self._states.read()))
-        self._spent += time.thread_time() - began
+        self._spent += time.perf_counter() - began
 
     @order(Stage.PREPARE)
     def on_loss(self, loss: torch.Tensor) -> None:
@@ -82,7 +87,7 @@ class StepCapture:
 
     @order(Stage.PREPARE)
     def on_pre_optimizer_step(self, run: Run, grad_norm: Any) -> None:
-        began = time.thread_time()
+        began = time.perf_counter()
         losses, norm = numbers_of(self._losses), float(grad_norm) if grad_norm is not None else 0.0
         loss = sum(losses) / len(losses) if losses else 0.0
         reason = self.problem(loss, norm, scaled=run.seams.scaler is not None)
@@ -92,7 +97,7 @@ class StepCapture:
         if not reason:
             self.note_usual(loss, norm)
         self.forget()
-        if self.automatic and self._tried < TRIED and not reason:
+        if self.automatic and len(self._trial) < TRIED and not reason:
             self._try(began)
 
     def problem(self, loss: float, norm: float, scaled: bool) -> str:
@@ -116,18 +121,19 @@ class StepCapture:
             self._first = self._first or self._medians
 
     def _try(self, began: float) -> None:
-        """Count a step of the trial. After the last one, end the capture if it takes too much time.
+        """Note a step of the trial. After the last one, end the capture if it takes too much time.
 
         Args:
-            began: the processor time at the begin of the present handler, in seconds.
+            began: when the present handler began.
         """
-        now = time.thread_time()
-        self._spent += now - began
-        self._tried += 1
-        if self._tried == 1:  # the first step prepares much that later steps find ready
-            self._began, self._spent = now, 0.0
-        elif self._tried == TRIED and self._spent > SHARE * (now - self._began):
-            self.end()
+        now = time.perf_counter()
+        self._trial.append((self._spent + now - began, now))
+        if len(self._trial) == TRIED:
+            # Medians: another program or an evaluation makes a few steps long.
+            of_capture = median(spent for spent, _ in self._trial)
+            of_step = median(later - earlier for (_, earlier), (_, later) in pairwise(self._trial))
+            if of_capture > SHARE * of_step:
+                self.end()
 
 
 def numbers_of(losses: list[torch.Tensor]) -> list[float]:

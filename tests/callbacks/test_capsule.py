@@ -186,8 +186,8 @@ class Cost(Callback):
 
     @order(Stage.RELEASE)
     def on_batch(self) -> None:
-        until = time.thread_time() + self.seconds
-        while time.thread_time() < until:
+        until = time.perf_counter() + self.seconds
+        while time.perf_counter() < until:
             pass
 
 
