@@ -190,3 +190,14 @@ def test_the_registry_gives_the_words_of_the_arguments():
         "fairscale": "sharded_ddp",
         "fairscale_fsdp": "fairscale_fsdp",
     }
+
+
+def test_using_the_trainer_makes_no_full_garbage_collection_and_leaves_the_collector_as_it_was():
+    printed = run_python(
+        "import gc, json, torch; full = lambda: gc.get_stats()[2]['collections']; before = full()\n"
+        "import trainbus; trainbus.Trainer, trainbus.TrainingArguments\n"
+        "found = [full() - before, gc.isenabled()]\n"
+        "gc.disable(); trainbus.EMA\n"
+        "print(json.dumps([*found, gc.isenabled()]))"
+    )
+    assert json.loads(printed) == [0, True, False]
