@@ -6,8 +6,6 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .lazy import load
-
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -290,10 +288,10 @@ __all__ = ["__version__", *_MODULE_OF]
 
 def __getattr__(name: str) -> Any:
     if name in _EXTRAS:
-        return load("integrations", __name__).load(_EXTRAS[name])
+        return importlib.import_module(".integrations", __name__).load(_EXTRAS[name])
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(load(_MODULE_OF[name], __name__), name)
+    return getattr(importlib.import_module(".lazy", __name__).load(_MODULE_OF[name], __name__), name)
 
 
 def __dir__() -> list[str]:
