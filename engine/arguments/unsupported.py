@@ -20,8 +20,8 @@ UNSUPPORTED: dict[tuple[str, str | None], str] = {
         "similar length together and saves padding on every rank."
     ),
     ("fp16_opt_level", "O3"): (
-        "it would lose updates that are too small for half precision. Use 'O2', which keeps the weights in half "
-        "precision with float32 copies for the optimizer."
+        "updates that are too small for half precision would be lost. Use 'O2', which keeps float32 copies of the "
+        "weights for the optimizer."
     ),
     ("fp16_backend", "apex"): _NO_APEX,
     ("half_precision_backend", "apex"): _NO_APEX,
@@ -33,9 +33,8 @@ UNSUPPORTED: dict[tuple[str, str | None], str] = {
         "VisualDL belongs to PaddlePaddle. Use 'tensorboard': its event files have the same curves."
     ),
     ("parallelism_config", None): (
-        "it configures tensor and sequence parallelism of accelerate, which trainbus does not have. Use `fsdp`, "
-        "`sharding` or `deepspeed` to shard weights, gradients and optimizer states; `trainbus plan` estimates which "
-        "of them fits."
+        "tensor and sequence parallelism of accelerate are not available. To shard weights and optimizer state, use "
+        "`fsdp`, `sharding` or `deepspeed`. `trainbus plan` estimates which of them fits."
     ),
 }
 """(argument, refused value) -> reason and alternative. The value None refuses every value of the argument but None.
