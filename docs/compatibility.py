@@ -25,28 +25,47 @@ from trainbus.events import EVENTS
 Table = Callable[[tuple[str, ...], Iterable[tuple[str, ...]]], str]
 
 DIFFERS = {
-    "accelerator_config": "With several ranks, `split_batches=True`, `dispatch_batches=True` and `even_batches=False` are refused.",
+    "accelerator_config": (
+        "With several ranks, `split_batches=True`, `dispatch_batches=True` and `even_batches=False` are refused."
+    ),
     "auto_find_batch_size": "Each attempt starts from the weights and the seed of the first.",
     "bf16_full_eval": "After the evaluation, the model has its float32 weights again.",
-    "debug": "`underflow_overflow` names the layer in an error, and prints nothing else. `tpu_metrics_debug` is refused.",
+    "debug": (
+        "`underflow_overflow` names the layer in an error, and prints nothing else. `tpu_metrics_debug` is refused."
+    ),
     "deepspeed": "The arguments fill missing sections, as in transformers 4. Checkpoints are plain files.",
-    "fsdp": "FSDP2 of PyTorch shards the model. `bf16` uses autocast. `fsdp_config` also gathers weights in half precision.",
+    "fsdp": (
+        "FSDP2 of PyTorch shards the model. `bf16` uses autocast. `fsdp_config` also gathers weights in half precision."
+    ),
     "fsdp_config": "Keys work with and without the prefix `fsdp_`. Unknown keys are refused.",
     "fp16_full_eval": "After the evaluation, the model has its float32 weights again.",
     "fp16_opt_level": "An argument of PaddleNLP. The value `O3` is [refused](#values-that-are-refused).",
     "logging_first_step": "PaddleNLP also evaluates after the first step. For that, use `Evaluate(at(1))`.",
     "logging_nan_inf_filter": "Off by default, so that a loss that is not finite is visible.",
     "logging_steps": "The last steps of a run are logged too, if the run ends between two logs.",
-    "minimum_eval_times": "An argument of PaddleNLP. The interval is not rounded to tens. `eval_strategy='epoch'` is an error.",
+    "minimum_eval_times": (
+        "An argument of PaddleNLP. The interval is not rounded to tens. `eval_strategy='epoch'` is an error."
+    ),
     "past_index": "Gradients do not flow from one batch into the memory of the previous batch.",
     "project": "The tracker chooses the default.",
-    "report_to": "`all` selects the installed trackers that trainbus has. Names of other trackers are refused, unless a plugin adds them.",
-    "restore_callback_states_from_checkpoint": "On by default. The attached callbacks receive the states; no callback is replaced.",
-    "sharding": "An argument of PaddleNLP. `stage1` uses `ZeroRedundancyOptimizer` of PyTorch. The other stages use FSDP2.",
+    "report_to": (
+        "`all` selects the installed trackers that trainbus has. Names of other trackers are refused, unless a plugin "
+        "adds them."
+    ),
+    "restore_callback_states_from_checkpoint": (
+        "On by default. The attached callbacks receive the states; no callback is replaced."
+    ),
+    "sharding": (
+        "An argument of PaddleNLP. `stage1` uses `ZeroRedundancyOptimizer` of PyTorch. The other stages use FSDP2."
+    ),
     "sharding_degree": "An argument of PaddleNLP, with the same meaning.",
     "train_sampling_strategy": "`batch_rebalance` is [refused](#values-that-are-refused).",
-    "sharded_ddp": "An argument of transformers 4. `simple` uses fairscale. Other words use FSDP2, or FSDP of fairscale.",
-    "scale_loss": "An argument of PaddleNLP, where the default is 32768. The default here is 65536, as in transformers.",
+    "sharded_ddp": (
+        "An argument of transformers 4. `simple` uses fairscale. Other words use FSDP2, or FSDP of fairscale."
+    ),
+    "scale_loss": (
+        "An argument of PaddleNLP, where the default is 32768. The default here is 65536, as in transformers."
+    ),
     "torch_empty_cache_steps": "The cache is emptied at the end of a step, not inside it.",
     "warmup_ratio": "An argument of transformers 4. transformers 5 has a `warmup_steps` below 1 instead.",
 }
@@ -70,10 +89,12 @@ def page(table: Table, notice: str) -> list[str]:
         f"The page compares with transformers {transformers.__version__}, and lists the arguments of PaddleNLP and of "
         "older trainers. The tests check that results are equal, bit for bit: see [parity](parity.md). "
         "[Differences](differences.md) lists the deliberate differences.",
-        "For example, you want to know whether `logging_nan_inf_filter` behaves as in transformers. Search this page for "
+        "For example, you want to know whether `logging_nan_inf_filter` behaves as in transformers. Search this page "
+        "for "
         "the name. The table [Arguments that behave differently](#arguments-that-behave-differently) has a row for it. "
         "An argument that is only in [All arguments](#all-arguments) behaves as in transformers.",
-        "A value, an argument or an optimizer that is *refused* raises an error, and the error says what to use instead.",
+        "A value, an argument or an optimizer that is *refused* raises an error, and the error says what to use "
+        "instead.",
         "## Summary",
         table(("Subject", "Works", "Refused or absent"), _summary(theirs, ours, transformers.Trainer)),
         "## Arguments that behave differently",
@@ -101,7 +122,8 @@ def page(table: Table, notice: str) -> list[str]:
         "### Methods that work as in transformers",
         _code(name for name, moment in _methods(transformers.Trainer) if moment == SAME) + ".",
         "### Methods whose override is called at a stated moment",
-        "If a subclass overrides one of these methods, trainbus calls the override at this moment. Otherwise the engine "
+        "If a subclass overrides one of these methods, trainbus calls the override at this moment. Otherwise the "
+        "engine "
         "does the work itself.",
         table(("Method", "When an override is called, and what it returns"), _called(transformers.Trainer)),
         "### Methods that are never called",

@@ -34,9 +34,13 @@ WORKS = {
 DIFFERS = {
     "Trainer": {
         "accelerator": "An object of trainbus. [The accelerator](#the-accelerator) lists the methods.",
-        "callback_handler": "If a program replaces `call_event`, this function calls the transformers callbacks, in the stage `DECIDE`.",
+        "callback_handler": (
+            "If a program replaces `call_event`, this function calls the transformers callbacks, in the stage `DECIDE`."
+        ),
         "get_tp_size": "Always 1: tensor parallelism is not supported.",
-        "objective": "The object that computes the loss. In transformers, the value of a hyperparameter search has this name.",
+        "objective": (
+            "The object that computes the loss. In transformers, the value of a hyperparameter search has this name."
+        ),
     },
     "TrainingArguments": {
         "accelerator_config": "`use_configured_state` has no effect: accelerate is not used.",

@@ -102,7 +102,8 @@ def _with_defaults(spec: OptimizerSpec, **defaults: Any) -> OptimizerSpec:
 # Reasons why an optimizer cannot be built by name.
 
 _LAYERWISE = (
-    "This kind of optimizer updates each parameter inside the backward pass, but trainbus calls the optimizer after the "
+    "This kind of optimizer updates each parameter inside the backward pass, but trainbus calls the optimizer after "
+    "the "
     "backward pass. Build the optimizer yourself and pass optimizers=(optimizer, None)."
 )
 _NO_DEVICE = "It needs {}, and trainbus runs on CPU and CUDA. Use optim='adamw_torch_fused'."
