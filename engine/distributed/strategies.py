@@ -169,7 +169,7 @@ class Strategy(Enum):
             Usage(
                 "Stage 3 with offloading",
                 ("sharding='stage3 offload'", "sharded_ddp='zero_dp_3 offload'", "fsdp='full_shard offload'"),
-                "All GPUs together are too small. The CPU makes the updates.",
+                "All GPUs together are too small. The CPU computes the updates.",
             ),
         ),
         arguments=("fsdp",),
@@ -184,7 +184,7 @@ class Strategy(Enum):
         name="fairscale",
         callback="integrations.fairscale.sharded_ddp.ShardedDDP",
         usages=(
-            Usage("fairscale", ("sharded_ddp='simple'",), "A script sets it. It is stage 1; the package is from 2022."),
+            Usage("fairscale", ("sharded_ddp='simple'",), "A script already uses this stage 1. The package is from 2022."),
         ),
         words={"sharded_ddp": ("simple",)},
         memory=memory_formulas.fairscale_optimizer,
@@ -200,7 +200,7 @@ class Strategy(Enum):
             Usage(
                 "fairscale's FSDP",
                 ("sharded_ddp='zero_dp_3 fairscale auto_wrap'", "sharded_ddp='zero_dp_2 fairscale'"),
-                "A script needs fairscale's own class. It is stage 2 or 3.",
+                "A script needs the class of fairscale for stage 2 or 3.",
             ),
         ),
         words={"sharded_ddp": ("fairscale",)},
