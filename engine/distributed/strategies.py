@@ -184,7 +184,9 @@ class Strategy(Enum):
         name="fairscale",
         callback="integrations.fairscale.sharded_ddp.ShardedDDP",
         usages=(
-            Usage("fairscale", ("sharded_ddp='simple'",), "A script already uses this stage 1. The package is from 2022."),
+            Usage(
+                "fairscale", ("sharded_ddp='simple'",), "A script already uses this stage 1. The package is from 2022."
+            ),
         ),
         words={"sharded_ddp": ("simple",)},
         memory=memory_formulas.fairscale_optimizer,

@@ -44,5 +44,5 @@ class PersistentLoaders:
         return {**self._saved, **{name: states for name, states in found.items() if states is not None}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Start workers with these RNG states from now on."""
+        """Use these RNG states for workers that start later."""
         self._loaders, self._saved = {}, dict(state)
