@@ -1,7 +1,7 @@
 """Failures of ranks: a failing rank writes a report. A rank that waited for it names the failed rank in its own error.
 
-It has no effect on a run without failures. Reports go through the store of the rendezvous, which still works when a
-collective fails.
+Reports have no effect on a run without failures. Reports go through the store of the rendezvous, which still works when
+a collective fails.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class OutOfRange(NamedTuple):
     indices: torch.Tensor
     """All indices of the tensor."""
     limit: int
-    """The number of valid indices, from 0."""
+    """The number of valid indices. They are 0 to `limit - 1`."""
     ignored: int | None
     """An index that counts as valid."""
 

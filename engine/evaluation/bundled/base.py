@@ -15,7 +15,7 @@ class Reads(str, Enum):
     SIGMOID = "sigmoid"
     """0 or 1 for each logit: whether its probability is above a threshold."""
     LABELS = "labels"
-    """Class numbers, as the outputs are."""
+    """The outputs themselves, which are class numbers."""
     LOGITS = "logits"
     """Logits of shape (labels, classes)."""
     VALUES = "values"
