@@ -350,8 +350,8 @@ def has_train_eval_modes(optim: Any) -> bool:
 def is_shape_dependent(class_name: str) -> bool:
     """Return whether an optimizer class gives different results on a flat shard of a weight than on the whole weight.
 
-    If the class has a row, the row decides. Other classes of the same family are included: its name contains the name
-    of a shape-dependent class, or a word of `OTHER_SHAPE_DEPENDENT`. Case and underscores do not matter.
+    If the class has a row, the row decides. Another class counts as shape-dependent if its name contains the name of a
+    shape-dependent class, or a word of `OTHER_SHAPE_DEPENDENT`. Case and underscores do not matter.
     """
     name = _plain(class_name)
     rows = [spec for spec in OPTIMIZERS.values() if _plain(spec.class_name) == name]

@@ -39,8 +39,8 @@ def checkpoint_to_resume(run: ResumableRun, wanted: str | Path | bool | None) ->
     Args:
         run: the run.
         wanted: the folder of a checkpoint; True for the newest good checkpoint in the output folder; "auto" for the
-            same if there is any checkpoint; or nothing. The value of the first rank is used. With `save_on_each_node`,
-            each rank may pass a different folder.
+            same if there is any checkpoint; None or False to start fresh. The value of the first rank is used. With
+            `save_on_each_node`, each rank may pass a different folder.
 
     Raises:
         ArgumentError: if ranks have different output folders and would write one checkpoint into several.
@@ -195,7 +195,7 @@ def choose(
     Args:
         output_dir: the folder that the run writes its checkpoints into.
         wanted: the folder of a checkpoint; True for the newest good checkpoint in `output_dir`; "auto" for the same if
-            there is any checkpoint; or nothing.
+            there is any checkpoint; None or False to start fresh.
         inspector: inspects the checkpoints. Default: for a single process.
 
     Raises:
