@@ -73,7 +73,7 @@ class MomentMethods(TrainerBase):
     """The step for which `_save_checkpoint` has announced `on_save`."""
 
     def _at(self, name: str, work: Callable[[], Any], *arguments: Any, **named: Any) -> Any:
-        """Do the work of a moment through the method that a subclass overrides, if it does."""
+        """Do the work of a moment. If a subclass overrides the method, call the override."""
         if not is_overridden(self, name):
             return work()
         with self._doing(name, work):
@@ -88,7 +88,7 @@ class MomentMethods(TrainerBase):
             self._works = before
 
     def _work(self, name: str) -> Any:
-        """Do the engine's work of the present moment; nothing outside of it."""
+        """Do the engine's work of the current moment. Outside of a moment, do nothing."""
         return self._works.get(name, _nothing)()
 
     def overrides(self, *names: str) -> bool:

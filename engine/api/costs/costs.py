@@ -30,7 +30,8 @@ class Part:
     share: float
     """Its share of the session, from 0 to 1."""
     median: float
-    """Seconds of the median step; 0 for a part that most steps do not have. Of several ranks, the slowest one."""
+    """Seconds of the median step; 0 for a part that most steps do not have. With several ranks, the value of the
+    slowest one."""
     times: int = 0
     """How often it was done, for a part that most steps do not have."""
 
@@ -78,9 +79,9 @@ class Costs:
     verdict: Verdict
     """What limits the speed."""
     samples_per_second: float
-    """Samples a second of all ranks, over the whole session."""
+    """Samples per second of all ranks, over the whole session."""
     tokens_per_second: float | None = None
-    """Tokens a second, if the run counts them."""
+    """Tokens per second, if the run counts them."""
     mfu: float | None = None
     """The share of the device's peak that the model uses; None if the peak or the operations are not known."""
     ranks: list[dict[str, float]] = field(default_factory=list)

@@ -46,7 +46,7 @@ class Session:
     began: float
     """When it began, in seconds since 1970."""
     points: list[Point]
-    """What is known of it, in order. The first one is the moment before its first step."""
+    """The measured moments of the session, in order. The first one is the moment before its first step."""
     ended: str = ""
     """`ended`, `failed`, or `interrupted` by a signal; empty if the session runs, or was killed."""
     kept: int | None = None
@@ -172,7 +172,7 @@ def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session
 
 
 def _add(sessions: list[Session], record: Mapping[str, Any]) -> None:
-    """Add a moment to its session. A heartbeat has no parts: it has those of the moment before it."""
+    """Add a moment to its session. A heartbeat has no parts, so it gets the parts of the moment before it."""
     for session in sessions[-1:]:
         if session.id == record["session"]:
             before = session.points[-1].parts
