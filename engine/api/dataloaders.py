@@ -27,7 +27,7 @@ class DataLoaderMethods(LossMethods):
     """Methods that build data loaders, samplers and collators from datasets."""
 
     _integration: Callable[[str], Any]
-    """Returns an integration by name."""
+    """A function that returns an integration by name."""
 
     train_dataset: Any
     eval_dataset: Any

@@ -335,7 +335,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         )
 
     def _known_eval_datasets(self) -> dict[str, Any]:
-        """Return by name the map-style datasets that training evaluates on through the default loader."""
+        """Return the map-style evaluation datasets by name, if no subclass overrides their loader."""
         overridden = is_overridden(self, "get_eval_dataloader")
         if self.eval_dataset is None or overridden or self.args.eval_strategy == IntervalStrategy.NO:
             return {}

@@ -41,7 +41,7 @@ class OptimizerMethods(TrainerBase):
     the user.
     """
     _unclipped_parameters: Sequence[nn.Parameter] = ()
-    """Those of them that the user put into the optimizer: as in transformers, their gradients are not clipped."""
+    """Extra parameters that the user put into the optimizer. As in transformers, their gradients are not clipped."""
     _told_untrained = False
     """Whether the warning about modules of a loss function that nothing trains was logged."""
     _given_optimizers: tuple[Any, Any]

@@ -29,11 +29,11 @@ class Change:
     """A change of the training arguments."""
 
     name: str
-    """Its name, for `--only`."""
+    """The name of the change, for `--only`."""
     arguments: dict[str, Any]
     """The arguments to set."""
     note: str = ""
-    """What else it changes."""
+    """What else the change affects."""
 
 
 @dataclass
@@ -48,11 +48,11 @@ class Gain:
     lowest: float | None = None
     highest: float | None = None
     error: str = ""
-    """Why it could not be measured."""
+    """Why the change could not be measured."""
 
     @property
     def advised(self) -> bool:
-        """Whether it was faster in all rounds, by more than noise."""
+        """Whether the change was faster in all rounds, by more than noise."""
         return self.gain is not None and self.gain >= GAIN and (self.lowest or 0.0) > 1.0
 
     def to_dict(self) -> dict[str, Any]:

@@ -156,7 +156,7 @@ class PaddedBatch:
     batch: Any
     """The batch."""
     padding_rows: int
-    """Number of padding rows at its end."""
+    """Number of padding rows at the end of the batch."""
     rows: int | None = None
     """Number of its samples, padding included; None if it must be read from its tensors."""
 

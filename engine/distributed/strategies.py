@@ -44,9 +44,9 @@ class Usage:
     title: str
     """The title of the row."""
     arguments: tuple[str, ...]
-    """Equal ways to write it, as keywords of `TrainingArguments`; empty for nothing."""
+    """Equivalent spellings, as keywords of `TrainingArguments`; empty if no argument is needed."""
     when: str
-    """When to use it."""
+    """When to use the strategy."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,27 +58,27 @@ class StrategyRow:
     callback: str
     """The callback that does the work, as a path below `trainbus`. Its `from_arguments` builds it."""
     usages: tuple[Usage, ...]
-    """Ways to select it, and when to use them."""
+    """The ways to select the strategy, and when to use each."""
     memory: Callable[[Variant, Workload], MemoryEstimate]
     """The memory formula."""
     variants: Callable[[Workload], list[Variant]]
     """The lines of `trainbus plan` for a workload."""
     arguments: tuple[str, ...] = ()
-    """Arguments that select it with any value."""
+    """Arguments that select the strategy with any value."""
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Arguments that select it with one of these words."""
+    """Argument -> the words in its value that select the strategy."""
     integration: str = ""
-    """Its name in the table of integrations, if it needs another package."""
+    """The name in the table of integrations, if the strategy needs another package."""
     extra: str = ""
     """The requirement to `pip install`; empty if torch has it."""
     launch: str = TORCHRUN
-    """The command that starts it on one machine."""
+    """The command that starts the ranks on one machine."""
     single_process: bool = False
-    """Whether it also works in a single process."""
+    """Whether the strategy also works in a single process."""
     takes_degree: bool = False
     """Whether `sharding_degree` applies. With `sharding_degree=1` nothing is sharded, and DDP trains."""
     limits: str = ""
-    """Its limits, for the documentation."""
+    """The limits of the strategy, for the documentation."""
 
     @property
     def selecting_arguments(self) -> tuple[str, ...]:

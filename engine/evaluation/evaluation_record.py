@@ -14,7 +14,7 @@ class EvaluationPlan(NamedTuple):
     rows: int | None = None
     """Evaluate a random subset of this many rows of each dataset; None for all rows."""
     decides: bool = True
-    """Whether callbacks use its metrics to decide."""
+    """Whether callbacks use the metrics of the evaluation to decide."""
 
 
 @dataclass

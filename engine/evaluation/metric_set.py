@@ -159,7 +159,7 @@ class _Chosen:
     metric: Any
     """The class of a bundled metric, or the object of another one."""
     reader: Reader
-    """What it reads."""
+    """Converts outputs and labels to the values that the metric compares."""
     options: dict[str, Any] | None
     """The options of a bundled metric; None for others."""
     computing: dict[str, Any] = field(default_factory=dict)
@@ -187,7 +187,7 @@ class _Measured:
     counter: Any
     """The metric with the batches so far."""
     reader: Reader
-    """What it reads."""
+    """Converts outputs and labels to the values that the metric compares."""
 
     def add(self, predictions: Any, labels: Any) -> None:
         pair = self.reader(predictions, labels)

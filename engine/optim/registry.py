@@ -49,7 +49,7 @@ class OptimizerSpec:
     beta_options: tuple[str, ...] = ()
     """Options that the class takes as one tuple `betas`. An option that is not set keeps the value of `betas`."""
     projection: Projection | None = None
-    """How it projects gradients to a low rank. None if it does not."""
+    """How the optimizer projects gradients to a low rank. None if it does not."""
     state_bytes: float | None = None
     """Bytes of optimizer state per parameter, with float32 weights. None if they depend on the rank of a projection, or
     are not known; the memory estimate then refuses the optimizer."""

@@ -33,10 +33,10 @@ class Verdict:
     """The part that limits the speed, the evidence and the remedy."""
 
     bound: str
-    """What limits it: `input`, `copy`, `callback`, `evaluation`, `save`, `log`, `collection`, `rank`, `compute`; or
-    `unknown`."""
+    """What limits the speed: `input`, `copy`, `callback`, `evaluation`, `save`, `log`, `collection`, `rank`, `compute`;
+    or `unknown`."""
     evidence: str
-    """The measured values that show it."""
+    """The measured values that show the limit."""
     action: str
     """What to do next."""
 
@@ -51,11 +51,11 @@ class Blame:
     rank: int
     """The slowest rank."""
     part: str
-    """The part in which it needs more time than the others."""
+    """The part in which this rank needs more time than the others."""
     excess: float
-    """How many more seconds per step it needs in this part than the fastest rank."""
+    """How many more seconds per step this rank needs in the part than the fastest rank."""
     waiting: float
-    """The mean seconds per step that the other ranks wait for it."""
+    """The mean seconds per step that the other ranks wait for this rank."""
 
 
 def judge(

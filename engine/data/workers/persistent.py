@@ -28,7 +28,7 @@ class PersistentLoaders:
         self._saved: dict[str, dict[str, Any]] = {}
 
     def find(self, name: str, dataset: Any) -> KeptLoader | None:
-        """Return the loader of a dataset; None if there is none, or if `name` is another dataset now."""
+        """Return the loader of a dataset; None if there is none, or if `name` now refers to another dataset."""
         kept, loader = self._loaders.get(name, (None, None))
         return loader if kept is dataset else None
 
