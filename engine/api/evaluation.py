@@ -305,7 +305,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         return output
 
     def _check_slice(self, loader: Any) -> None:
-        """Raise an ArgumentError if the evaluation is on a slice, and the loader has more rows."""
+        """Raise an ArgumentError if the evaluation uses a random subset of rows, and the loader has more rows."""
         rows, found = self.run.evaluation.rows, length_of(getattr(loader, "dataset", None))
         if rows is not None and (found is None or found > rows):
             raise ArgumentError(

@@ -33,7 +33,7 @@ REPORT_TIMEOUT = 2.0
 """Seconds for which a rank that lost its connection waits for the reports of other ranks."""
 
 _SESSIONS = itertools.count(1)
-"""Numbers the sessions, which are the same on all ranks. Reports of an earlier session have another number."""
+"""Counts the sessions, equally on all ranks. Reports of an earlier session have another number."""
 
 _POLL_INTERVAL = 0.05
 _ADDRESS_KEY, _SESSION_KEY, _EXIT_KEY = "trainbus/process/", "trainbus/failed/", "trainbus/ended/"

@@ -82,7 +82,7 @@ class StrategyRow:
 
     @property
     def selecting_arguments(self) -> tuple[str, ...]:
-        """The names of the arguments that may select it."""
+        """The names of the arguments that may select the strategy."""
         return (*self.words, *self.arguments)
 
     def is_selected(self, args: ShardingArguments) -> bool:

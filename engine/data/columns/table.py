@@ -43,7 +43,7 @@ class Table:
 
     @property
     def is_current(self) -> bool:
-        """Whether the dataset has the format that it had; `set_format` changes it in place."""
+        """Whether the dataset still has the format that it had when it was viewed. `set_format` changes it in place."""
         return bool(self.dataset.format == self.format)
 
     def places(self, indices: list[int] | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -92,7 +92,7 @@ def _predicts_next(model: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class TokenSamples:
-    """Reads samples: dicts of one value for each token."""
+    """Reads samples: dicts whose columns have one value for each token."""
 
     pad_token_id: int
     """Fills up token ids."""

@@ -63,7 +63,7 @@ def layout_for(model: nn.Module) -> Layout:
     It runs the model on a few tokens, in evaluation mode and without gradients, and keeps the RNG states.
 
     Raises:
-        ModelError: if there is no such layout. It names the reason and the remedy.
+        ModelError: if there is no such layout. The error names the reason and the remedy.
     """
     inner = user_model(model)
     name = type(inner).__name__
