@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from library_surface import rows
+from library_surface import WORKS, rows
 from readers import readers_of
 
 import trainbus
@@ -24,35 +25,55 @@ from trainbus.events import EVENTS
 Table = Callable[[tuple[str, ...], Iterable[tuple[str, ...]]], str]
 
 DIFFERS = {
-    "accelerator_config": "trainbus does not use accelerate. Keys about batches need a single process.",
+    "accelerator_config": (
+        "With several ranks, `split_batches=True`, `dispatch_batches=True` and `even_batches=False` are refused."
+    ),
     "auto_find_batch_size": "Each attempt starts from the weights and the seed of the first.",
-    "bf16_full_eval": "The float32 weights return after the evaluation.",
-    "debug": "Raises an error that names the layer. Does not print frames. `tpu_metrics_debug` is refused.",
-    "deepspeed": "Missing sections are filled from the arguments, as in transformers 4. Checkpoints are plain files.",
-    "fsdp": "Uses FSDP2 of PyTorch. `bf16` stays autocast; `fsdp_config` selects half precision throughout.",
-    "fsdp_config": "Keys work with and without `fsdp_`. Unknown keys are refused.",
-    "fp16_full_eval": "The float32 weights return after the evaluation.",
-    "fp16_opt_level": "From PaddleNLP. `O3` of apex is [refused](#values-that-are-refused).",
-    "logging_first_step": "PaddleNLP also evaluates that step. `eval_on_start` or `Evaluate(at(1))` does so here.",
+    "bf16_full_eval": "After the evaluation, the model has its float32 weights again.",
+    "debug": (
+        "`underflow_overflow` names the layer in an error, and prints nothing else. `tpu_metrics_debug` is refused."
+    ),
+    "deepspeed": "The arguments fill missing sections, as in transformers 4. Checkpoints are plain files.",
+    "fsdp": (
+        "FSDP2 of PyTorch shards the model. `bf16` uses autocast. `fsdp_config` also gathers weights in half precision."
+    ),
+    "fsdp_config": "Keys work with and without the prefix `fsdp_`. Unknown keys are refused.",
+    "fp16_full_eval": "After the evaluation, the model has its float32 weights again.",
+    "fp16_opt_level": "An argument of PaddleNLP. The value `O3` is [refused](#values-that-are-refused).",
+    "logging_first_step": "PaddleNLP also evaluates after the first step. For that, use `Evaluate(at(1))`.",
     "logging_nan_inf_filter": "Off by default, so that a loss that is not finite is visible.",
     "logging_steps": "The last steps of a run are logged too, if the run ends between two logs.",
-    "minimum_eval_times": "From PaddleNLP. The interval is not rounded to tens. `eval_strategy='epoch'` is an error.",
+    "minimum_eval_times": (
+        "An argument of PaddleNLP. The interval is not rounded to tens. `eval_strategy='epoch'` is an error."
+    ),
     "past_index": "Gradients do not flow from one batch into the memory of the previous batch.",
     "project": "The tracker chooses the default.",
-    "report_to": "Name each tracker. Other trackers are plugins.",
-    "restore_callback_states_from_checkpoint": "On by default. Restores into the attached callbacks.",
-    "sharding": "From PaddleNLP. `stage1` uses ZeroRedundancyOptimizer of PyTorch. The other stages use FSDP2.",
-    "sharding_degree": "From PaddleNLP.",
+    "report_to": (
+        "`all` selects the installed trackers that trainbus has. Names of other trackers are refused, unless a plugin "
+        "adds them."
+    ),
+    "restore_callback_states_from_checkpoint": (
+        "On by default. The attached callbacks receive the states; no callback is replaced."
+    ),
+    "sharding": (
+        "An argument of PaddleNLP. `stage1` uses `ZeroRedundancyOptimizer` of PyTorch. The other stages use FSDP2."
+    ),
+    "sharding_degree": "An argument of PaddleNLP, with the same meaning.",
     "train_sampling_strategy": "`batch_rebalance` is [refused](#values-that-are-refused).",
-    "sharded_ddp": "From transformers 4. `simple` uses fairscale. Other words use FSDP2, or FSDP of `fairscale`.",
-    "scale_loss": "From PaddleNLP, where it is 32768 by default. None is 65536, as in transformers.",
-    "torch_empty_cache_steps": "Empties the cache at the end of a step, not inside it.",
-    "warmup_ratio": "From transformers 4. In transformers 5 it is `warmup_steps` below 1.",
+    "sharded_ddp": (
+        "An argument of transformers 4. `simple` uses fairscale. Other words use FSDP2, or FSDP of fairscale."
+    ),
+    "scale_loss": (
+        "An argument of PaddleNLP, where the default is 32768. The default here is 65536, as in transformers."
+    ),
+    "torch_empty_cache_steps": "The cache is emptied at the end of a step, not inside it.",
+    "warmup_ratio": "An argument of transformers 4. transformers 5 has a `warmup_steps` below 1 instead.",
 }
 """Argument -> how it differs from transformers, in short sentences."""
 
-MANY = 6
-"""An argument with this many readers or more gets its own list of readers."""
+LONG = 20
+"""The most words of a first sentence that a table shows in full."""
+SAME, NEVER = "as in transformers", "never"
 
 
 def page(table: Table, notice: str) -> list[str]:
@@ -61,7 +82,6 @@ def page(table: Table, notice: str) -> list[str]:
 
     theirs = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments)}
     ours = {field.name: field for field in dataclasses.fields(TrainingArguments)}
-    readers = _readers(ours)
     return [
         notice,
         "# Compatibility",
@@ -69,6 +89,12 @@ def page(table: Table, notice: str) -> list[str]:
         f"The page compares with transformers {transformers.__version__}, and lists the arguments of PaddleNLP and of "
         "older trainers. The tests check that results are equal, bit for bit: see [parity](parity.md). "
         "[Differences](differences.md) lists the deliberate differences.",
+        "For example, you want to know whether `logging_nan_inf_filter` behaves as in transformers. Search this page "
+        "for "
+        "the name. The table [Arguments that behave differently](#arguments-that-behave-differently) has a row for it. "
+        "An argument that is only in [All arguments](#all-arguments) behaves as in transformers.",
+        "A value, an argument or an optimizer that is *refused* raises an error, and the error says what to use "
+        "instead.",
         "## Summary",
         table(("Subject", "Works", "Refused or absent"), _summary(theirs, ours, transformers.Trainer)),
         "## Arguments that behave differently",
@@ -78,51 +104,66 @@ def page(table: Table, notice: str) -> list[str]:
         "## Values that are refused",
         table(("Value", "What to do instead"), _values()),
         "## All arguments",
-        "*Read by* names the classes and modules that use the argument. [Training arguments](arguments.md) has the "
-        "defaults.",
-        table(("Argument", "From", "What it does", "Read by"), _arguments(theirs, ours, readers)),
-        "## Arguments with many readers",
-        "\n".join(f"- `{name}`: {_code(who)}." for name, who in sorted(readers.items()) if len(who) >= MANY),
+        "Each name is a link to its full description and its default. The column *From* names the trainer that has the "
+        "argument.",
+        table(("Argument", "From", "What it does"), _arguments(theirs, ours)),
         "## Other names of arguments",
+        "Programs for older versions and for other trainers may use these names.",
         table(("Name", "From", "Meaning"), _aliases(theirs)),
         "## Optimizers",
         "`optim=` takes these names. A package is imported when its optimizer is used.",
-        table(("Name", "Needs"), _optimizers()),
+        table(("Name", "Package"), ((f"`{name}`", needs) for name, needs, why in _optimizers() if not why)),
+        "### Optimizers that are refused",
+        "\n".join(_refused_optimizers()),
         "## Schedules",
         "`lr_scheduler_type=` takes " + ", ".join(f"`{name}`" for name in SCHEDULES) + ".",
         "## Methods",
-        "An override is called at the moment that the table says. The public methods without a moment are called as in "
-        "transformers. If an override is never called, a warning says so. The column *Override* then says what to do. "
-        "If *Available* is *no*, the method does not exist.",
-        table(("Method of transformers' Trainer", "Available", "Override"), _methods(transformers.Trainer)),
+        "Look here if your program overrides or calls a method of transformers' Trainer.",
+        "### Methods that work as in transformers",
+        _code(name for name, moment in _methods(transformers.Trainer) if moment == SAME) + ".",
+        "### Methods whose override is called at a stated moment",
+        "If a subclass overrides one of these methods, trainbus calls the override at this moment. Otherwise the "
+        "engine "
+        "does the work itself.",
+        table(("Method", "When an override is called, and what it returns"), _called(transformers.Trainer)),
+        "### Methods that are never called",
+        "If a subclass overrides one of these methods, a warning says what to use instead. "
+        f"{_code(_uncalled_but_present(transformers.Trainer))} can still be called. The others do not exist.",
+        table(("Method", "What to use instead"), _never(transformers.Trainer)),
         "## Attributes of the Trainer",
-        "These attributes of transformers' Trainer do not exist, or exist for another purpose. All others do.",
+        "These attributes of transformers' Trainer do not exist, or have another meaning. All others exist.",
         table(("Attribute", "What to use instead"), _missing()),
         "## Attributes of the arguments, the state and the control",
         "All public attributes and methods of transformers' `TrainingArguments`, `TrainerState` and `TrainerControl` "
         "exist, except these.",
         table(("Name", "What to do instead"), _absent()),
         "## The accelerator",
-        "`trainer.accelerator` has the attributes and methods that training code uses: "
-        + ", ".join(f"`{name}`" for name in sorted(_public(Accelerator)))
-        + ". It reads `accelerator_config`. Its other names raise an error that says what to use:",
+        "`trainer.accelerator` is an object of trainbus, not of accelerate. It has the attributes and methods that "
+        "training code uses: " + _code(sorted(_public(Accelerator))) + ".",
+        "The other names of accelerate's `Accelerator` raise an error that says what to use:",
         table(("Name of accelerate's `Accelerator`", "What to use instead"), _instead()),
         "## Names that libraries use",
-        "TRL 1.16, sentence-transformers 6.2 and SetFit 1.2 touch these public names of transformers and accelerate. "
-        "[Libraries](migration.md#libraries-of-transformers) shows how to use trainbus with them.",
+        "TRL 1.16, sentence-transformers 6.2 and SetFit 1.2 use public names of transformers and accelerate. "
+        "[Libraries](migration.md#libraries-of-transformers) shows how to use trainbus with these libraries.",
+        "Of these names, the following work as in transformers and accelerate:",
+        "\n".join(f"- `{kind}`: {_code(names.split())}." for kind, names in WORKS.items()),
+        "The other names that the libraries use differ, or are refused:",
         table(("Name", "Here", "Remark"), rows()),
         "## Events",
         table(("Event", "From", "Meaning"), ((f"`{event.name}`", event.origin, event.doc) for event in EVENTS)),
         "A subclass of `transformers.TrainerCallback` runs unchanged. A handler for any other event logs a warning.",
+        "## Code that reads each argument",
+        "This list is for developers of trainbus. It names the classes and modules that read each argument.",
+        "\n".join(f"- `{name}`: {_code(who)}." for name, who in sorted(_readers(ours).items())),
     ]
 
 
 def _summary(theirs: dict[str, Any], ours: dict[str, Any], trainer: type) -> Iterator[tuple[str, str, str]]:
     known = [name for name in theirs if name in ours or name in ALIASES]
     more = [name for name in {*ours, *ALIASES} if name not in theirs]
-    built = [name for name, needs in _optimizers() if "refused" not in needs]
-    methods = [*_methods(trainer)]
-    available = [name for name, here, _ in methods if here == "yes"]
+    built = [name for name, _, why in _optimizers() if not why]
+    methods = [name for name, _ in _methods(trainer)]
+    available = [name for name in methods if hasattr(trainbus.Trainer, name)]
     yield "Arguments of transformers", str(len(known)), str(len(theirs) - len(known))
     yield "Arguments and names of trainbus, PaddleNLP and older trainers", str(len(more)), "-"
     yield "Optimizers", str(len(built)), str(len([*_optimizers()]) - len(built))
@@ -137,20 +178,24 @@ def _readers(ours: dict[str, Any]) -> dict[str, list[str]]:
     return {name: ["your script"] if name in scripts else who for name, who in readers_of(set(ours)).items()}
 
 
-def _arguments(
-    theirs: dict[str, Any], ours: dict[str, Any], readers: dict[str, list[str]]
-) -> Iterator[tuple[str, str, str, str]]:
+def _arguments(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    groups = {name: group for group in TrainingArguments.__bases__ for name in vars(group).get("__annotations__", {})}
     for name in sorted(ours):
         origin = "transformers" if name in theirs else "trainbus, PaddleNLP or older"
-        many = len(readers[name]) >= MANY
-        who = "[many](#arguments-with-many-readers)" if many else _code(readers[name])
-        yield f"`{name}`", origin, ours[name].metadata["help"], who
+        heading = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", groups[name].__name__.removesuffix("Arguments")).lower()
+        yield f"[`{name}`](arguments.md#{heading})", origin, _beginning(ours[name].metadata["help"])
+
+
+def _beginning(help: str) -> str:
+    """Return the first sentence of a help text; of a long sentence, the part before the first colon or semicolon."""
+    first = re.split(r"(?<=\.)\s", help)[0]
+    return re.split(r"[:;] ", first)[0].rstrip(".") + "." if len(first.split()) > LONG else first
 
 
 def _aliases(theirs: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for name in sorted(ALIASES):
-        new = ALIASES[name].new
-        meaning = f"Sets `{new}`." if new else "Accepted if its value is the behavior of trainbus."
+        new, values = ALIASES[name].new, ALIASES[name].values
+        meaning = f"Sets `{new}`." if new else f"No effect. Accepted values: {_code(map(repr, values))}."
         yield f"`{name}`", "transformers" if name in theirs else "older trainers", meaning
 
 
@@ -173,19 +218,45 @@ def _sentence(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def _optimizers() -> Iterator[tuple[str, str]]:
+def _optimizers() -> Iterator[tuple[str, str, str]]:
+    """Yield name, package and the reason to refuse it. The reason is empty for most."""
     for name, spec in OPTIMIZERS.items():
-        needs = f"`{spec.package}`" if spec.package else "torch"
-        yield f"`{name}`", f"{needs}; refused. {spec.unsupported}" if spec.unsupported else needs
+        yield name, f"`{spec.package}`" if spec.package else "torch", spec.unsupported
 
 
-def _methods(theirs: type) -> Iterator[tuple[str, str, str]]:
+def _refused_optimizers() -> Iterator[str]:
+    reasons: dict[str, list[str]] = {}
+    for name, _, why in _optimizers():
+        if why:
+            reasons.setdefault(why, []).append(name)
+    for why, names in reasons.items():
+        yield f"- {_code(names)}: {why}"
+
+
+def _methods(theirs: type) -> Iterator[tuple[str, str]]:
+    """Yield each method, with the moment at which an override is called, `SAME` or `NEVER`."""
     for name, method in sorted(vars(theirs).items()):
         if name.startswith("__") or not (inspect.isfunction(method) or isinstance(method, staticmethod)):
             continue
-        available = "yes" if hasattr(trainbus.Trainer, name) else "no"
-        never = f"Never called. {_sentence(NEVER_CALLED[name])}" if name in NEVER_CALLED else ""
-        yield f"`{name}`", available, CALLED.get(name, never)
+        yield name, CALLED.get(name, NEVER if name in NEVER_CALLED else SAME)
+
+
+def _called(theirs: type) -> Iterator[tuple[str, str]]:
+    for name, moment in _methods(theirs):
+        if moment not in (SAME, NEVER):
+            yield f"`{name}`", moment
+
+
+def _never(theirs: type) -> Iterator[tuple[str, str]]:
+    for name, moment in _methods(theirs):
+        if moment == NEVER:
+            yield f"`{name}`", _sentence(NEVER_CALLED[name])
+
+
+def _uncalled_but_present(theirs: type) -> Iterator[str]:
+    for name, moment in _methods(theirs):
+        if moment == NEVER and hasattr(trainbus.Trainer, name):
+            yield name
 
 
 def _public(cls: type) -> set[str]:
@@ -199,7 +270,7 @@ def _missing() -> Iterator[tuple[str, str]]:
 
 
 ABSENT = {
-    "TrainingArguments.default_optim": "It is `adamw_torch_fused`.",
+    "TrainingArguments.default_optim": "The default optimizer is `adamw_torch_fused`.",
     "TrainingArguments.is_torch_greater_or_equal_than_2_8": "Compare `torch.__version__`.",
     "TrainerState.init_training_references": "The Trainer fills in the state.",
     "TrainerControl.from_state": "Pass the flags: `TrainerControl(should_save=True)`.",

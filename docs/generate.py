@@ -472,25 +472,36 @@ def parity_page() -> str:
     parts = [
         NOTICE,
         "# Parity with transformers' Trainer",
-        "Check here whether your settings are tested to give the same results as transformers. The "
-        f"tests run each of these {count} trainings with `transformers.Trainer` 5.23 and with `trainbus.Trainer`, on "
-        "CPU. They compare, bit for bit:",
+        "Check here whether your settings are tested to give the same results as transformers.",
+        "Example: you train with `lr_scheduler_type='cosine'`. The table [Learning rates](#learning-rates) has the row "
+        "*cosine*. Its column *TrainingArguments* shows the tested arguments. Its last column is empty, so both "
+        "trainers "
+        "give equal results with these arguments.",
+        f"The tests run {count} trainings (*cases*) with `transformers.Trainer` 5.23 and with `trainbus.Trainer`, on "
+        f"CPU. "
+        "They compare, bit for bit:",
         "- the weights and the training loss,\n- every entry of the log,\n- the best model and the names of the "
         "checkpoints,\n- the results of `evaluate()` and `predict()` afterwards.",
         "The tests also generate 300 random programs from models, data, arguments, callbacks and resume points. They "
-        "compare the same results, and the order of callbacks. `make torture` draws 3,000 more.",
+        "compare the same results, and the order in which callbacks run. `make torture` generates 3,000 more.",
         "## Summary",
         _table(("Subject", "Cases", "With a difference"), _subjects(SUBJECTS)),
         "## How to read the tables",
-        f"All cases use {base()}, unless the column *TrainingArguments* says otherwise. The column *Trainer* lists the "
-        "other inputs that a case passes to the Trainer. If a case meets a deliberate difference, the last column "
-        "names it. The comparison leaves out this difference and nothing else.",
+        "- *What happens*: the behavior that the case tests.\n"
+        f"- *TrainingArguments*: the arguments of the case. Other arguments are {base()}.\n"
+        "- *Trainer*: the inputs that the case passes to the Trainer, if they are not the default ones. The default "
+        "inputs are a small BERT classifier and two lists of samples.\n"
+        "- *Differs*: a deliberate difference that the case meets; empty for most cases. The comparison leaves out "
+        "this "
+        "difference and nothing else.",
         "## Differences that the cases meet",
-        "Each one is a row of [the differences](differences.md).",
-        _table(("Name", "Row"), ((name, difference.row) for name, difference in DIFFERENCES.items())),
+        "The column *Differs* uses these names. Each one stands for a row of [the differences](differences.md).",
+        _table(
+            ("Name", "Row of the differences"), ((name, difference.row) for name, difference in DIFFERENCES.items())
+        ),
     ]
     for subject, cases in SUBJECTS.items():
-        head = ("Case", "What it shows", "TrainingArguments", "Trainer", "Differs")
+        head = ("Case", "What happens", "TrainingArguments", "Trainer", "Differs")
         parts += [f"## {subject}", _table(head, (_case(name, case) for name, case in cases.items()))]
     return _page(parts)
 

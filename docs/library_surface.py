@@ -33,25 +33,29 @@ WORKS = {
 
 DIFFERS = {
     "Trainer": {
-        "accelerator": "It is not an accelerate object. Its methods are in [the accelerator](#the-accelerator).",
-        "callback_handler": "A replaced `call_event` calls the callbacks in the style of transformers, in `DECIDE`.",
+        "accelerator": "An object of trainbus. [The accelerator](#the-accelerator) lists the methods.",
+        "callback_handler": (
+            "If a program replaces `call_event`, this function calls the transformers callbacks, in the stage `DECIDE`."
+        ),
         "get_tp_size": "Always 1: tensor parallelism is not supported.",
-        "objective": "It computes the loss. transformers has the value of a hyperparameter search under this name.",
+        "objective": (
+            "The object that computes the loss. In transformers, the value of a hyperparameter search has this name."
+        ),
     },
     "TrainingArguments": {
         "accelerator_config": "`use_configured_state` has no effect: accelerate is not used.",
         "auto_find_batch_size": "Each attempt starts from the weights and the seed of the first.",
         "deepspeed_plugin": "Always None. The callback `DeepSpeed` has the configuration.",
-        "distributed_state": "It has the type, the world size, the ranks and the device only.",
+        "distributed_state": "Has the type, the world size, the ranks and the device only.",
         "logging_nan_inf_filter": "Off by default, so that a loss that is not finite is visible.",
         "logging_steps": "The last steps of a run are logged too, if the run ends between two logs.",
         "parallelism_config": "Always None: tensor, context and sequence parallelism are not supported.",
-        "report_to": "Name each tracker.",
-        "torch_empty_cache_steps": "Empties the cache at the end of a step, not inside it.",
+        "report_to": "Names of trackers that trainbus does not have are refused, unless a plugin adds them.",
+        "torch_empty_cache_steps": "The cache is emptied at the end of a step, not inside it.",
         "train_sampling_strategy": "`batch_rebalance` is refused.",
     },
     "Accelerator": {
-        "even_batches": "It may be set, without effect: all ranks get the same number of batches.",
+        "even_batches": "An assignment has no effect: all ranks get the same number of batches.",
         "parallelism_config": "Always None.",
         "prepare": "Optimizers and schedules are returned as they are: the Trainer wraps what it uses.",
         "prepare_model": "The Trainer's model is returned wrapped. Another model is only moved to the device.",
@@ -71,9 +75,7 @@ REFUSED = {
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
-    """Yield class, name and status of each name that is not the same as there, and one row per class for the others."""
-    for kind, names in WORKS.items():
-        yield f"`{kind}`", "works", ", ".join(f"`{name}`" for name in names.split())
+    """Yield name, status and remark of each name that differs or is refused."""
     for status, table in (("differs", DIFFERS), ("refused", REFUSED)):
         for kind, names in table.items():
             for name, text in names.items():

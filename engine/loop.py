@@ -39,7 +39,7 @@ NEXT: dict[Phase, frozenset[Phase]] = {
     Phase.END: frozenset({Phase.DONE}),
     Phase.DONE: frozenset(),
 }
-"""The phases that may follow each phase. `make docs` draws the diagram in the README from this table."""
+"""The phases that may follow each phase. `make docs` draws the diagram in docs/tour.md from this table."""
 
 WORK: dict[Flag, str] = dict(zip(SERVED, ("on_log_due", "on_evaluate_due", "on_save_due")))
 """The event that requests the work of each flag."""

@@ -203,7 +203,7 @@ class Run:
         self.args = args
 
     def use_processor(self, processing_class: Any) -> None:
-        """Save another tokenizer or processor with the model."""
+        """Use another tokenizer or processor. Checkpoints save it with the model."""
         self.processing_class = processing_class
 
     def use_batch_size(self, samples: int) -> None:
@@ -266,7 +266,7 @@ class Run:
             prefix: the prefix of the metric names.
             complete: whether it covers all of the trainer's own eval datasets.
             prefixes: the starts of the metric names, one per dataset.
-            foreign: whether it measures other data under the names of the run's own metrics.
+            foreign: whether it measures other data than the trainer's eval datasets, under the same metric names.
         """
         outer = self._open_evaluations[-1] if self._open_evaluations else None
         record = self.evaluation = new_record(
@@ -287,7 +287,7 @@ class Run:
             self._measured = record.step, {**(before if step == record.step else {}), **record.metrics}
 
     def metrics_at(self, step: int) -> dict[str, Any]:
-        """Return the metrics of all evaluations of a step that callbacks decide from."""
+        """Return the metrics of a step that callbacks use to decide, from all its evaluations."""
         measured, metrics = self._measured
         return recordable(metrics)[0] if measured == step else {}
 
@@ -356,7 +356,7 @@ class Run:
         return session.summary
 
     def count(self, clock: Clock, calls: int) -> int:
-        """Return the count, from 1, that filters of subscribed functions compare with."""
+        """Return the count, from 1, that the filters `every` and `once` of subscribed functions compare with."""
         if clock is Clock.STEP:
             return self.state.global_step + 1
         if clock is Clock.STEPS_DONE:

@@ -109,7 +109,8 @@ class Seams:
     make_schedule: Callable[[Callable[[], Any]], Any]
     """Build the learning-rate schedule. Receives the default factory; the default calls it."""
     synchronise: Callable[[nn.Module, bool], AbstractContextManager[Any]]
-    """Return the context around forward and backward of a batch. Receives the model, and if the batch is the last."""
+    """Return the context around forward and backward of a batch. Receives the model, and whether the batch is the last
+    of its step."""
     train_batch: Callable[[Any], Any]
     """Wrap forward and backward of a batch, to skip it for example. Receives the function that makes them, a
     `TrainingStep` of `engine/stepper.py`, and returns the function to call. Default: the function itself."""
@@ -160,7 +161,7 @@ class Seams:
         """Fill seams by name.
 
         Args:
-            by: the id of the callback. The error for a second callback names it.
+            by: the id of the callback. If a second callback fills the same seam, the error names this id.
             **fillings: seam name -> the function or object to use.
 
         Raises:

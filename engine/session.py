@@ -17,10 +17,11 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def session(run: Run, mode: str) -> Iterator[None]:
-    """Enclose training, evaluation or prediction. A session inside another one is part of it.
+    """Enclose training, evaluation or prediction in a session. Inside an open session, it opens no second one.
 
-    It announces `on_setup` for evaluation and prediction (training announces it itself, after it built the optimizer
-    and loaders), `on_exception` if an error ends the session, and `on_close` at the end in any case.
+    It announces `on_setup` for evaluation and prediction. Training announces `on_setup` itself, after it built the
+    optimizer and loaders. If an error ends the session, it announces `on_exception`. It always announces `on_close` at
+    the end.
 
     Args:
         run: the run.

@@ -53,7 +53,7 @@ class Stepper:
             agree: makes the ranks agree on whether the update is skipped. By default every rank decides the same.
             extra_parameters: other parameters that the optimizer updates, such as parameters of a criterion.
             learning_rate: returns the learning rate of the update; by default the rate of the first parameter group.
-            unclipped_parameters: those among them that are neither clipped nor counted in the gradient norm.
+            unclipped_parameters: the extra parameters that are neither clipped nor counted in the gradient norm.
         """
         self.run = run
         self.activity, self.marks = run.activity, run.bus.timeline.marks
@@ -71,7 +71,7 @@ class Stepper:
         # A schedule that reads a metric steps after an evaluation, when there is a metric.
         self.moves_schedule = run.lr_scheduler is not None and not needs_metric(run.lr_scheduler)
         self.accumulating = 1
-        """The batches of the current step. A loss that is a mean over its batch is divided by it."""
+        """The number of batches of the current step. A loss that is a mean over its batch is divided by this number."""
         self.completing = True
         """Whether the current batch is the last of its step."""
 

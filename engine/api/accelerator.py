@@ -41,7 +41,7 @@ INSTEAD: dict[str, str] = {
     "split_between_processes": "take `rows[rank::world_size]`, with `process_index` and `num_processes`.",
     **dict.fromkeys(("set_trigger", "check_trigger"), _FLAG),
 }
-"""Name of accelerate's class that this one does not have -> what to use instead. Others have a general answer."""
+"""Name of accelerate's class that this class does not have -> what to use instead. Other names get a general error."""
 
 
 PROCESSES = (
@@ -90,7 +90,7 @@ class Accelerator:
     """The values that a program set."""
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
-        """Backpropagate the loss of a batch. Announces `on_loss`; float16 scales the loss.
+        """Backpropagate the loss of a batch. Announces `on_loss`. With float16, the loss is scaled.
 
         As in transformers, it does not divide the loss by the accumulation steps. The training step does that.
 
@@ -149,7 +149,7 @@ class Accelerator:
     def unwrap_model(
         self, model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
     ) -> nn.Module:
-        """Return the user's model for the wrapped model, and the module inside of torch's wrappers for any other.
+        """Return the user's model for the wrapped model; for another model, the module inside of torch's wrappers.
 
         Args:
             model: a module.
@@ -223,7 +223,7 @@ class Accelerator:
         return map_tensors(lambda each: self.run.ranks.sum(each) * share, tensor)
 
     def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
-        """Return nested tensors, padded to the size of the largest on any rank.
+        """Return nested tensors, padded to the largest size on any rank.
 
         Args:
             tensor: nested tensors.

@@ -119,7 +119,8 @@ class CallbackHandler:
     def call_through(self, handler: Any) -> None:
         """Call the callbacks through the methods of another handler, such as a subclass of transformers' own.
 
-        Its callbacks that are not attached are attached. Its attributes are attributes of this object too.
+        Callbacks of that handler that are not attached yet are attached. Its attributes become attributes of this
+        object.
         """
         for callback in handler.callbacks:
             if not any(callback is other for other in self.trainer.callbacks.values()):
@@ -155,7 +156,7 @@ class CallbackHandler:
 
     @property
     def replaces_calls(self) -> bool:
-        """Whether a program replaced a method. Callbacks may then receive more than the events pass."""
+        """Whether a program replaced a method. Callbacks may then receive more values than the events pass."""
         return bool(self._replaced)
 
     def __setattr__(self, name: str, value: Any) -> None:

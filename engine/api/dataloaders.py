@@ -27,7 +27,7 @@ class DataLoaderMethods(LossMethods):
     """Methods that build data loaders, samplers and collators from datasets."""
 
     _integration: Callable[[str], Any]
-    """Returns an integration by name."""
+    """A function that returns an integration by name."""
 
     train_dataset: Any
     eval_dataset: Any
@@ -155,7 +155,7 @@ class DataLoaderMethods(LossMethods):
         return self._default_sampler(dataset, self._train_batch_size, training=True)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        """Return the sampler of an evaluation or prediction; None for the order of the dataset. Override it too."""
+        """Return the sampler of an evaluation or prediction; None for the order of the dataset. Override it."""
         return self._default_sampler(eval_dataset, self.args.eval_batch_size, training=False)
 
     def _default_sampler(self, dataset: Any, batch_size: int, *, training: bool) -> Any:

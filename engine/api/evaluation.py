@@ -100,7 +100,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     """The record of the evaluation that an overridden `evaluate` makes; None outside of one."""
 
     def _through_evaluate(self, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Call a method that overrides `evaluate` as one evaluation, and let the callbacks decide from its result.
+        """Call a method that overrides `evaluate` as one evaluation. Callbacks use its result to decide.
 
         The metrics of that evaluation are the metrics that the method returns, logs or announces.
         """
@@ -128,12 +128,12 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         return result
 
     def _through_predict(self, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Call a method that overrides `predict` in a session of its own."""
+        """Start a session, and call a method that overrides `predict` in it."""
         with session(self.run, "predict"), self.run.activity(PREDICTION):
             return method(self, *args, **options)
 
     def _evaluate_for_callback(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Evaluate for a callback: an evaluation of its own, also inside of an overridden `evaluate`."""
+        """Evaluate for a callback. This is a separate evaluation, also inside of an overridden `evaluate`."""
         outer = self._override
         self._override = outer if "_evaluate" in self._works else None  # an overridden `_evaluate` is this evaluation
         try:
@@ -279,8 +279,8 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     def _is_foreign(self, prefixes: set[str]) -> bool:
         """Return whether an evaluation of a caller's dataset uses the names of the trainer's own metrics.
 
-        Callbacks do not decide from it. The dataset of an `Evaluate` callback is the run's own, as is any dataset of a
-        trainer without an `eval_dataset`.
+        Callbacks do not use such an evaluation to decide. The dataset of an `Evaluate` callback is the run's own, as is
+        any dataset of a trainer without an `eval_dataset`.
         """
         if self.eval_dataset is None:
             return False
@@ -305,7 +305,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         return output
 
     def _check_slice(self, loader: Any) -> None:
-        """Raise an ArgumentError if the evaluation is on a slice, and the loader has more rows."""
+        """Raise an ArgumentError if the evaluation uses a random subset of rows, and the loader has more rows."""
         rows, found = self.run.evaluation.rows, length_of(getattr(loader, "dataset", None))
         if rows is not None and (found is None or found > rows):
             raise ArgumentError(
@@ -335,7 +335,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         )
 
     def _known_eval_datasets(self) -> dict[str, Any]:
-        """Return by name the map-style datasets that training evaluates on through the default loader."""
+        """Return the map-style evaluation datasets by name, if no subclass overrides their loader."""
         overridden = is_overridden(self, "get_eval_dataloader")
         if self.eval_dataset is None or overridden or self.args.eval_strategy == IntervalStrategy.NO:
             return {}

@@ -19,7 +19,7 @@ class IntrospectionMethods(MomentMethods):
     """The model whose parameters were counted last, and their number. Counting is slow."""
 
     def get_num_trainable_parameters(self) -> int:
-        """Return the number of trainable weights. Lazy ones count 0 until the first batch."""
+        """Return the number of trainable weights. Lazy weights count 0 until the first batch."""
         return count_elements(weight for weight in self.run.model.parameters() if weight.requires_grad)
 
     def get_total_train_batch_size(self, args: Any = None) -> int:

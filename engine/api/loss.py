@@ -28,7 +28,7 @@ class OutputSmoother:
     """Computes a loss with label smoothing. It has the name and the call of transformers' `LabelSmoother`."""
 
     smoother: LabelSmoother
-    """Computes it from logits."""
+    """Computes the loss from logits."""
 
     @property
     def epsilon(self) -> float:

@@ -33,9 +33,9 @@ CALLED: dict[str, str] = {
     "_load_from_checkpoint": "In a resume, to load the weights.",
     "_load_optimizer_and_scheduler": "In a resume, to restore the optimizer and the schedule.",
     "_load_rng_state": "In a resume, to restore the RNG states.",
-    "_load_scaler": "In a resume, after the optimizer. The engine restores the scaler with it.",
+    "_load_scaler": "In a resume, after the optimizer. The engine restores the scaler with the optimizer.",
     "_maybe_log_save_evaluate": "After each step and epoch, to log, evaluate and save what is requested.",
-    "_move_model_to_device": "When the Trainer gets a model.",
+    "_move_model_to_device": "When the Trainer receives a model.",
     "_prepare_input": "For each batch, by `_prepare_inputs`.",
     "_push_from_checkpoint": "After a checkpoint, with `push_to_hub`.",
     "_remove_unused_columns": "For each loader of a dataset with named columns. Returns the dataset.",
@@ -73,7 +73,7 @@ class MomentMethods(TrainerBase):
     """The step for which `_save_checkpoint` has announced `on_save`."""
 
     def _at(self, name: str, work: Callable[[], Any], *arguments: Any, **named: Any) -> Any:
-        """Do the work of a moment through the method that a subclass overrides, if it does."""
+        """Do the work of a moment. If a subclass overrides the method, call the override."""
         if not is_overridden(self, name):
             return work()
         with self._doing(name, work):
@@ -88,7 +88,7 @@ class MomentMethods(TrainerBase):
             self._works = before
 
     def _work(self, name: str) -> Any:
-        """Do the engine's work of the present moment; nothing outside of it."""
+        """Do the engine's work of the current moment. Outside of a moment, do nothing."""
         return self._works.get(name, _nothing)()
 
     def overrides(self, *names: str) -> bool:

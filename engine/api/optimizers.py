@@ -41,7 +41,7 @@ class OptimizerMethods(TrainerBase):
     the user.
     """
     _unclipped_parameters: Sequence[nn.Parameter] = ()
-    """Those of them that the user put into the optimizer: as in transformers, their gradients are not clipped."""
+    """Extra parameters that the user put into the optimizer. As in transformers, their gradients are not clipped."""
     _told_untrained = False
     """Whether the warning about modules of a loss function that nothing trains was logged."""
     _given_optimizers: tuple[Any, Any]
@@ -230,7 +230,7 @@ class OptimizerMethods(TrainerBase):
             )
 
     def _keep_extra_parameters(self) -> None:
-        """Attach the callback that keeps the parameters that only the optimizer knows in checkpoints."""
+        """Attach the callback that saves the parameters that only the optimizer has."""
         for owner_id, attached in self.bus.subscribers.items():
             if isinstance(attached, ExtraParameters):
                 self.bus.detach(owner_id)
@@ -277,7 +277,7 @@ class OptimizerMethods(TrainerBase):
         return created
 
     def _tell_untrained(self, trained: set[Any]) -> None:
-        """Warn once of modules that the loss uses without being one, whose parameters nothing trains."""
+        """Warn once of modules that a plain loss function uses, and whose parameters nothing trains."""
         found = untrained_modules(self.criterion or self.compute_loss_func, trained)
         if is_overridden(self, "compute_loss"):  # a module in eval mode is a teacher or a reference
             found += [each for each in untrained_modules(cast(Any, self).compute_loss, trained) if each.training]

@@ -21,7 +21,7 @@ CALLED_BY_STEPS = (
     *("_get_learning_rate", "_get_num_items_in_batch", "_prepare_input", "autocast_smart_context_manager"),
     *("compute_loss_context_manager", "get_batch_samples"),
 )
-"""Methods that each step calls if a subclass overrides them. A step looks into a set, which costs no call."""
+"""Methods that each step calls if a subclass overrides them. A step looks up names in this set, without a call."""
 
 _STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 _LIBRARY = __name__.partition(".")[0]

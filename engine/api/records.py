@@ -23,7 +23,8 @@ class StepRecord:
     batch_index: int = 0
     """The number of the current batch in its step, from 0."""
     loss: Any = None
-    """The loss of the batch, a scalar tensor. Live in `on_loss`, where a handler may replace it; detached after."""
+    """The loss of the batch, a scalar tensor. In `on_loss`, it has its graph, and a handler may replace it. It is
+    detached after that."""
     outputs: Any = None
     """The outputs of the model for the batch. Kept after `on_loss` only if a handler names them."""
     grad_norm: Any = None

@@ -150,7 +150,7 @@ class _Node:
 
 
 def replay(recording: Path | str | Recording, callback: Any) -> Replayed:
-    """Call a callback as a recorded run would call it, as the last of its stage.
+    """Call a callback as a recorded run would call it. It runs last in its stage.
 
     It gets state, control, logs, metrics, loss, gradient norm and learning rate of the run. A parameter such as
     `model`, which only a live run has, is an object that raises an error when it is used.
@@ -186,7 +186,7 @@ def replay(recording: Path | str | Recording, callback: Any) -> Replayed:
 
 
 def _tree(records: Sequence[Record]) -> list[_Node]:
-    """Return the records that no handler made, each with those that its handlers made."""
+    """Return the records that no handler caused, each with the records that its handlers caused."""
     path: list[_Node] = []
     roots: list[_Node] = []
     for record in _with_losses(records):
@@ -203,7 +203,7 @@ def _tree(records: Sequence[Record]) -> list[_Node]:
 
 
 def _with_losses(records: Sequence[Record]) -> list[Record]:
-    """Return records in which `on_loss` has its loss too, which the record of a later event holds."""
+    """Return records in which `on_loss` also has its loss. A recording stores this loss with a later event."""
     found, loss = [], None
     for record in reversed(records):
         loss = record.get("loss", loss)

@@ -52,7 +52,7 @@ class SavingMethods(MomentMethods):
             ) from error
 
     def _save(self, output_dir: str | None = None, state_dict: Weights | None = None) -> None:
-        """Write what `save_model` writes, on the rank that writes. Override it to write more, or otherwise.
+        """Write what `save_model` writes, on the rank that writes. Override it to write other files.
 
         Args:
             output_dir: the folder; by default `args.output_dir`.
@@ -127,6 +127,6 @@ class SavingMethods(MomentMethods):
             self.run.state.save_to_json(self.args.output_path / files.STATE)
 
     def end(self) -> None:
-        """Finish for good: close the trackers and leave the process group. The trainer cannot run afterwards."""
+        """End the trainer: close the trackers and leave the process group. It cannot run after that."""
         self.bus.announce("on_end")
         self.run.leave()

@@ -39,7 +39,7 @@ class Services(Protocol):
         """Write the model as a program for inference."""
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Do the work of a moment, through the method of that name that a subclass overrides, if it does."""
+        """Do the work of a moment. If a subclass overrides the method of this name, call the override."""
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Return a function that writes the present model later, on any thread; None if that is impossible."""
@@ -105,7 +105,7 @@ class TrainerServices:
         return self.trainer.export_model(output_dir)
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Do the work of a moment, through the method of that name that a subclass overrides, if it does.
+        """Do the work of a moment. If a subclass overrides the method of this name, call the override.
 
         Args:
             moment: the name of the method. `CALLED` lists all of them.

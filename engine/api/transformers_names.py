@@ -86,7 +86,8 @@ class Replacement:
     """The names of transformers that trainbus replaced. As a context manager, it restores them at the end."""
 
     names: dict[str, Any] = field(default_factory=dict)
-    """Each place, such as `transformers.trainer.Trainer` -> what it shows now. Empty if another call replaced them."""
+    """Place, such as `transformers.trainer.Trainer` -> the object there now. Empty if another call replaced the
+    names."""
     held: tuple[str, ...] = ()
     """The modules that were imported before and keep the names of transformers."""
     _exchanged: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False)
@@ -103,7 +104,7 @@ class Replacement:
         self.undo()
 
     def undo(self) -> None:
-        """Show the names of transformers again. Modules of transformers that were imported since show them too."""
+        """Restore the names of transformers, also in modules of transformers that were imported since."""
         for module in _modules_of(_LIBRARY):
             for name, value in list(vars(module).items()):
                 theirs, ours = self._exchanged.get(id(value), (None, None))
@@ -121,7 +122,8 @@ class Replacement:
 
 
 def _exchanged() -> dict[int, tuple[Any, Any]]:
-    """Return the id of each name's object, in transformers and here -> both objects. Names already replaced are absent.
+    """Return the id of each name's object, in transformers and in trainbus -> both objects. Names already replaced are
+    absent.
 
     It imports every module that defines one of them: a module that is imported later takes them from there.
     """

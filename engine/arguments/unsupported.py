@@ -10,18 +10,17 @@ from typing import Any
 _NO_APEX = "apex is no longer maintained. Remove the argument to use PyTorch's own mixed precision."
 _NO_ACCELERATOR = "only CUDA GPUs and CPUs are supported. Use 'gpu' or 'cpu'."
 _ONE_GPU = (
-    "a process uses the GPUs that it sees. To train on one GPU, start the program with its number, as in "
-    "CUDA_VISIBLE_DEVICES=0, and use 'gpu'."
+    "the environment selects GPUs. To train on GPU 0, use 'gpu' and start the program with CUDA_VISIBLE_DEVICES=0."
 )
 
 UNSUPPORTED: dict[tuple[str, str | None], str] = {
     ("train_sampling_strategy", "batch_rebalance"): (
-        "samples are not distributed over the ranks by their length. Use 'group_by_length', which puts samples of "
-        "similar length together and saves padding on every rank."
+        "samples are not distributed over the ranks by their length. 'group_by_length' also saves padding: samples of "
+        "similar length share a batch."
     ),
     ("fp16_opt_level", "O3"): (
-        "it would lose updates that are too small for half precision. Use 'O2', which keeps the weights in half "
-        "precision with float32 copies for the optimizer."
+        "small updates would be lost in half precision. Use 'O2', which keeps float32 copies of the weights for the "
+        "optimizer."
     ),
     ("fp16_backend", "apex"): _NO_APEX,
     ("half_precision_backend", "apex"): _NO_APEX,
@@ -33,9 +32,8 @@ UNSUPPORTED: dict[tuple[str, str | None], str] = {
         "VisualDL belongs to PaddlePaddle. Use 'tensorboard': its event files have the same curves."
     ),
     ("parallelism_config", None): (
-        "it configures tensor and sequence parallelism of accelerate, which trainbus does not have. Use `fsdp`, "
-        "`sharding` or `deepspeed` to shard weights, gradients and optimizer states; `trainbus plan` estimates which "
-        "of them fits."
+        "tensor and sequence parallelism are not available. Use `fsdp`, `sharding` or `deepspeed`. `trainbus plan` "
+        "estimates which of them fits."
     ),
 }
 """(argument, refused value) -> reason and alternative. The value None refuses every value of the argument but None.

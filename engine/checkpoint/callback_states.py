@@ -28,7 +28,7 @@ class ResumeReport:
     restored: list[str] = field(default_factory=list)
     """The ids of callbacks that received their state."""
     migrated: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """The ids of callbacks that received a state of an earlier version -> this version, and their own."""
+    """Id of a callback that received a state of an earlier version -> the version of the state, and of the callback."""
     orphaned: list[str] = field(default_factory=list)
     """The ids of saved states without a callback.
 
@@ -56,7 +56,7 @@ class CallbackStates:
     """The states of the attached callbacks, and of callbacks that only an earlier session had."""
 
     def __init__(self, bus: EventBus) -> None:
-        """Serve the callbacks attached to `bus`."""
+        """Manage the states of the callbacks that are attached to `bus`."""
         self._bus = bus
         self._carried: dict[str, Any] = {}
         self._carried_owners: dict[str, Any] = {}
@@ -64,7 +64,7 @@ class CallbackStates:
         """The result of the last resume for the states."""
 
     def collect(self) -> dict[str, Any]:
-        """Return the states of all callbacks that have one, by id, and the carried states."""
+        """Return the callback states by id, the carried states of an earlier session included."""
         states = dict(self._carried)
         for owner_id, callback in self._bus.subscribers.items():
             state = _state_of(callback)
@@ -166,7 +166,7 @@ class CallbackStates:
     def refuse_other_weights(self, owners: Mapping[str, Any], path: Path, *, restores: bool) -> None:
         """Raise an error if the model file of a checkpoint has other weights than the trained ones.
 
-        A callback such as EMA saves its own weights there, and the trained ones in its state.
+        A callback such as EMA saves its own weights in that file, and the trained weights in its state.
 
         Args:
             owners: what `owners` returned when the checkpoint was saved.

@@ -19,7 +19,7 @@ from .format.codec import encode
 logger = logging.getLogger(__name__)
 
 _DEPTH = 5
-"""Objects on the way from a dataset to a generator: a subset, a dataset, its transforms, one of them."""
+"""The depth of the search: a subset, its dataset, the transforms of the dataset, one transform."""
 _ITEMS = 64
 """Longer lists and dicts hold samples. They are not searched."""
 _VISITS = 2000
@@ -208,7 +208,7 @@ def _can_be_encoded(state: dict[str, Any], path: str) -> bool:
 
 
 def _restored(generator: Any, saved: Mapping[str, Any]) -> bool:
-    """Restore the state of a generator. Return whether the state is one of such a generator."""
+    """Restore the state of a generator. Return whether the state fits this kind of generator."""
     kind, state = saved["kind"], saved["state"]
     try:
         if kind == "torch" and isinstance(generator, torch.Generator):

@@ -72,11 +72,12 @@ class QuickStates:
         self._memory = (ctypes.c_uint32 * words).from_address(self._generator.ctypes.state_address)
         self._numpy: Any = None
         self._unchanged: bytes | None = None
-        """The content of the memory at which `_numpy` still holds; None if it cannot tell."""
+        """The content of the generator's memory for which `_numpy` is the state; None if unknown."""
         self._python_memory = _python_memory()
         self._python: Any = None
         self._python_unchanged: bytes | None = None
-        """The content of the memory at which `_python` holds if no normal draw left a second value; None if unknown."""
+        """The content of the generator's memory for which `_python` is the state; None if unknown, such as after a
+        normal draw that left a second value."""
 
     def read(self) -> tuple[Any, ...]:
         """Return the states in a form that `named` accepts. They include the states of initialized CUDA devices."""
@@ -102,7 +103,7 @@ class QuickStates:
 
 
 def _python_memory() -> ctypes.Array[ctypes.c_uint32]:
-    """Return the memory of Python's generator: the index in its state, and the state. Empty if it lies elsewhere.
+    """Return the memory of Python's generator: the index in its state, and the state. Empty if it is elsewhere.
 
     CPython keeps both at the end of the object. The comparison with the state finds another interpreter or version.
     """

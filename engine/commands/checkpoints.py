@@ -248,7 +248,7 @@ def _only_for_resuming(folder: str, names: list[str]) -> set[str]:
 
 
 def pins_of(good: list[SavedCheckpoint]) -> dict[int, list[str]]:
-    """Return why good checkpoints are never deleted, by step: the newest, and the best that its trainer state names."""
+    """Return step -> why this checkpoint is never deleted: it is the newest, or the best that the newest names."""
     ordered = newest_first(good)
     pins: dict[int, list[str]] = {}
     if ordered:

@@ -45,7 +45,7 @@ class Stopwatch(Callback):
 
 
 def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[str, Any]:
-    """Run a program up to the end of its first training, and return the rows a second of that training.
+    """Run a program up to the end of its first training, and return the rows per second of that training.
 
     Args:
         spec: `changes` (training arguments), `steps`, `warmup`, `folder` (the output folder), `module`.

@@ -110,7 +110,7 @@ def _preview(options: argparse.Namespace) -> int:
 
 
 def _hints(args: Any, changes: Iterable[str]) -> list[str]:
-    """Return a line for each changed interval that the strategy of its work does not use."""
+    """Return a hint for each changed interval that has no effect, because its strategy does not use it."""
     found = []
     for name in changes:
         strategy = name.removesuffix("_steps") + "_strategy"

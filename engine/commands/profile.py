@@ -18,10 +18,10 @@ from ...events.errors import ArgumentError, nearest
 from .json_output import print_json, versioned
 
 Measure = Callable[[dict[str, Any]], dict[str, Any]]
-"""From changed arguments to the rows a second of a fresh process, or to `error`."""
+"""A function that receives changed arguments and returns the rows per second of a fresh process, or `error`."""
 
 GAIN = 1.05
-"""The speed from which a change is advised, if its slowest round is faster than without it."""
+"""The smallest relative speed at which a change is advised. Its slowest round must be faster too."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Change:
     """A change of the training arguments."""
 
     name: str
-    """Its name, for `--only`."""
+    """The name of the change, for `--only`."""
     arguments: dict[str, Any]
     """The arguments to set."""
     note: str = ""
-    """What else it changes."""
+    """What else the change affects."""
 
 
 @dataclass
@@ -48,11 +48,11 @@ class Gain:
     lowest: float | None = None
     highest: float | None = None
     error: str = ""
-    """Why it could not be measured."""
+    """Why the change could not be measured."""
 
     @property
     def advised(self) -> bool:
-        """Whether it was faster in all rounds, by more than noise."""
+        """Whether the change was faster in all rounds, by more than noise."""
         return self.gain is not None and self.gain >= GAIN and (self.lowest or 0.0) > 1.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Profile:
     """The gains of all measured changes."""
 
     base: float
-    """Rows a second without a change, the median of the rounds."""
+    """Rows per second without a change, the median of the rounds."""
     gains: list[Gain] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The command `trainbus rerun`: make the failed step of a capsule again."""
+"""The command `trainbus rerun`: repeat the failed step of a capsule."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ def to_numpy(data: Any) -> Any:
 def rows_of(batch: Any) -> int | None:
     """Return the number of samples of a batch, read from its first dimension.
 
-    It is the first dimension of `labels`, else of the first tensor or array that has one. The result is wrong if the
-    first dimension is not the sample, as in time-major sequences. `Loader.batch_rows` knows better.
+    The number is the first dimension of `labels`, else of the first tensor or array that has a dimension. This is wrong
+    if the first dimension is not the sample, as in time-major sequences. `Loader.batch_rows` is right for them too.
 
     Returns:
         None if the batch contains no such tensor.

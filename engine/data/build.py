@@ -40,9 +40,9 @@ def build_loader(
     """Build the loader of one rank.
 
     Args:
-        dataset: a map-style or iterable torch dataset, a `datasets` one, or any object that indexes or iterates over
-            samples.
-        args: sampling strategy, workers, pinned memory, dropping of the last batch.
+        dataset: a map-style or iterable dataset of torch or of the library `datasets`, or any object that can be
+            indexed or iterated over.
+        args: the training arguments. They give the sampling strategy, workers, pinned memory and `drop_last`.
         collator: turns a list of samples into a batch.
         ranks: the ranks that divide the batches.
         batch_size: samples per batch of one rank.
@@ -147,7 +147,7 @@ def default_sampler(
     seed: int,
     main_input: str = "input_ids",
 ) -> Sampler[int]:
-    """Return the sampler that the arguments ask for, for a map-style dataset. See `build_loader` for the arguments."""
+    """Return the sampler that the arguments select for a map-style dataset. `build_loader` explains the parameters."""
     if args.train_sampling_strategy == "group_by_length":
         lengths = lengths_of(dataset, args.length_column_name, main_input)
         return _group_by_length(lengths, args, ranks, batch_size, training)

@@ -20,7 +20,7 @@ class EpochProgress:
     """One iteration over the data: the state at its start, and its progress."""
 
     began: dict[str, Any]
-    """RNG states at its start. They seed the workers, and a stream that is read again needs them."""
+    """RNG states at the start of the iteration. They seed the workers, and a stream that is read again needs them."""
     first: dict[int, int] = field(default_factory=dict)
     """Samples, over all ranks, that an earlier session took, by worker number. Without workers, or in a map-style
     dataset, the number is 0."""
@@ -41,9 +41,10 @@ class EpochProgress:
     before: Any = None
     """RNG states of this process before it took the last batch, from `QuickStates.read`; None with workers."""
     own: dict[str, Any] | None = None
-    """States of the dataset's and the collator's own generators then, from `OwnGenerators.read`; None without any."""
+    """States of the dataset's and the collator's own generators before the last batch, from `OwnGenerators.read`; None
+    without any."""
     maker: tuple[int, Any] | None = None
-    """The worker that made the last batch, and its RNG states before; None without workers."""
+    """The worker that made the last batch, and its RNG states before that batch; None without workers."""
 
     def resume_state(self, parts: list[int], order: Any) -> dict[str, Any]:
         """Return the state for a checkpoint: nested values with tensors.

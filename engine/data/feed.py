@@ -52,9 +52,11 @@ class Feed:
             device: where batches go.
             world_size: number of ranks.
             non_blocking: copy batches from pinned memory while the device computes.
-            accumulation_in: returns the batches per optimizer step of an epoch, from 0; by default `accumulate`.
+            accumulation_in: receives an epoch, from 0, and returns its batches per optimizer step; by default
+                `accumulate`.
             activity: set to `FETCH` while a batch is fetched; by default one of the feed's own.
-            collect: returns the batches of a step, from the batches of the epoch and their number; by default the next.
+            collect: receives the iterator of the epoch and a number of batches, and returns the batches of a step. By
+                default, these are the next ones.
             timeline: where the time of fetching and copying goes; by default nowhere.
         """
         self.loader = loader

@@ -30,7 +30,8 @@ class LengthGroupedSampler(Sampler[int]):
 
         Args:
             lengths: length of each sample, in any unit.
-            group_size: consecutive samples of similar length: the samples of a batch, or of an optimizer step.
+            group_size: how many consecutive samples have similar length: the samples of a batch, or of an optimizer
+                step.
             ranks: the ranks that divide the samples.
             seed: makes every iteration yield the same order; None draws from the global generator.
         """

@@ -34,7 +34,7 @@ class Loader(DataLoader[Any]):
     stream_end: StreamEndSync | None = None
     """Makes ranks that read parts of a stream end together; None if they need not agree."""
     padding_rows = 0
-    """Padding rows at the end of the last yielded batch: they fill it up and count on another rank."""
+    """Padding rows at the end of the last yielded batch. They are samples that another rank counts."""
     batch_rows: int | None = None
     """Samples of the last yielded batch. Includes padding. The sampler counts them, or the collator for an evaluated
     stream. None if neither counts them."""
@@ -61,7 +61,7 @@ class Loader(DataLoader[Any]):
         self._own: OwnGenerators | None = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, from 0, of the sampler and of a dataset that has `set_epoch`."""
+        """Set the epoch, counted from 0, on the sampler, and on a dataset that has `set_epoch`."""
         if isinstance(self.batch_sampler, BatchedSampler):
             self.batch_sampler.set_epoch(epoch)
         if hasattr(self.dataset, "set_epoch"):
@@ -281,7 +281,7 @@ class Loader(DataLoader[Any]):
 
     @contextmanager
     def _columnar(self) -> Iterator[None]:
-        """Let torch's iterator, which keeps both, read batches from columns if dataset and collator are known.
+        """Let torch's iterator read batches from columns, if the classes of dataset and collator are supported.
 
         `dataset` and `collate_fn` of the loader are still the objects of the user.
         """
@@ -361,4 +361,4 @@ class Loader(DataLoader[Any]):
 
 
 def _release(batches: Any) -> None:
-    """Hold an iterator until the loader is collected. The body is empty: only the reference matters."""
+    """Do nothing. A reference to this call keeps an iterator alive until the loader is garbage-collected."""

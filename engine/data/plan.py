@@ -40,7 +40,7 @@ class RunPlan:
         """Return the plan of a run whose earlier steps had another size.
 
         Args:
-            offset: number of steps that the current epoch and each later epoch end after the planned end.
+            offset: how many steps after its planned end the current epoch ends, and each later epoch.
             step: optimizer steps that are done.
             epoch: the current epoch, from 0.
             by_steps: keep the number of steps, because the user set `max_steps`; else keep the number of epochs.
@@ -102,7 +102,7 @@ def plan_run(
         batch_size: samples per batch of one rank.
         accumulate: batches per optimizer step of one rank.
         world_size: number of ranks.
-        accumulation_in: returns the batches per optimizer step of an epoch, from 0, if they differ between epochs.
+        accumulation_in: receives an epoch, from 0, and returns its batches per optimizer step. Only if epochs differ.
 
     Raises:
         DataError: if the dataset yields no batch.

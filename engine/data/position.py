@@ -84,8 +84,8 @@ def restore_position(
         plan: length of a whole run with the sizes of this session.
         sizes: sizes of this session.
         step: optimizer steps that are done.
-        batches_after: returns the batches of one rank that follow a number of samples of an epoch, counted over all
-            ranks; None if it is unknown.
+        batches_after: receives how many samples of an epoch all ranks have used. It returns how many batches of one
+            rank are left; None if this is unknown.
     """
     position = Position(saved["epoch"], saved["batches"], saved.get("first_row", 0), saved.get("length", 0))
     rows_per_batch = saved.get("rows_per_batch", sizes.rows_per_batch)

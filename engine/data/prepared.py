@@ -16,10 +16,10 @@ from .samplers import ShuffledSampler
 
 
 class ShardedBatches:
-    """The batches of a batch sampler for one rank. They are divided like in accelerate.
+    """The batches of a batch sampler for one rank. They are divided as in accelerate.
 
-    All ranks get the same number of full batches. The last ones are filled up with samples from the start of the epoch.
-    With `drop_last`, batches that not every rank gets are dropped.
+    All ranks get the same number of full batches. The last batches are filled up with samples from the start of the
+    epoch. With `drop_last`, batches that not every rank gets are dropped.
     """
 
     def __init__(self, batches: Any, ranks: Ranks) -> None:
@@ -96,7 +96,7 @@ class PreparedLoader:
     """
 
     padding_rows = 0
-    """Padding rows at the end of the last yielded batch: they fill it up, and evaluations do not count them."""
+    """Padding rows at the end of the last yielded batch. Evaluations do not count them."""
     batch_rows: int | None = None
     """Samples of the last yielded batch, padding included; None if the batch sampler does not know it."""
     iteration = 0
@@ -107,7 +107,7 @@ class PreparedLoader:
 
         Args:
             loader: the same on every rank. A `RandomSampler` in it gets a new order in each epoch, from `seed`.
-            ranks: the ranks that divide its batches. The last ones are filled up with samples from the start.
+            ranks: the ranks that divide its batches. The last batches are filled up with samples from the start.
             seed: the seed of the order.
         """
         self.loader, self.ranks = loader, ranks

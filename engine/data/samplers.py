@@ -42,7 +42,7 @@ class UserSampler(Sampler[int]):
     """Wraps a sampler of the user. It keeps the RNG states, so it can draw the same order again."""
 
     def __init__(self, sampler: Any) -> None:
-        """Take the order of `sampler`, any iterable of sample indices with a length."""
+        """Use the order of `sampler`: an iterable of sample indices that has a length."""
         self.sampler = sampler
         self.state: dict[str, Any] | None = None
         """RNG states from which the last order was drawn; None before the first.
@@ -86,8 +86,9 @@ class UserSampler(Sampler[int]):
 class BatchedSampler(Sampler[list[int]]):
     """The batches of one rank: every `world_size`-th batch of a sampler, starting at the rank's number.
 
-    With `even`, all ranks get the same number of full batches. The last ones are filled up with samples from the start,
-    as accelerate does; `drop_last` drops batches that cannot be filled. Without `even`, each sample comes exactly once.
+    With `even`, all ranks get the same number of full batches. The last batches are filled up with samples from the
+    start, as accelerate does; `drop_last` drops batches that cannot be filled. Without `even`, each sample comes
+    exactly once.
     """
 
     def __init__(

@@ -26,9 +26,10 @@ logger = logging.getLogger(__name__)
 class StreamShard(IterableDataset[Any]):
     """The samples of one rank from a stream that every rank reads whole.
 
-    Of each `batch_size * world_size` consecutive samples, rank r takes the r-th `batch_size`. Every rank gets the same
-    number of batches, and each sample goes to one rank. At the end of the stream, the remaining samples are divided
-    evenly. If there are too few, the first samples of the stream fill the batches, as `PaddingRow`.
+    Each group of `batch_size * world_size` consecutive samples is divided into one batch per rank, in order of rank.
+    Every rank gets the same number of batches, and each sample goes to one rank. At the end of the stream, the
+    remaining samples are divided evenly. If there are too few, the first samples of the stream fill the batches, as
+    `PaddingRow`.
 
     accelerate sends the same samples from rank 0. In trainbus each rank reads the stream itself. The stream must
     therefore yield the same samples in the same order on every rank. A stream that shuffles must use the epoch from
@@ -150,12 +151,12 @@ class PaddingRow:
 
 @dataclass
 class PaddedBatch:
-    """A batch with possible padding in its last rows."""
+    """A batch whose last rows may be padding."""
 
     batch: Any
     """The batch."""
     padding_rows: int
-    """Number of padding rows at its end."""
+    """Number of padding rows at the end of the batch."""
     rows: int | None = None
     """Number of its samples, padding included; None if it must be read from its tensors."""
 
@@ -171,7 +172,7 @@ class PaddingRowCollator:
     collator: Collator
     """Makes the batch."""
     counts: bool = False
-    """Whether the number of samples goes with each batch. A time-major batch needs this."""
+    """Whether each `PaddedBatch` also carries its number of samples. A time-major batch needs this."""
 
     def __call__(self, features: list[Any]) -> Any:
         padding_rows = sum(isinstance(row, PaddingRow) for row in features)

@@ -43,8 +43,8 @@ _REMEDY = (
 def agreement(run: DistributedRun) -> Agree:
     """Return the function that makes the ranks agree before flags are served.
 
-    It does nothing in a single process. It also does nothing where no callback is rank-local and none may fail without
-    ending the run, because then all ranks raise the same flags.
+    The function does nothing in a single process. It also does nothing if no callback is rank-local, and no callback
+    may fail without ending the run: all ranks then raise the same flags.
     """
     isolation = run.bus.isolation
     isolation.shared = frozenset()
@@ -71,8 +71,9 @@ def after_failures(run: DistributedRun, agree: Agree) -> Agree:
 def agreement_on_updates(run: DistributedRun, agree: Agree) -> Agree:
     """Return the function that makes the ranks agree within a step, before its update.
 
-    That is `agree` if a callback that is rank-local, or that may fail, handles an event before the update, because it
-    may skip the update, or if the ranks are compared. Otherwise it does nothing.
+    The function is `agree` in two cases: the ranks are compared, or a callback that may skip the update on some ranks
+    only handles an event before the update. Such a callback is rank-local, or may fail. Otherwise the function does
+    nothing.
     """
     local = {*rank_local_callbacks(run.bus), *run.bus.isolation.shared}
     may_skip = any(handler.owner_id in local for event in BEFORE_UPDATE for handler in run.bus.order_of(event))
@@ -84,12 +85,12 @@ def agree_single_process(control: TrainerControl) -> None:
 
 
 def rank_local_callbacks(bus: EventBus) -> list[str]:
-    """Return the ids of the callbacks that decide from something that only one rank knows."""
+    """Return the ids of the callbacks whose decisions depend on something that only one rank knows."""
     return [name for name, callback in bus.subscribers.items() if is_rank_local(callback)]
 
 
 class Consensus:
-    """If one rank raises or vetoes a flag, raises or vetoes it on all ranks, with the same callback as author.
+    """Raises or vetoes a flag on all ranks if one rank does so, with the same callback as author.
 
     The ranks exchange the callbacks of each request, not only the flags. Two callbacks can request two evaluations. If
     a rank does not know the second one, the other ranks would wait for it.

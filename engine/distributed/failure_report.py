@@ -18,9 +18,9 @@ class FailureReport:
     where: str
     """The activity of the rank, such as `backward of step 5`."""
     error: str
-    """Its error, such as `ValueError: no rows`."""
+    """The error of the rank, such as `ValueError: no rows`."""
     lost: bool
-    """Whether it fails only because it lost the connection to another rank."""
+    """Whether the rank fails only because it lost the connection to another rank."""
 
 
 def failure_location(error: BaseException, steps: int) -> str:

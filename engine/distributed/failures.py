@@ -1,7 +1,7 @@
 """Failures of ranks: a failing rank writes a report. A rank that waited for it names the failed rank in its own error.
 
-It has no effect on a run without failures. Reports go through the store of the rendezvous, which still works when a
-collective fails.
+Reports have no effect on a run without failures. Reports go through the store of the rendezvous, which still works when
+a collective fails.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REPORT_TIMEOUT = 2.0
 """Seconds for which a rank that lost its connection waits for the reports of other ranks."""
 
 _SESSIONS = itertools.count(1)
-"""Numbers the sessions, which are the same on all ranks. Reports of an earlier session have another number."""
+"""Counts the sessions, equally on all ranks. Reports of an earlier session have another number."""
 
 _POLL_INTERVAL = 0.05
 _ADDRESS_KEY, _SESSION_KEY, _EXIT_KEY = "trainbus/process/", "trainbus/failed/", "trainbus/ended/"

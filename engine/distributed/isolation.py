@@ -20,8 +20,8 @@ _NOT_DECIDING = frozenset({"on_init_end", "on_setup", "on_load", "on_train_end",
 def shared_callbacks(bus: EventBus) -> frozenset[str]:
     """Return the ids of the callbacks whose failures the ranks must agree on.
 
-    Those are the callbacks that may be unsubscribed or thinned, because the others would wait for them in a collective,
-    and the callbacks that continue after a failure and may raise a flag.
+    Some of them may be unsubscribed or called less often after a failure: the other ranks would wait for them in a
+    collective. The others continue after a failure, and may raise a flag.
     """
     found = set()
     for owner_id, callback in bus.subscribers.items():

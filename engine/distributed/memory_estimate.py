@@ -20,9 +20,9 @@ class Candidate:
     variant: Variant
     """The variant."""
     memory: MemoryEstimate
-    """The memory that it takes."""
+    """The memory that the variant needs."""
     fits: bool
-    """Whether that fits the GPUs and the host memory."""
+    """Whether this memory fits the GPUs and the host memory."""
 
 
 def estimate(variant: Variant, workload: Workload) -> MemoryEstimate:

@@ -44,9 +44,9 @@ class Usage:
     title: str
     """The title of the row."""
     arguments: tuple[str, ...]
-    """Equal ways to write it, as keywords of `TrainingArguments`; empty for nothing."""
+    """Equivalent spellings, as keywords of `TrainingArguments`; empty if no argument is needed."""
     when: str
-    """When to use it."""
+    """When to use the strategy."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,31 +58,31 @@ class StrategyRow:
     callback: str
     """The callback that does the work, as a path below `trainbus`. Its `from_arguments` builds it."""
     usages: tuple[Usage, ...]
-    """Ways to select it, and when to use them."""
+    """The ways to select the strategy, and when to use each."""
     memory: Callable[[Variant, Workload], MemoryEstimate]
     """The memory formula."""
     variants: Callable[[Workload], list[Variant]]
     """The lines of `trainbus plan` for a workload."""
     arguments: tuple[str, ...] = ()
-    """Arguments that select it with any value."""
+    """Arguments that select the strategy with any value."""
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Arguments that select it with one of these words."""
+    """Argument -> the words in its value that select the strategy."""
     integration: str = ""
-    """Its name in the table of integrations, if it needs another package."""
+    """The name in the table of integrations, if the strategy needs another package."""
     extra: str = ""
     """The requirement to `pip install`; empty if torch has it."""
     launch: str = TORCHRUN
-    """The command that starts it on one machine."""
+    """The command that starts the ranks on one machine."""
     single_process: bool = False
-    """Whether it also works in a single process."""
+    """Whether the strategy also works in a single process."""
     takes_degree: bool = False
     """Whether `sharding_degree` applies. With `sharding_degree=1` nothing is sharded, and DDP trains."""
     limits: str = ""
-    """Its limits, for the documentation."""
+    """The limits of the strategy, for the documentation."""
 
     @property
     def selecting_arguments(self) -> tuple[str, ...]:
-        """The names of the arguments that may select it."""
+        """The names of the arguments that may select the strategy."""
         return (*self.words, *self.arguments)
 
     def is_selected(self, args: ShardingArguments) -> bool:
@@ -169,7 +169,7 @@ class Strategy(Enum):
             Usage(
                 "Stage 3 with offloading",
                 ("sharding='stage3 offload'", "sharded_ddp='zero_dp_3 offload'", "fsdp='full_shard offload'"),
-                "All GPUs together are too small. The CPU makes the updates.",
+                "All GPUs together are too small. The CPU computes the updates.",
             ),
         ),
         arguments=("fsdp",),
@@ -184,7 +184,9 @@ class Strategy(Enum):
         name="fairscale",
         callback="integrations.fairscale.sharded_ddp.ShardedDDP",
         usages=(
-            Usage("fairscale", ("sharded_ddp='simple'",), "A script sets it. It is stage 1; the package is from 2022."),
+            Usage(
+                "fairscale", ("sharded_ddp='simple'",), "A script already uses this stage 1. The package is from 2022."
+            ),
         ),
         words={"sharded_ddp": ("simple",)},
         memory=memory_formulas.fairscale_optimizer,
@@ -200,7 +202,7 @@ class Strategy(Enum):
             Usage(
                 "fairscale's FSDP",
                 ("sharded_ddp='zero_dp_3 fairscale auto_wrap'", "sharded_ddp='zero_dp_2 fairscale'"),
-                "A script needs fairscale's own class. It is stage 2 or 3.",
+                "A script needs the class of fairscale for stage 2 or 3.",
             ),
         ),
         words={"sharded_ddp": ("fairscale",)},

@@ -43,7 +43,7 @@ def fairscale_variants(workload: Workload) -> list[Variant]:
 
 
 def no_variants(workload: Workload) -> list[Variant]:
-    """Return nothing: `trainbus plan` does not list the strategy."""
+    """Return an empty list: `trainbus plan` does not list the strategy."""
     return []
 
 

@@ -115,9 +115,9 @@ class Variant:
     """One way to run a strategy on a workload: a line of `trainbus plan`."""
 
     name: str
-    """Its name in tables."""
+    """The name of the variant in tables."""
     strategy: str
-    """The name of its strategy, see `strategies.py`."""
+    """The name of the strategy, see `strategies.py`."""
     arguments: str
     """The arguments of `TrainingArguments`, as text; empty if none are needed."""
     stage: int

@@ -14,7 +14,7 @@ class EvaluationPlan(NamedTuple):
     rows: int | None = None
     """Evaluate a random subset of this many rows of each dataset; None for all rows."""
     decides: bool = True
-    """Whether callbacks decide from its metrics."""
+    """Whether callbacks use the metrics of the evaluation to decide."""
 
 
 @dataclass
@@ -26,9 +26,9 @@ class EvaluationRecord:
     complete: bool = True
     """Whether the evaluation covers all of the trainer's own eval datasets."""
     decides: bool = True
-    """Whether callbacks decide from its metrics. False for other data under the names of the run's own metrics."""
+    """Whether callbacks use the metrics to decide. False for other data under the metric names of the run."""
     prefixes: frozenset[str] = frozenset()
-    """The starts of its metric names, and of the evaluations around it."""
+    """The starts of its metric names, and of the metric names of the evaluations around it."""
     rows: int | None = None
     """The number of rows of the random subset of each dataset; None for all rows, and after the evaluation."""
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -58,9 +58,9 @@ def new_record(
     Args:
         prefix: the prefix of the metric names.
         complete: whether it covers all of the trainer's own eval datasets.
-        foreign: whether it measures other data under the names of the run's own metrics.
+        foreign: whether it measures other data than the trainer's eval datasets, under the same metric names.
         own: the starts of its metric names.
-        plan: what the caller wants. An evaluation inside of another one does not follow it.
+        plan: what the caller wants. An evaluation inside of another one does not follow the plan.
         outer: the record of the evaluation that this one runs in; None if there is none.
     """
     if outer is None:

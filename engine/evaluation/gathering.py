@@ -154,7 +154,7 @@ def _device_of(parts: list[Any]) -> torch.device:
 
 
 def _cut_last(batches: list[Any], padding_rows: int, of_last: int | None) -> list[Any]:
-    """Return a list of batches, the last one, which has `of_last` rows, without its padding rows."""
+    """Return a list of batches. The padding rows of the last batch, which has `of_last` rows, are cut off."""
     if padding_rows <= 0:
         return batches
     rows = (rows_of(batches[-1]) or 0) if of_last is None else of_last

@@ -158,8 +158,8 @@ def _batches(
 def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int | None, int]]:
     """Yield each batch, its number of rows, and its number of padding rows.
 
-    The number of rows is the sampler's, padding included; None if the loader does not know it. Padding rows only fill
-    up the last batch. They do not count.
+    The number of rows comes from the sampler and includes padding. It is None if the loader does not know it. Padding
+    rows only fill up the last batch, and do not count.
     """
     plain = None if isinstance(loader, Loader) else getattr(loader, "batch_sampler", None)
     sizes = iter(batch_sizes(plain)) if type(plain) is BatchSampler else repeat(None)
@@ -168,7 +168,7 @@ def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int | None, 
 
 
 def batch_sizes(batches: BatchSampler) -> list[int | None]:
-    """Return the number of samples of each batch of torch's sampler; nothing if the number of samples is unknown."""
+    """Return the number of samples of each batch of torch's sampler; an empty list if this is unknown."""
     rows = length_of(batches.sampler)
     if rows is None:
         return []

@@ -28,7 +28,7 @@ class MetricModule:
     """
 
     metric: Any
-    """The metric, such as `evaluate.load("accuracy")` returns, or several, from `evaluate.combine`."""
+    """The metric that `evaluate.load("accuracy")` returns, or several metrics that `evaluate.combine` returns."""
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, Any]:
         """Compute the metric of an evaluation."""

@@ -35,12 +35,12 @@ class Metrics:
         prefix: start of the names of the results.
         tokenizer: decodes tokens for `reads="text"`.
         label_names: names of the classes, as a list or a dict from class number to name. `seqeval` needs them.
-            Results by class have them in their names, and cover all of them.
+            Results by class use these names, and include every class.
         threshold: the probability above which `reads="sigmoid"` predicts 1.
         shift: whether a position predicts the label of the next one, as in causal language models. `perplexity` needs
             True or False. None means False for the other metrics.
         ignore_index: the label that does not count, for classes, logits and text.
-        output: which of several outputs of the model to read, and which of several labels.
+        output: the index of the output to read, and of the labels, if the model has several.
         **options: options of the metrics. Each metric receives the options that it supports.
 
     Raises:
@@ -71,7 +71,7 @@ class Metrics:
         self._pass: MetricPass | None = None
 
     def begin(self) -> MetricPass:
-        """Return an empty pass over these metrics. An evaluation begins one, so that evaluations do not mix."""
+        """Return a new, empty pass over these metrics. Each evaluation begins its own pass, so that they do not mix."""
         return MetricPass(self.prefix, [metric.begin() for metric in self._metrics])
 
     def __call__(self, prediction: EvalPrediction, compute_result: bool | None = None) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class _Chosen:
     metric: Any
     """The class of a bundled metric, or the object of another one."""
     reader: Reader
-    """What it reads."""
+    """Converts outputs and labels to the values that the metric compares."""
     options: dict[str, Any] | None
     """The options of a bundled metric; None for others."""
     computing: dict[str, Any] = field(default_factory=dict)
@@ -187,7 +187,7 @@ class _Measured:
     counter: Any
     """The metric with the batches so far."""
     reader: Reader
-    """What it reads."""
+    """Converts outputs and labels to the values that the metric compares."""
 
     def add(self, predictions: Any, labels: Any) -> None:
         pair = self.reader(predictions, labels)

@@ -26,8 +26,8 @@ def finished_metrics(
         row_losses: loss of each row, shape (rows,); None if there is none.
         prefix: start of each name, such as `eval`.
         filter_nonfinite: leave NaN and infinite losses out of the mean, if any finite loss remains.
-        batch_size: rows of each batch but the last, of batches that are random samples. The half width of the 95 %
-            confidence interval of the mean loss is then a metric, `<prefix>_loss_ci`.
+        batch_size: number of rows of every batch except the last, if each batch is a random sample. The metric
+            `<prefix>_loss_ci` is then half the width of the 95 % confidence interval of the mean loss.
 
     Raises:
         ArgumentError: if `metrics` is not a mapping, or if a value cannot be logged, such as an array of several

@@ -28,7 +28,7 @@ class Reader:
     ignore_index: int = IGNORED_LABEL
     """The label that does not count."""
     output: int = 0
-    """Which of several outputs, and of several labels, to read."""
+    """The index of the output to read, and of the labels, if there are several."""
     label_names: dict[int, str] | None = None
     """The names of the classes, for sequences."""
     tokenizer: Any = None
@@ -52,7 +52,7 @@ class Reader:
         return _READERS[self.reads](self, outputs, labels)
 
     def of_classes(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
-        """Return class numbers: outputs as they are."""
+        """Return the outputs unchanged. They are class numbers."""
         _check(
             outputs.shape == labels.shape and not outputs.is_floating_point() and not labels.is_floating_point(),
             outputs,

@@ -31,7 +31,8 @@ REPLACEABLE = (
     *("evaluate", "evaluation_loop", "prediction_step", "compute_loss", "get_eval_dataloader", "_get_eval_sampler"),
     *("log", "_prepare_inputs", "_evaluate", "_determine_best_metric"),
 )
-"""The methods of a Trainer that decide what an evaluation measures. The rehearsal knows only the Trainer's own."""
+"""The methods of a Trainer that decide what an evaluation measures. If one is overridden, the rehearsal cannot know the
+names."""
 
 
 def rehearse(

@@ -57,7 +57,7 @@ class Seq2SeqTrainer(Trainer):
         Args:
             eval_dataset: the dataset or datasets to evaluate on.
             ignore_keys: keys of the model's outputs that are not predictions.
-            metric_key_prefix: start of all names.
+            metric_key_prefix: start of all metric names.
             **gen_kwargs: options of `model.generate`, such as `max_length`, `max_new_tokens`, `num_beams`. They
                 override the arguments `generation_max_length` and `generation_num_beams`, which override the model's
                 own config.
@@ -217,7 +217,8 @@ def _is_unset(name: str, value: Any) -> bool:
 def _complete_config(config: Any) -> None:
     """Set the unset values of a model's generation config to their defaults, as transformers does after each batch.
 
-    This sets `max_length` above all. A model without it may generate one token more for the first batch than later.
+    The most important one is `max_length`. A model without it may generate one token more for the first batch than
+    later.
     """
     if hasattr(config, "_get_default_generation_params"):
         config.update(**config._get_default_generation_params(), defaults_only=True)

@@ -38,7 +38,7 @@ class OutOfRange(NamedTuple):
     indices: torch.Tensor
     """All indices of the tensor."""
     limit: int
-    """The number of valid indices, from 0."""
+    """The number of valid indices. They are 0 to `limit - 1`."""
     ignored: int | None
     """An index that counts as valid."""
 
@@ -102,7 +102,7 @@ def indices_explained(run: Run) -> Iterator[None]:
 
 
 def _rows_in_sample(run: Run) -> int:
-    """Return the rows of the sample of a batch of one, if all its tensors have equally many; else 0."""
+    """Return the number of rows in the only sample of a batch, if all tensors agree on it; else 0."""
     batch = run.batch
     if run.mode != "train" or run.train_batch_size != 1 or not isinstance(batch, Mapping) or len(batch) < 2:
         return 0

@@ -88,13 +88,13 @@ class LossModule(Callback):
     capabilities = frozenset({Capability.HOLDS_WEIGHTS})
 
     def __init__(self, module: nn.Module) -> None:
-        """Take care of `module`."""
+        """Manage `module`."""
         self.module = module
         self._restored = self._switched = False
         self._given: dict[str, torch.Tensor] = {}
         """The buffers of the program until the run begins, to compare them with the buffers of a checkpoint."""
         self._initial: dict[str, torch.Tensor] = {}
-        """The buffers at the begin of the run. Those that keep their values are constants, such as class weights."""
+        """The buffers at the start of the run. Buffers that keep their values are constants, such as class weights."""
 
     def __repr__(self) -> str:
         return f"LossModule({type(self.module).__name__})"

@@ -121,7 +121,7 @@ class Losses:
         return {**self.main.state_dict(), "first": self.first}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Restore a state that `state_dict` returned. An empty state changes nothing: losses count from here."""
+        """Restore a state that `state_dict` returned. With an empty state, only losses from now on count."""
         if state:
             self.main.load_state_dict(state)
             self.first = int(state["first"])

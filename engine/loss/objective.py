@@ -86,7 +86,7 @@ class Objective:
         self._settle()
 
     def _settle(self) -> None:
-        """Decide what the loss is divided by. An attribute, because a property would cost a call per batch."""
+        """Set `divides_by_items`. It is an attribute, because a property would cost a call per batch."""
         self.divides_by_items = self.compute_loss_func is not None or (self.takes_item_count and self.criterion is None)
         """Whether the loss is divided by the label items of its step. A criterion is a mean over its batch, whatever
         the model accepts."""

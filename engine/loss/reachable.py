@@ -13,7 +13,7 @@ from torch import nn
 
 _DEPTH = 5
 _SIZE = 100
-"""Longer lists and dicts are data."""
+"""Longer lists and dicts are data, and are not searched."""
 _LIBRARIES = {"torch", "numpy", "transformers", "builtins", __name__.partition(".")[0]}
 """Packages whose functions and objects hold no module of the user's loss."""
 
@@ -21,8 +21,9 @@ _LIBRARIES = {"torch", "numpy", "transformers", "builtins", __name__.partition("
 def untrained_modules(function: Any, known: Iterable[nn.Parameter]) -> list[nn.Module]:
     """Return the modules with trainable parameters that a loss function uses and that are not trained.
 
-    Nothing trains, moves or saves them: a function names no module. It follows partial objects, closures, defaults,
-    globals, bound methods, callable objects, lists, dicts, and the attributes that the code names.
+    Nothing trains, moves or saves these modules, because a function does not tell which modules it uses. The search
+    follows partial objects, closures, defaults, globals, bound methods, callable objects, lists, dicts, and the
+    attributes that the code names.
 
     Args:
         function: a loss function. For a module the result is empty.

@@ -47,7 +47,7 @@ def _inside(model: nn.Module) -> nn.Module | None:
 
 
 _PASSES_ON: weakref.WeakKeyDictionary[types.FunctionType, bool] = weakref.WeakKeyDictionary()
-"""Whether the `forward` of a class passes on. Evaluations ask for each batch, and a signature takes 50 microseconds."""
+"""Class -> whether its `forward` only passes its arguments on. Cached: a signature takes 50 microseconds per batch."""
 
 
 def _forward_passes_on(model: nn.Module) -> bool:
@@ -62,7 +62,7 @@ def _forward_passes_on(model: nn.Module) -> bool:
 
 
 def _parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a function. A decorator that hides them is looked through."""
+    """Return the parameters of a function. If a decorator hides them, these are the decorated function's."""
     parameters = dict(inspect.signature(function).parameters)
     while _passes_on(parameters):
         while isinstance(function, functools.partial):
@@ -159,9 +159,9 @@ class ForwardSignature:
 def label_names_of(model: nn.Module) -> list[str]:
     """Return the names of the label parameters of the user's `forward`.
 
-    The class decides, and a `forward` that was replaced on the instance if the class has no labels. A name is a label
-    if it contains `label`. Question answering models also have `start_positions` and `end_positions`. It uses the rule
-    of transformers' `find_labels`.
+    The `forward` of the class decides. If it has no labels, a `forward` that was replaced on the instance decides. A
+    name is a label if it contains `label`. Question answering models also have `start_positions` and `end_positions`.
+    It uses the rule of transformers' `find_labels`.
     """
     kind = type(user_model(model)).__name__
     also = ("start_positions", "end_positions") if "QuestionAnswering" in kind else ()

@@ -38,9 +38,8 @@ def made_with(optimizer: Optimizer) -> dict[str, Any] | None:
 def decay_parameter_names(model: nn.Module) -> set[str]:
     """Return the names of the parameters with weight decay, as in `model.named_parameters()`.
 
-    All parameters decay, except parameters of an `nn.LayerNorm` and parameters with a lowercase name that matches
-    `NO_DECAY`. This
-    is the rule of transformers 5.23. A model that itself is an `nn.LayerNorm` decays, as there.
+    All parameters decay, except parameters of an `nn.LayerNorm` and parameters whose lowercase name matches `NO_DECAY`.
+    This is the rule of transformers 5.23. If the model itself is an `nn.LayerNorm`, it decays, as in transformers.
     """
     inside_layer_norm = {
         f"{path}.{name}"
@@ -163,8 +162,8 @@ def build_optimizer(
         target_modules: The linear layers that GaLore and APOLLO project, as `projected_groups` takes them.
 
     Raises:
-        ArgumentError: The name or an option is unknown, an option cannot be read, no group has a parameter, the
-            optimizer cannot be built by name, it needs `model`, or no layer matches `target_modules`.
+        ArgumentError: The name or an option is unknown, or an option cannot be read. Also if no group has a parameter,
+            if the optimizer cannot be built by name or needs `model`, or if no layer matches `target_modules`.
         MissingExtra: The package of the optimizer is not installed, too old, or lacks a dependency.
     """
     name = name_of(name)
@@ -213,7 +212,8 @@ def build_given(
 
     Args:
         optimizer_class: The optimizer class, or the class of a factory.
-        options: Keyword arguments for it. `optimizer_dict`, `params` or `model` among them are its parameter groups.
+        options: Keyword arguments for the class. A value of `optimizer_dict`, `params` or `model` is the parameter
+            groups.
         model: The model, for a factory.
         groups: Parameter groups, for an optimizer class.
     """
@@ -294,7 +294,7 @@ def _projector_class_of(
 
 
 def _import_class(name: str, spec: OptimizerSpec, target: str) -> Callable[..., Any]:
-    """Import "module:Class" of a row's package, which may be missing, too old, or without one of its dependencies."""
+    """Import "module:Class" from the package of a row. The error names a package that is missing or too old."""
     module_name, _, class_name = target.partition(":")
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module_name), class_name)

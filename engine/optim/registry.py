@@ -49,7 +49,7 @@ class OptimizerSpec:
     beta_options: tuple[str, ...] = ()
     """Options that the class takes as one tuple `betas`. An option that is not set keeps the value of `betas`."""
     projection: Projection | None = None
-    """How it projects gradients to a low rank. None if it does not."""
+    """How the optimizer projects gradients to a low rank. None if it does not."""
     state_bytes: float | None = None
     """Bytes of optimizer state per parameter, with float32 weights. None if they depend on the rank of a projection, or
     are not known; the memory estimate then refuses the optimizer."""
@@ -102,8 +102,9 @@ def _with_defaults(spec: OptimizerSpec, **defaults: Any) -> OptimizerSpec:
 # Reasons why an optimizer cannot be built by name.
 
 _LAYERWISE = (
-    "It updates each parameter inside the backward pass, and the training step here runs the optimizer after it. Build "
-    "the optimizer yourself and pass optimizers=(optimizer, None)."
+    "This kind of optimizer updates each parameter inside the backward pass, but trainbus calls the optimizer after "
+    "the "
+    "backward pass. Build the optimizer yourself and pass optimizers=(optimizer, None)."
 )
 _NO_DEVICE = "It needs {}, and trainbus runs on CPU and CUDA. Use optim='adamw_torch_fused'."
 
@@ -349,8 +350,8 @@ def has_train_eval_modes(optim: Any) -> bool:
 def is_shape_dependent(class_name: str) -> bool:
     """Return whether an optimizer class gives different results on a flat shard of a weight than on the whole weight.
 
-    If the class has a row, the row decides. Other classes of the same family are included: its name contains the name
-    of a shape-dependent class, or a word of `OTHER_SHAPE_DEPENDENT`. Case and underscores do not matter.
+    If the class has a row, the row decides. Another class counts as shape-dependent if its name contains the name of a
+    shape-dependent class, or a word of `OTHER_SHAPE_DEPENDENT`. Case and underscores do not matter.
     """
     name = _plain(class_name)
     rows = [spec for spec in OPTIMIZERS.values() if _plain(spec.class_name) == name]

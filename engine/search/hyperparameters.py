@@ -118,15 +118,16 @@ class Search:
     ranks: Ranks
     """The process group that each trial uses."""
     space: Callable[[Any], dict[str, Any]]
-    """From a trial to the values of its hyperparameters. Some libraries pass None and get the space itself."""
+    """A function that receives a trial and returns its hyperparameters. Some libraries pass None and receive the search
+    space."""
     compute_objective: Callable[[dict[str, Any]], Any]
-    """From the metrics of an evaluation to the objective."""
+    """A function that receives the metrics of an evaluation and returns the objective."""
     n_trials: int
     """The number of trials."""
     direction: str | list[str]
     """`minimize` or `maximize`, or a list of these for several objectives."""
     hp_name: Callable[[Any], str] | None
-    """From a trial to its name."""
+    """A function that receives a trial and returns its name."""
     options: dict[str, Any]
     """Further options for the library."""
 

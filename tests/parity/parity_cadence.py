@@ -36,20 +36,27 @@ LOGS = {
         differs="last window",
     ),
     "logging_steps longer than the run": Case(
-        steps("log", 500), QUICK, about="The default. A short run is one log window.", differs="last window"
+        steps("log", 500),
+        QUICK,
+        about="The run is shorter than one interval, and is logged once.",
+        differs="last window",
     ),
-    "logging_steps as a ratio": Case(steps("log", 0.25), QUICK, about="A quarter of twelve steps."),
-    "logging_steps as a ratio, rounded up": Case(steps("log", 0.3), QUICK, about="Four steps."),
-    "logs per epoch": Case({"logging_strategy": "epoch"}, QUICK, about="Two logs."),
+    "logging_steps as a ratio": Case(steps("log", 0.25), QUICK, about="The interval is a quarter of twelve steps."),
+    "logging_steps as a ratio, rounded up": Case(
+        steps("log", 0.3), QUICK, about="The interval is rounded up to four steps."
+    ),
+    "logs per epoch": Case({"logging_strategy": "epoch"}, QUICK, about="Each of the two epochs is logged."),
     "logs per epoch, last epoch incomplete": Case(
         {"logging_strategy": "epoch", "max_steps": 8}, QUICK, about="The end of the run ends an epoch."
     ),
-    "no logs": Case({"logging_strategy": "no"}, QUICK, about="Only the summary."),
+    "no logs": Case({"logging_strategy": "no"}, QUICK, about="Only the summary at the end is logged."),
     "first step logged": Case(
-        {**steps("log", 4), "logging_first_step": True}, QUICK, about="The next window has three steps."
+        {**steps("log", 4), "logging_first_step": True}, QUICK, about="The second log is the mean over three steps."
     ),
     "first step logged, logs per epoch": Case(
-        {"logging_strategy": "epoch", "logging_first_step": True}, QUICK, about="It applies to every logging strategy."
+        {"logging_strategy": "epoch", "logging_first_step": True},
+        QUICK,
+        about="The argument works with every logging strategy.",
     ),
     "NaN loss filtered": Case(
         {"logging_nan_inf_filter": True, "logging_steps": 3}, POISONED, about="The average replaces the loss."
@@ -58,7 +65,7 @@ LOGS = {
         {"logging_nan_inf_filter": False, "logging_steps": 3}, POISONED, about="The window with the NaN loss is NaN."
     ),
     "NaN loss by default": Case(
-        {"logging_steps": 3}, POISONED, about="trainbus logs it unless the filter is on.", differs="NaN loss"
+        {"logging_steps": 3}, POISONED, about="trainbus logs a NaN loss, unless the filter is on.", differs="NaN loss"
     ),
 }
 """Cases about logging the training loss."""
@@ -73,8 +80,10 @@ EVALUATIONS = {
     "evaluation at the end": Case(
         steps("evaluate", 5), MEASURED, about="The last step is evaluated, although it is not a multiple of 5."
     ),
-    "eval_steps as a ratio": Case(steps("evaluate", 0.25), MEASURED, about="A quarter of twelve steps."),
-    "evaluation per epoch": Case({"eval_strategy": "epoch"}, MEASURED, about="Two evaluations."),
+    "eval_steps as a ratio": Case(
+        steps("evaluate", 0.25), MEASURED, about="The interval is a quarter of twelve steps."
+    ),
+    "evaluation per epoch": Case({"eval_strategy": "epoch"}, MEASURED, about="The run evaluates twice."),
     "evaluation per epoch, last epoch incomplete": Case(
         {"eval_strategy": "epoch", "num_train_epochs": 1.4},
         MEASURED,
@@ -92,14 +101,16 @@ EVALUATIONS = {
         about="The first evaluation is after the second epoch.",
     ),
     "eval_delay longer than the run": Case(
-        steps("evaluate", 2, eval_delay=50), MEASURED, about="There is no evaluation, not even at the end."
+        steps("evaluate", 2, eval_delay=50), MEASURED, about="No evaluation runs, not even at the end."
     ),
     "evaluation on start": Case(
         {**steps("evaluate", 6), "eval_on_start": True},
         {"compute_metrics": accuracy},
-        about="It draws no random numbers.",
+        about="The first evaluation draws no random numbers.",
     ),
-    "evaluation only on start": Case({"eval_on_start": True}, MEASURED, about='It works with `eval_strategy="no"`.'),
+    "evaluation only on start": Case(
+        {"eval_on_start": True}, MEASURED, about='The evaluation runs, also with `eval_strategy="no"`.'
+    ),
     "eval_delay at the last step": Case(
         steps("evaluate", 5, eval_delay=12),
         MEASURED,
@@ -124,8 +135,10 @@ EVALUATIONS = {
 
 CHECKPOINTS = {
     "checkpoint every five steps": Case(steps("save", 5), QUICK, about="A checkpoint is also written at the end."),
-    "save_steps as a ratio": Case(steps("save", 0.5), QUICK, about="Checkpoints in the middle and at the end."),
-    "checkpoint per epoch": Case({"save_strategy": "epoch"}, QUICK, about="Two checkpoints."),
+    "save_steps as a ratio": Case(
+        steps("save", 0.5), QUICK, about="Checkpoints are written in the middle and at the end."
+    ),
+    "checkpoint per epoch": Case({"save_strategy": "epoch"}, QUICK, about="The run writes two checkpoints."),
     "two checkpoints kept": Case(steps("save", 2, save_total_limit=2), QUICK, about="The newest checkpoints are kept."),
     "save_only_model": Case(
         steps("save", 6, save_only_model=True), QUICK, about="Saving only the model does not change the run."
@@ -149,7 +162,9 @@ BOTH_BY_EPOCHS = {"eval_strategy": "epoch", "save_strategy": "epoch"}
 
 BEST = {
     "best model by loss": best(None, **BOTH_BY_STEPS, about="A smaller loss is better."),
-    "best model by loss, per epoch": best(None, **BOTH_BY_EPOCHS, about="The same with evaluations per epoch."),
+    "best model by loss, per epoch": best(
+        None, **BOTH_BY_EPOCHS, about="A smaller loss is better, with an evaluation per epoch."
+    ),
     "best model by a metric": best("accuracy", **BOTH_BY_STEPS, about="A larger metric is better."),
     "best model by a full metric name": best(
         "eval_accuracy", **BOTH_BY_EPOCHS, about="The name may have the prefix `eval_`."

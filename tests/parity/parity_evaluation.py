@@ -35,13 +35,13 @@ def kept(about: str, options: Any = (), test: Any = None, **args: Any) -> Case:
 
 
 EVALUATING = {
-    "predictions": kept("All predictions and labels, in order.", {"model": plain()}),
-    "predictions of different widths": kept("They are padded with -100.", GPT2, test=texts(9, 2)),
+    "predictions": kept("Predictions and labels are complete and in order.", {"model": plain()}),
+    "predictions of different widths": kept("Predictions are padded with -100.", GPT2, test=texts(9, 2)),
     "eval_accumulation_steps": kept("Predictions move to the host every two batches.", eval_accumulation_steps=2),
     "eval_accumulation_steps, different widths": kept(
         "The padding is the same when the parts are joined.", GPT2, eval_accumulation_steps=1, test=texts(9, 2)
     ),
-    "predictions per batch": kept("A list of arrays.", eval_do_concat_batches=False),
+    "predictions per batch": kept("Predictions are a list of arrays, one per batch.", eval_do_concat_batches=False),
     "predictions per batch, different widths": kept(
         "No batch is padded.", GPT2, eval_do_concat_batches=False, test=texts(9, 2)
     ),
@@ -52,38 +52,44 @@ EVALUATING = {
         include_for_metrics=["inputs", "loss"],
     ),
     "predictions per batch with eval_accumulation_steps": kept(
-        "A list of arrays as well.", eval_do_concat_batches=False, eval_accumulation_steps=2
+        "Predictions are a list of arrays here too.", eval_do_concat_batches=False, eval_accumulation_steps=2
     ),
-    "loss only": kept("No predictions and no metrics.", prediction_loss_only=True),
+    "loss only": kept("Predictions and metrics are not computed.", prediction_loss_only=True),
     "metrics with inputs": kept("The inputs are in the order of the samples.", include_for_metrics=["inputs"]),
-    "metrics with losses": kept("There is one loss per sample.", include_for_metrics=["loss"]),
+    "metrics with losses": kept("Metrics receive one loss per sample.", include_for_metrics=["loss"]),
     "metrics with inputs and losses": kept(
-        "Samples of different lengths.", GPT2, include_for_metrics=["inputs", "loss"], test=texts(9, 2)
+        "The samples have different lengths.", GPT2, include_for_metrics=["inputs", "loss"], test=texts(9, 2)
     ),
     "metrics per batch": kept(
         "The function gets one batch at a time, and a flag with the last.",
         {"compute_metrics": Fresh(BatchwiseAccuracy)},
         batch_eval_metrics=True,
     ),
-    "metrics of every type": kept("They become Python numbers.", {"compute_metrics": of_every_type}),
+    "metrics of every type": kept("The logged metrics are Python numbers.", {"compute_metrics": of_every_type}),
     "preprocessed predictions": kept(
         "Only the predicted class is kept.", {"preprocess_logits_for_metrics": best_guess}
     ),
-    "predictions in bf16": kept("They are returned in float32.", bf16=True),
+    "predictions in bf16": kept("Predictions are returned in float32.", bf16=True),
     "predictions with bf16 weights": kept("The weights are converted.", {"model": plain()}, bf16_full_eval=True),
     "predictions with label smoothing": kept(
         "Smoothing changes the loss, not the predictions.", {"model": bert}, label_smoothing_factor=0.1
     ),
-    "predictions gathered as objects": kept("With one process it is the same.", eval_use_gather_object=True),
+    "predictions gathered as objects": kept(
+        "With one process, the results do not change.", eval_use_gather_object=True
+    ),
     "predictions with a custom loss": kept(
         "The loss gets the number of items of each batch.", {"compute_loss_func": summed_loss}
     ),
     "predictions without labels": kept(
-        "No loss and no metrics.", {"model": plain("tuple")}, test=without("labels", sentences(EVAL_ROWS, 1))
+        "Loss and metrics are not computed.", {"model": plain("tuple")}, test=without("labels", sentences(EVAL_ROWS, 1))
     ),
-    "predictions as a tuple": kept("A tuple of arrays.", {"model": plain("three")}, test=sentences(9, 3)),
+    "predictions as a tuple": kept(
+        "Predictions are a tuple of arrays.", {"model": plain("three")}, test=sentences(9, 3)
+    ),
     "prediction of one sample": kept("The batch is not full.", test=sentences(1, 3)),
-    "predictions of a stream": kept("Their number is the number of samples read.", test=Stream(sentences(9, 3))),
+    "predictions of a stream": kept(
+        "The number of predictions is the number of samples read.", test=Stream(sentences(9, 3))
+    ),
     "evaluation in one batch": kept("One batch has all samples.", per_device_eval_batch_size=64),
     "evaluation with two workers": kept("The samples keep their order.", dataloader_num_workers=2),
 }
@@ -136,7 +142,7 @@ TWO = {"compute_metrics": accuracy, "eval_dataset": {"easy": sentences(9, 1), "h
 ORDERS = {
     "no training": Case({}, ALL, about="An untrained model evaluates and predicts.", train=nothing),
     "evaluation before training": Case(
-        {}, about="It does not change the random numbers of training.", train=evaluated_first
+        {}, about="The first call does not change the random numbers of training.", train=evaluated_first
     ),
     "ignore_keys_for_eval": Case(
         {"eval_strategy": "epoch"},
@@ -150,7 +156,7 @@ ORDERS = {
     "prediction before training": Case(
         {"eval_strategy": "epoch"},
         {"model": plain()},
-        about="It does not change the random numbers of training.",
+        about="The first call does not change the random numbers of training.",
         train=lambda trainer: [trainer.predict(sentences(4, 4)), trainer.train()][-1],
     ),
     "changes between two trainings": Case(
@@ -159,11 +165,15 @@ ORDERS = {
         about="The second training uses the new values and keeps the optimizer.",
         train=changed,
     ),
-    "two trainings": Case({"num_train_epochs": 1}, about="The second continues with the weights.", train=trained_twice),
+    "two trainings": Case(
+        {"num_train_epochs": 1},
+        about="The second training continues with the weights of the first.",
+        train=trained_twice,
+    ),
     "two trainings with model_init": Case(
         {"num_train_epochs": 1},
         {"model_init": lambda: Plain()},
-        about="The second starts with a new model.",
+        about="The second training starts with a new model.",
         train=trained_twice,
     ),
     "resume inside an epoch": Case(
@@ -189,11 +199,14 @@ ORDERS = {
     "prediction between two trainings": Case(
         {"num_train_epochs": 1},
         {"model": plain()},
-        about="It does not change the second training.",
+        about="The prediction does not change the second training.",
         train=predicted_between,
     ),
     "evaluation and two trainings": Case(
-        {"max_steps": 4}, {"model": plain()}, about="All three together.", train=all_in_order
+        {"max_steps": 4},
+        {"model": plain()},
+        about="The evaluation and both trainings give equal results.",
+        train=all_in_order,
     ),
     "evaluation with other prefixes": Case(
         {"max_steps": 4},
@@ -202,7 +215,7 @@ ORDERS = {
         train=under_another_name,
     ),
     "several datasets without training": Case(
-        {}, TWO, about="The metrics of all datasets, with their names.", train=nothing
+        {}, TWO, about="Metrics of all datasets are returned, with the names of the datasets.", train=nothing
     ),
     "predictions of one of several datasets": Case(
         {"max_steps": 3, "eval_strategy": "steps"},

@@ -44,7 +44,7 @@ LOSSES = {
         RAGGED, LLAMA, about="A model that shifts its labels never predicts the first token."
     ),
     "token mean per rank": Case(
-        {**RAGGED, "average_tokens_across_devices": False}, LLAMA, about="With one process it is the same."
+        {**RAGGED, "average_tokens_across_devices": False}, LLAMA, about="With one process, the results do not change."
     ),
     "token mean of an incomplete step": Case(
         {"gradient_accumulation_steps": 9}, GPT2, about="The step has fewer batches than the accumulation."
@@ -82,12 +82,14 @@ LOSSES = {
         {**RAGGED, "label_smoothing_factor": 0.2}, LLAMA, about="The loss is averaged over the tokens of a step."
     ),
     "custom loss": Case(
-        {"eval_strategy": "epoch"}, {"compute_loss_func": summed_loss}, about="It replaces the loss of the model."
+        {"eval_strategy": "epoch"},
+        {"compute_loss_func": summed_loss},
+        about="The function replaces the loss of the model.",
     ),
     "custom loss with accumulation": Case(
         {"gradient_accumulation_steps": 4},
         {"compute_loss_func": summed_loss},
-        about="It gets the number of items of a step.",
+        about="The function receives the number of items of a step.",
     ),
     "bf16": Case(
         {"bf16": True, "eval_strategy": "epoch"},
@@ -130,29 +132,33 @@ LOSSES = {
     "gradient checkpointing": Case({"gradient_checkpointing": True}, about="Activations are computed twice."),
     "gradient checkpointing, reentrant": Case(
         {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
-        about="The older implementation. Dropout draws the same numbers.",
+        about="The older implementation of torch recomputes activations. Dropout repeats its random numbers.",
     ),
     "gradient checkpointing, not reentrant": Case(
         {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}},
         GPT2,
-        about="The newer implementation, with a causal model.",
+        about="The newer implementation of torch recomputes activations of a causal model.",
     ),
     "NEFTune": Case(
         {"neftune_noise_alpha": 5.0, "eval_strategy": "epoch"},
-        about="Training draws noise, and evaluation draws none.",
+        about="Noise is added in training, and not in evaluation.",
     ),
     "NEFTune of a causal model": Case(
-        {"neftune_noise_alpha": 2.0, "gradient_accumulation_steps": 4}, LLAMA, about="Samples of different lengths."
+        {"neftune_noise_alpha": 2.0, "gradient_accumulation_steps": 4},
+        LLAMA,
+        about="The samples have different lengths.",
     ),
 }
 """Cases about the loss and its precision."""
 
 MODELS = {
-    "plain model, dict": Case({"eval_strategy": "epoch"}, {"model": plain()}, about="`loss`, `logits`."),
+    "plain model, dict": Case(
+        {"eval_strategy": "epoch"}, {"model": plain()}, about="The model returns a dict with `loss` and `logits`."
+    ),
     "plain model, tuple": Case(
         {"eval_strategy": "epoch", "gradient_accumulation_steps": 4},
         {"model": plain("tuple"), "compute_metrics": accuracy},
-        about="The loss comes first.",
+        about="The loss is the first value of the tuple.",
     ),
     "plain model, three values": Case(
         {"max_steps": 3}, {"model": plain("three")}, about="Predictions are a tuple of the values after the loss."
@@ -160,7 +166,7 @@ MODELS = {
     "plain model, ModelOutput": Case(
         {"eval_strategy": "epoch"},
         {"model": plain("output"), "compute_metrics": accuracy},
-        about="A `ModelOutput` of transformers.",
+        about="The model returns a `ModelOutput` of transformers.",
     ),
     "plain model with batch normalization": Case(
         {"eval_strategy": "steps", "eval_steps": 2},
@@ -178,7 +184,7 @@ MODELS = {
     "model with **kwargs": Case(
         {"gradient_accumulation_steps": 4, "eval_strategy": "epoch", "include_for_metrics": ["inputs"]},
         {"model": Anything, "compute_metrics": everything, **POINTS},
-        about="`**kwargs` in `forward` means that the model divides by the items of a step. It has another main input.",
+        about="A model with `**kwargs` divides its loss by the items of a step. Its main input is not `input_ids`.",
     ),
     "model with accepts_loss_kwargs=False": Case(
         {"gradient_accumulation_steps": 4, "eval_strategy": "epoch"},
@@ -202,8 +208,16 @@ MODELS = {
         about="Metrics get the named labels only.",
     ),
     "model without dropout": Case({}, {"model": lambda: bert(0.0)}, about="Only the order of samples is random."),
-    "gpt2": Case({"eval_strategy": "epoch"}, {**GPT2, "compute_metrics": everything}, about="A causal model."),
-    "llama": Case({"eval_strategy": "epoch"}, {**LLAMA, "compute_metrics": everything}, about="A causal model."),
+    "gpt2": Case(
+        {"eval_strategy": "epoch"},
+        {**GPT2, "compute_metrics": everything},
+        about="The model is a causal language model.",
+    ),
+    "llama": Case(
+        {"eval_strategy": "epoch"},
+        {**LLAMA, "compute_metrics": everything},
+        about="The model is a causal language model.",
+    ),
     "gpt2 with transformers' collator": Case(
         {},
         {
@@ -254,7 +268,9 @@ MODELS = {
         },
         about="The labels of a sample are a list of floats, also as `label_ids`, the name in older datasets.",
     ),
-    "t5": Case({**RAGGED, "num_train_epochs": 1}, {**TEXTS, "model": t5}, about="An encoder and a decoder."),
+    "t5": Case(
+        {**RAGGED, "num_train_epochs": 1}, {**TEXTS, "model": t5}, about="The model has an encoder and a decoder."
+    ),
     "bart": Case({"eval_strategy": "epoch"}, {**TEXTS, "model": bart}, about="The outputs have more than the logits."),
     "t5 with transformers' collator": Case(
         {"num_train_epochs": 1, "label_smoothing_factor": 0.1},

@@ -104,13 +104,13 @@ def custom_optimizer(schedule: bool, about: str) -> Case:
 
 
 OPTIMIZERS = {
-    "AdamW": Case({"optim": "adamw_torch"}, about="The single-tensor implementation."),
-    "AdamW, fused": Case({"optim": "adamw_torch_fused"}, about="The default optimizer."),
+    "AdamW": Case({"optim": "adamw_torch"}, about="The optimizer updates one tensor at a time."),
+    "AdamW, fused": Case({"optim": "adamw_torch_fused"}, about="The fused implementation is the default optimizer."),
     "AdamW with other betas": Case(
         {"optim": "adamw_torch", "adam_beta1": 0.8, "adam_beta2": 0.9, "adam_epsilon": 1e-5, "weight_decay": 0.05},
         about="Betas, epsilon and weight decay are arguments.",
     ),
-    "SGD": Case({"optim": "sgd", "learning_rate": 0.1}, about="It ignores the arguments of Adam."),
+    "SGD": Case({"optim": "sgd", "learning_rate": 0.1}, about="SGD ignores the arguments of Adam."),
     "SGD with momentum": Case(
         {"optim": "sgd", "learning_rate": 0.05, "optim_args": "momentum=0.9,nesterov=true,weight_decay=0.5"},
         about="`optim_args` sets its options. The weight decay of the parameter groups wins.",
@@ -119,17 +119,19 @@ OPTIMIZERS = {
         {"optim": "sgd", "learning_rate": 0.05, "optim_args": "momentum=0.8, dampening=0.1", "weight_decay": 0.1},
         about="Spaces in `optim_args` are ignored.",
     ),
-    "Adafactor": Case({"optim": "adafactor"}, about="trainbus's class against transformers'."),
+    "Adafactor": Case(
+        {"optim": "adafactor"}, about="The class of trainbus gives the results of the class of transformers."
+    ),
     "Adafactor with weight decay": Case(
         {"optim": "adafactor", "weight_decay": 0.1, "warmup_steps": 2, "learning_rate": 1e-2},
         about="The learning rate and the weight decay are absolute, not relative.",
     ),
-    "Adagrad": Case({"optim": "adagrad", "learning_rate": 0.01}, about="Its defaults."),
+    "Adagrad": Case({"optim": "adagrad", "learning_rate": 0.01}, about="The optimizer uses its own defaults."),
     "Adagrad with options": Case(
         {"optim": "adagrad", "learning_rate": 0.01, "optim_args": "lr_decay=0.1,eps=1e-6", "weight_decay": 0.1},
         about="`optim_args` sets its options.",
     ),
-    "RMSprop": Case({"optim": "rmsprop"}, about="Its defaults."),
+    "RMSprop": Case({"optim": "rmsprop"}, about="The optimizer uses its own defaults."),
     "RMSprop with options": Case(
         {"optim": "rmsprop", "optim_args": "momentum=0.5,alpha=0.9,eps=1e-6,centered=true"},
         about="`optim_args` sets its options, a boolean included.",
@@ -137,10 +139,12 @@ OPTIMIZERS = {
     "custom optimizer class": Case(
         {"weight_decay": 0.1},
         {"optimizer_cls_and_kwargs": (torch.optim.NAdam, {"lr": 1e-3})},
-        about="It gets the parameter groups. The arguments build the schedule.",
+        about="The class receives the parameter groups. The schedule comes from the arguments.",
     ),
-    "custom optimizer": custom_optimizer(False, "It is used unchanged. The arguments build the schedule."),
-    "custom optimizer and schedule": custom_optimizer(True, "The arguments build neither."),
+    "custom optimizer": custom_optimizer(
+        False, "The optimizer is used unchanged. The schedule comes from the arguments."
+    ),
+    "custom optimizer and schedule": custom_optimizer(True, "Neither comes from the arguments."),
     "weight decay": Case(
         {"weight_decay": 0.5, "learning_rate": 1e-2}, about="Biases and normalization layers do not decay."
     ),
@@ -152,7 +156,9 @@ OPTIMIZERS = {
         {"model": Frozen},
         about="Frozen weights are in neither the gradient norm nor the weight decay.",
     ),
-    "no clipping": Case({"max_grad_norm": 0.0}, about="Zero turns clipping off. The gradient norm is still logged."),
+    "no clipping": Case(
+        {"max_grad_norm": 0.0}, about="The value 0 turns clipping off. The gradient norm is still logged."
+    ),
     "strong clipping": Case(
         {"max_grad_norm": 0.1, "optim": "sgd", "learning_rate": 0.5},
         about="The logged gradient norm is the norm before clipping.",

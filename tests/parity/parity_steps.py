@@ -37,7 +37,7 @@ LENGTH = {
     "plain model with defaults": Case(
         {},
         {"model": plain(), "compute_metrics": accuracy},
-        about="The same with a plain PyTorch model, whose dropout uses other random numbers.",
+        about="All defaults, with a plain PyTorch model. Its dropout uses other random numbers than BERT's.",
     ),
     "accumulation over one batch": Case({"gradient_accumulation_steps": 1}, about="Accumulation is explicitly off."),
     "accumulation over three batches": Case({"gradient_accumulation_steps": 3}, about="An epoch has two full steps."),
@@ -52,7 +52,7 @@ LENGTH = {
         {"gradient_accumulation_steps": 4, "per_device_train_batch_size": 1, "num_train_epochs": 1},
         about="The last step of the epoch has two batches.",
     ),
-    "0.3 epochs": Case({"num_train_epochs": 0.3}, about="A run of two steps, rounded up."),
+    "0.3 epochs": Case({"num_train_epochs": 0.3}, about="The run has two steps, rounded up."),
     "1.7 epochs": Case({"num_train_epochs": 1.7}, about="The run ends inside the last epoch."),
     "1.5 epochs with accumulation": Case(
         {"num_train_epochs": 1.5, "gradient_accumulation_steps": 4}, about="The fraction counts steps, not batches."
@@ -69,7 +69,9 @@ LENGTH = {
     ),
     "0.05 epochs": Case({"num_train_epochs": 0.05}, {"model": plain()}, about="The run makes one step."),
     "2.3 epochs with accumulation": Case(
-        {"num_train_epochs": 2.3, "gradient_accumulation_steps": 4}, {"model": plain()}, about="Five steps, rounded up."
+        {"num_train_epochs": 2.3, "gradient_accumulation_steps": 4},
+        {"model": plain()},
+        about="The run has five steps, rounded up.",
     ),
     "one step with fewer batches": Case(
         {"max_steps": 1, "gradient_accumulation_steps": 10},
@@ -137,7 +139,9 @@ DATA = {
         {"data_collator": masked, "model": plain()},
         about="Workers have the same seeds.",
     ),
-    "stream": Case({"max_steps": 6}, {**STREAMED, "model": plain()}, about="One pass over a stream of unknown length."),
+    "stream": Case(
+        {"max_steps": 6}, {**STREAMED, "model": plain()}, about="The run reads a stream of unknown length once."
+    ),
     "stream, several passes": Case(
         {"max_steps": 15, "eval_strategy": "epoch"},
         {**STREAMED, "compute_metrics": accuracy},
@@ -146,12 +150,12 @@ DATA = {
     "stream with accumulation": Case(
         {"max_steps": 7, "gradient_accumulation_steps": 2},
         STREAMED,
-        about="Steps of two batches, three steps per pass.",
+        about="A step has two batches, and a pass has three steps.",
     ),
     "stream with an incomplete step": Case(
         {"max_steps": 4, "gradient_accumulation_steps": 4},
         STREAMED,
-        about="At the end of a pass, the remaining batches are a step. transformers adds them to the next step.",
+        about="At the end of a pass, the remaining batches make a step. In transformers, they join the next step.",
         differs="incomplete step of a stream",
     ),
     "stream with drop last": Case(
@@ -163,7 +167,7 @@ DATA = {
     "stream in workers": Case(
         {"max_steps": 6, "dataloader_num_workers": 2},
         {"train_dataset": Stream(sentences(TRAIN_ROWS)), "model": plain()},
-        about="Each worker reads its shard, and their batches alternate.",
+        about="Each worker reads its own shard. The batches of the workers alternate.",
     ),
     "random stream in workers": Case(
         {"max_steps": 6, "dataloader_num_workers": 2},
@@ -177,7 +181,9 @@ DATA = {
         differs="mean over samples",
     ),
     "datasets.Dataset": Case(
-        {"eval_strategy": "epoch"}, {**TABLES, "model": plain()}, about="`datasets.Dataset` with an unused column."
+        {"eval_strategy": "epoch"},
+        {**TABLES, "model": plain()},
+        about="The unused column of a `datasets.Dataset` is dropped.",
     ),
     "datasets.Dataset of tensors": Case(
         {"eval_strategy": "epoch"},
@@ -185,7 +191,7 @@ DATA = {
             **{name: Fresh(lambda make=make: make().with_format("torch")) for name, make in TABLES.items()},
             "model": plain(),
         },
-        about='`with_format("torch")`.',
+        about='The dataset has `with_format("torch")`.',
     ),
     "dict of a stream and a list": Case(
         {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2},
@@ -216,7 +222,7 @@ DATA = {
             **{name: Fresh(lambda make=make: make().to_iterable_dataset()) for name, make in TABLES.items()},
             "model": plain(),
         },
-        about="`datasets.IterableDataset` with an unused column.",
+        about="The unused column of a `datasets.IterableDataset` is dropped.",
     ),
     "samples with a `label`": Case(
         {"eval_strategy": "epoch"},

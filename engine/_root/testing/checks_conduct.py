@@ -135,7 +135,7 @@ class NotedWeights:
         trainer.on("on_step_end", self._end)
 
     def trained(self, early: set[str]) -> dict[str, Any]:
-        """Return the weights that were trained. `early` is what an unbroken run found."""
+        """Return the weights that were trained. `early` is what an uninterrupted run found."""
         return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
 
     def change(self, model: Any, early: set[str]) -> str:

@@ -28,7 +28,7 @@ class Check:
     run: Callable[[Lab], None]
     """The check. It raises a `Finding`."""
     two_processes: bool = False
-    """Whether it starts processes."""
+    """Whether the check starts processes."""
 
 
 RUNS = ("constructs", "attaches", "trains_alone", "state_round_trip")

@@ -22,7 +22,7 @@ class Subject:
     make: Callable[..., Any]
     """A class, or a function that returns a new callback. A parameter `folder` gets a folder to write to."""
     name: str = ""
-    """Its name in messages and test ids. Default: the name of the class or of the function."""
+    """The name in messages and test ids. Default: the name of the class or of the function."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `Trainer` and `TrainingArguments` for the runs, such as a `model_init` that suits the callback."""
     budget: float | None = MICROSECONDS
@@ -30,11 +30,11 @@ class Subject:
     reporter: bool | None = None
     """Whether all its handlers only observe. None: handlers in the stages MEASURE and REPORT only observe."""
     prints: bool = False
-    """Whether it may print."""
+    """Whether the callback may print."""
     writes_weights: bool = False
     """Whether it may change weights while it reports, such as a callback that swaps an average in."""
     promises: frozenset[str] = frozenset({"deepcopy", "pickle"})
-    """The ways in which it can be copied before a run: `deepcopy`, `pickle`."""
+    """The ways in which the callback can be copied before a run: `deepcopy`, `pickle`."""
     expected_failed: Mapping[str, str] = field(default_factory=dict)
     """Check -> the reason why the callback may fail it."""
 

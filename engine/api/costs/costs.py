@@ -24,15 +24,16 @@ class Part:
     """A part of the training."""
 
     part: str
-    """Its name."""
+    """The name of the part."""
     seconds: float
     """Seconds of the whole session."""
     share: float
-    """Its share of the session, from 0 to 1."""
+    """The fraction of the session, from 0 to 1."""
     median: float
-    """Seconds of the median step; 0 for a part that most steps do not have. Of several ranks, the slowest one."""
+    """Seconds of the median step; 0 for a part that most steps do not have. With several ranks, the value of the
+    slowest one."""
     times: int = 0
-    """How often it was done, for a part that most steps do not have."""
+    """How often the part was done, if most steps do not have it."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class CallbackCost:
     """The time of one callback at one event, without the work of the engine that it started."""
 
     callback: str
-    """Its id."""
+    """The id of the callback."""
     event: str
     """The event."""
     seconds: float
@@ -54,11 +55,11 @@ class Compilation:
     """A function that torch.compile compiled again."""
 
     function: str
-    """Its name."""
+    """The name of the function."""
     reason: str
     """The guard that failed."""
     seconds: float
-    """Seconds that it took."""
+    """Seconds that the compilation took."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,9 @@ class Costs:
     verdict: Verdict
     """What limits the speed."""
     samples_per_second: float
-    """Samples a second of all ranks, over the whole session."""
+    """Samples per second of all ranks, over the whole session."""
     tokens_per_second: float | None = None
-    """Tokens a second, if the run counts them."""
+    """Tokens per second, if the run counts them."""
     mfu: float | None = None
     """The share of the device's peak that the model uses; None if the peak or the operations are not known."""
     ranks: list[dict[str, float]] = field(default_factory=list)

@@ -42,15 +42,15 @@ class Session:
     """One session: from the start of its process, or of its training, to its end."""
 
     id: str
-    """Its name in the file."""
+    """The name of the session in the file."""
     began: float
-    """When it began, in seconds since 1970."""
+    """When the session began, in seconds since 1970."""
     points: list[Point]
-    """What is known of it, in order. The first one is the moment before its first step."""
+    """The measured moments of the session, in order. The first one is the moment before its first step."""
     ended: str = ""
     """`ended`, `failed`, or `interrupted` by a signal; empty if the session runs, or was killed."""
     kept: int | None = None
-    """The step up to which later sessions kept its work; None if they kept all of it."""
+    """The step up to which later sessions kept the work of this session; None if they kept all of it."""
 
     @property
     def seconds(self) -> float:
@@ -93,7 +93,7 @@ class Goodput:
     """The time of a run over all its sessions."""
 
     sessions: list[Session]
-    """Its sessions in order."""
+    """The sessions of the run, in order."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the share that is productive, the sums over the sessions, and each session."""
@@ -172,7 +172,7 @@ def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session
 
 
 def _add(sessions: list[Session], record: Mapping[str, Any]) -> None:
-    """Add a moment to its session. A heartbeat has no parts: it has those of the moment before it."""
+    """Add a moment to its session. A heartbeat has no parts, so it gets the parts of the moment before it."""
     for session in sessions[-1:]:
         if session.id == record["session"]:
             before = session.points[-1].parts

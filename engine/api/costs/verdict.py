@@ -21,9 +21,9 @@ from ....events.timeline import (
 )
 
 LIMITS = {DATA: 0.2, COPY: 0.15, CALLBACKS: 0.15, EVALUATE: 0.4, SAVES: 0.15, LOGS: 0.1, COLLECT: 0.1}
-"""Part -> the share of the time from which it limits the speed."""
+"""Part -> the smallest share of the time at which the part limits the speed."""
 UNEVEN = 0.15
-"""The share of a step that the other ranks wait for the slowest one, from which it limits the speed."""
+"""The smallest share of a step that the other ranks wait, at which the slowest rank limits the speed."""
 COLLECTIVE = (BACKWARD, CLIP, APPLY, WAIT)
 """Parts in which a rank may wait for the others."""
 
@@ -33,10 +33,10 @@ class Verdict:
     """The part that limits the speed, the evidence and the remedy."""
 
     bound: str
-    """What limits it: `input`, `copy`, `callback`, `evaluation`, `save`, `log`, `collection`, `rank`, `compute`; or
-    `unknown`."""
+    """What limits the speed: `input`, `copy`, `callback`, `evaluation`, `save`, `log`, `collection`, `rank`, `compute`;
+    or `unknown`."""
     evidence: str
-    """The measured values that show it."""
+    """The measured values that show the limit."""
     action: str
     """What to do next."""
 
@@ -51,11 +51,11 @@ class Blame:
     rank: int
     """The slowest rank."""
     part: str
-    """The part in which it needs more time than the others."""
+    """The part in which this rank needs more time than the others."""
     excess: float
-    """Seconds a step that it needs more in this part than the fastest rank."""
+    """How many more seconds per step this rank needs in the part than the fastest rank."""
     waiting: float
-    """Seconds a step that the other ranks wait for it, on average."""
+    """The mean seconds per step that the other ranks wait for this rank."""
 
 
 def judge(

@@ -16,7 +16,7 @@ def from_function(values: Callable[[int], float]) -> Callable[[int, int], float]
 
 
 def from_list(name: str, values: Sequence[float], notes: list[str]) -> Callable[[int, int], float]:
-    """Return a curve with one value for each evaluation. If the run evaluates more often, the last repeats.
+    """Return a curve with one value for each evaluation. If the run evaluates more often, the last value repeats.
 
     Args:
         name: the name of the metric.

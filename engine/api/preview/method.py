@@ -244,7 +244,7 @@ class _Rehearsal:
     # The schedule.
 
     def _schedule(self, steps: int) -> tuple[Any, Any]:
-        """Return an optimizer of nothing, and the schedule of the run on it."""
+        """Return an optimizer without weights, and the schedule of the run for this optimizer."""
         trainer, args = self.trainer, self.trainer.args
         given, schedule = trainer._given_optimizers
         groups = list(given.param_groups) if given is not None else self._own_groups()

@@ -29,7 +29,7 @@ class Preview:
     kept: list[int]
     """The steps of the checkpoints that are left at the end."""
     warnings: list[str]
-    """Traps, and what the preview does not know."""
+    """Traps, and facts that the preview does not know."""
     steps: int
     """The step at which the run ends."""
     max_steps: int

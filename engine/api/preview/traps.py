@@ -41,7 +41,7 @@ class Seen:
     best: dict[int, float]
     """The values of the metric of the best model by step, where a curve is given."""
     greater: bool
-    """Whether a greater value of it is better."""
+    """Whether a greater value of this metric is better."""
 
 
 def traps(seen: Seen) -> Iterator[str]:

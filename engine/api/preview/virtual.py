@@ -96,7 +96,7 @@ class VirtualStorage:
         """Do nothing: a preview writes nothing."""
 
     def snapshot(self, run: Any, checkpoint: CheckpointRecord, callbacks: dict[str, Any], copies: Any) -> Snapshot:
-        """Return a snapshot of nothing."""
+        """Return an empty snapshot."""
         facts = {"seconds": run.seconds()}
         return Snapshot(checkpoint, 0, facts, {}, {}, lambda folder: None, frozen=False)
 
@@ -186,7 +186,7 @@ class VirtualTrainer(EvaluationMethods):
     """Logs and evaluates with the code of the Trainer. An evaluation takes its metrics from curves."""
 
     def __init__(self, run: Run, eval_dataset: Any, curves: Curves, names: dict[str, tuple[str, ...]]) -> None:
-        """Serve a virtual run.
+        """Create the trainer of a virtual run.
 
         Args:
             run: the virtual run.
@@ -280,7 +280,7 @@ class VirtualStart(FreshStart):
 
 
 def dummy_optimizer(groups: list[dict[str, Any]], rate: float) -> torch.optim.Optimizer:
-    """Return an optimizer of nothing with the learning rates of other groups.
+    """Return an optimizer without weights, with the learning rates of other groups.
 
     Schedules read only the learning rates.
     """

@@ -37,13 +37,13 @@ class RunData:
     """The data of a run for the report."""
 
     name: str
-    """The name of its output folder, or its `run_name`."""
+    """The name of the output folder, or the `run_name`."""
     folder: str
     """The output folder."""
     status: str = "unknown"
     """`running`, `done`, `stopped`, `preempted`, `failed`, `killed`, or `unknown` without a status file."""
     reason: str = ""
-    """Why it ended."""
+    """Why the run ended."""
     step: int = 0
     """The last step that is known."""
     max_steps: int | None = None

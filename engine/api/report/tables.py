@@ -25,7 +25,7 @@ class Number:
     value: Any
     """The number, or None for an empty cell."""
     text: str = ""
-    """How it is shown. Default: five significant digits."""
+    """How the number is shown. Default: five significant digits."""
 
 
 def table(

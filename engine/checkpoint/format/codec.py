@@ -21,7 +21,7 @@ from .tensor_cache import TensorCache
 
 _TENSOR, _ARRAY, _TUPLE, _ITEMS = "__tensor__", "__array__", "__tuple__", "__items__"
 _STRIDE = "stride"
-"""Beside `_TENSOR`: the stride of a tensor that is not contiguous. The file holds its values contiguous."""
+"""Metadata next to `_TENSOR`: the stride of a tensor that is not contiguous. The file holds the values contiguously."""
 _SKELETON = "trainbus_skeleton"
 
 

@@ -89,9 +89,9 @@ class CheckpointRecord:
     """Nested values with tensors that callbacks store, by name. Handlers of `on_save_begin` may add to it, and
     those of `on_load` read it."""
     run_id: str = ""
-    """The run that wrote it; empty if unknown."""
+    """The run that wrote the checkpoint; empty if unknown."""
     time: float = 0.0
-    """When it was written, in seconds since 1970; 0 if unknown."""
+    """When the checkpoint was written, in seconds since 1970; 0 if unknown."""
     seconds: float = 0.0
     """How long the run had trained, in seconds; 0 if unknown."""
 

@@ -22,7 +22,7 @@ class Digest:
     """Size and hash of a file."""
 
     size: int
-    """In bytes."""
+    """The size in bytes."""
     sha256: str
     """The SHA-256 of the contents, in hexadecimal digits."""
 

@@ -12,9 +12,9 @@ from ....events.errors import CheckpointError
 from .files import MANIFEST, STATE, VERSION
 
 _MAX_NUMBER = 2**53
-"""JSON numbers above it are not exact. Every number that is written is far below it."""
+"""JSON numbers above this one are not exact. Every number that is written is far below it."""
 _MAX_RUN_ID = 200
-"""Characters in a run id. It becomes a part of folder names."""
+"""The most characters of a run id, which becomes a part of folder names."""
 _RANDOM = re.compile(r"rng_state_(0|[1-9]\d{0,8})\.safetensors")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 

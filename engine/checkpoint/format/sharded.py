@@ -103,8 +103,8 @@ def files_of_rank(
 
     Args:
         name: the name of the value file.
-        tensors: its tensors. Every rank gives the same sharded ones.
-        metadata: its metadata.
+        tensors: the tensors of the value file. All ranks pass the same sharded tensors.
+        metadata: the metadata of the value file.
         rank: this rank, from 0.
         world_size: the number of ranks.
 
@@ -145,7 +145,7 @@ class StoredTensor:
     dtype: torch.dtype
     shards: tuple[StoredShard, ...]
     where: str
-    """The value file, for errors."""
+    """The path of the value file, for error messages."""
     stride: tuple[int, ...] | None = None
     """The strides of the whole tensor; None if it is contiguous."""
 

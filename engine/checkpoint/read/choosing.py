@@ -39,8 +39,8 @@ def checkpoint_to_resume(run: ResumableRun, wanted: str | Path | bool | None) ->
     Args:
         run: the run.
         wanted: the folder of a checkpoint; True for the newest good checkpoint in the output folder; "auto" for the
-            same if there is any checkpoint; or nothing. The value of the first rank is used. With `save_on_each_node`,
-            each rank may pass a different folder.
+            same if there is any checkpoint; None or False to start fresh. The value of the first rank is used. With
+            `save_on_each_node`, each rank may pass a different folder.
 
     Raises:
         ArgumentError: if ranks have different output folders and would write one checkpoint into several.
@@ -91,7 +91,7 @@ class Inspector:
         return self._opened.setdefault(path, SavedCheckpoint.open(path))
 
     def on_every_rank(self, work: Callable[[], T]) -> list[tuple[str, T]]:
-        """Call `work` on every rank. Return for each rank a prefix that names it, and the result there.
+        """Call `work` on every rank. Return the result of each rank, with a prefix that names the rank.
 
         Raises:
             CheckpointError: on every rank, if the work fails on one.
@@ -172,11 +172,11 @@ class Candidate:
     step: int
     """The number of steps done."""
     problems: tuple[str, ...]
-    """Its problems, one sentence each."""
+    """The problems of the checkpoint, one sentence each."""
     run_id: str = ""
-    """The run that wrote it; empty if it is damaged."""
+    """The run that wrote the checkpoint; empty if the checkpoint is damaged."""
     time: float = 0.0
-    """When it was written, in seconds since 1970; 0 if it is damaged."""
+    """When the checkpoint was written, in seconds since 1970; 0 if it is damaged."""
 
     @classmethod
     def of(cls, checkpoint: SavedCheckpoint, check: Check) -> Candidate:
@@ -195,7 +195,7 @@ def choose(
     Args:
         output_dir: the folder that the run writes its checkpoints into.
         wanted: the folder of a checkpoint; True for the newest good checkpoint in `output_dir`; "auto" for the same if
-            there is any checkpoint; or nothing.
+            there is any checkpoint; None or False to start fresh.
         inspector: inspects the checkpoints. Default: for a single process.
 
     Raises:

@@ -22,11 +22,11 @@ class Dated(Protocol):
 
     @property
     def run_id(self) -> str:
-        """The run that wrote it."""
+        """The run that wrote the checkpoint."""
 
     @property
     def time(self) -> float:
-        """When it was written, in seconds since 1970."""
+        """When the checkpoint was written, in seconds since 1970."""
 
 
 D = TypeVar("D", bound=Dated)

@@ -26,7 +26,7 @@ def restore_optimizer(run: ResumableRun, checkpoint: SavedCheckpoint) -> None:
     """Load optimizer, learning-rate schedule and loss scaler.
 
     Raises:
-        CheckpointError: if one of them is missing and `resume_partial` is not set, or does not fit.
+        CheckpointError: if one of them does not fit, or is missing without `resume_partial`.
     """
     stored = checkpoint.state_files
     for part, target in targets_of(run).items():

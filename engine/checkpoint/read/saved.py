@@ -71,12 +71,12 @@ class SavedCheckpoint(CheckpointFolder):
 
     @property
     def run_id(self) -> str:
-        """The run that wrote it; empty if the manifest does not say or cannot be read."""
+        """The run that wrote the checkpoint; empty if the manifest does not say or cannot be read."""
         return self._entry("run_id", "")
 
     @property
     def time(self) -> float:
-        """When it was written, in seconds since 1970; 0 if the manifest does not say or cannot be read."""
+        """The time of writing, in seconds since 1970; 0 if the manifest does not say or cannot be read."""
         return self._entry("time", 0.0)
 
     @property
@@ -91,12 +91,13 @@ class SavedCheckpoint(CheckpointFolder):
 
     @property
     def world_size(self) -> int | None:
-        """The number of ranks that wrote it; None if the manifest does not say or cannot be read."""
+        """The number of ranks that wrote the checkpoint; None if the manifest does not say or cannot be read."""
         return self._entry("world_size", None)
 
     @property
     def is_listed(self) -> bool:
-        """Whether it has a manifest. Without one, only existence and readability of its files can be checked."""
+        """Whether the checkpoint has a manifest. Without one, only existence and readability of its files can be
+        checked."""
         return (self.path / files.MANIFEST).exists()
 
     def _entry(self, name: str, default: T) -> T:

@@ -49,7 +49,7 @@ class Check:
 
 
 STRICT = Check()
-"""Every file of the manifest must be there."""
+"""Every file of the manifest must exist."""
 
 
 _GONE = "there is no such folder"

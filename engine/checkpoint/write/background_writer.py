@@ -25,7 +25,7 @@ class BackgroundWriter:
 
     @property
     def done(self) -> bool:
-        """Whether a task has finished that `wait` has not been called for."""
+        """Whether a task has finished since the last call of `wait`."""
         return self._task is not None and self._task.done()
 
     def _leave_to_parent(self) -> None:

@@ -1,4 +1,4 @@
-"""The files of a capsule: what is needed to make a failed step again."""
+"""The files of a capsule: the data that is needed to repeat a failed step."""
 
 from __future__ import annotations
 

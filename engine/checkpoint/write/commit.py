@@ -171,7 +171,7 @@ class Removable(Protocol):
 
     @property
     def run_id(self) -> str:
-        """The run that wrote it."""
+        """The run that wrote the checkpoint."""
 
 
 def remove(checkpoint: Removable) -> None:

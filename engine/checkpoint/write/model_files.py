@@ -108,7 +108,7 @@ def _save_extra_state(extra: Mapping[str, Any], folder: Path) -> None:
 
 
 def _save_beside(model: Any, weights: Mapping[str, torch.Tensor], folder: Path) -> None:
-    """Write what training changes in a model with adapters and the files of the adapters do not hold."""
+    """Write the tensors that training changes, but that the files of the adapters do not hold."""
     beside = weights_beside(model, weights)
     (folder / BESIDE_ADAPTERS).unlink(missing_ok=True)
     if beside:

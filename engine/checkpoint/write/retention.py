@@ -23,7 +23,7 @@ class Retainable(Protocol):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """The metrics measured at its step."""
+        """The metrics measured at the step of the checkpoint."""
 
 
 R = TypeVar("R", bound=Retainable)

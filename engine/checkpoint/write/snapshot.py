@@ -145,7 +145,7 @@ def _loader_position(run: SavableRun) -> dict[str, Any]:
 
 
 def _last_step(run: SavableRun) -> dict[str, Any]:
-    """Return what is logged of the last step. A resumed run may log it at the end of the epoch."""
+    """Return the values of the last step that are logged. A resumed run may log them at the end of the epoch."""
     norm = run.grad_norm
     return {
         "grad_norm": norm.item() if isinstance(norm, torch.Tensor) else norm,

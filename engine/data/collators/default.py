@@ -68,7 +68,7 @@ def _stacked_batch(features: list[Any]) -> Any:
 
 
 def _tuple_batch(features: list[Any]) -> tuple[Any, ...]:
-    """Stack samples that are tuples, one position after the other.
+    """Stack samples that are tuples, position by position.
 
     Raises:
         DataError: if the samples differ in length, or if the values of a position cannot be stacked.

@@ -13,7 +13,7 @@ from ....events.imported import imported
 from .rows import NotColumnar
 
 Span = tuple[Any, int, int]
-"""Values of a chunk, and the first of a row and the one after its last."""
+"""The values of a chunk, the index of the first value of a row, and the index after its last value."""
 
 
 class Bits:

@@ -1,4 +1,4 @@
-"""The choice between columns and samples. Columns are used only for datasets and collators that are known exactly."""
+"""Decide whether batches are made from columns or from samples. Only supported classes use columns."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ _PADDING = (
 
 
 def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:
-    """Return a dataset and a collator that make the same batches from columns; None if the classes of the given ones
-    are not known exactly.
+    """Return a dataset and a collator that make the same batches from columns; None if a class is not supported.
 
-    Subclasses, and objects with methods that a program replaced, are not known.
+    Subclasses, and objects with methods that a program replaced, are not supported.
 
     Args:
         dataset: a map-style dataset.
@@ -62,7 +61,7 @@ def columnar(dataset: Any, collator: Collator) -> tuple[Any, Collator] | None:
 
 
 def _base(dataset: Any) -> Any:
-    """Return the dataset below all subsets; None if one of them has methods of its own."""
+    """Return the dataset that nested subsets select from; None if one of the subsets has methods of its own."""
     while type(dataset) is Subset and not _has_own_methods(dataset):
         dataset = dataset.dataset
     return None if _has_own_methods(dataset) else dataset
@@ -102,7 +101,7 @@ class ColumnDataset:
         return {**vars(self), "_table": None}  # a worker views the columns itself
 
     def __getitems__(self, indices: list[int]) -> Any:
-        """Return the samples of a batch, unread; read if only they can make the batch."""
+        """Return the samples of a batch without reading them. They are read only if columns cannot make the batch."""
         try:
             return self._unread(indices)
         except NotColumnar:
@@ -131,7 +130,8 @@ class ColumnCollator:
     collator: Collator
     """Makes a batch from samples."""
     known: Collator
-    """Makes a batch from `BatchRows` too, or is one of transformers whose equal does."""
+    """The collator that the user passed. It also makes a batch from `BatchRows`, or is a collator of transformers whose
+    equivalent in this package does."""
 
     def __call__(self, features: Any) -> Any:
         if not isinstance(features, BatchRows):

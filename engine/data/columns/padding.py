@@ -14,7 +14,7 @@ from .table import Cells, TableRows
 _METHODS = ("pad", "_pad", "_get_padding_truncation_strategies")
 """The methods of a tokenizer that decide how it pads."""
 _ENDLESS = int(1e20)
-"""A larger `model_max_length` of a tokenizer means that it has none."""
+"""If the `model_max_length` of a tokenizer is larger, the tokenizer has no maximum length."""
 
 
 def is_usual(tokenizer: Any) -> bool:

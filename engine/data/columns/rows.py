@@ -11,7 +11,7 @@ import torch
 logger = logging.getLogger(__name__)
 
 _PROVED: dict[Hashable, bool] = {}
-"""Whether columns and rows give equal batches, by kind of batch. It is a fact about the installed libraries."""
+"""Kind of batch -> whether columns and rows give equal batches with the installed libraries."""
 
 
 class NotColumnar(Exception):
@@ -25,7 +25,7 @@ class BatchRows:
     """The samples of a batch, given by their indices. A collator makes the batch from columns, or reads the samples."""
 
     def __init__(self, rows: Any, indices: list[int]) -> None:
-        """Stand for samples that are not read yet.
+        """Create a batch whose samples are not read yet.
 
         Args:
             rows: the map-style dataset of the user.
@@ -39,7 +39,7 @@ class BatchRows:
 
     @property
     def kind(self) -> Hashable:
-        """Everything but the values that the batch depends on."""
+        """Everything that the batch depends on, except the values."""
         raise NotImplementedError
 
     def stacked(self) -> Any:

@@ -16,7 +16,7 @@ from .rows import BatchRows, NotColumnar
 _PLAIN = frozenset({"Value", "ClassLabel", "List", "LargeList", "Sequence", "Array2D", "Array3D", "Array4D", "Array5D"})
 """The features of `datasets` whose values are stored as they are. Others, such as images, are decoded."""
 _STYLES = {None: "python", "python": "python", "numpy": "numpy", "torch": "torch"}
-"""The formats that are known, and the objects that their samples hold."""
+"""Supported format -> the kind of objects that its samples hold."""
 
 
 class Table:
@@ -26,7 +26,7 @@ class Table:
         """View the dataset. Columns are viewed when they are first read.
 
         Raises:
-            NotColumnar: if the format of the dataset is not known.
+            NotColumnar: if the format of the dataset is not supported.
         """
         self.dataset = dataset
         self.format = dataset.format
@@ -43,14 +43,14 @@ class Table:
 
     @property
     def is_current(self) -> bool:
-        """Whether the dataset has the format that it had; `set_format` changes it in place."""
+        """Whether the dataset still has the format that it had when it was viewed. `set_format` changes it in place."""
         return bool(self.dataset.format == self.format)
 
     def places(self, indices: list[int] | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the rows of the Arrow table that samples are, shape (samples,).
+        """Return the row of the Arrow table for each sample, shape (samples,).
 
         Raises:
-            NotColumnar: if an index is not one of a sample, counted from 0.
+            NotColumnar: if an index is not the number of a sample, from 0.
         """
         rows = np.asarray(indices)
         if rows.ndim != 1 or rows.dtype.kind != "i" or rows.min() < 0 or rows.max() >= len(self.dataset):
@@ -104,7 +104,7 @@ class Cells:
     """The values of one column in one batch."""
 
     def __init__(self, column: Column, places: np.ndarray[Any, Any], style: str) -> None:
-        """Read nothing yet.
+        """Create the cells without reading a value.
 
         Args:
             column: the column.
@@ -184,15 +184,15 @@ class TableRows(BatchRows):
         accepted: Collection[str] | None = None,
         cells: dict[str, Cells | None] | None = None,
     ) -> None:
-        """Stand for samples that are not read yet.
+        """Create a batch whose samples are not read yet.
 
         Args:
             rows: the dataset of the user.
             indices: the samples of the batch.
             table: the columns.
-            places: the rows of the table that the samples are, shape (samples,).
+            places: the row of the table for each sample, shape (samples,).
             accepted: columns to keep; None keeps all.
-            cells: the columns that were read, to be extended.
+            cells: the columns that were read so far. Columns that are read later are added.
         """
         super().__init__(rows, indices)
         self.table, self.places = table, places

@@ -17,20 +17,20 @@ _DTYPES = frozenset(
     }
 )
 _LARGE = 1 << 15
-"""Bytes of a sample from which a worker stacks the samples: torch then stacks them in shared memory, without a copy."""
+"""A worker stacks samples of this many bytes or more. torch stacks them in shared memory, without a further copy."""
 
 
 class TensorRows(BatchRows):
     """The samples of a batch of a `TensorDataset`, or of a subset of one."""
 
     def __init__(self, rows: Any, indices: list[int], tensors: tuple[torch.Tensor, ...], places: list[int]) -> None:
-        """Stand for samples that are not read yet.
+        """Create a batch whose samples are not read yet.
 
         Args:
             rows: the dataset of the user.
             indices: the samples of the batch.
             tensors: the tensors of the `TensorDataset`, of shape (all samples, ...).
-            places: their rows that the samples are.
+            places: the row of the tensors for each sample.
 
         Raises:
             NotColumnar: if selecting rows and stacking samples can differ.

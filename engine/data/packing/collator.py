@@ -25,9 +25,9 @@ class Packing:
 
     A batch has the same samples as without packing, in the same order, and gives the same loss and gradients within
     rounding. The positions of each sample restart, no token attends to another sample, and the first label of a
-    causal sample is masked. The trainer finds the inputs that the model needs for this, and proves them on a few
-    tokens. It refuses models for which packing is wrong. Evaluations and predictions pad the samples, so that their
-    results keep one row for each sample.
+    causal sample is masked. The trainer finds the inputs that the model needs for this, and checks them on a few
+    tokens. It refuses models for which packing gives wrong results. Evaluations and predictions pad the samples, so
+    that their results keep one row for each sample.
 
     A sample is a dict with `input_ids`, and optionally `labels` and other values for each token. A causal model
     predicts the tokens of a sample without labels.
@@ -37,8 +37,8 @@ class Packing:
     """
 
     max_length: int | None = None
-    """Largest number of tokens in a row. None: the length of the longest sample of the batch. Attention takes time for
-    the square of it."""
+    """Largest number of tokens in a row. None: the length of the longest sample of the batch. The time of attention
+    grows with the square of this number."""
     strategy: str = "best_fit"
     """`best_fit` gives the least padding. `first_fit` keeps the samples in order. `flatten` makes one row of all
     samples, without padding, for flash attention."""
@@ -62,7 +62,7 @@ class Packing:
         """Return the collator of a model: one that packs for training, and one that pads for evaluation.
 
         Raises:
-            ModelError: if packing is wrong for the model.
+            ModelError: if packing gives wrong results for the model.
         """
         model = user_model(model)
         shared = TokenSamples(self._pad_id(model), _predicts_next(model), self.pad_to_multiple_of)
@@ -92,7 +92,7 @@ def _predicts_next(model: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class TokenSamples:
-    """Reads samples: dicts of one value for each token."""
+    """Reads samples: dicts whose columns have one value for each token."""
 
     pad_token_id: int
     """Fills up token ids."""

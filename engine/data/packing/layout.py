@@ -1,4 +1,4 @@
-"""The layout of a packed batch that keeps samples apart in a model, proved by running the model on two batches."""
+"""The layout of a packed batch that keeps samples apart in a model. Running the model on two batches checks it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Layout:
     """Data type of an attention mask of shape (rows, 1, width, width): bool, or a float type whose masked entries are
     the lowest number. None if the model finds the samples by their position ids."""
     causal: bool = False
-    """Whether the mask also hides later tokens. A causal model that is given a whole mask adds nothing to it."""
+    """Whether the mask also hides later tokens. A causal model that receives a complete mask adds no mask of its
+    own."""
     one_row: bool = False
     """Whether the model accepts a single row only, as flash attention does."""
 
@@ -62,7 +63,7 @@ def layout_for(model: nn.Module) -> Layout:
     It runs the model on a few tokens, in evaluation mode and without gradients, and keeps the RNG states.
 
     Raises:
-        ModelError: if there is no such layout. It names the reason and the remedy.
+        ModelError: if there is no such layout. The error names the reason and the remedy.
     """
     inner = user_model(model)
     name = type(inner).__name__
@@ -116,14 +117,14 @@ def _candidates(model: nn.Module, config: Any, signature: ForwardSignature) -> I
 _WINDOWS = ("sliding_window", "local_attention", "attention_chunk_size", "attention_window")
 """Attributes of a configuration that limit attention to near tokens."""
 _LENGTHS = (5, 4, 3)
-"""Tokens of the samples of the proof."""
+"""Number of tokens of each sample that the check uses."""
 
 
 def _difference(model: nn.Module, config: Any, layout: Layout) -> str:
     """Compare packed samples with each sample alone. Return how they differ; empty if they are equal.
 
-    Other tokens in one sample must not change the logits of another. This shows a mixture that is smaller than the
-    rounding of the first comparison.
+    Other tokens in one sample must not change the logits of another sample. This second comparison finds an influence
+    that is smaller than the rounding of the first comparison.
     """
     samples = _samples(model, config)
     try:
@@ -165,7 +166,7 @@ def _packed_logits(model: nn.Module, config: Any, samples: list[torch.Tensor], l
 
 
 def _tolerance(logits: torch.Tensor) -> float:
-    """Return the rounding that counts as equal: the norm of the difference, relative to the norm of the logits."""
+    """Return the largest difference that counts as rounding: its norm, relative to the norm of the logits."""
     if logits.dtype is torch.float32:
         return 1e-4 if logits.device.type == "cpu" else 2e-3  # devices may multiply with fewer bits, such as TF32
     return {torch.float64: 1e-9, torch.float16: 1e-2}.get(logits.dtype, 5e-2)

@@ -28,7 +28,7 @@ class PersistentLoaders:
         self._saved: dict[str, dict[str, Any]] = {}
 
     def find(self, name: str, dataset: Any) -> KeptLoader | None:
-        """Return the loader of a dataset; None if there is none, or if `name` is another dataset now."""
+        """Return the loader of a dataset; None if there is none, or if `name` now refers to another dataset."""
         kept, loader = self._loaders.get(name, (None, None))
         return loader if kept is dataset else None
 
@@ -44,5 +44,5 @@ class PersistentLoaders:
         return {**self._saved, **{name: states for name, states in found.items() if states is not None}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Start workers with these RNG states from now on."""
+        """Use these RNG states for workers that start later."""
         self._loaders, self._saved = {}, dict(state)

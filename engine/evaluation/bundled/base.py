@@ -15,7 +15,7 @@ class Reads(str, Enum):
     SIGMOID = "sigmoid"
     """0 or 1 for each logit: whether its probability is above a threshold."""
     LABELS = "labels"
-    """Class numbers, as the outputs are."""
+    """The outputs themselves, which are class numbers."""
     LOGITS = "logits"
     """Logits of shape (labels, classes)."""
     VALUES = "values"
@@ -30,7 +30,7 @@ class Bundled(ABC):
     reads: ClassVar[tuple[Reads, ...]]
     """The readings that the metric supports. The first is the default."""
     smaller_is_better: ClassVar[bool] = False
-    """Whether a smaller value is better, as of an error."""
+    """Whether a smaller value is better, as for an error."""
     needs_sequences: ClassVar[bool] = False
     """Whether the metric receives label names per row, instead of all labels of a batch in one array."""
 

@@ -50,11 +50,11 @@ class _Counts(Bundled):
     reads: ClassVar[tuple[Reads, ...]] = _CLASSES
 
     _true: Counter[Any] = field(default_factory=Counter, init=False, repr=False)
-    """Class -> correct predictions of it."""
+    """Class -> number of correct predictions of this class."""
     _predicted: Counter[Any] = field(default_factory=Counter, init=False, repr=False)
-    """Class -> predictions of it."""
+    """Class -> number of predictions of this class."""
     _expected: Counter[Any] = field(default_factory=Counter, init=False, repr=False)
-    """Class -> references of it."""
+    """Class -> number of references of this class."""
     _several: bool = field(default=False, init=False, repr=False)
     """Whether rows have several labels."""
 

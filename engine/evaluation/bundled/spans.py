@@ -16,7 +16,7 @@ from .classes import quotient
 class Seqeval(Bundled):
     """Precision, recall and F1 of spans, overall and by type. A span counts if its type and both ends are correct.
 
-    Labels have a tag of IOB1, IOB2, IOE or IOBES and a type, such as `B-PER`; `O` is outside of all spans. Like in
+    Labels have a tag of IOB1, IOB2, IOE or IOBES and a type, such as `B-PER`; `O` is outside of all spans. As in
     conlleval, an `I-PER` without a `B-PER` starts a span. The results have the names of the module `seqeval`:
     `overall_precision`, `overall_recall`, `overall_f1`, `overall_accuracy` (of labels), and a dict for each type.
     """
@@ -25,7 +25,7 @@ class Seqeval(Bundled):
     needs_sequences: ClassVar[bool] = True
 
     suffix: bool = False
-    """Whether the tag ends the label, as in `PER-B`."""
+    """Whether the tag is at the end of the label, as in `PER-B`."""
     zero_division: float = 0.0
     """The value of a quotient with the denominator 0."""
     _true: Counter[str] = field(default_factory=Counter, init=False, repr=False)
