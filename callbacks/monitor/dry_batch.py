@@ -56,8 +56,12 @@ class DryBatch(Callback):
     def from_arguments(cls, args: TrainingArguments) -> DryBatch | None:
         return None if args.dry_batch is False else cls(forward=args.dry_batch is True)
 
+    def look(self, run: Run) -> DryBatchReport:
+        """Make the dry batch of a training that begins, and return the report."""
+        return run.services.dry_batch(self.forward, list(_metrics_of(run)))
+
     def on_train_begin(self, run: Run) -> None:
-        self.report = report = run.services.dry_batch(self.forward, list(_metrics_of(run)))
+        self.report = report = self.look(run)
         if not run.state.is_world_process_zero:
             return
         if self.forward and self._speaks(run):

@@ -118,8 +118,9 @@ def padding_finding(share: float | None, of_run: float | None, grouped: bool) ->
     """Return a finding if most of the tokens are padding."""
     if of_run is not None and of_run >= MUCH_PADDING and not grouped:
         return (
-            f"About {of_run:.0%} of the tokens of the run are padding. Set `train_sampling_strategy='group_by_length'`, "
-            "or pass `data_collator=Packing()` for a causal language model."
+            f"About {of_run:.0%} of the tokens of the run are padding. Set "
+            "`train_sampling_strategy='group_by_length'`. For a causal language model, you can also pass "
+            "`data_collator=Packing()`."
         )
     if share is not None and share >= MUCH_PADDING:
         return (
