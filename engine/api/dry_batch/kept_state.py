@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import random
+import re
 import sys
 import types
 from collections import deque
@@ -44,6 +45,10 @@ _OPAQUE = frozenset(
 """Packages whose objects are not entered: nothing in a forward pass changes them, or threads do."""
 
 
+_PART = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
+"""The path from a module to one of its parts."""
+
+
 class Unrestorable(Exception):
     """An object holds state that cannot be restored. The text names it."""
 
@@ -73,7 +78,8 @@ class KeptState:
         self._limit = _ARRAY_BYTES if data else float("inf")
         self._waiting = deque(roots.items())
         while self._waiting:
-            self._visit(*self._waiting.popleft())
+            path, value = self._waiting.popleft()
+            self._visit(_PART.sub(r".\1", path), value)
             if len(self._alive) > _VISITS:
                 raise Unrestorable(f"more than {_VISITS:,} objects can be reached from it")
 

@@ -96,8 +96,8 @@ def source_of(loader: Any, dataset: Any, size: int, length_column: str, main_inp
 
 def _known_lengths(rows: Any, dataset: Any, length_column: str, main_input: str) -> tuple[list[Any] | None, str]:
     """Return the length of each sample, and where it is from; None if samples must be read."""
-    for each in (rows, dataset):
-        for name, measured in ((length_column, True), (main_input, False)):
+    for name, measured in ((length_column, True), (main_input, False)):
+        for each in (rows, dataset):  # the loader drops columns that the model does not take
             lengths = column_lengths(each, name, measured)
             if lengths is not None:
                 return lengths, f"the column {name!r}" if measured else f"the length of {name!r}"
