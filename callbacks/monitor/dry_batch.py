@@ -76,11 +76,15 @@ class DryBatch(Callback):
         return not run.args.disable_tqdm and run.args.get_process_log_level() <= logging.WARNING
 
 
+_LIBRARY = __name__.partition(".")[0]
+
+
 def _metrics_of(run: Run) -> Iterator[str]:
     """Yield the metrics that callbacks read and that only an evaluation of the run can measure."""
     subscribers = run.bus.subscribers.values()
     if not provides(subscribers, Capability.PLANS_EVALUATIONS):
         return
-    read = [getattr(each, "metric", None) for each in subscribers if isinstance(each, Callback)]
+    own = (each for each in subscribers if type(each).__module__.startswith(_LIBRARY))
+    read = [getattr(each, "metric", None) for each in own]
     names = dict.fromkeys(full_name(name) for name in (*read, run.args.metric_for_best_model) if isinstance(name, str))
     yield from (name for name in names if name and not may_be_added(name, run))

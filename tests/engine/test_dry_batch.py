@@ -21,7 +21,7 @@ from support.data import sentences
 from support.models import Block, Net
 from support.outcomes import history, same_weights, weights
 from support.trainers import both, net_trainer
-from trainbus import DryBatch, Evaluate, GradientCheckpointing, Stage, Trainer, TrainingArguments, every
+from trainbus import DryBatch, EarlyStopping, Evaluate, GradientCheckpointing, Stage, Trainer, TrainingArguments, every
 from trainbus.engine.api.dry_batch.kept_state import KeptState, Unrestorable
 from trainbus.engine.api.dry_batch.rows import padding_share
 from trainbus.engine.checkpoint.rng_state import random_states
@@ -346,20 +346,15 @@ def test_a_metric_that_no_evaluation_measures_is_named(tmp_path: Path, caplog: p
         def __getitem__(self, index: int) -> Any:
             return net_samples(8)[index]
 
-    class Reader(DryBatch):
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            self.metric = "accuracy"
-
     options = {"eval_dataset": Rows(), "max_steps": 1}
-    trained = net_trainer(tmp_path, Evaluate(every(5)), Reader(forward=False, id="DryBatch"), **options)
+    trained = net_trainer(tmp_path, Evaluate(every(5)), EarlyStopping("accuracy"), **options)
     with caplog.at_level(logging.WARNING):
         trained.train()
     assert "reads the metric 'eval_accuracy', but no evaluation measures it" in caplog.text
     assert "Pass `compute_metrics`" in caplog.text
     caplog.clear()
     options |= {"eval_dataset": {"a": Rows(), "b": Rows()}, "compute_metrics": lambda prediction: {"accuracy": 1.0}}
-    trained = net_trainer(tmp_path, Evaluate(every(5)), Reader(forward=False, id="DryBatch"), **options)
+    trained = net_trainer(tmp_path, Evaluate(every(5)), EarlyStopping("accuracy"), **options)
     with caplog.at_level(logging.WARNING):
         trained.train()
     assert "start with eval_a_, eval_b_" in caplog.text

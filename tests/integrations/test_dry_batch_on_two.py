@@ -43,4 +43,4 @@ def test_no_rank_looks_if_one_cannot(ranks: list[dict[str, Any]]) -> None:
 
 def test_an_error_on_one_rank_ends_both(ranks: list[dict[str, Any]]) -> None:
     assert "labels 7 are out of range in the dry batch" in ranks[1]["broken"]["error"]
-    assert "rank 1" in ranks[0]["broken"]["error"]
+    assert "Rank 1 failed in DryBatch.on_train_begin" in ranks[0]["broken"]["error"]

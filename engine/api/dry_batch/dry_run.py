@@ -85,8 +85,8 @@ def _read(trainer: Any, source: Source, report: DryBatchReport) -> Any:
     """Read the largest batch, and restore the state of the dataset, the collator and all random generators."""
     run = trainer.run
     report.rows, report.chosen = source.chosen()
-    stops = [trainer, run, run.bus, run.args, run.model, run.optimizer, *run.bus.subscribers.values()]
-    kept = KeptState({"the dataset": source.dataset, "the collator": source.collate}, filter(None, stops), data=True)
+    stops = [trainer, run, run.bus, run.args, run.model, *run.bus.subscribers.values()]
+    kept = KeptState({"the dataset": source.dataset, "the collator": source.collate}, stops, data=True)
     randomness = random_states()
     try:
         return to_device(source.collate([source.dataset[row] for row in report.rows]), run.device)

@@ -26,6 +26,13 @@ _CALLED = ("training_step", "compute_loss", "_prepare_inputs", "count_items", "g
 """The methods of a program that a dry batch may call."""
 
 
+_UNTOUCHED = (
+    *("_inputs", "_callback_handler", "_composed_from", "_stepper", "train_dataset", "eval_dataset"),
+    *("compute_metrics", "model_init", "preprocess_logits_for_metrics", "plugins"),
+)
+"""Attributes of a trainer that a training step does not change."""
+
+
 class NoForward(Exception):
     """The model is not run. The text says why."""
 
@@ -90,12 +97,14 @@ def run_model(trainer: Any, batch: Any, dataset: Any) -> Measured:
         NoForward: if the state of the model cannot be restored.
     """
     run = trainer.run
+    own = vars(trainer)
     roots = {"trainer": trainer, "model": run.model, "step": run.step, "state": run.state, "control": run.control}
-    own = [each for each in run.bus.subscribers.values() if type(each).__module__.startswith(_LIBRARY)]
-    fixed = [dataset, trainer.train_dataset, trainer.eval_dataset, run.train_dataloader, batch]
-    stops = [run, run.bus, run.session, run.args, run.optimizer, run.lr_scheduler, vars(trainer).get("_stepper")]
+    # What a training step does not change. Callbacks are reached through the hooks and closures that they placed.
+    stops = [run, run.bus, run.session, run.args, run.optimizer, run.lr_scheduler, dataset, batch]
+    stops += [run.train_dataloader, *(own.get(name) for name in _UNTOUCHED)]
+    stops += [each for each in run.bus.subscribers.values() if ".integrations." in type(each).__module__]
     try:
-        kept = KeptState(roots, [each for each in (*stops, *fixed, *own) if each is not None])
+        kept = KeptState(roots, filter(_is_some, stops))
     except Unrestorable as error:
         raise NoForward(f"its state cannot be restored afterwards: {error}") from error
     randomness = random_states()
@@ -108,7 +117,8 @@ def run_model(trainer: Any, batch: Any, dataset: Any) -> Measured:
         torch.clear_autocast_cache()
 
 
-_LIBRARY = __name__.partition(".")[0]
+def _is_some(value: Any) -> bool:
+    return value is not None
 
 
 def _run(trainer: Any, batch: Any) -> Measured:

@@ -27,7 +27,7 @@ _ITEMS = 64
 """The items of a longer list or dict are data. Only the list or dict itself is kept."""
 _VISITS = 200_000
 _ARRAY_BYTES = 16 * 2**20
-"""A larger array or tensor of a dataset is data, which nothing changes."""
+"""A larger array or tensor of a dataset is data, which nothing changes. Elsewhere its copy is in host memory."""
 _LIBRARIES = frozenset(
     {
         *sys.stdlib_module_names,
@@ -39,7 +39,9 @@ _LIBRARIES = frozenset(
 _OPAQUE = frozenset(
     {
         *("_thread", "_weakref", "asyncio", "concurrent", "contextvars", "logging", "multiprocessing", "queue"),
-        *("pandas", "pyarrow", "threading", "tokenizers", "weakref"),
+        *("pandas", "pyarrow", "socket", "sqlite3", "ssl", "threading", "tokenizers", "tqdm", "weakref"),
+        *("boto3", "clearml", "comet_ml", "google", "grpc", "mlflow", "neptune", "ray", "requests", "swanlab"),
+        *("tensorboard", "trackio", "urllib3", "wandb"),
     }
 )
 """Packages whose objects are not entered: nothing in a forward pass changes them, or threads do."""
@@ -75,7 +77,7 @@ class KeptState:
         self._alive: list[Any] = [*stops]
         self._seen = {id(each) for each in self._alive}
         self._undo: list[Callable[[], None]] = []
-        self._limit = _ARRAY_BYTES if data else float("inf")
+        self._data = data
         self._waiting = deque(roots.items())
         while self._waiting:
             path, value = self._waiting.popleft()
@@ -125,11 +127,12 @@ class KeptState:
                 raise Unrestorable(f"{path} is a {type(tensor).__name__}")
             return  # a quantized weight, which no step changes
         shares = any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape))
-        if tensor.numel() * tensor.element_size() > self._limit or tensor.is_inference() or shares:
+        size = tensor.numel() * tensor.element_size()
+        if (self._data and size > _ARRAY_BYTES) or tensor.is_inference() or shares:
             return  # torch refuses to write to the last two
-        # The copy of a weight is in host memory, so that the peak of the device is that of a step.
-        weight = isinstance(tensor, nn.Parameter)
-        values = tensor.detach().to("cpu", copy=True) if weight else tensor.detach().clone()
+        # Copies of weights are in host memory, so that the peak of the device is that of a step.
+        large = isinstance(tensor, nn.Parameter) or size > _ARRAY_BYTES
+        values = tensor.detach().to("cpu", copy=True) if large else tensor.detach().clone()
         grad = tensor.grad if tensor.is_leaf else None
         grad_values = None if grad is None else grad.detach().clone()
 
@@ -146,7 +149,7 @@ class KeptState:
         self._undo.append(undo)
 
     def _keep_array(self, array: np.ndarray[Any, Any]) -> None:
-        if array.nbytes <= self._limit and array.flags.writeable:
+        if array.flags.writeable and not (self._data and array.nbytes > _ARRAY_BYTES):
             values = array.copy()
             self._undo.append(lambda: np.copyto(array, values))
 
@@ -169,14 +172,15 @@ class KeptState:
         if _is_of_library(cls):
             return
         for name, item in [*vars(cls).items()]:
-            if name.startswith("__") and not isinstance(item, types.FunctionType):
+            if name.startswith(("__", "_abc_")) and not isinstance(item, types.FunctionType):
                 continue
-            item = item.__func__ if isinstance(item, (staticmethod, classmethod)) else item
-            item = item.fget if isinstance(item, property) else item
-            if isinstance(item, types.FunctionType) or not hasattr(type(item), "__get__"):
-                self._wait([(f"{path}.{name}", item)])
-            if not hasattr(type(item), "__get__"):
+            if not hasattr(type(item), "__get__"):  # no method, property or slot
                 self._undo.append(functools.partial(_set_back, cls, name, item))
+                self._wait([(f"{path}.{name}", item)])
+            function = item.__func__ if isinstance(item, (staticmethod, classmethod)) else item
+            function = function.fget if isinstance(function, property) else function
+            if isinstance(function, types.FunctionType):
+                self._wait([(f"{path}.{name}", function)])
         self._wait((path, base) for base in cls.__mro__[1:])
 
     def _keep_function(self, path: str, function: types.FunctionType) -> None:
