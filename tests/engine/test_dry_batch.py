@@ -17,11 +17,26 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from support.data import sentences
-from support.models import Block, Net
+from support.data import sentences, token_samples
+from support.models import Block, Net, Remembering, Words
 from support.outcomes import history, same_weights, weights
 from support.trainers import both, net_trainer
-from trainbus import DryBatch, EarlyStopping, Evaluate, GradientCheckpointing, Stage, Trainer, TrainingArguments, every
+from trainbus import (
+    EMA,
+    SWA,
+    DryBatch,
+    EarlyStopping,
+    Evaluate,
+    GradientCheckpointing,
+    NEFTune,
+    RecurrentMemory,
+    Stage,
+    Trainer,
+    TrainingArguments,
+    WatchModules,
+    WatchNumbers,
+    every,
+)
 from trainbus.engine.api.dry_batch.kept_state import KeptState, Unrestorable
 from trainbus.engine.api.dry_batch.rows import padding_share
 from trainbus.engine.checkpoint.rng_state import random_states
@@ -163,6 +178,33 @@ def test_a_training_is_bit_equal_with_and_without_a_dry_batch(tmp_path: Path, op
         assert value == with_it[name], name
 
 
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (lambda: EMA(0.5), {}),
+        (lambda: SWA(0.0, every(1)), {}),
+        (lambda: WatchModules(every(2)), {}),
+        (lambda: WatchNumbers(), {"bf16": True}),
+        (lambda: NEFTune(), {"model_init": Words, "train_dataset": token_samples()}),
+        (lambda: RecurrentMemory(), {"model_init": Remembering}),
+    ],
+    ids=["ema", "swa", "modules", "numbers", "neftune", "memory"],
+)
+def test_callbacks_of_the_model_see_no_dry_batch(
+    tmp_path: Path, make: Callable[[], Any], options: dict[str, Any]
+) -> None:
+    saving = {"save_strategy": "steps", "save_steps": 1, "eval_dataset": None, **options}
+    net_trainer(tmp_path, make(), **saving, max_steps=2, dry_batch=False).train()  # ends in the middle of an epoch
+    ends = []
+    for dry in (False, True):
+        trained = net_trainer(tmp_path / str(dry), make(), **saving, max_steps=4, dry_batch=dry)
+        trained.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+        ends.append((weights(trained.model), history(trained)))
+    assert trained.callbacks["DryBatch"].report.loss is not None
+    assert same_weights(ends[0][0], ends[1][0])
+    assert ends[0][1] == ends[1][1]
+
+
 def test_a_resumed_training_is_bit_equal(tmp_path: Path) -> None:
     net_trainer(tmp_path / "b", save_steps=3, save_strategy="steps", max_steps=3, lr_scheduler_type="linear").train()
     resumed = net_trainer(tmp_path / "b", save_steps=3, save_strategy="steps", dry_batch=True)
@@ -292,6 +334,23 @@ def test_a_batch_that_does_not_fit_in_memory_is_an_error(tmp_path: Path) -> None
 
     with pytest.raises(ArgumentError, match=r"The largest batch does not fit in memory: 4 samples.*Halve"):
         net_trainer(tmp_path, dry_batch=True, model=Large(6, 1)).train()
+
+
+def test_a_search_for_the_batch_size_begins_with_the_largest_batch(tmp_path: Path) -> None:
+    sizes = tmp_path / "sizes"  # a list would be restored
+
+    class Large(Net):
+        def forward(self, x: torch.Tensor, labels: Any = None) -> Any:
+            with sizes.open("a") as file:
+                file.write(f"{len(x)} ")
+            if len(x) > 3:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+            return super().forward(x, labels)
+
+    trained = net_trainer(tmp_path, dry_batch=True, model=Large(), auto_find_batch_size=True, max_steps=1)
+    trained.train()
+    assert sizes.read_text() == "4 3 3 "  # the dry batch that fails, the dry batch that fits, and the step
+    assert trained.state.global_step == 1
 
 
 def test_parameters_outside_of_the_optimizer_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
