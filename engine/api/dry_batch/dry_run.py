@@ -56,7 +56,9 @@ def _look_at_batch(trainer: Any, report: DryBatchReport) -> None:
     args = run.args
     main_input = getattr(user_model(run.model), "main_input_name", "input_ids")
     size = run.train_batch_size // max(1, args.n_gpu if run.ranks.single_process else 1)
-    batch, problem = None, ""
+    batch: Any = None
+    source: Source | None = None
+    problem = ""
     try:
         source = rows.source_of(
             run.train_dataloader, trainer.train_dataset, max(1, size), args.length_column_name, main_input
@@ -65,7 +67,8 @@ def _look_at_batch(trainer: Any, report: DryBatchReport) -> None:
     except (NoBatch, Unrestorable) as error:
         problem = str(error)
     problems = run.ranks.gather_objects(problem)
-    if any(problems):
+    if source is None or any(problems):
+        report.rows, report.chosen = [], ""
         report.skipped.append(f"The batch: {next(filter(None, problems))}.")
         return
     _describe(trainer, source, batch, main_input, report)

@@ -130,7 +130,7 @@ class KeptState:
         size = tensor.numel() * tensor.element_size()
         if (self._data and size > _ARRAY_BYTES) or tensor.is_inference() or shares:
             return  # torch refuses to write to the last two
-        # Copies of weights are in host memory, so that the peak of the device is that of a step.
+        # Copies of weights are in host memory, so that they do not count in the peak of the device.
         large = isinstance(tensor, nn.Parameter) or size > _ARRAY_BYTES
         values = tensor.detach().to("cpu", copy=True) if large else tensor.detach().clone()
         grad = tensor.grad if tensor.is_leaf else None
@@ -154,14 +154,7 @@ class KeptState:
             self._undo.append(lambda: np.copyto(array, values))
 
     def _keep_container(self, path: str, container: Any) -> None:
-        values = _copy_of(container)
-
-        def undo() -> None:
-            if not _same(container, values):
-                container.clear()
-                (container.update if isinstance(container, (dict, set)) else container.extend)(values)
-
-        self._undo.append(undo)
+        self._undo.append(functools.partial(_put_back, container, _copy_of(container)))
         if isinstance(container, dict) and len(container) <= _ITEMS:
             self._wait((f"{path}[{key!r}]", item) for key, item in container.items())
         elif isinstance(container, (list, deque)) and len(container) <= _ITEMS:
@@ -212,7 +205,7 @@ class KeptState:
                 self._seen.add(id(own))
                 self._alive.append(own)
                 before = dict(own)
-                self._undo.append(lambda: None if _same(own, before) else (own.clear(), own.update(before))[0])
+                self._undo.append(functools.partial(_put_back, own, before))
                 self._wait((f"{path}.{name}", item) for name, item in before.items())
             for name in _slots_of(type(value)):
                 if hasattr(value, name):
@@ -232,10 +225,16 @@ class KeptState:
 
 
 def _copy_of(container: Any) -> Any:
-    for kind in (dict, set, bytearray):
-        if isinstance(container, kind):
-            return kind(container)
-    return list(container)
+    if isinstance(container, dict):
+        return dict(container)
+    return set(container) if isinstance(container, set) else list(container)
+
+
+def _put_back(container: Any, values: Any) -> None:
+    """Give a container the content that `_copy_of` returned."""
+    if not _same(container, values):
+        container.clear()
+        (container.update if isinstance(container, (dict, set)) else container.extend)(values)
 
 
 def _same(container: Any, values: Any) -> bool:
@@ -249,7 +248,7 @@ def _same(container: Any, values: Any) -> bool:
         return all(a is b or (isinstance(a, plain) and isinstance(b, plain) and a == b) for a, b in keys) and all(
             container[key] is item for key, item in values.items()
         )
-    if isinstance(container, (set, bytearray)):
+    if isinstance(container, set):
         return bool(container == values)
     return all(a is b for a, b in zip(container, values))
 

@@ -85,6 +85,7 @@ def source_of(loader: Any, dataset: Any, size: int, length_column: str, main_inp
     if isinstance(collate, WorkerCollator):
         collate = collate.collator
     grouping = loader.grouping if isinstance(loader, Loader) else None
+    lengths: list[Any] | None
     if grouping is not None:
         lengths, known_by = list(grouping.lengths), "the lengths that group the samples"
     else:
