@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ...events.stages import Stage
+from .first_training import Enough
 
 _ROOMS = ("callbacks.model.", "callbacks.optimizer.", "callbacks.parallel.", "callbacks.precision.", "engine.")
 """The modules whose callbacks build the model and the optimizer."""
 _DECIDING = ("Evaluate", "KeepBest", "EarlyStopping")
 """Other callbacks that stay: the dry batch compares the metrics that they read with the evaluations."""
-
-
-class Begun(BaseException):
-    """Leaves a training at its beginning. It is not an `Exception`, so that handlers do not catch it."""
 
 
 def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, Any]:
@@ -25,7 +23,7 @@ def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, 
 
     Args:
         trainer: the Trainer.
-        train: `Trainer.train`, with the trainer as its first argument.
+        train: its `train()`.
         resume: the value of `resume_from_checkpoint`.
     """
     from ..search.hyperparameters import with_values  # it imports torch, which other commands do not need
@@ -41,13 +39,12 @@ def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, 
 
     def look(run: Any) -> None:
         found["report"] = dry.look(run)
-        raise Begun
+        raise Enough
 
     trainer.bus.on("on_train_begin", look, stage=Stage.RELEASE)
     try:
-        train(trainer, resume_from_checkpoint=resume)
-    except Begun:
-        pass
+        with suppress(Enough):
+            train(resume_from_checkpoint=resume)
     except Exception as error:
         found["error"] = f"{type(error).__name__}: {error}"
     if found["report"] is not None and outside:
