@@ -38,15 +38,16 @@ def optimizer_findings(trainer: Any) -> Iterator[str] | None:
     if sharded or run.seams.filled_by("make_optimizer") or not isinstance(optimizer, torch.optim.Optimizer):
         return None
     held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-    steps_itself = any(getattr(weight, "_post_accumulate_grad_hooks", None) for weight in run.model.parameters())
-    if steps_itself:
+    # `model.parameters()` takes several times as long. A shared weight may come twice.
+    weights = [weight for module in run.model.modules() for weight in module._parameters.values() if weight is not None]
+    trained = [weight for weight in weights if weight.requires_grad]
+    if any(weight._post_accumulate_grad_hooks for weight in trained):
         return None  # an optimizer for each layer steps in the backward
-    return _of_parameters(trainer, held)
+    return _of_parameters(trainer, trained, held)
 
 
-def _of_parameters(trainer: Any, held: set[int]) -> Iterator[str]:
+def _of_parameters(trainer: Any, trained: list[torch.nn.Parameter], held: set[int]) -> Iterator[str]:
     model, kind = trainer.run.model, type(trainer.run.optimizer).__name__
-    trained = [weight for weight in model.parameters() if weight.requires_grad]
     module = module_of(trainer.criterion or trainer.compute_loss_func)
     if not trained and not trainable_of(module, model):
         yield (
@@ -55,8 +56,9 @@ def _of_parameters(trainer: Any, held: set[int]) -> Iterator[str]:
         )
     if all(id(weight) in held for weight in trained):
         return
-    missing = [name for name, each in model.named_parameters() if each.requires_grad and id(each) not in held]
-    if len(missing) == len(trained):
+    names = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    missing = [name for name, each in names.items() if id(each) not in held]
+    if len(missing) == len(names):
         yield (
             f"The optimizer {kind} holds no trainable parameter of {type(model).__name__}, so no step changes the "
             "model. Build the optimizer from the parameters of this model, or pass `optimizer_cls_and_kwargs` instead "
@@ -64,7 +66,7 @@ def _of_parameters(trainer: Any, held: set[int]) -> Iterator[str]:
         )
         return
     yield (
-        f"{len(missing)} of {len(trained)} trainable parameters are not in the optimizer {kind}, so they keep their "
+        f"{len(missing)} of {len(names)} trainable parameters are not in the optimizer {kind}, so they keep their "
         f"values: {listed(missing)}. Add them to the optimizer, or freeze them with `requires_grad_(False)`, which "
         "also saves the memory of their gradients."
     )
