@@ -18,6 +18,7 @@ from .monitor.account_time import AccountTime
 from .monitor.capsule import Capsule
 from .monitor.count_flops import CountFlops
 from .monitor.count_tokens import CountTokens
+from .monitor.dry_batch import DryBatch
 from .monitor.empty_cache import EmptyCache
 from .monitor.follow_plan import FollowPlan
 from .monitor.measure_goodput import MeasureGoodput
@@ -81,6 +82,7 @@ DEFAULTS: tuple[type[Callback], ...] = (
     AccountTime,
     WatchStalls,
     MeasureGoodput,
+    DryBatch,
     Summary,
     Progress,
 )

@@ -33,7 +33,7 @@ class Rule(Callback):
 COMMANDS = {
     "trainbus status DIR --json": ("trainbus status outputs/one --json", "trainbus status outputs/two --json"),
     "trainbus checkpoints DIR --json": ("trainbus checkpoints outputs/one --json",),
-    "trainbus preview PROGRAM --json": ("trainbus preview --measure --json train.py",),
+    "trainbus preview PROGRAM --json": ("trainbus preview --measure --batch --json train.py",),
     "trainbus trace DIR --rows --json": ("trainbus trace outputs/one --rows --json",),
     "trainbus diff A B --json": (
         "trainbus diff outputs/one outputs/two --json",

@@ -82,15 +82,23 @@ def check_measured(metric: str, run: Run, reader: str) -> None:
     subscribers = run.bus.subscribers.values()
     if run.state.global_step > 0 or not provides(subscribers, Capability.PLANS_EVALUATIONS):
         return
-    handlers = (handler.owner for event in _MEASURING for handler in run.bus.order_of(event))
-    if _is_of_variant(metric, run) or any(map(_is_outside, handlers)):
-        return  # a handler of the user may add metrics
+    if may_be_added(metric, run):
+        return
     names = run.services.rehearse_evaluation()
     if names is not None and metric not in names:
         raise ArgumentError(
             f"{reader} reads the metric {metric!r}, but no evaluation will measure it{nearest(metric, names)} One "
             f"batch was evaluated before the first step. It measured: {', '.join(names)}."
         )
+
+
+def may_be_added(metric: str, run: Run) -> bool:
+    """Return whether something other than the evaluations of the trainer's datasets may measure a metric.
+
+    It is an additional `Evaluate`, or a handler of the user.
+    """
+    handlers = (handler.owner for event in _MEASURING for handler in run.bus.order_of(event))
+    return _is_of_variant(metric, run) or any(map(_is_outside, handlers))
 
 
 def require_evaluations(run: Run, reader: str) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from trainbus.callbacks.monitor.capsule import Capsule as Capsule
     from trainbus.callbacks.monitor.count_flops import CountFlops as CountFlops
     from trainbus.callbacks.monitor.count_tokens import CountTokens as CountTokens
+    from trainbus.callbacks.monitor.dry_batch import DryBatch as DryBatch
     from trainbus.callbacks.monitor.empty_cache import EmptyCache as EmptyCache
     from trainbus.callbacks.monitor.follow_plan import FollowPlan as FollowPlan
     from trainbus.callbacks.monitor.measure_goodput import MeasureGoodput as MeasureGoodput
@@ -197,6 +198,7 @@ _MODULES = {
     "callbacks.monitor.capsule": ("Capsule",),
     "callbacks.monitor.count_flops": ("CountFlops",),
     "callbacks.monitor.count_tokens": ("CountTokens",),
+    "callbacks.monitor.dry_batch": ("DryBatch",),
     "callbacks.monitor.empty_cache": ("EmptyCache",),
     "callbacks.monitor.follow_plan": ("FollowPlan",),
     "callbacks.monitor.measure_goodput": ("MeasureGoodput",),

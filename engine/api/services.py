@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from ..checkpoint.own_generators import OwnGenerators
+from .dry_batch.report import DryBatchReport
 
 
 class Services(Protocol):
@@ -25,6 +26,9 @@ class Services(Protocol):
 
     def rehearse_evaluation(self) -> tuple[str, ...] | None:
         """Return the names of the metrics that an evaluation measures; None if unknown."""
+
+    def dry_batch(self, forward: bool, metrics: list[str]) -> DryBatchReport:
+        """Check the training before its first step. `forward` runs the model on the largest batch."""
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Return the floating-point operations of forward and backward for a batch; 0 if unknown."""
@@ -86,6 +90,16 @@ class TrainerServices:
         """Return the names of the metrics that an evaluation measures; None if unknown."""
         names: tuple[str, ...] | None = self.trainer.rehearse_evaluation()
         return names
+
+    def dry_batch(self, forward: bool, metrics: list[str]) -> DryBatchReport:
+        """Check the training before its first step.
+
+        Args:
+            forward: read the largest batch and run the model on it.
+            metrics: the full names of the metrics that callbacks read.
+        """
+        report: DryBatchReport = self.trainer._dry_batch(forward, metrics)
+        return report
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Return the floating-point operations of forward and backward for a batch; 0 if unknown."""

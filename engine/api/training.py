@@ -27,6 +27,8 @@ from ..search.batch_size import memory_explained, with_smaller_batches
 from ..session import session
 from ..stepper import Stepper
 from .banner import announce_training
+from .dry_batch.dry_run import dry_batch
+from .dry_batch.report import DryBatchReport
 from .evaluation import EvaluationMethods
 from .optimizers import OptimizerMethods
 from .overridden_service import loop_of
@@ -179,6 +181,10 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         stepper.backward(loss)
         loss = self.run.step.loss  # a handler of `on_loss` may have replaced it
         return loss.detach()
+
+    def _dry_batch(self, forward: bool, metrics: list[str]) -> DryBatchReport:
+        """Check the training before its first step. See `engine/api/dry_batch/`."""
+        return dry_batch(self, forward, metrics)
 
     # Building.
 

@@ -73,6 +73,13 @@ class ReportingArguments(Group):
         "Seconds without progress after which a warning shows what the training waits for, with the stack of its "
         "thread. None: no warning.",
     )
+    dry_batch: bool | str = arg(
+        "auto",
+        "Check the training before its first step. 'auto' compares the parameters with the optimizer and the metrics "
+        "with the evaluations; it reads no sample and calls no code of the program. True also runs forward and "
+        "backward of the largest batch and prints memory, loss, labels and padding. False: no check.",
+        choices=("auto", True, False),
+    )
     plan: str | None = arg(
         None,
         "File of a preview, which `trainbus preview --out` writes. The run warns at its first departure from it.",

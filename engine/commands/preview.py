@@ -13,9 +13,11 @@ from ...events.errors import ArgumentError
 from ...events.recording.rows import difference
 from ..api.preview.result import Preview
 from .first_training import at_first_training
+from .json_output import print_json
+from .preview_batch import batch_of
 
 _VALUES = ("--out", "--against", "--metric", "--set")
-_FLAGS = ("--json", "--markdown", "--measure")
+_FLAGS = ("--json", "--markdown", "--measure", "--batch")
 
 
 def add_to(commands: Any) -> None:
@@ -47,6 +49,9 @@ def add_to(commands: Any) -> None:
         help="show what a training argument would change, such as save_steps=50",
     )
     parser.add_argument("--measure", action="store_true", help="measure the time of a step and of an evaluation")
+    parser.add_argument(
+        "--batch", action="store_true", help="also run forward and backward of the largest batch, and show its findings"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     parser.add_argument("program", help="a Python file, or a module with -m")
@@ -81,6 +86,8 @@ class Previewed:
     """With the changed arguments; None without changes."""
     hints: list[str] = field(default_factory=list)
     """A line for each changed argument without an effect."""
+    batch: dict[str, Any] = field(default_factory=dict)
+    """The dry batch of `--batch`: its `report` and its `error`."""
 
 
 def _preview(options: argparse.Namespace) -> int:
@@ -94,19 +101,31 @@ def _preview(options: argparse.Namespace) -> int:
         curves,
         options.measure,
         dict(map(_change, options.changes)),
+        options.batch,
     )
+    status = 1 if shown.batch.get("error") else 0
     found = shown.changed or shown.preview
     if options.out is not None:
         options.out.write_text(found.to_json() + "\n", encoding="utf-8")
     if kept is not None:
         lines = difference(kept.rows, found.rows)
         print("\n".join(lines) if lines else f"No difference from {options.against}.")
-        return 2 if lines else 0
-    if shown.changed is not None and not (options.json or options.markdown):
+        return 2 if lines else status
+    if options.json:
+        print_json({**found.to_dict(), **({"batch": _batch_values(shown.batch)} if shown.batch else {})})
+        return status
+    if shown.changed is not None and not options.markdown:
         print("\n".join(_comparison(shown, ", ".join(options.changes))))
-        return 0
-    print(found.to_json() if options.json else found.to_markdown() if options.markdown else found)
-    return 0
+    else:
+        print(found.to_markdown() if options.markdown else found)
+    if shown.batch:
+        print("", shown.batch["report"] or f"Dry batch\n  error: {shown.batch['error']}", sep="\n")
+    return status
+
+
+def _batch_values(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return the dry batch as plain values, with its error."""
+    return {"error": batch["error"], **({} if batch["report"] is None else batch["report"].to_dict())}
 
 
 def _hints(args: Any, changes: Iterable[str]) -> list[str]:
@@ -153,10 +172,11 @@ def previews_of(
     metrics: dict[str, list[float]] | None,
     measure: bool,
     changes: dict[str, str],
+    batch: bool = False,
 ) -> Previewed:
     """Run a program up to its first `train()` and return the preview of that training, also with changed arguments.
 
-    The output of the program goes to stderr.
+    The output of the program goes to stderr. With `batch`, it also makes the dry batch of the training.
 
     Raises:
         ArgumentError: if there is no such program, if it ends without a call of `train()`, or if a name in `changes`
@@ -171,6 +191,8 @@ def previews_of(
         if changes:
             trainer.args = with_values(trainer.args, changes)
             shown.changed, shown.hints = of(), _hints(trainer.args, changes)
+        if batch:
+            shown.batch = batch_of(trainer, train, resume_from_checkpoint)
         return shown
 
     return at_first_training(program, arguments, is_module, preview, of_transformers=of_transformers)

@@ -112,10 +112,20 @@ def _rows_in_sample(run: Run) -> int:
 
 
 def _message(run: Run, found: OutOfRange, error: BaseException) -> str:
+    return message_of(found, *_place(run, found, activity_of(error) or run.activity.name))
+
+
+def message_of(found: OutOfRange, where: str, samples: str) -> str:
+    """Return the text of the error about indices out of range.
+
+    Args:
+        found: the indices.
+        where: the batch, such as `a batch of step 3`.
+        samples: the samples of the batch with such an index.
+    """
     indices, what, limit = found.indices, found.what, found.limit
     counted = indices if found.ignored is None else indices[indices != found.ignored]
     wrong = sorted({*counted[(counted < 0) | (counted >= limit)].tolist()})
-    where, samples = _place(run, found, activity_of(error) or run.activity.name)
     noun, remedy = ("classes", _LABEL_REMEDY) if what == "labels" else ("embeddings", _INPUT_REMEDY)
     if max(wrong) < 0:
         ignored = "" if found.ignored is None or what != "labels" else f", or {found.ignored}, which is ignored"
@@ -137,10 +147,7 @@ def _place(run: Run, found: OutOfRange, activity: str) -> tuple[str, str]:
     evaluates = activity in (EVALUATION, PREDICTION)
     batch = None if evaluates else run.batch
     size = None if batch is None else rows_of(batch)
-    rows = found.rows
-    flat = size is not None and size > 0 and len(found.indices) != size and len(found.indices) % size == 0
-    if flat and size is not None:  # labels of tokens, flattened to one dimension
-        rows = sorted({row // (len(found.indices) // size) for row in rows})
+    rows = rows_in_batch(found, size)
     samples = f"samples {_listed(rows)} of the batch, counted from 0"
     if evaluates:
         name = run.dataset_name
@@ -154,6 +161,15 @@ def _place(run: Run, found: OutOfRange, activity: str) -> tuple[str, str]:
         named = [indices[row] for row in rows if row < len(indices)]
         samples += f", which are the samples {_listed(named)} of {dataset}"
     return where, samples
+
+
+def rows_in_batch(found: OutOfRange, size: int | None) -> list[int]:
+    """Return the samples of a batch that have an index out of range, from 0. `size` is the number of its samples."""
+    rows = found.rows
+    if size and len(found.indices) != size and len(found.indices) % size == 0:
+        # Labels of tokens, flattened to one dimension.
+        return sorted({row // (len(found.indices) // size) for row in rows})
+    return rows
 
 
 def _listed(numbers: list[int]) -> str:

@@ -50,7 +50,7 @@ def args(**arguments):
 
 
 BEFORE = ("AlignTokens", "CountFlops", "StopAtMaxSteps", "StopOnSignal", "ControlFile")
-AFTER = ("StatusFile", "AccountTime", "WatchStalls", "MeasureGoodput", "Summary", "Progress")
+AFTER = ("StatusFile", "AccountTime", "WatchStalls", "MeasureGoodput", "DryBatch", "Summary", "Progress")
 
 
 def test_arguments_build_exactly_their_callbacks():

@@ -38,7 +38,16 @@ OURS_ALONE = {
     *("do_export", "minimum_eval_times", "scale_loss", "sharding", "sharding_degree"),
     *("max_time", "on_save_error", "async_save", "max_shard_size", "resume_partial", "deepspeed_fill_sections"),
     *("learning_rates", "limit_train_batches", "limit_eval_batches", "fast_dev_run", "eval_rows"),
-    *("gradient_accumulation_schedule", "callbacks", "plugins", "record", "plan", "stall_after", "capsule"),
+    *(
+        "gradient_accumulation_schedule",
+        "callbacks",
+        "plugins",
+        "record",
+        "plan",
+        "stall_after",
+        "capsule",
+        "dry_batch",
+    ),
 }
 """Fields that Transformers 5.23 does not have: those it once had, those of PaddleNLP, and those of nobody else."""
 

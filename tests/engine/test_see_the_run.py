@@ -32,7 +32,7 @@ def test_the_commands_of_the_page_run(
             capsys.readouterr()
             assert main(shlex.split(line)[1:]) == STATUS.get(line, 0), line
             answers[line] = capsys.readouterr().out
-    assert len(answers) == 14
+    assert len(answers) == 15
     assert answers["trainbus report outputs/one outputs/two -o report.html"] == "wrote report.html\n"
     assert answers["trainbus diff outputs/one outputs/one"] == ""
     assert answers["trainbus diff outputs/one outputs/two"].startswith(

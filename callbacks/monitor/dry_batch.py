@@ -1,0 +1,91 @@
+"""Check a training before its first step, at the largest batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ...engine.api.console import say
+from ...engine.api.costs.facts import block
+from ...engine.api.dry_batch.report import DryBatchReport
+from ...engine.arguments import TrainingArguments
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.capabilities import Capability
+from ...events.composition import provides
+from ...events.stages import Stage
+from ..base.metric_names import full_name, may_be_added
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class DryBatch(Callback):
+    """Checks a training before its first step, and leaves no trace in it. Findings are warnings.
+
+    Every trainer has one that reads no sample and calls no code of the program: it compares the trainable parameters
+    with the optimizer, and the metrics that callbacks read with the evaluations. It takes about a microsecond for each
+    parameter tensor.
+
+    `dry_batch=True`, or `DryBatch()` in the list, also reads the largest batch and runs forward and backward. It prints
+    shapes, loss, GPU memory, and the shares of masked labels, padding and truncated samples. Then it restores weights,
+    buffers, modes, attributes, gradients and random states: the training is the same, bit for bit, with and without it.
+
+    Raises:
+        ArgumentError: if the largest batch does not fit in memory.
+        DataError: for a label or an input id out of range.
+        NonFiniteError: if the loss of the batch is NaN or infinite.
+    """
+
+    stage = Stage.MEASURE
+    arguments = ("dry_batch",)
+
+    forward: bool = True
+    """Read the largest batch and run the model on it. False: read no sample and call no code of the program."""
+    silent: bool | None = None
+    """Print no report; warnings are logged all the same. None: as `disable_tqdm` and `log_level` say."""
+    id: str | None = None
+    """Its name in the ledger and in checkpoints."""
+    report: DryBatchReport = field(default_factory=DryBatchReport, init=False, repr=False, compare=False)
+    """The result of the last training."""
+
+    def __post_init__(self) -> None:
+        self.on_error = "raise" if self.forward else "warn"
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> DryBatch | None:
+        return None if args.dry_batch is False else cls(forward=args.dry_batch is True)
+
+    def look(self, run: Run) -> DryBatchReport:
+        """Make the dry batch of a training that begins, and return the report."""
+        return run.services.dry_batch(self.forward, list(_metrics_of(run)))
+
+    def on_train_begin(self, run: Run) -> None:
+        self.report = report = self.look(run)
+        if not run.state.is_world_process_zero:
+            return
+        if self.forward and self._speaks(run):
+            say(block("Dry batch", list(report.facts())))
+        for text in report.findings:
+            logger.warning("Dry batch: %s", text)
+        logger.debug("The dry batch took %.1f ms.", 1000 * report.seconds)
+
+    def _speaks(self, run: Run) -> bool:
+        if self.silent is not None:
+            return not self.silent
+        return not run.args.disable_tqdm and run.args.get_process_log_level() <= logging.WARNING
+
+
+_LIBRARY = __name__.partition(".")[0]
+
+
+def _metrics_of(run: Run) -> Iterator[str]:
+    """Yield the metrics that callbacks read and that only an evaluation of the run can measure."""
+    subscribers = run.bus.subscribers.values()
+    if not provides(subscribers, Capability.PLANS_EVALUATIONS):
+        return
+    own = (each for each in subscribers if type(each).__module__.startswith(_LIBRARY))
+    read = [getattr(each, "metric", None) for each in own]
+    names = dict.fromkeys(full_name(name) for name in (*read, run.args.metric_for_best_model) if isinstance(name, str))
+    yield from (name for name in names if name and not may_be_added(name, run))

@@ -1,0 +1,190 @@
+"""The samples of a dry batch: the longest ones, where lengths are known without reading samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...data.batches import IGNORED_LABEL
+from ...data.build import is_iterable, length_of
+from ...data.columns.lengths import column_lengths
+from ...data.loader import Loader
+from ...data.packing.collator import joins_samples
+from ...data.workers.startup import WorkerCollator
+
+_LISTED = 200_000
+"""The samples of a list whose lengths are read: about 20 milliseconds."""
+_DRAWN = 100_000
+"""The samples from which the padding of the run is estimated."""
+
+
+class NoBatch(Exception):
+    """There is no batch to look at. The text says why."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The parts of a loader that make a batch."""
+
+    dataset: Any
+    """A map-style dataset."""
+    collate: Any
+    """Makes a batch of samples."""
+    size: int
+    """The samples of a batch."""
+    lengths: np.ndarray[Any, Any] | None
+    """The length of each sample; None if only reading the samples tells it."""
+    known_by: str
+    """Where the lengths are from."""
+    grouped: bool
+    """Whether batches have samples of similar length."""
+    packs: bool
+    """Whether the collator puts several samples into a row."""
+
+    def chosen(self) -> tuple[list[int], str]:
+        """Return the indices of the samples, and how they were chosen."""
+        if self.lengths is None:
+            rows = list(range(min(self.size, len(self.dataset))))
+            return rows, "the first ones; their lengths are not known without reading all samples"
+        order = np.argsort(-self.lengths, kind="stable")[: self.size]
+        return order.tolist(), f"the longest ones, by {self.known_by}"
+
+    def padding_of_run(self) -> float | None:
+        """Return the expected share of padding in batches of the run; None if it is unknown."""
+        if self.lengths is None or self.packs or self.size < 2:
+            return None
+        return padding_share(self.lengths, self.size, self.grouped)
+
+
+def source_of(loader: Any, dataset: Any, size: int, length_column: str, main_input: str) -> Source:
+    """Return the parts of a training loader that make a batch.
+
+    Args:
+        loader: the training loader.
+        dataset: the training dataset of the user.
+        size: the samples of a batch.
+        length_column: the column with a length of each sample.
+        main_input: the key of the samples that has a length.
+
+    Raises:
+        NoBatch: for a stream, for an empty dataset, and for a loader that makes batches in its own way.
+    """
+    rows, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
+    if rows is None or collate is None:
+        raise NoBatch(f"the loader, a {type(loader).__name__}, has no `dataset` and `collate_fn`")
+    if is_iterable(rows):
+        raise NoBatch("the dataset is a stream. It can be read only once, so the training would miss the samples")
+    if not isinstance(loader, Loader) and not isinstance(getattr(loader, "batch_size", None), int):
+        raise NoBatch(f"the loader, a {type(loader).__name__}, has a batch sampler of its own")
+    if not length_of(rows):
+        raise NoBatch("the dataset has no samples or no length")
+    if isinstance(collate, WorkerCollator):
+        collate = collate.collator
+    grouping = loader.grouping if isinstance(loader, Loader) else None
+    lengths: list[Any] | None
+    if grouping is not None:
+        lengths, known_by = list(grouping.lengths), "the lengths that group the samples"
+    else:
+        lengths, known_by = _known_lengths(rows, dataset, length_column, main_input)
+    found = None if lengths is None or len(lengths) != len(rows) else np.asarray(lengths)
+    size = size if isinstance(loader, Loader) else loader.batch_size
+    return Source(rows, collate, size, found, known_by, grouping is not None, joins_samples(collate))
+
+
+def _known_lengths(rows: Any, dataset: Any, length_column: str, main_input: str) -> tuple[list[Any] | None, str]:
+    """Return the length of each sample, and where it is from; None if samples must be read."""
+    for name, measured in ((length_column, True), (main_input, False)):
+        for each in (rows, dataset):  # the loader drops columns that the model does not take
+            lengths = column_lengths(each, name, measured)
+            if lengths is not None:
+                return lengths, f"the column {name!r}" if measured else f"the length of {name!r}"
+    if isinstance(rows, (list, tuple)) and len(rows) <= _LISTED and isinstance(rows[0], dict):
+        name = length_column if isinstance(rows[0].get(length_column), int) else main_input
+        try:
+            values = [row[name] if name == length_column else len(row[name]) for row in rows]
+        except (KeyError, TypeError):
+            return None, ""
+        return values, f"the column {name!r}" if name == length_column else f"the length of {name!r}"
+    return None, ""
+
+
+def padding_share(lengths: Sequence[float] | np.ndarray[Any, Any], size: int, grouped: bool) -> float:
+    """Return the expected share of padding, if each batch is padded to its longest sample.
+
+    Args:
+        lengths: the length of each sample.
+        size: the samples of a batch.
+        grouped: whether batches have samples of similar length; else they are random.
+    """
+    numbers = np.asarray(lengths, dtype=np.float64)
+    order = np.random.default_rng(0).permutation(len(numbers))[:_DRAWN]  # a generator of its own
+    drawn = np.sort(numbers[order]) if grouped else numbers[order]
+    starts = np.arange(0, len(drawn), size)
+    widths = np.maximum.reduceat(drawn, starts)
+    counts = np.minimum(size, len(drawn) - starts)
+    room = float((widths * counts).sum())
+    return 0.0 if room == 0 else 1.0 - float(drawn.sum()) / room
+
+
+def shapes_of(batch: Any) -> dict[str, str]:
+    """Return shape and type of each tensor of a batch, by its name or position."""
+    if isinstance(batch, torch.Tensor):
+        return {"batch": described(batch)}
+    named = (
+        batch.items() if isinstance(batch, Mapping) else enumerate(batch) if isinstance(batch, (list, tuple)) else ()
+    )
+    return {
+        str(name) if isinstance(batch, Mapping) else f"batch[{name}]": described(value)
+        for name, value in named
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def described(tensor: torch.Tensor) -> str:
+    """Return shape and type of a tensor as text."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}, shape {tuple(tensor.shape)}"
+
+
+def masked_share(labels: Any) -> float | None:
+    """Return the share of labels that are -100; None if there are no labels of whole numbers."""
+    parts = labels if isinstance(labels, (tuple, list)) else [labels]
+    whole = [part for part in parts if isinstance(part, torch.Tensor) and part.numel() and not part.is_floating_point()]
+    counts = sum(part.numel() for part in whole)
+    return sum(int((part == IGNORED_LABEL).sum()) for part in whole) / counts if counts else None
+
+
+def padding_of(batch: Any, main_input: str, pad: int | None) -> float | None:
+    """Return the share of padding in a batch of tokens; None if nothing marks it."""
+    if not isinstance(batch, Mapping):
+        return None
+    mask, tokens = batch.get("attention_mask"), batch.get(main_input)
+    if isinstance(mask, torch.Tensor) and mask.dim() == 2 and mask.numel():
+        return 1.0 - float(mask.ne(0).float().mean())
+    if pad is not None and isinstance(tokens, torch.Tensor) and tokens.dim() == 2 and tokens.numel():
+        return float((tokens == pad).float().mean())
+    return None
+
+
+def widths_of(batch: Any, main_input: str) -> list[int]:
+    """Return the length of each sample of a batch of tokens, without padding; empty for other batches."""
+    if not isinstance(batch, Mapping):
+        return []
+    mask, tokens = batch.get("attention_mask"), batch.get(main_input)
+    if isinstance(mask, torch.Tensor) and mask.dim() == 2:
+        return [int(number) for number in mask.ne(0).sum(1)]
+    if isinstance(tokens, torch.Tensor) and tokens.dim() == 2 and not tokens.is_floating_point():
+        return [tokens.shape[1]] * len(tokens)
+    return []
+
+
+def max_length_of(model: Any, processor: Any) -> int | None:
+    """Return the length that the tokenizer or the model allows, the smaller one; None if neither has one."""
+    config = getattr(model, "config", None)
+    known = (getattr(processor, "model_max_length", None), getattr(config, "max_position_embeddings", None))
+    # A tokenizer without a limit has a number of 30 digits.
+    limits = [limit for limit in known if isinstance(limit, int) and 0 < limit < 10**7]
+    return min(limits, default=None)

@@ -1,0 +1,62 @@
+"""The dry batch of `trainbus preview --batch`: begin a training, look at its largest batch, and leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from ...events.stages import Stage
+from .first_training import Enough
+
+_ROOMS = ("callbacks.model.", "callbacks.optimizer.", "callbacks.parallel.", "callbacks.precision.", "engine.")
+"""The modules whose callbacks build the model and the optimizer."""
+_DECIDING = ("Evaluate", "KeepBest", "EarlyStopping")
+"""Other callbacks that stay: the dry batch compares the metrics that they read with the evaluations."""
+
+
+def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, Any]:
+    """Begin the training and return its dry batch: `report`, as text and values, and `error`.
+
+    Only callbacks that build the model and the optimizer run, so nothing is written, reported or saved. The trainer
+    cannot be used afterwards.
+
+    Args:
+        trainer: the Trainer.
+        train: its `train()`.
+        resume: the value of `resume_from_checkpoint`.
+    """
+    from ..search.hyperparameters import with_values  # it imports torch, which other commands do not need
+
+    args = with_values(trainer.args, {"dry_batch": True, "auto_find_batch_size": False})
+    dry = next(each for each in trainer.compose(args) if type(each).__name__ == "DryBatch")
+    outside = []
+    for owner_id, each in trainer.bus.subscribers.items():
+        if not _stays(each):
+            trainer.bus.detach(owner_id)
+            outside += [owner_id] if not type(each).__module__.startswith(_LIBRARY) else []
+    found: dict[str, Any] = {"report": None, "error": ""}
+
+    def look(run: Any) -> None:
+        found["report"] = dry.look(run)
+        raise Enough
+
+    trainer.bus.on("on_train_begin", look, stage=Stage.RELEASE)
+    try:
+        with suppress(Enough):
+            train(resume_from_checkpoint=resume)
+    except Exception as error:
+        found["error"] = f"{type(error).__name__}: {error}"
+    if found["report"] is not None and outside:
+        found["report"].skipped.append(f"The callbacks of the program: {', '.join(outside)}. They may write files.")
+    return found
+
+
+_LIBRARY = __name__.partition(".")[0]
+
+
+def _stays(callback: Any) -> bool:
+    kind = type(callback)
+    name = kind.__module__.partition(".")[2]
+    of_library = kind.__module__.partition(".")[0] == _LIBRARY
+    return of_library and (name.startswith(_ROOMS) or kind.__name__ in _DECIDING) and kind.__name__ != "ExportModel"
