@@ -49,7 +49,7 @@ def args(**arguments):
     return TrainingArguments("out", **arguments)
 
 
-BEFORE = ("AlignTokens", "CountFlops", "StopAtMaxSteps", "StopOnSignal", "ControlFile")
+BEFORE = ("AlignTokens", "Capsule", "CountFlops", "StopAtMaxSteps", "StopOnSignal", "ControlFile")
 AFTER = ("StatusFile", "AccountTime", "WatchStalls", "MeasureGoodput", "DryBatch", "Summary", "Progress")
 
 
