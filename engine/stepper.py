@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -155,50 +154,3 @@ class Stepper:
         scaler.update()
         # The scale falls only when gradients overflowed. The scaler then skipped the update.
         return scaler.get_scale() >= before
-
-
-@dataclass
-class DryStepper:
-    """Stands for the stepper of the run: its backward announces no event and leaves no gradient."""
-
-    run: Run
-    """The run."""
-    weights: dict[str, nn.Parameter]
-    """The trainable parameters by name."""
-    grads: dict[str, torch.Tensor] = field(default_factory=dict)
-    """Their gradients, once there are some."""
-    accumulating: int = 1
-    """The batches of the step."""
-    completing: bool = True
-    """Whether the batch is the last of its step."""
-
-    def backward(self, loss: torch.Tensor, **options: Any) -> None:
-        """Compute the gradients of a loss."""
-        self.run.step.loss = loss
-        names, weights = list(self.weights), list(self.weights.values())
-        if not loss.requires_grad or not weights:
-            return
-        if _checkpoints_reentrantly(loss):  # it cannot return gradients
-            loss.backward(**options)  # type: ignore[no-untyped-call]
-            found = [weight.grad for weight in weights]
-        else:
-            # Gradients that are returned run no hook of DDP, and no optimizer that steps in the backward.
-            keep = {name: options[name] for name in ("retain_graph", "create_graph") if name in options}
-            found = list(torch.autograd.grad(loss, weights, allow_unused=True, **keep))
-        for name, gradient in zip(names, found):
-            if gradient is not None:
-                self.grads[name] = gradient
-
-
-def _checkpoints_reentrantly(loss: torch.Tensor) -> bool:
-    """Return whether the graph of a loss has a checkpoint of torch with `use_reentrant=True`."""
-    waiting, seen = [loss.grad_fn], set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if node.name() == "CheckpointFunctionBackward":
-            return True
-        waiting.extend(each for each, _ in node.next_functions)
-    return False

@@ -17,8 +17,8 @@ from ....events.composition import provides
 from ...checkpoint.rng_state import random_states, restore_random_states
 from ...loss.loss_module import module_of, trainable_of
 from ...loss.reachable import names_in
-from ...stepper import DryStepper
 from .kept_state import KeptState, Unrestorable
+from .stepper import DryStepper
 
 _STEPPING = frozenset({"optimizer", "optimizers", "lr_scheduler", "step", "zero_grad", "unscale_"})
 """Names in a training step that updates weights itself."""
