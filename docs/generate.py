@@ -448,8 +448,8 @@ def _callback(cls: type[Callback], extra: str) -> str:
 
 
 def _errors_listed(doc: str) -> str:
-    """Return a docstring as Markdown: the errors in its section `Raises` become a list."""
-    text, found, raised = doc.partition("\n\nRaises:\n")
+    """Return a docstring as Markdown: pages become links, and the errors in its section `Raises` become a list."""
+    text, found, raised = re.sub(r"`docs/([\w/]+\.md)`", r"[\1](\1)", doc).partition("\n\nRaises:\n")
     if not found:
         return text
     errors = [" ".join(entry.split()) for entry in re.split(r"\n(?=\S)", textwrap.dedent(raised))]

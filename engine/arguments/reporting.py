@@ -60,7 +60,7 @@ class ReportingArguments(Group):
     capsule: bool | str = arg(
         "auto",
         "Write each failing step to a folder, for `trainbus rerun`. True: always. False: never. 'auto': only on a CPU, "
-        "and only if it costs little. It then takes at most 1 % of the time, and at most 1 GB.",
+        "and only if it costs little. 'auto' takes at most 1 % of the time, and at most 1 GB.",
         choices=("auto", True, False),
     )
     disable_tqdm: bool | None = arg(
