@@ -48,10 +48,7 @@ def launch_problems() -> Iterator[str]:
 
 @dataclass(kw_only=True)
 class ProcessArguments(Group):
-    """The device of this process, and which processes write logs and checkpoints.
-
-    The launcher sets the rank of the process in the environment.
-    """
+    """The device of this process, and which processes log and save. The launcher sets the rank in the environment."""
 
     use_cpu: bool = arg(False, "Train on the CPU even if there is a GPU.")
     local_rank: int = arg(
