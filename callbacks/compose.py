@@ -27,7 +27,7 @@ def compose(
 ) -> list[Any]:
     """Return the callbacks of a trainer in the order in which they are attached.
 
-    The order is: callbacks that the arguments build, callbacks that were found, callbacks that the arguments name as
+    The order is: callbacks that the arguments build, found trackers and plugins, callbacks that the arguments name as
     text, callbacks of the user's list. A named or listed callback replaces a built or found callback of its class or of
     a class in its `instead_of`. A variant, such as a `Log` with a prefix, replaces nothing.
 
@@ -114,9 +114,7 @@ def _built(cls: type[Callback], args: TrainingArguments, flow: bool) -> Callback
 
 
 def _attach_in_order(bus: EventBus, callback: Callback) -> None:
-    """Attach a callback that the arguments build where `compose` would: before the callbacks that come later in that
-    order.
-    """
+    """Attach a callback that the arguments build at its place in the order of `compose`."""
     ids = list(bus.subscribers)
     later = DEFAULTS[DEFAULTS.index(type(callback)) + 1 :]
     following = [index for index, each in enumerate(bus.subscribers.values()) if type(each) in later]
@@ -127,7 +125,8 @@ def _attach_in_order(bus: EventBus, callback: Callback) -> None:
 
 
 def _warn_of_listed(bus: EventBus, args: TrainingArguments, changed: Collection[str]) -> None:
-    """Warn of callbacks that the program listed or changed, and that decide in place of a changed argument."""
+    """Warn if an argument changes without effect, because a callback that the program listed or changed decides
+    instead."""
     for owner_id, callback in bus.subscribers.items():
         if not isinstance(callback, Callback) or callback.variant:
             continue
@@ -165,7 +164,10 @@ def _beside(listed: list[Any], named: Iterable[Any]) -> list[Any]:
 
 
 def _are_equal(one: Any, other: Any) -> bool:
-    """Return whether two callbacks of one class have the same settings. Those of other libraries define no equality."""
+    """Return whether two callbacks of one class have the same settings.
+
+    Callbacks of other libraries define no equality.
+    """
     return bool(one == other) or (not isinstance(one, Callback) and vars(one) == vars(other))
 
 

@@ -34,9 +34,9 @@ class DefaultFlowCallback(Callback):
     """Decides when to log, evaluate, save and stop, from the arguments.
 
     By default four callbacks decide this: `Log`, `Evaluate`, `Checkpoint` and `StopAtMaxSteps`. If a
-    `DefaultFlowCallback` or a subclass is in the list, it makes these decisions. `Log`, `Evaluate` and `Checkpoint`
-    then only do the work. `trainer.remove_callback(DefaultFlowCallback)` removes the decisions of all of them. Then
-    the run logs, evaluates, saves and stops early only if another callback requests it.
+    `DefaultFlowCallback` or a subclass is in the list of callbacks, it makes these decisions. `Log`, `Evaluate` and
+    `Checkpoint` then only do the work. After `trainer.remove_callback(DefaultFlowCallback)`, none of them decides: the
+    run logs, evaluates, saves and stops early only if another callback requests it.
     """
 
     previews = True
@@ -100,10 +100,8 @@ def _moment(place: Any, state: TrainerState, cut: bool = False) -> Moment:
 class ExportableState:
     """A callback with a state, with the interface of transformers.
 
-    `state` returns the callback state, and a resume restores it.
-
-    `state` returns `{"args": ..., "attributes": ...}`: the arguments of the constructor, and other attributes to
-    restore.
+    A resume restores the callback state. The method `state` returns `{"args": ..., "attributes": ...}`: the arguments
+    of the constructor, and other attributes to restore.
     """
 
     def state(self) -> dict[str, Any]:
@@ -162,12 +160,12 @@ class EarlyStoppingCallback(ExportableState, Callback):
 
     @in_either_style
     def on_evaluate(self, *, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
-        """Decide, if an override calls it. Without an override, `on_evaluate_end` decides from all datasets."""
+        """Decide whether to stop, if the override of a subclass calls it. Otherwise `on_evaluate_end` decides."""
         if self._is_overridden and full_name(str(run.args.metric_for_best_model)) in metrics:
             self._decide(run, control, metrics)
 
     def on_evaluate_end(self, run: Run, control: TrainerControl, metrics: dict[str, Any]) -> None:
-        """Decide, unless a subclass overrides `on_evaluate`, where transformers decides."""
+        """Decide whether to stop, unless a subclass overrides `on_evaluate`."""
         if not self._is_overridden:
             self._decide(run, control, metrics)
 

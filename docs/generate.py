@@ -36,7 +36,7 @@ from trainbus.engine.loop import NEXT, Phase
 from trainbus.events import COMMON, EVENTS, Callback, Clock, Event, Param, Stage, Trace, record
 from trainbus.events.annotations import short_type
 from trainbus.events.stages import ORDER_MARK, Order
-from trainbus.integrations import TABLE
+from trainbus.integrations import INTEGRATIONS, TABLE, Kind
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
@@ -111,24 +111,29 @@ def events_page() -> str:
     parts = [
         NOTICE,
         "# Events",
-        "Use this page to find the event for your handler, and the parameters that it can name. "
-        "[Writing callbacks](writing_callbacks.md) explains how.",
+        "Find the event for your handler, and the parameters that the handler can name. [Writing callbacks]"
+        "(writing_callbacks.md) explains how to write a handler.",
         _fenced("python", _EVENTS_EXAMPLE),
-        f"A run announces {len(EVENTS)} events. A handler is a method with the name of the event on a callback, or a "
-        f"function passed to `trainer.on(name, function)`. {shared} events have the names, the parameters and the "
-        "moments of transformers' `TrainerCallback`. A callback written for transformers runs here unchanged.",
-        "An event of kind *work* says that work is due, and a handler does it. An event of kind *fact* says that "
-        "something begins or happened.",
+        f"A run announces {len(EVENTS)} events: it calls their handlers. A handler is a method of a callback with the "
+        "name of the event, or a function passed to `trainer.on(name, function)`.",
+        "Each event says:",
+        "- ***Work* or *Fact*.** *Work*: some work is due, and a handler must do it. *Fact*: something begins or "
+        "happened.\n"
+        f"- **Shared with transformers.** {shared} events have the same name and the same parameters in transformers' "
+        "`TrainerCallback`, and are announced at the same moment. A callback written for transformers runs here "
+        "unchanged.\n"
+        "- **What filters count.** `trainer.on` has the filters `every=`, `once=`, `before=` and `after=`. For "
+        "example, `every=10` calls the function at every tenth step. The numbers start at 1.",
         "## Parameters of every event",
-        "A handler names the parameters that it needs, in any order. A handler with `**kwargs` receives all. Attaching "
-        "a handler raises an error for an unknown parameter, or for an annotation that contradicts its type.",
+        "A handler names the parameters that it needs, in any order. A handler with `**kwargs` receives all "
+        "parameters. Attaching a handler raises an error for an unknown parameter, or for an annotation that "
+        "contradicts the type of the parameter.",
         _params(COMMON),
         "## The events, in the order of a run",
-        "The filters `every=`, `once=`, `before=` and `after=` of `trainer.on` count from 1. Each event says what they "
-        "count.",
         *(_event(event) for event in EVENTS),
         "## Recorded runs",
-        "`make docs` records these runs with `trainbus.events.record`. The number is the number of completed steps.",
+        "These lists show the order of events in small runs. The number is the number of completed steps. `make docs` "
+        "records the runs with `trainbus.events.record`.",
         *_recordings(),
     ]
     return _page(parts)
@@ -167,7 +172,7 @@ def _deprecated(param: Param) -> str:
 
 
 _COUNTED = {
-    Clock.CALLS: "its announcements",
+    Clock.CALLS: "the announcements of this event",
     Clock.STEP: "the current step",
     Clock.STEPS_DONE: "the completed steps",
     Clock.EPOCH: "the epochs",
@@ -239,8 +244,8 @@ def _recordings() -> Iterator[str]:
         yield "### Events at the end of a run"
         endings = {
             "all steps are done": ((), {}),
-            "a callback asks to stop": ((_Stop(),), {}),
-            "`max_steps` inside an epoch": ((), {"max_steps": 1}),
+            "a callback requests a stop": ((_Stop(),), {}),
+            "`max_steps` is reached inside an epoch": ((), {"max_steps": 1}),
             "a handler raises": ((_Fail(),), {}),
             "the model or the data raises": ((), {"fail": True}),
             "Ctrl-C": ((_Interrupt(),), {}),
@@ -252,7 +257,7 @@ def _recordings() -> Iterator[str]:
             heard = _recorded(trainer.train, trainer).events
             rows.append((ending, *("yes" if event in heard else "-" for event in closing)))
         yield _table(("The run ends because", *(f"`{event}`" for event in closing)), rows)
-        yield "`trainer.end()` announces `on_end`, when a program is done with its trainer."
+        yield "`trainer.end()` announces `on_end`. Call it when your program does not need the trainer any more."
 
 
 @contextmanager
@@ -321,19 +326,27 @@ def callbacks_page() -> str:
 def _callbacks() -> list[str]:
     public = [(name, getattr(trainbus, name)) for name in dir(trainbus)]
     found = [value for name, value in public if _is_callback(value) and name == value.__name__]
+    found.sort(key=lambda cls: cls.__name__.lower())
     extras = {target.partition(":")[2]: extra for target, _, extra in TABLE.values()}
     common = _docs_under(Callback)
     return [
         NOTICE,
         "# Callbacks",
-        "Import a callback with `from trainbus import <name>`, and pass it in `Trainer(callbacks=[...])`. Stages "
-        "decide the order of handlers. The order of the list counts only within a stage. The Trainer "
-        "builds the *default* callbacks from the training arguments. A callback of the same class in the list replaces "
-        "the default one.",
+        "Add a feature to a training: import a callback from `trainbus`, and pass it in `Trainer(callbacks=[...])`.",
+        _fenced("python", _CALLBACKS_EXAMPLE),
         "To write your own, see [writing callbacks](writing_callbacks.md).",
+        "## Find a callback",
+        _tasks(found),
+        "## How to read an entry",
+        "- **Default callback.** The Trainer builds this callback itself, if the training arguments need it. Pass your "
+        "own instance to replace it. The training arguments that configure it are listed.\n"
+        "- **Fields.** Pass them to the constructor. The run sets the fields that are marked *set by the run*.\n"
+        "- **Handles.** The [events](events.md) that the callback handles. The stage of each handler is in "
+        "parentheses. [Stages](writing_callbacks.md#stages) decide the order of handlers. Within a stage, the order of "
+        "the list decides.",
         "Every callback also has these class attributes or fields:",
         _table(("Attribute", "Meaning"), ((f"`{name}`", common[name]) for name in _OF_ALL)),
-        *(_callback(cls, extras.get(cls.__name__, "")) for cls in sorted(found, key=lambda cls: cls.__name__.lower())),
+        *(_callback(cls, extras.get(cls.__name__, "")) for cls in found),
         "# Values that callbacks take",
         "## Triggers",
         "A trigger says when something is due. `a | b` is due when `a` or `b` is due. `a & b` is due when both are due "
@@ -345,6 +358,57 @@ def _callbacks() -> list[str]:
     ]
 
 
+_CALLBACKS_EXAMPLE = """
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from trainbus import EarlyStopping, Log, Trainer, TrainingArguments, every
+
+data = TensorDataset(torch.randn(32, 4), torch.randint(2, (32,)))
+trainer = Trainer(
+    nn.Linear(4, 2),
+    TrainingArguments("outputs", num_train_epochs=5, eval_strategy="epoch", use_cpu=True),
+    train_dataset=data,
+    eval_dataset=data,
+    criterion=nn.CrossEntropyLoss(),
+    callbacks=[EarlyStopping(patience=2), Log(every(2), prefix="dense_")],
+)
+trainer.train()
+""".strip()
+
+_TASKS = {
+    "trainbus.callbacks.flow": "Log, evaluate, save and skip batches",
+    "trainbus.callbacks.stopping": "Stop a run, or skip an update",
+    "trainbus.callbacks.monitor": "See, measure and check a run",
+    "trainbus.callbacks.optimizer": "Change gradients, the optimizer or the learning rate",
+    "trainbus.callbacks.model": "Change, average or compile the model",
+    "trainbus.callbacks.precision": "Compute with fewer bits",
+    "trainbus.callbacks.parallel": "Train on several devices",
+    "trainbus.callbacks.base": "Send the logs to a tracker or a file",
+    "trainbus.integrations": "Connect other services and libraries",
+    "trainbus": "Write callbacks, and use callbacks of transformers",
+}
+"""Start of the name of a module -> the task of the callbacks in it. The longest start applies."""
+
+_KIND_TASKS = {
+    Kind.TRACKER: _TASKS["trainbus.callbacks.base"],
+    Kind.STRATEGY: _TASKS["trainbus.callbacks.parallel"],
+}
+"""Kind of an integration -> its task, if that is not the task of its module."""
+
+
+def _tasks(found: list[type[Callback]]) -> str:
+    """Return a list of tasks, each with links to its callbacks."""
+    by_task: dict[str, list[str]] = {task: [] for task in _TASKS.values()}
+    kinds = {row.class_name: row.kind for row in INTEGRATIONS.values()}
+    for cls in found:
+        start = max((name for name in _TASKS if cls.__module__.startswith(name)), key=len)
+        task = _KIND_TASKS.get(kinds.get(cls.__name__), _TASKS[start])
+        by_task[task].append(f"[{cls.__name__}](#{cls.__name__.lower()})")
+    return "\n".join(f"- **{task}:** {', '.join(links)}" for task, links in by_task.items() if links)
+
+
 _OF_ALL = ("stage", "on_error", "budget", "over_budget", "local", "id")
 _TRIGGERS = (trainbus.every, trainbus.at, trainbus.log_spaced, trainbus.at_end, trainbus.never)
 
@@ -354,6 +418,7 @@ def _function(function: Callable[..., Any]) -> str:
     bare = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
     shown = signature.replace(parameters=bare, return_annotation=signature.empty)
     text, _, arguments = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
+    text = text.partition("\n\nRaises:")[0]
     listed = textwrap.dedent(arguments.partition("\n\nRaises:")[0])
     named = [" ".join(line.split()) for line in re.split(r"\n(?=\w)", listed) if line]
     bullets = [f"- `{name}`: {meaning}" for name, _, meaning in (line.partition(": ") for line in named)]
@@ -365,10 +430,10 @@ def _is_callback(value: Any) -> bool:
 
 
 def _callback(cls: type[Callback], extra: str) -> str:
-    parts = [f"## {cls.__name__}", inspect.cleandoc(cls.__doc__ or "")]
+    parts = [f"## {cls.__name__}", _errors_listed(inspect.cleandoc(cls.__doc__ or ""))]
     facts = []
     if cls in DEFAULTS:
-        facts.append("Default.")
+        facts.append("[Default callback](#how-to-read-an-entry).")
     if cls.arguments:
         facts.append(f"Training arguments: {_names(cls.arguments)}.")
     if extra:
@@ -382,13 +447,23 @@ def _callback(cls: type[Callback], extra: str) -> str:
     return "\n\n".join(parts)
 
 
+def _errors_listed(doc: str) -> str:
+    """Return a docstring as Markdown: pages become links, and the errors in its section `Raises` become a list."""
+    text, found, raised = re.sub(r"`docs/([\w/]+\.md)`", r"[\1](\1)", doc).partition("\n\nRaises:\n")
+    if not found:
+        return text
+    errors = [" ".join(entry.split()) for entry in re.split(r"\n(?=\S)", textwrap.dedent(raised))]
+    named = (entry.partition(": ") for entry in errors)
+    return f"{text}\n\nErrors:\n\n" + "\n".join(f"- `{name}`: {meaning}" for name, _, meaning in named)
+
+
 def _fields(cls: type) -> str:
     """Return a table of the fields of a dataclass, or an empty string if there are none to show."""
     docs, rows = _docs_under(cls), []
     for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
         if field.name in docs and not field.name.startswith("_"):
             rows.append((f"`{field.name}`", _default(field) if field.init else "*set by the run*", docs[field.name]))
-    return _table(("Field", "Default", "Meaning"), rows) if rows else ""
+    return _table_with_details(("Field", "Default", "Meaning"), rows) if rows else ""
 
 
 def _handled(cls: type[Callback]) -> Iterator[str]:
@@ -452,12 +527,13 @@ def _group(group: type[Group]) -> str:
     rows = []
     for field in own:
         help = field.metadata["help"]
-        choices = field.metadata.get("choices")
-        if choices is not None:
-            help += f" One of {_names(_value(choice) for choice in choices)}."
+        choices = [_value(choice) for choice in field.metadata.get("choices") or ()]
+        if any(choice not in help for choice in choices):
+            help += f" One of {_names(choices)}."
+        help = help.replace("The compatibility page", "[The compatibility page](compatibility.md#optimizers)")
         rows.append((f"`{field.name}`", f"`{_value(default_of(field))}`", help))
     first = inspect.cleandoc(group.__doc__ or "")
-    return f"## {name}\n\n{first}\n\n{_table(('Argument', 'Default', 'Meaning'), rows)}"
+    return f"## {name}\n\n{first}\n\n{_table_with_details(('Argument', 'Default', 'Meaning'), rows)}"
 
 
 # docs/parity.md
@@ -559,6 +635,31 @@ def _names(names: Iterable[str]) -> str:
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+WORDS_OF_A_CELL = 25
+"""The most words of a cell. More text moves below the table."""
+
+
+def _table_with_details(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a table. Sentences that make a last cell too long are in a list below it."""
+    short, details = [], []
+    for *before, text in rows:
+        sentences = re.split(r"(?<=[^.]\.) +", " ".join(text.split()))
+        kept = 1
+        while kept < len(sentences) and _word_count(sentences[: kept + 1]) <= WORDS_OF_A_CELL:
+            kept += 1
+        short.append((*before, " ".join(sentences[:kept])))
+        rest = sentences[kept:]
+        if len(rest) > 2:
+            details += [f"- {before[0]}:", *(f"  - {sentence}" for sentence in rest)]
+        elif rest:
+            details.append(f"- {before[0]}: {' '.join(rest)}")
+    return "\n\n".join([_table(head, short), *(["Details:\n\n" + "\n".join(details)] if details else [])])
+
+
+def _word_count(sentences: list[str]) -> int:
+    return len(" ".join(sentences).split())
 
 
 def _cell(text: str) -> str:

@@ -73,7 +73,7 @@ class EventBus:
         self._subscriptions: dict[str, list[Subscription]] = {}
         self._ids: set[str] = set()  # also of detached callbacks, because `before=` and `after=` may still name them
         self.named: frozenset[str] = frozenset()
-        """The parameters that any handler names. Values that no handler names need not be kept in memory."""
+        """The parameters that at least one handler names. Values that no handler names are not kept."""
         self.isolation = Isolation(control, self._retire)
         """The failures of callbacks, and their budgets."""
         self._watch: Callable[[Subscription], Subscription] | None = None
@@ -102,7 +102,8 @@ class EventBus:
     def declare_events_of(self, subscriber: object) -> None:
         """Add the custom events of a callback.
 
-        `attach` does so too. Call it first for each of several callbacks that handle the events of each other.
+        `attach` does this too. If several callbacks handle events of each other, call this method for each of them
+        first.
         """
         for event in own_events(subscriber):
             self.declare(event)
@@ -112,12 +113,13 @@ class EventBus:
 
         Args:
             subscriber: the callback.
-            optional: events whose handler is not subscribed if the event does not pass what it needs.
+            optional: events whose handler is left out if the event does not have a parameter that the handler names.
             open_ended: accept parameters that no event passes, in handlers in the style of transformers.
 
         Raises:
-            SubscriptionError: if a method matches no event or names an unknown parameter (with the nearest name), if
-                an annotation contradicts the event's parameter, if the id is taken, or if the callback is attached.
+            SubscriptionError: if a method matches no event or names an unknown parameter, with the nearest name. If an
+                annotation contradicts the parameter of the event. If the id is taken, or the callback is attached
+                already.
         """
         self.declare_events_of(subscriber)
         record = inspect_subscriber(subscriber, self.signals)
@@ -163,10 +165,11 @@ class EventBus:
         Args:
             event: the name of the event.
             function: called with the parameters that it names.
-            every: call it at every n-th step, epoch or announcement. The event determines which of these counts.
-            once: call it only at the n-th.
-            before: a number: call it only before the n-th. One or more ids: run it before these callbacks.
-            after: a number: call it only after the n-th, and count `every` from there. One or more ids: run it after
+            every: call it at every n-th step, epoch or announcement. The event decides what is counted.
+            once: call it only at the n-th step, epoch or announcement.
+            before: a number n: call it only before the n-th step, epoch or announcement. One or more ids: run it
+                before these callbacks.
+            after: a number n: call it only after the n-th, and count `every` from there. One or more ids: run it after
                 these callbacks.
             stage: the stage in which it runs.
             on_error: what an exception does: `raise`, `warn` (log a warning), `quarantine` (log it and unsubscribe),
@@ -212,7 +215,7 @@ class EventBus:
         return Handle(owner_id, undo)
 
     def detach(self, subscriber: object) -> None:
-        """Unsubscribe a callback, given itself or its id. Does nothing if it is not attached."""
+        """Unsubscribe a callback. The argument is the callback or its id. Do nothing if it is not attached."""
         found = [owner_id for owner_id, record in self._subscribers.items() if is_same(record.callback, subscriber)]
         for owner_id in found or ([subscriber] if isinstance(subscriber, str) else []):
             self._subscribers.pop(owner_id, None)
@@ -229,7 +232,7 @@ class EventBus:
             self.call(closing, "on_close", self.run, {})
 
     def know(self, ids: Iterable[str]) -> None:
-        """Accept ids in `before=` and `after=` whose callbacks are not attached."""
+        """Accept these ids in `before=` and `after=`, although their callbacks are not attached."""
         self._ids.update(ids)
 
     def reorder(self, ids: Iterable[str]) -> None:
@@ -260,7 +263,7 @@ class EventBus:
     # Announcing.
 
     def reroute(self, route: Route) -> None:
-        """From now on, `route(event, handlers)` returns the handlers that an announcement calls."""
+        """Set the function `route(event, handlers)`, which returns the handlers that an announcement calls."""
         self.route = route
         for channel in self.signals.values():
             channel.calls = None
@@ -310,10 +313,10 @@ class EventBus:
     def announce(self, event: str, **extras: Any) -> None:
         """Call all handlers of `event`, in order.
 
-        The bus ignores the return value of a handler. The exception is another control, which a handler written for
-        transformers may return: its raised flags count as requests. The `on_error` of a handler decides what its
-        exception does. By default the exception is raised, with a note that names the handler. At closing events all
-        other handlers run first, also after Ctrl-C.
+        The bus ignores the return value of a handler. There is one exception: a handler written for transformers may
+        return a control, whose raised flags count as requests. The `on_error` of a handler decides what its exception
+        does. By default the exception is raised, with a note that names the handler. At closing events all other
+        handlers run first, also after Ctrl-C.
         """
         channel = self.signals[event]
         calls = channel.calls

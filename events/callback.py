@@ -18,7 +18,7 @@ class Callback(EventMethods):
     A callback handles events, reads the values of the run, and requests work through the control.
 
     Override the handlers you need. A handler names the parameters it needs, in any order. A handler in the style of
-    transformers, `(self, args, state, control, **kwargs)`, receives all of them:
+    transformers, `(self, args, state, control, **kwargs)`, receives all parameters:
 
         @dataclass
         class LossPrinter(Callback):
@@ -32,46 +32,48 @@ class Callback(EventMethods):
     """
 
     stage: ClassVar[Stage] = Stage.DECIDE
-    """The stage in which its handlers run. `@order(...)` on a handler overrides it."""
+    """The stage in which the handlers run. `@order(...)` on a handler overrides the stage."""
     before: ClassVar[tuple[str, ...]] = ()
-    """Ids of callbacks that run after this one, within its stage."""
+    """Ids of callbacks of the same stage. The handlers of this callback run before theirs."""
     after: ClassVar[tuple[str, ...]] = ()
-    """Ids of callbacks that run before this one, within its stage."""
+    """Ids of callbacks of the same stage. The handlers of this callback run after theirs."""
     on_error: str = "raise"
     """The action when a handler raises an error: `raise`, `warn` (log and continue), `quarantine` (log and detach),
     `quarantine(after=3)` or `retry(3, then='warn')`."""
     budget: str | None = None
-    """The time that its handlers may take per step: a share such as `2%`, or a time such as `200us`. None: any."""
+    """The time that the handlers may take per step: a share such as `2%`, or a time such as `200us`. None: any."""
     over_budget: str = "warn"
-    """What happens when it takes more: `warn`, `thin` (a reporter is called less often) or `quarantine` (detach)."""
+    """The action above the budget: `warn`, `thin` (a reporter is called less often) or `quarantine` (detach)."""
     local: ClassVar[bool] = False
-    """Whether it decides from something that only one rank knows: a clock, a signal, a file."""
+    """Whether the callback decides from a value that only one rank knows: a clock, a signal, a file."""
     previews: ClassVar[bool] = False
-    """Whether it takes part in `trainer.preview()`: it decides from the state, the metrics and the clock alone, and its
-    handlers use neither the model nor files."""
+    """Whether the callback takes part in `trainer.preview()`. Such a callback decides from the state, the metrics and
+    the clock alone, and its handlers use neither the model nor files."""
     events: ClassVar[tuple[Event, ...]] = ()
-    """New events that it announces with `run.announce(name, ...)`. Others may subscribe to them."""
+    """New events that the callback announces with `run.announce(name, ...)`. Other callbacks may subscribe to them."""
     auto: ClassVar[bool] = False
-    """Whether it joins every trainer when its package is installed. Otherwise a run must name it."""
+    """Whether the callback joins every trainer when its package is installed. Otherwise a run must name it."""
     requires: ClassVar[str] = ""
-    """The versions of the plugin contract that it works with, such as `>=1,<2`. Empty: all."""
+    """The versions of the plugin contract that the callback works with, such as `>=1,<2`. Empty: all."""
     arguments: ClassVar[tuple[str, ...]] = ()
-    """The training arguments that configure it. `from_arguments` reads them."""
+    """The training arguments that configure the callback. `from_arguments` reads them."""
     instead_of: ClassVar[tuple[type, ...]] = ()
-    """Other classes that it replaces: in the user's list, it removes the callbacks of these classes that the arguments
-    build.
+    """Other classes that this class replaces. If the user passes a callback of this class, the trainer builds no
+    callback of the other classes from the arguments.
     """
     state_version: ClassVar[int] = 1
     """The version of the result of `state_dict`. A resume refuses the state of a later version, and passes the state of
-    an earlier one through `migrate`."""
+    an earlier version to `migrate`."""
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     """Properties that other parts of the run must know. `has` returns the answer for one instance."""
     conflicts_with: ClassVar[tuple[Conflict, ...]] = ()
-    """The callbacks that it does not work with. Building a trainer with both raises an error."""
+    """The callbacks that this class does not work with. Building a trainer with both raises an error."""
     publisher: Any = None
-    """The hub repository, if it pushes to one: an object like `engine.api.publishing.Publisher`."""
+    """The hub repository to which the callback pushes: an object like `engine.api.publishing.Publisher`. None: no
+    pushes."""
     id: str | None = None
-    """Its name in the ledger, in checkpoints and in `before=`/`after=`. Default: the name of its class."""
+    """The name of the callback in the ledger, in checkpoints and in `before=` and `after=`. Default: the name of the
+    class."""
 
     @property
     def variant(self) -> str:
@@ -83,7 +85,7 @@ class Callback(EventMethods):
 
     @property
     def best_metric(self) -> BestMetric | None:
-        """The metric that selects the best model. None if it chooses none."""
+        """The metric that selects the best model; None if the callback does not choose the best model."""
         return None
 
     def has(self, capability: Capability) -> bool:
@@ -107,7 +109,7 @@ class Callback(EventMethods):
 
     @classmethod
     def default_id(cls) -> str:
-        """Return the id of an instance that sets none. A second instance gets the suffix `-2`."""
+        """Return the id of an instance whose field `id` is not set. A second instance gets the suffix `-2`."""
         return cls.__name__
 
     @classmethod
@@ -124,9 +126,10 @@ class Callback(EventMethods):
         return None
 
     def argument_overrides(self, args: Any) -> dict[str, Any]:
-        """Return training arguments to set in place of the user's, such as the values that a sweep chose.
+        """Return training arguments that replace the arguments of the user, such as the values that a sweep chose.
 
-        The trainer calls it on rank 0, before it checks the arguments and builds anything. All ranks get the values.
+        The trainer calls this method on rank 0, before it checks the arguments and builds anything. All ranks get the
+        values.
         """
         return {}
 
@@ -135,9 +138,9 @@ class Callback(EventMethods):
         return {}
 
     def migrate(self, state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Return a state of an earlier `state_version` in the present form. `load_state_dict` then receives it.
+        """Convert a state of an earlier `state_version` to the current form.
 
-        The default returns it unchanged.
+        `load_state_dict` then receives the result. The default returns the state unchanged.
 
         Args:
             state: what `state_dict` returned when the checkpoint was saved.

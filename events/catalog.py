@@ -108,7 +108,7 @@ COMMON: tuple[Param, ...] = (
         "lr_scheduler", "torch.optim.lr_scheduler.LRScheduler", "The learning-rate scheduler; None outside of training."
     ),
     Param("train_dataloader", "Any", "The loader of the training batches; None outside of training."),
-    Param("eval_dataloader", "Any", "The loader of the current or last evaluation; None before the first."),
+    Param("eval_dataloader", "Any", "The loader of the current or last evaluation; None before the first evaluation."),
     Param("run", "trainbus.engine.run.Run", "The whole record of the run. The other parameters are its attributes."),
 )
 """The parameters that every handler may name."""
@@ -127,17 +127,19 @@ _PREDICTION = Param(
     "Predictions and labels of the batch over all ranks, as tensors; None unless a callback reads predictions.",
 )
 _LOSS = Param(
-    "loss", "torch.Tensor", "The loss of the batch, a scalar: attached to the graph in `on_loss`, detached after."
+    "loss", "torch.Tensor", "The loss of the batch, a scalar. It has a graph in `on_loss`, and is detached afterwards."
 )
 _OUTPUTS = Param(
-    "outputs", "Any", "The model's outputs for the batch. They are kept after `on_loss` if a handler names them."
+    "outputs",
+    "Any",
+    "The model's outputs for the batch. The run keeps them after `on_loss` only if a handler names them.",
 )
 _LAST_NORM = Param(
     "grad_norm",
     "torch.Tensor | float | None",
-    "The gradient norm of the last step, before clipping; None in the first.",
+    "The gradient norm of the last step, before clipping; None in the first step.",
 )
-_LAST_RATE = Param("learning_rate", "float | None", "The learning rate of the last step; None in the first.")
+_LAST_RATE = Param("learning_rate", "float | None", "The learning rate of the last step; None in the first step.")
 _NORM = Param("grad_norm", "torch.Tensor | float", "The gradient norm of this step, before clipping.")
 _RATE = Param("learning_rate", "float", "The learning rate of this step.")
 _BEFORE_CLIPPING = (_BATCH, _LOSS, _OUTPUTS, _LAST_NORM, _LAST_RATE)
@@ -153,7 +155,9 @@ _CHECKPOINT = Param(
     "trainbus.engine.checkpoint.format.files.Checkpoint",
     "The checkpoint: its path, its step and its metrics.",
 )
-_SAVED_STEP = Param("saved_step", "int", "The step of the save or evaluation that made the checkpoint superfluous.")
+_SAVED_STEP = Param(
+    "saved_step", "int", "The step of the save or evaluation after which the checkpoint was not needed any more."
+)
 _EXCEPTION = Param("exception", "BaseException", "The error that ends the run.")
 
 
@@ -182,7 +186,7 @@ EVENTS: tuple[Event, ...] = (
     ),
     Event(
         "on_gradients",
-        "All gradients of the step are computed, unscaled and not yet clipped.",
+        "All gradients of the step are computed, and loss scaling is undone. They are not yet clipped.",
         _BEFORE_CLIPPING,
         clock=Clock.STEP,
     ),
@@ -215,7 +219,7 @@ EVENTS: tuple[Event, ...] = (
         (_CHECKPOINT, _SAVED_STEP),
     ),
     _shared("on_push_begin", "A model is about to be pushed to a hub."),
-    _shared("on_epoch_end", "An epoch ends, complete or cut short.", clock=Clock.EPOCH),
+    _shared("on_epoch_end", "An epoch ends: it is complete, or it was stopped early.", clock=Clock.EPOCH),
     Event("on_best_loaded", "The best model was loaded, at the end of the training.", (_CHECKPOINT,)),
     _shared("on_train_end", "Training ends without an error. Its summary is logged."),
     _shared("on_predict", "A prediction is done.", (_METRICS,)),
@@ -226,10 +230,10 @@ EVENTS: tuple[Event, ...] = (
 """All events, in the order in which a run announces them."""
 
 CATALOG: dict[str, Event] = {event.name: event for event in EVENTS}
-"""The same, by name."""
+"""Name of an event -> the event."""
 
 LAST_IN_FIRST_OUT = frozenset({"on_close", "on_end"})
-"""Events that unwind: the handlers run in reverse order."""
+"""Events whose handlers run in reverse order."""
 
 ALL_HANDLERS_RUN = frozenset({"on_exception", "on_close", "on_end"})
 """Events at which all handlers run, even if one of them fails."""

@@ -22,7 +22,7 @@ FINISHES: dict[str, Flag] = {
     "on_save": "save",
     "on_epoch_begin": "epoch_stop",
 }
-"""The events before which a flag stops to read True, as in transformers: its work is done."""
+"""Event -> the flag that becomes False before the event, as in transformers, because its work is done."""
 
 
 @dataclass(eq=False)

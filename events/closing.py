@@ -25,10 +25,10 @@ def call_all(
     Args:
         subscriptions: the handlers, in order.
         run: the record that holds the values of the parameters.
-        extras: the parameters that only this announcement carries.
-        control: receives the author of each call, and the answer of a handler written for transformers.
+        extras: the parameters that only this announcement has.
+        control: the flags. It receives the author of each call, and the answer of a handler written for transformers.
         event: the event.
-        forgives: returns whether the run continues after an exception of a handler.
+        forgives: a function that returns whether the run continues after an exception of a handler.
     """
     failure: BaseException | None = None
     speaking, number = control.speaking, 0
@@ -57,7 +57,8 @@ def call_all(
 
 
 def _began(function: Callable[..., Any], error: BaseException) -> bool:
-    """Return whether an error that the caller caught came out of a function, or arrived before the call of it."""
+    """Return whether a function began before the error that the caller caught. Ctrl-C may arrive before the
+    call."""
     inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
     code = getattr(function, "__code__", None)
     return code is None or (inner is not None and inner.tb_frame.f_code is code)

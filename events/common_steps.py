@@ -15,7 +15,7 @@ def has_common_step(both: Any) -> bool:
 
 
 def _named(trigger: Any, both: type) -> tuple[int, ...]:
-    """Return the only steps at which a trigger may be due; empty if it does not name them."""
+    """Return the steps that a trigger names, as `at(3)` does; empty if it names no steps."""
     if isinstance(trigger, both):
         sides: Any = trigger
         return _named(sides.left, both) or _named(sides.right, both)
@@ -24,7 +24,10 @@ def _named(trigger: Any, both: type) -> tuple[int, ...]:
 
 
 def _may_be_due(trigger: Any, step: int, both: type) -> bool:
-    """Return whether a trigger may be due at the end of a step. Triggers that depend on the run may always be."""
+    """Return whether a trigger may be due at the end of a step.
+
+    Triggers that depend on the run may be due at any step.
+    """
     if isinstance(trigger, both):
         sides: Any = trigger
         return _may_be_due(sides.left, step, both) and _may_be_due(sides.right, step, both)

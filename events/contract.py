@@ -11,7 +11,8 @@ from .errors import SubscriptionError
 CONTRACT = "1.0"
 """The version of the events, their parameters, and what a `Callback` may declare.
 
-The second number rises when something is added or deprecated, the first when something deprecated is removed.
+The second number rises when something is added or deprecated. The first number rises when something deprecated is
+removed.
 """
 
 _Version = tuple[int, ...]
@@ -48,7 +49,7 @@ def check_requires(specifier: object, label: str) -> None:
         label: the name of the class, for the error.
 
     Raises:
-        SubscriptionError: if it does not support it, or if the specifier has a wrong form.
+        SubscriptionError: if the callback does not support the contract, or if the specifier has a wrong form.
     """
     if not isinstance(specifier, str):
         raise SubscriptionError(f"{label}.requires is {specifier!r}. Write a text such as '>=1,<2'.")

@@ -32,7 +32,7 @@ SERVED: tuple[Flag, ...] = ("log", "evaluate", "save")
 """The flags that request work, in the order in which the run does it."""
 
 OUTSIDE = "you"
-"""The author of writes made outside of any handler."""
+"""The author of writes that no handler makes."""
 
 RUN = "run"
 """The author of the writes of the run itself."""
@@ -41,7 +41,7 @@ RUN = "run"
 class Speaker:
     """The author of writes to the control: the current handler, its event and its step.
 
-    The bus sets it around each handler, and the loop counts its steps. It is a separate object, because this is cheap.
+    The bus sets it around each handler, and the loop counts its steps. A separate object makes this cheap.
     """
 
     __slots__ = ("author", "event", "step")
@@ -55,8 +55,8 @@ class Speaker:
 class TrainerControl:
     """The flags that steer a run, as properties: `should_log`, `should_evaluate`, `should_save`, ...
 
-    `control.should_save` reads True if a callback requested a checkpoint and no callback vetoed it. It stays True
-    while the run writes the checkpoint, until `on_save`.
+    `control.should_save` is True if a callback requested a checkpoint and no callback vetoed it. It stays True while
+    the run writes the checkpoint, until `on_save`.
 
     Assigning True makes a request, like `control.request("save", reason="...")`. Assigning False withdraws only
     the caller's own request. To block the requests of others, call `control.veto("save", reason="...")`. A veto holds
@@ -78,7 +78,7 @@ class TrainerControl:
         self.pending = False
         """Whether a flag was requested or vetoed since the last `settle`. In most steps it is False."""
         self.serving: set[str] = set()
-        """The flags whose work is in progress: they read True although their requests are taken."""
+        """The flags whose work is in progress. They are True although their requests are taken."""
         for flag, raised in flags.items():
             if raised:
                 self.request(_flag(flag), reason="given")
@@ -91,7 +91,7 @@ class TrainerControl:
         Args:
             flag: one of `log`, `evaluate`, `save`, `epoch_stop`, `training_stop`, `skip_update`. `should_<flag>` works
                 too.
-            reason: why, in words a person can act on. The ledger keeps it.
+            reason: why, in words for a reader who does not know the code. The ledger keeps the reason.
 
         Raises:
             ArgumentError: if there is no such flag, with the nearest name.
@@ -110,7 +110,7 @@ class TrainerControl:
         self.speaking.author = before
 
     def veto(self, flag: Flag, reason: str = "") -> None:
-        """Block a flag for this step, for all requesters, before and after this call."""
+        """Block a flag for this step. The veto holds for requests before and after this call, of all callbacks."""
         name = _flag(flag)
         if self._vetoes[name].get(self.speaker) != reason:
             old = self.asks(name)
@@ -141,12 +141,13 @@ class TrainerControl:
             wishes.pop(author, None)
 
     def wishes_of(self, author: str) -> dict[tuple[str, Flag], str]:
-        """Return the reasons of one author: ("request" or "veto", flag) -> reason."""
+        """Return the requests and vetoes of one author: ("request" or "veto", flag) -> reason."""
         kinds = (("request", self._requests), ("veto", self._vetoes))
         return {(kind, flag): of[flag][author] for kind, of in kinds for flag in FLAGS if author in of[flag]}
 
     def restore(self, author: str, wishes: Mapping[tuple[str, Flag], str], why: str) -> None:
-        """Take back what one author wrote since `wishes_of` returned `wishes`, with entries in the ledger."""
+        """Undo what one author wrote after `wishes_of` returned `wishes`. The ledger gets an entry for each
+        write."""
         for kind, flag in self.wishes_of(author).keys() | wishes.keys():
             of, before, old = (
                 self._requests if kind == "request" else self._vetoes,
@@ -162,7 +163,7 @@ class TrainerControl:
                 self._entry(author, flag, kind, old, self.asks(flag), before)
 
     def note(self, author: str, action: str, reason: str) -> None:
-        """Write an entry about a callback, not about a flag, to the ledger: it failed, or was unsubscribed."""
+        """Write an entry to the ledger about a callback: the callback failed, or was unsubscribed."""
         self._entry(author, "callback", action, False, False, reason)
 
     def asks(self, flag: Flag) -> bool:
@@ -204,22 +205,22 @@ class TrainerControl:
         return authors if wanted else frozenset()
 
     def begin(self, flag: Flag) -> frozenset[str]:
-        """Take the requests for `flag`, like `take`. If there are any, the flag reads True until `finish`."""
+        """Take the requests for `flag`, like `take`. If there are any, the flag stays True until `finish`."""
         authors = self.take(flag)
         if authors:
             self.serving.add(flag)
         return authors
 
     def finish(self, flag: Flag | None = None) -> None:
-        """Make a flag read False again, unless a new request raises it. Default: all flags.
+        """Make a flag False again, unless a new request raises it. Default: all flags.
 
-        The bus does so before the event that states the work is done, as transformers does: `on_log`, `on_evaluate`,
-        `on_save` and `on_epoch_begin`.
+        The bus calls it before the event that says that the work is done, as transformers does: `on_log`,
+        `on_evaluate`, `on_save` and `on_epoch_begin`.
         """
         self.serving.clear() if flag is None else self.serving.discard(flag)
 
     def raised(self, flag: Flag) -> bool:
-        """Return whether `flag` is requested, vetoed or not."""
+        """Return whether `flag` is requested. A veto makes no difference."""
         return bool(self._requests[flag])
 
     def vetoed(self, flag: Flag) -> bool:

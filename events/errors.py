@@ -35,11 +35,17 @@ class NonFiniteError(TrainbusError, ArithmeticError):
 
 
 class CheckpointError(TrainbusError, OSError, ValueError):
-    """A checkpoint cannot be written or read. It is also a `ValueError`: transformers raises one if none exists."""
+    """A checkpoint cannot be written or read.
+
+    The class is also a `ValueError`, because transformers raises a `ValueError` if no checkpoint exists.
+    """
 
 
 class EvaluationStopped(TrainbusError):
-    """A handler of `on_prediction_step` ends an evaluation. In training, the run continues without its metrics."""
+    """A handler of `on_prediction_step` ends an evaluation.
+
+    In training, the run continues without the metrics of this evaluation.
+    """
 
 
 class RankFailure(TrainbusError, ConnectionError):
@@ -109,7 +115,8 @@ SYNONYMS = {
     "checkpoint": "save",
     "skip": "skip_update",
 }
-"""Names of other libraries -> the argument with that meaning. Only errors use them; a guess is never applied."""
+"""Names of other libraries -> the argument with the same meaning. Only error messages use this table: it never sets an
+argument."""
 
 
 def closest(name: str, known: Iterable[str]) -> str:
@@ -125,6 +132,9 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def note(error: BaseException, text: str) -> None:
-    """Add a note to an exception, which Python shows under its message. It does nothing before Python 3.11."""
+    """Add a note to an exception. Python shows the note under the message.
+
+    Before Python 3.11 there are no notes, and the function does nothing.
+    """
     if hasattr(error, "add_note") and text not in getattr(error, "__notes__", ()):
         error.add_note(text)

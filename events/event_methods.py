@@ -38,7 +38,7 @@ class EventMethods:
         """A batch is backpropagated, and more batches of this step follow."""
 
     def on_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """All gradients of the step are computed, unscaled and not yet clipped."""
+        """All gradients of the step are computed, and loss scaling is undone. They are not yet clipped."""
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
         """The gradients are clipped. The optimizer steps next."""
@@ -92,7 +92,7 @@ class EventMethods:
         """A model is about to be pushed to a hub."""
 
     def on_epoch_end(self, *args: Any, **kwargs: Any) -> Any:
-        """An epoch ends, complete or cut short."""
+        """An epoch ends: it is complete, or it was stopped early."""
 
     def on_best_loaded(self, *args: Any, **kwargs: Any) -> Any:
         """The best model was loaded, at the end of the training."""

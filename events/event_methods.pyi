@@ -243,7 +243,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """All gradients of the step are computed, unscaled and not yet clipped."""
+            """All gradients of the step are computed, and loss scaling is undone. They are not yet clipped."""
 
         def on_pre_optimizer_step(
             self,
@@ -597,7 +597,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """An epoch ends, complete or cut short."""
+            """An epoch ends: it is complete, or it was stopped early."""
 
         def on_best_loaded(
             self,
@@ -904,7 +904,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """All gradients of the step are computed, unscaled and not yet clipped."""
+        """All gradients of the step are computed, and loss scaling is undone. They are not yet clipped."""
 
     def on_pre_optimizer_step(
         self,
@@ -1258,7 +1258,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """An epoch ends, complete or cut short."""
+        """An epoch ends: it is complete, or it was stopped early."""
 
     def on_best_loaded(
         self,

@@ -15,7 +15,7 @@ from .stages import names
 def filter_of(
     every: int | None, once: int | None, before: int | None, after: int | None
 ) -> Callable[[int], bool] | None:
-    """Return a predicate on counts from the filters of a subscribed function; None if it has no filter.
+    """Return a function that says whether a count passes the filters; None if there is no filter.
 
     Raises:
         SubscriptionError: if no count passes the filters, or if `once` is combined with another filter.

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[..., Any]
 Call = Callable[[Any, Mapping[str, Any]], Any]
-"""A compiled handler. It takes the run, and the values that belong to this announcement alone."""
+"""A compiled handler. Its arguments are the run, and the values that only this announcement has."""
 
 _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
@@ -27,7 +27,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITI
 def compile_handler(
     handler: Handler, event: Event, label: str, *, lenient: bool = False, open_ended: bool = False
 ) -> tuple[Call, frozenset[str]]:
-    """Compile a handler. Return a function that passes it the parameters that it names, and their names.
+    """Compile a handler. Return a function that calls the handler with the parameters that it names, and their names.
 
     A handler with `**kwargs` receives all parameters. A parameter with a default that the event does not pass is the
     handler's own, unless its name looks like a misspelt one.
@@ -93,7 +93,7 @@ def warn_of_deprecated(event: Event, named: Iterable[str], label: str) -> None:
 
 
 def _refuse_suspended(handler: Handler, label: str) -> None:
-    """Refuse a function whose call runs nothing of its body: a coroutine or a generator."""
+    """Raise an error for a coroutine function or a generator function: calling it does not run its body."""
     if kind := suspended_kind(handler):
         raise SubscriptionError(
             f"{label} is {kind}, so calling it does not run its body. Write a plain function: without `async` "
@@ -207,7 +207,7 @@ def _call_by_name(handler: Handler, first: tuple[str, ...], rest: tuple[str, ...
 
 
 def _call_in_order(handler: Handler, names: tuple[str, ...]) -> Call:
-    """The usual and cheapest case: one `attrgetter` reads all values from the run."""
+    """Return a call with values by position. This is the usual and cheapest case: one `attrgetter` reads all."""
     if not names:
         return lambda run, extras: handler()
     read = attrgetter(*names)

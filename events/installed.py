@@ -69,7 +69,8 @@ class Plugin:
         return "" if place is None else str(place)
 
     def manifest(self) -> Mapping[str, Any] | None:
-        """Return its row of the static manifest; None if its package ships none, or one that is wrong or outdated."""
+        """Return the row of this plugin in the static manifest; None if the package has no manifest, or an invalid or
+        outdated one."""
         row = manifest_of(self.module).get("plugins", {}).get(self.name)
         return row if _is_row(row) and row.get("value") == self.value else None
 
@@ -77,7 +78,7 @@ class Plugin:
         """Import and return the object of the plugin.
 
         Raises:
-            TrainbusError: if that fails. The error names the plugin and the ways to leave it out.
+            TrainbusError: if the import fails. The error names the plugin and the ways to leave it out.
         """
         try:
             return self.entry.load()

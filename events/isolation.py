@@ -1,6 +1,6 @@
 """Isolation: failing and slow callbacks do not end the run. It counts them, and says who failed and when.
 
-A callback with `on_error="raise"` and without a budget is called directly: it costs nothing more per event.
+A callback with `on_error="raise"` and without a budget is called directly, without extra cost per event.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class CallbackFailures:
     traceback: str = ""
     """The traceback of the first exception."""
     over_budget: str = ""
-    """The time that it took, if it was more than its budget."""
+    """A text with the time that the callback took, if it exceeded its budget; otherwise empty."""
     every: int = 1
-    """A thinned callback is called at every n-th step."""
+    """A thinned callback is called at every n-th step only: n. 1 for other callbacks."""
     quarantined: int | None = None
-    """The step at which it was unsubscribed; None if it was not."""
+    """The step at which the callback was unsubscribed; None if it was not."""
 
     @property
     def is_reported(self) -> bool:
@@ -70,7 +70,7 @@ class CallbackFailures:
         return bool(self.count or self.retries or self.over_budget or self.quarantined is not None)
 
     def __str__(self) -> str:
-        """Return one line: who failed, how often, at which steps, and the first error."""
+        """Return one line: the callback, how often and at which steps it failed, and the first error."""
         parts = []
         if self.count:
             more = ", ..." if self.count > LISTED else ""
@@ -96,9 +96,9 @@ class Verdict:
     failed: str = ""
     """The last exception of a handler whose decisions the ranks must drop."""
     quarantine: str = ""
-    """Why to unsubscribe it; empty if not."""
+    """Why to unsubscribe the callback; empty if it stays subscribed."""
     every: int = 1
-    """Call it at every n-th step only."""
+    """Call the callback at every n-th step only."""
 
 
 class Isolation:
@@ -108,8 +108,8 @@ class Isolation:
         """Begin without failures.
 
         Args:
-            control: the flags. A failed handler's writes are taken back.
-            detach: unsubscribes a callback, given its id.
+            control: the flags. The writes of a failed handler are withdrawn.
+            detach: a function that unsubscribes a callback by its id.
         """
         self.control = control
         self._detach = detach
@@ -144,9 +144,9 @@ class Isolation:
     # Failures.
 
     def guarded(self, call: Call, owner_id: str, policy: Policy) -> Call:
-        """Return a call that takes back the decisions of a failed handler, and repeats it as often as the policy says.
+        """Return a call that withdraws the flags of a failed handler, and repeats it as the policy says.
 
-        Only flags are taken back: values that the handler wrote to `logs`, to metrics or to itself stay.
+        Values that the handler wrote to `logs`, to metrics or to itself stay.
         """
         control = self.control
 
@@ -194,7 +194,7 @@ class Isolation:
         return True
 
     def quarantine(self, owner_id: str, reason: str) -> None:
-        """Unsubscribe a callback, or propose it to the other ranks."""
+        """Unsubscribe a callback, or propose this to the other ranks."""
         if owner_id in self.shared:
             self.pending.setdefault(owner_id, Verdict()).quarantine = reason
         else:
@@ -254,7 +254,7 @@ class Meter:
 
     @property
     def may_act(self) -> bool:
-        """Whether the callback may be called less often, or no longer."""
+        """Whether the callback may be thinned or quarantined."""
         return self._budget.remedy != "warn"
 
     def add(self, seconds: float) -> None:

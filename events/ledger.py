@@ -15,9 +15,9 @@ class Entry:
     step: int
     """The number of completed optimizer steps."""
     event: str
-    """The event whose handler wrote it; empty outside of events."""
+    """The event whose handler made the write; empty outside of events."""
     author: str
-    """The id of the callback or function that wrote it; `you` for code outside of handlers."""
+    """The id of the callback or function that made the write; `you` for code outside of handlers."""
     flag: str
     """The flag, without `should_`; `callback` for a failure or quarantine of the author."""
     action: str
@@ -30,7 +30,7 @@ class Entry:
     reason: str = ""
     """The reason that the author gave."""
     rank: int = 0
-    """The rank that wrote it."""
+    """The rank that made the write."""
 
     def __str__(self) -> str:
         change = "" if self.old == self.new else f" ({self.old} -> {self.new})"

@@ -9,7 +9,7 @@ from typing import Any
 from .errors import SubscriptionError, nearest
 
 ACTIONS = ("raise", "warn", "quarantine")
-"""What an exception may do in the end: end the run, log a warning, or also unsubscribe the callback."""
+"""What may happen after an exception: end the run, log a warning, or log a warning and unsubscribe the callback."""
 
 REMEDIES = ("warn", "thin", "quarantine")
 """What happens to a callback that exceeds its budget."""
@@ -43,7 +43,8 @@ RAISE = Policy()
 
 
 def quarantine(after: int = 1) -> str:
-    """Return the value of `on_error` that unsubscribes a callback at its n-th failure, and warns of earlier ones."""
+    """Return the value of `on_error` that unsubscribes a callback at its n-th failure, and warns of earlier
+    failures."""
     return f"quarantine(after={after})"
 
 

@@ -53,7 +53,7 @@ def order(
             @order(Stage.PREPARE)
             def on_evaluate(self, metrics: dict[str, Any]) -> None: ...
 
-    `before=` and `after=` name ids of callbacks and hold within a stage. An order that contradicts the stages, names an
+    `before=` and `after=` name ids of callbacks of the same stage. An order that contradicts the stages, names an
     unknown callback or forms a cycle is an error when the order is resolved.
     """
 

@@ -145,7 +145,8 @@ def flattened(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def exported_states(callbacks: Iterable[Any]) -> dict[str, Any]:
-    """Return the states of callbacks with the interface of transformers' `ExportableState`, by class, as it saves them.
+    """Return the states of callbacks with the interface of transformers' `ExportableState`, by class, as transformers
+    saves them.
 
     Several callbacks of one class have a list of states. Other callbacks have none.
     """
@@ -158,7 +159,7 @@ def exported_states(callbacks: Iterable[Any]) -> dict[str, Any]:
 
 
 def _plain(state: Any) -> Any:
-    """Return a state that JSON can hold; an empty one in place of any other."""
+    """Return a state if JSON can hold it; otherwise an empty state."""
     try:
         json.dumps(state)
     except (TypeError, ValueError):

@@ -139,7 +139,7 @@ def budget_for(callback: object, owner_id: str) -> Budget | None:
     A dataclass may have a field `budget` with another meaning. Only a text is a budget there.
 
     Raises:
-        SubscriptionError: if it cannot be read.
+        SubscriptionError: if the text is not a budget.
     """
     if not isinstance(callback, Callback):
         return None
@@ -151,7 +151,9 @@ def budget_for(callback: object, owner_id: str) -> Budget | None:
 
 
 def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:
-    """Return the id of a subscriber: the requested id, or the name of its class. The second one gets a number.
+    """Return the id of a subscriber: the requested id, or the name of its class.
+
+    A second subscriber of a class gets a number.
 
     Raises:
         SubscriptionError: if another subscriber has the wanted id.

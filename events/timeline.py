@@ -48,9 +48,9 @@ RARE = frozenset({LOGS, EVALUATE, SAVES, COLLECT})
 FULL = 8192
 """The number of values in `marks` at which the bus folds them: about 250 steps."""
 SAMPLE = 7
-"""Of this many ordinary steps, one is added up by part and handler. The others count with their whole time."""
+"""One of this number of ordinary steps is measured by part and handler. The other steps count with their whole time."""
 KEPT = 512
-"""The number of added up steps that medians are made of, the last ones."""
+"""The number of steps in a median: the last steps that were measured by part."""
 
 
 class Scope:
@@ -61,7 +61,7 @@ class Scope:
 
 
 CALL, DONE = object(), object()
-"""A level begins; the innermost level ends. `CALL` needs no time: the first handler follows."""
+"""`CALL` begins a level, `DONE` ends the innermost level. `CALL` has no time of its own: the first handler follows."""
 COLLECTION = Scope(COLLECT)
 SCOPES: dict[str, Scope] = {
     **{LOG: Scope(LOGS), EVALUATION: Scope(EVALUATE), PREDICTION: Scope(EVALUATE), SAVE: Scope(SAVES)},
@@ -105,11 +105,11 @@ class Timeline:
         self.ranks: list[dict[str, float]] = []
         """Part -> seconds of the median step, of each rank. Empty until the training ends, and for one rank."""
         self.rows: deque[tuple[float, dict[str, float]]] = deque(maxlen=KEPT)
-        """The last added up steps without a rare part: nanoseconds of the step, and of each of its parts."""
+        """The last measured steps without a rare part: nanoseconds of the step, and of each of its parts."""
         self.steps = 0
         """The number of complete steps."""
         self.times: dict[str, int] = dict.fromkeys(PARTS, 0)
-        """Part -> how often it began, for the rare parts."""
+        """Rare part -> how often it began."""
         self.stalled = 0.0
         """Seconds without progress in a part that does not count as waiting, such as `backward`."""
         self._others, self._ordinary = Sums(), Sums()  # what was added up: steps without a rare part, and all else
@@ -145,7 +145,7 @@ class Timeline:
     def doing(self) -> str:
         """Return the current activity of the training: a part, or a handler such as `Evaluate.on_step_end`.
 
-        For any thread.
+        Any thread may call it.
         """
         for what in reversed(self.marks[-400::2]):
             if what.__class__ is str:
@@ -157,11 +157,11 @@ class Timeline:
         return ENGINE
 
     def look(self) -> None:
-        """Add up the present step by part: it is not an ordinary one."""
+        """Measure the current step by part, because it is not an ordinary step."""
         self._looks.append(len(self.marks))
 
     def sums(self) -> Sums:
-        """Return the time of the session by part and by handler. It adds up all marks first."""
+        """Add up all marks, and return the time of the session by part and by handler."""
         self.fold()
         found, ordinary = Sums(), self._ordinary
         found.add(self._others)

@@ -27,9 +27,9 @@ class Moment(NamedTuple):
     seconds: float = 0.0
     """Seconds spent training."""
     last: bool = False
-    """Whether the run ends here, because it is complete or a stop is requested. An interruption is not an end."""
+    """Whether the run ends here: it is complete, or a callback requested a stop. Signals and time limits only pause."""
     cut: bool = False
-    """Whether a stop cuts the epoch short. A resumed run continues inside of it, and reaches its end there."""
+    """Whether a stop ended the epoch early. A resumed run continues inside the epoch, and reaches its end."""
 
 
 class Trigger:
@@ -40,9 +40,9 @@ class Trigger:
         raise NotImplementedError
 
     def wakes(self, step: int, max_steps: int) -> float:
-        """Return the first step after `step` at whose end the trigger may be due; infinity if there is none.
+        """Return a step after `step` before which the trigger is never due; infinity if it is never due again.
 
-        The trigger is never due before this step, so it need not be evaluated until then. The step may be too early.
+        The trigger need not be evaluated until this step. It may be due later than this step.
         """
         return step + 1
 
@@ -68,7 +68,7 @@ class Trigger:
 
 @dataclass(frozen=True)
 class EverySteps(Trigger):
-    """Due at the end of every n-th step, or more often, so that a short run has at least `times` of them."""
+    """Due at the end of every n-th step. In a short run it is due more often, at least `times` times."""
 
     steps: int
     after: float = 0
@@ -132,7 +132,7 @@ class EveryEpochs(Trigger):
 
 @dataclass(frozen=True)
 class EverySeconds(Trigger):
-    """Due at the end of the first step after n seconds of training since it was last due."""
+    """Due at the end of the first step when n seconds of training have passed since it was last due."""
 
     seconds: float
     after: float = 0

@@ -29,9 +29,9 @@ class Kind(Enum):
     STRATEGY = "strategy"
     """Shards the training. `args.way_to_shard` returns its option."""
     DATA = "data"
-    """Makes datasets of tables. The Trainer loads it when it is given one."""
+    """Converts tables to datasets. The Trainer loads it when a dataset is a table."""
     OTHER = "other"
-    """Has its own argument, which builds it."""
+    """Has its own argument or callback."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ SEARCHES = options(Kind.SEARCH)
 """The names that `hyperparameter_search(backend=...)` takes, in the order in which they are tried -> registry names."""
 
 TABLE = {name: (row.target, row.package, row.extra) for name, row in INTEGRATIONS.items() if row.package}
-"""The registry as tuples of target, package and extra: its former form."""
+"""The registry in its former form: name -> (target, package, extra)."""
 
 
 def load(name: str) -> Any:
@@ -166,7 +166,8 @@ def found_callbacks(args: Any) -> list[Any]:
 
 
 def way_to_shard(args: Any) -> str:
-    """Return the registry name of the strategy that shards the training; empty if torch shards it or nothing does.
+    """Return the registry name of the strategy that shards the training; empty if torch shards it, or nothing is
+    sharded.
 
     Raises:
         ArgumentError: in a single process, with the remedy. DeepSpeed also works there, for offloading.

@@ -36,7 +36,8 @@ class Comet(ServiceTracker):
     """Reports to one Comet experiment. A resumed training reports to the same experiment.
 
     Set `report_to="comet"`, or add `Comet("demo", online=False)` to the callbacks. Offline, each session writes an
-    archive, and Comet prints the `comet upload` command. If you opened an experiment, it is used and stays open.
+    archive, and Comet prints the `comet upload` command. If your program opened an experiment already, the callback
+    uses this experiment and leaves it open.
     """
 
     service: ClassVar[str] = "Comet"

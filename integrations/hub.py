@@ -60,13 +60,12 @@ def files_of_model(checkpoint: Path) -> list[Path]:
 def stage(paths: Iterable[Path], root: Path, target: Path) -> Path:
     """Link files of a checkpoint into a staging folder, so that they survive the rotation of the checkpoint.
 
-    On a file system without hard links it copies them. The files of a checkpoint never change, so a link is as good as
-    a copy.
+    On a file system without hard links it copies them. The files of a checkpoint never change, so a link is sufficient.
 
     Args:
         paths: the files.
         root: the folder of the files. They keep their paths relative to it.
-        target: the staging folder. An existing one, from a killed run, is deleted.
+        target: the staging folder. A folder that a killed run left is deleted.
 
     Returns:
         The staging folder.
@@ -121,7 +120,7 @@ class Repository:
         """Store the settings of the callback. This makes no request to the hub."""
         self.settings = settings
         self.name: str | None = None
-        """The full name, `owner/name`. None until the repository is known to exist."""
+        """The full name, `owner/name`; None before the repository is created or found."""
         self._api = HfApi(endpoint=settings.endpoint)
         self._pushes: list[Future[Any]] = []
 
@@ -254,8 +253,9 @@ class PushToHub(Callback):
     repository: str | None = None
     """The repository, as `name` or `owner/name`. Default: the name of the output folder."""
     strategy: str = "every_save"
-    """What is pushed, and when. `end`: the model, at the end. `every_save`: the model, at each save and at the end.
-    `checkpoint`: also the newest checkpoint, as `last-checkpoint`. `all_checkpoints`: also every checkpoint."""
+    """What is pushed, and when: `end`, `every_save`, `checkpoint` or `all_checkpoints`. With `end`, the model is pushed
+    at the end. With `every_save`, the model is pushed at each save and at the end. `checkpoint` also pushes the newest
+    checkpoint, as `last-checkpoint`. `all_checkpoints` pushes the model and every checkpoint."""
     private: bool | None = None
     """Whether a new repository is private. Default: the settings of its owner on the hub."""
     always: bool = False
@@ -350,7 +350,7 @@ class PushToHub(Callback):
             self._bars_disabled = False
 
     def _repository_exists(self, run: Run) -> bool:
-        """Create the repository if it is not known to exist. Return whether it exists."""
+        """Create the repository, unless it was created or found already. Return whether it exists."""
         if self.publisher.name is None:
             try:
                 run.services.init_hf_repo()
@@ -361,7 +361,7 @@ class PushToHub(Callback):
         return True
 
     def _warn(self, error: Exception) -> None:
-        """Warn that the repository could not be created. Further failures in a row are logged as information only."""
+        """Warn that the repository could not be created. Consecutive further failures are logged at level INFO."""
         if self.on_error != "warn" or isinstance(error, ArgumentError):
             raise error
         said = f"{type(error).__name__}: {error}"

@@ -67,7 +67,8 @@ class MLflow(RowTracker):
 
     Set `report_to="mlflow"`, or add `MLflow(experiment="demo")` to the callbacks. MLflow's settings, such as
     `MLFLOW_TRACKING_URI`, choose the server. Metrics have the names of transformers, such as `loss` and `eval_loss`.
-    During training the run is MLflow's active run. If a run is active already, it is used and stays active.
+    During training the run is MLflow's active run. If a run is active already, the callback reports to this run and
+    leaves it active.
     """
 
     service: ClassVar[str] = "MLflow"
@@ -127,7 +128,10 @@ class MLflow(RowTracker):
 
 
 def _name(column: str) -> str:
-    """Return the name of a metric as under transformers. Characters that MLflow does not allow become `_`."""
+    """Return the name of a metric as transformers writes it to MLflow.
+
+    Characters that MLflow does not allow become `_`.
+    """
     section, _, rest = column.partition("/")
     key = rest if section == "train" else f"{section}_{rest}" if section in ("eval", "test") else column
     return re.sub(r"[^\w\-. :/]", "_", key, flags=re.ASCII)

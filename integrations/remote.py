@@ -30,12 +30,11 @@ class RemoteStore(Callback):
         trainer = Trainer(..., callbacks=[RemoteStore("s3://bucket/run-7")])
         trainer.train(resume_from_checkpoint="auto")
 
-    The files of a checkpoint are copied first and its manifest last, so a remote checkpoint without a manifest is
-    incomplete and never used. A thread copies while training continues. When a trainer is built and the store has a
-    newer checkpoint than the output folder, it is fetched and verified. If the retention policy deletes a local
-    checkpoint of this run, its remote copy is deleted too. The path may name any store that fsspec knows: `s3://`,
-    `gs://`, `az://`, `file://`, `memory://`. Rank 0 copies. With `save_on_each_node`, checkpoints of other machines are
-    not copied.
+    The path may name any store that fsspec knows: `s3://`, `gs://`, `az://`, `file://`, `memory://`. A thread copies
+    while training continues. The manifest is copied last, so a remote checkpoint without a manifest is incomplete and
+    never used. If the store has a newer checkpoint than the output folder, a new trainer fetches and verifies this
+    checkpoint. If the retention policy deletes a local checkpoint of this run, its remote copy is deleted too. Rank 0
+    copies. With `save_on_each_node`, checkpoints of other machines are not copied.
 
     Raises:
         ArgumentError: if a path has no protocol, or if the package of its protocol is missing.

@@ -40,7 +40,8 @@ class SwanLab(ServiceTracker):
     """Reports to one SwanLab run. A resumed training reports to the same run, if the service keeps it.
 
     Set `report_to="swanlab"`, or add `SwanLab("demo", mode="offline")` to the callbacks. Offline, each session writes
-    a folder, and SwanLab prints the `swanlab sync` command. If you opened a run, it is used and stays open.
+    a folder, and SwanLab prints the `swanlab sync` command. If your program opened a run already, the callback uses
+    this run and leaves it open.
     """
 
     service: ClassVar[str] = "SwanLab"

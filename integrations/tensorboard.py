@@ -62,15 +62,15 @@ class TensorBoard(RowTracker):
 
     Set `report_to="tensorboard"` or `logging_dir`, or add `TensorBoard("runs/first")` to the callbacks. Read the
     files with `tensorboard --logdir <output_dir>/runs`. A number is shown as a scalar, and text as text. An array or
-    tensor with one dimension is shown as a histogram. One with two or three dimensions is shown as an image. Charts of
-    losses, the arguments and the hyperparameters are written at the start.
+    tensor with one dimension is shown as a histogram. An array with two or three dimensions is shown as an image.
+    Charts of losses, the arguments and the hyperparameters are written at the start.
     """
 
     service: ClassVar[str] = "TensorBoard"
 
     folder: str | None = None
-    """The folder of the event files. Default: `TENSORBOARD_LOGGING_DIR`, else `runs` in the output folder. A later run
-    in the same folder has a folder `run-2`, `run-3` and so on in it."""
+    """The folder of the event files. Default: `TENSORBOARD_LOGGING_DIR`, else `runs` in the output folder. Later runs
+    in the same folder write to subfolders `run-2`, `run-3` and so on."""
     layout: Mapping[str, Any] | None = field(default=None, kw_only=True)
     """The charts of the page Custom Scalars, as `SummaryWriter.add_custom_scalars` takes them. Default: the losses."""
     hparams: Mapping[str, Any] | None = field(default=None, kw_only=True)
@@ -157,7 +157,7 @@ def _leaves(row: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
 
 
 def _add(writer: SummaryWriter, name: str, value: Any, step: int) -> None:
-    """Write a value as what it is. Other values, such as None, have no place in event files."""
+    """Write a value in the form that fits its type. Values that event files cannot hold, such as None, are left out."""
     if hasattr(value, "convert"):  # an image of PIL
         value = np.asarray(value.convert("RGB"))
     if isinstance(value, str):

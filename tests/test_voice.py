@@ -195,3 +195,12 @@ def test_make_lint_runs_the_tool() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     lint = makefile.split("\nlint:")[1].split("\n\n")[0]
     assert "tools/check_voice.py" in lint
+
+
+def test_finds_a_table_cell_with_too_many_words(tool: ModuleType, repository: Path) -> None:
+    fits = "word " * (tool.CELL_WORDS - 2) + "[two words](page.md)"
+    table = f"| Key | Value |\n| --- | --- |\n| `a` | {fits} |\n| `b` | {fits} more |\n"
+    table += f"| `x \\| y` | {fits} `some code` |\n"
+    path = write(repository, "docs/page.md", table)
+    (found,) = tool.findings(path)
+    assert found.startswith(f"docs/page.md:4: cell of more than {tool.CELL_WORDS} words")

@@ -1,4 +1,4 @@
-"""Refuse words of the project's old voice in docs, docstrings, comments, messages and names of tests.
+"""Refuse words of the project's old voice in docs, docstrings, comments, messages and names of tests, and long cells.
 
     python tools/check_voice.py            # every tracked file
     python tools/check_voice.py engine/    # the files below a folder
@@ -40,6 +40,9 @@ NAMES = re.compile(
 )
 """The names of tests in the old voice."""
 
+CELL_WORDS = 25
+"""The most words of a table cell of a page in `docs/`. Code spans do not count."""
+
 EXEMPT = {Path("docs/glossary.md"), Path("tools/check_voice.py")}
 """Files that list the words."""
 
@@ -74,6 +77,17 @@ def texts_of_markdown(source: str) -> Iterator[tuple[int, str]]:
     yield 1, "\n".join(lines)
 
 
+def long_cells(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each table cell of a page that has more than `CELL_WORDS` words."""
+    for number, line in enumerate(next(texts_of_markdown(source))[1].splitlines(), 1):
+        # An escaped bar is no border, in a code span or outside of it. Of a link, the text counts.
+        plain = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "", line.replace("\\|", "")))
+        if plain.startswith("|"):
+            for cell in plain.split("|"):
+                if len(re.findall(r"\S*\w\S*", cell)) > CELL_WORDS:
+                    yield number, cell.strip()
+
+
 def findings(path: Path) -> Iterator[str]:
     """Yield the findings in one file, with its path relative to the repository."""
     source = (ROOT / path).read_text(encoding="utf-8")
@@ -81,6 +95,9 @@ def findings(path: Path) -> Iterator[str]:
         for match in NAMES.finditer(source):
             yield f"{path}:{source.count(chr(10), 0, match.start(1)) + 1}: name of a test: {match.group(1)}"
         return
+    if path.suffix == ".md" and path.parts[0] == "docs":
+        for number, cell in long_cells(source):
+            yield f"{path}:{number}: cell of more than {CELL_WORDS} words: {cell[:100]}"
     texts = texts_of_python(source) if path.suffix == ".py" else texts_of_markdown(source)
     for first, text in texts:
         for match in WORDS.finditer(text):

@@ -35,9 +35,10 @@ class ClassCounts:
     classes: int
     """The number of classes."""
     confusion: torch.Tensor = field(init=False)
-    """Samples by label and predicted class, shape (classes, classes)."""
+    """The number of samples by label and predicted class, of shape (classes, classes)."""
     scores: torch.Tensor = field(init=False)
-    """Samples by class, by whether they belong to it, and by score: shape (classes, 2, BINS)."""
+    """The number of samples by class, by whether the sample belongs to the class, and by score. Shape: (classes, 2,
+    BINS)."""
 
     def __post_init__(self) -> None:
         self.confusion = torch.zeros(self.classes, self.classes, dtype=torch.long)
@@ -63,7 +64,7 @@ class ClassCounts:
         self.scores += counted.view_as(self.scores).cpu()
 
     def curves(self, number: int) -> Curves | None:
-        """Return the curves of a class; None if no sample or every sample belongs to it."""
+        """Return the curves of a class; None if no sample, or every sample, belongs to the class."""
         others, own = self.scores[number].flip(1).cumsum(1)
         if not others[-1] or not own[-1]:
             return None

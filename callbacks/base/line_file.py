@@ -30,7 +30,7 @@ class LineFile:
             raise OSError(f"{self.path} has no space for a row of {len(data)} bytes")
 
     def reopen(self) -> None:
-        """Open the file again, after another one took its place."""
+        """Open the file again, after another file replaced it."""
         os.close(self._file)
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
 

@@ -47,7 +47,7 @@ def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> 
         metric: the full name of the metric.
         metrics: the metrics of one evaluation.
         run: the run that the evaluation belongs to.
-        reader: the callback that reads the metric, for the error.
+        reader: the callback that reads the metric. The error names it.
 
     Raises:
         ArgumentError: if this evaluation must measure the metric but does not, or if its value is not a number. The
@@ -68,13 +68,13 @@ def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> 
 
 
 def _is_of_variant(metric: str, run: Run) -> bool:
-    """Return whether an additional `Evaluate` measures the metric, by its name."""
+    """Return whether the name of a metric belongs to an additional `Evaluate`."""
     variants = (callback.variant for callback in run.bus.subscribers.values() if isinstance(callback, Callback))
     return any(variant and metric.startswith(f"eval_{variant}_") for variant in variants)
 
 
 def check_measured(metric: str, run: Run, reader: str) -> None:
-    """Check before the first step that an evaluation measures a metric, if a rehearsal with one batch can show it.
+    """Check before the first step that an evaluation measures a metric. A trial evaluation of one batch shows it.
 
     Raises:
         ArgumentError: if no evaluation will measure the metric. The error lists the metrics that exist.

@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 
 
 DRAIN_SECONDS = 5.0
-"""How long the end of a training waits for rows on their way to the client while none arrives there, in seconds."""
+"""Seconds that the end of a training waits for rows on their way to the client. Each row that arrives restarts the
+wait."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Opening:
     """The values that open a run of the tracker."""
 
     run_id: str
-    """The id."""
+    """The id of the run."""
     resumes: int = 0
     """How often the run was resumed, this time included. 0 for a new run."""
     step: int = 0
@@ -95,9 +96,7 @@ class RowTracker(Callback):
     on_error: str = field(default="warn", kw_only=True)
     """The action when the tracker fails. By default it warns and training continues."""
     deadline: float | None = field(default=None, kw_only=True)
-    """The longest time in seconds that one handler of the tracker may delay the start of the training, its end, and the
-    end of the program. None for the limits of the service, 60 seconds each. Handlers of a step and of a log
-    never wait."""
+    """The longest time in seconds that a handler delays the start or end of a run. Default: usually 60."""
     run_id: str | None = field(default=None, init=False)
     """The id of the tracker's run. None before the first one opens."""
     _session: TrackerSession | None = field(default=None, init=False, repr=False, compare=False)
@@ -130,7 +129,10 @@ class RowTracker(Callback):
         return {}
 
     def unfinished_run(self, run: Run) -> str | None:
-        """Return the id of a run that was killed before its first checkpoint, for a restart that asks to resume."""
+        """Return the id of a run that was killed before its first checkpoint.
+
+        A restart with `resume_from_checkpoint` continues this run.
+        """
         return None
 
     def saved_state(self) -> dict[str, Any]:
@@ -147,7 +149,7 @@ class RowTracker(Callback):
 
     @property
     def opening_timeout(self) -> float:
-        """How long the training waits for the run to open, in seconds. Rows wait for it in memory after that."""
+        """How long the training waits for the run to open, in seconds. After that, rows wait in memory."""
         return 60.0
 
     @property
@@ -296,7 +298,7 @@ class RowTracker(Callback):
 
         Args:
             call: the call.
-            again: whether to repeat it after a failure.
+            again: whether to repeat the call after a failure.
         """
         if self._worker is not None:
             self._worker.submit(lambda: self._call(call), again)

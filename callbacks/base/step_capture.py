@@ -1,4 +1,4 @@
-"""Keeps what is needed to make the present step again, and recognizes a step that fails."""
+"""Store the values for repeating the current step, and recognize a step that fails."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ...engine.run import Run
 from ...events.stages import Stage, order
 
 USUAL = 50
-"""The number of the last steps that a spike is compared with."""
+"""The number of earlier steps whose median is the usual value."""
 FEWEST = 10
-"""The number of steps from which a spike is recognized."""
+"""The least number of earlier steps that a spike is compared with."""
 TRIED = 20
 """The number of steps after which an automatic capture compares its own time with the time of the steps."""
 SHARE = 0.01
 """The largest share of the time of the steps that an automatic capture takes."""
 
 Failed = Callable[[Run, str, dict[str, Any]], None]
-"""Called with the run, why its step failed, and the numbers of the step."""
+"""The function for a failed step. Its arguments are the run, why the step failed, and the numbers of the step."""
 
 
 class StepCapture:
@@ -41,9 +41,9 @@ class StepCapture:
 
         Args:
             spike: a step fails if its loss or its gradient norm exceeds the median of the last steps by this factor.
-            automatic: whether the capture ends after some steps if it takes much of their time, and whether a spike
-                must also exceed the first steps.
-            failed: called after the backward of a step that fails. Of steps that fail one after the other, the first.
+            automatic: whether the capture ends after some steps if it takes too much of their time. A spike must then
+                also exceed the first steps.
+            failed: called after the backward of a step that fails. If consecutive steps fail, only for the first one.
             end: called if the capture takes too much time.
         """
         self.spike, self.automatic, self.failed, self.end = spike, automatic, failed, end

@@ -17,10 +17,11 @@ Call = Callable[[], None]
 LIMIT = 100_000
 """The largest number of waiting calls. Further calls are dropped and counted, so that memory stays bounded."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds between the first and the second attempt to open the run, which double with each attempt, and the most."""
+"""The shortest and the longest pause between attempts to open the run, in seconds. The pause doubles with each
+attempt."""
 GATHER = 0.1
-"""Seconds in which calls gather after a group of them is made. Each wake-up of the thread takes time from the training,
-also on another processor, as both need the interpreter lock: many short steps then share one."""
+"""Seconds that the thread sleeps after a group of calls, so that many short steps share one wake-up. Each wake-up takes
+time from the training, because both need the interpreter lock."""
 HOPELESS = 3
 """After this number of consecutive failed rows, the end of the run does not retry the remaining rows."""
 
@@ -28,9 +29,9 @@ HOPELESS = 3
 class TrackerWorker:
     """Opens the run of a tracker, and makes calls one after the other, on a daemon thread.
 
-    No row is lost while the process lives and the service comes back: if the run does not open, the calls wait and the
-    worker tries again. A row that fails is written again before the next one. A row that fails while a later one
-    succeeds is dropped and counted, because the service refuses it. The first failure is logged once.
+    If the run does not open, the calls wait and the worker tries again. A row that fails is written again before the
+    next row. If it fails again and a later row succeeds, the service refuses it: the row is dropped and counted. The
+    first failure is logged once.
     """
 
     def __init__(self, name: str, opens: Call, limit: int = LIMIT) -> None:
@@ -38,12 +39,12 @@ class TrackerWorker:
 
         Args:
             name: the name of the tracker, for messages.
-            opens: opens the run. It is called again after a failure.
+            opens: the function that opens the run. It is called again after a failure.
             limit: the largest number of waiting calls.
         """
         self.name = name
         self.missed = 0
-        """The number of calls that failed for good or were dropped."""
+        """The number of calls that failed without a further attempt, or were dropped."""
         self.reason = ""
         """Why the first call failed."""
         self._opens, self._limit = opens, limit
@@ -65,7 +66,7 @@ class TrackerWorker:
 
         Args:
             call: the call.
-            again: whether to repeat it after a failure. For rows, which must not be lost.
+            again: whether to repeat the call after a failure. Rows need it, because they must not be lost.
         """
         try:
             self._calls.put_nowait((call, again))
@@ -76,8 +77,8 @@ class TrackerWorker:
         """Wait until the calls so far are made. Return whether they are.
 
         Args:
-            timeout: the seconds in which no call is made, after which it does not wait longer.
-            longest: the seconds after which it does not wait longer in any case.
+            timeout: stop waiting if no call is made in this number of seconds.
+            longest: stop waiting after this number of seconds in any case.
         """
         reached = threading.Event()
         self.submit(reached.set)
@@ -100,7 +101,7 @@ class TrackerWorker:
     def close(self, timeout: float, last: Call | None = None) -> bool:
         """Make the waiting calls and a last one, then end the thread. Return False if that takes longer than `timeout`.
 
-        A call that takes longer is not cancelled: it goes on while the caller continues.
+        A call that takes longer is not cancelled. It continues while the caller continues.
         """
         deadline = time.monotonic() + timeout
         self._last = last

@@ -57,18 +57,18 @@ class Checkpoint(Cadence):
     on_save_error: str = "raise"
     """The action when a checkpoint cannot be written: `raise` ends the run, `warn` logs and continues training."""
     async_save: bool = True
-    """Copy the checkpoint to host memory and write it on a thread while training continues, one at a time. The run
-    writes synchronously with several ranks, if a handler of `on_save` is attached, and if the model cannot be written
-    from a copy."""
+    """Copy the checkpoint to host memory and write it on a thread while training continues. Training waits for the
+    write if there are several ranks, if a handler of `on_save` is attached, or if the model cannot be written from a
+    copy. One checkpoint is written at a time."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     _copies: HostCopies = field(default_factory=HostCopies, init=False, repr=False, compare=False)
     _writer: BackgroundWriter = field(default_factory=BackgroundWriter, init=False, repr=False, compare=False)
     _evaluated: bool = field(default=False, init=False, repr=False, compare=False)
     _told_unmeasured: bool = field(default=False, init=False, repr=False, compare=False)
     _best_before: str | None = field(default=None, init=False, repr=False, compare=False)
     _deleted: list[tuple[Any, int]] = field(default_factory=list, init=False, repr=False, compare=False)
-    """The deleted checkpoints that are not announced yet, each with the step that made it superfluous."""
+    """The deleted checkpoints that are not announced yet, each with the step of the save that replaced it."""
     _pinned: str | None = field(default=None, init=False, repr=False, compare=False)
     """The checkpoint of the best model when checkpoints were last rotated."""
 
@@ -146,7 +146,7 @@ class Checkpoint(Cadence):
             self._rotate_after_evaluation(run)
 
     def _rotate_after_evaluation(self, run: Run) -> None:
-        """Rotate if an evaluation after the save of its step chose that checkpoint as the best one."""
+        """Rotate if a checkpoint became the best one after it was saved, because its step was evaluated later."""
         self._guarded(run, self._writer.wait)
         self._pinned = best = run.state.best_model_checkpoint
         if run.args.should_save and best is not None and run.storage.holds(best):
@@ -170,7 +170,10 @@ class Checkpoint(Cadence):
         self._deleted.clear()
 
     def _guarded(self, run: Run, work: Callable[[], None]) -> bool:
-        """Do work that may fail on the disk; `on_save_error` decides about the error. Return whether it succeeded."""
+        """Do work that may fail on the disk, and return whether it succeeded.
+
+        `on_save_error` decides what happens to an error.
+        """
         try:
             work()
         except CheckpointError as error:
@@ -184,7 +187,7 @@ class Checkpoint(Cadence):
         return True
 
     def _rotate(self, run: Run, best: str | None, step: int) -> None:
-        """Delete what the retention policy does not keep after the save or evaluation of a step."""
+        """After the save or evaluation of a step, delete the checkpoints that the retention policy does not keep."""
         if self.keep.keeps_all:  # reading all checkpoints would make each save slower than the last
             return
         metric = _best_metric(run)

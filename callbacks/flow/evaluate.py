@@ -22,19 +22,20 @@ from .log import from_strategy, serves
 class Evaluate(Cadence):
     """Evaluates when its trigger is due: on the trainer's `eval_dataset`, or on its own dataset.
 
-    Every trainer has one, which the arguments configure. A run may have several, each with its own trigger and
-    dataset. Every further one needs a `dataset` and a `name`: `Evaluate(every(500), dataset=hard, name="hard")`.
+    Every trainer has one, which the arguments configure. A run may have several `Evaluate` callbacks, each with its own
+    trigger and dataset. Each additional one needs a `dataset` and a `name`: `Evaluate(every(500), dataset=hard,
+    name="hard")`.
 
-    With `rows`, each evaluation takes the same random rows of each dataset. It logs the usual metrics, and the half
-    width of the 95 % confidence interval of the mean loss: `eval_loss_ci`. The best model, early stopping and schedules
-    use the metrics of these rows. All rows are evaluated when the training ends, with its final weights, and by
-    `trainer.evaluate()`. No callback decides from the evaluation at the end.
+    With `rows`, each evaluation takes the same random rows of each dataset. It logs the usual metrics, and
+    `eval_loss_ci`: half the width of the 95 % confidence interval of the mean loss. The best model, early stopping and
+    schedules use the metrics of these rows. When the training ends, all rows are evaluated with the final weights. No
+    callback decides from this last evaluation. `trainer.evaluate()` also evaluates all rows.
 
     An evaluation that a stop request interrupts is repeated when the run resumes.
 
     Raises:
-        ArgumentError: for a `name` without a `dataset`, if `rows` is not a positive whole number, if a dataset of an
-            evaluation with `rows` has no length, and if memory cannot hold an evaluation batch.
+        ArgumentError: for a `name` without a `dataset`, and if memory cannot hold an evaluation batch. With `rows`: if
+            the number is not a positive whole number, and if a dataset has no length.
     """
 
     flag = "evaluate"
@@ -53,7 +54,7 @@ class Evaluate(Cadence):
     rows: int | None = field(default=None, kw_only=True)
     """Evaluate this many random rows of each dataset, drawn with `data_seed` or `seed`. Default: all rows."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     _interrupted: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

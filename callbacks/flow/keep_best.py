@@ -32,9 +32,9 @@ def improves(value: float, best: float | None, greater: bool) -> bool:
 class KeepBest(Callback):
     """Tracks the best value of a metric, saves that model, and loads it when training ends.
 
-    It works with any evaluation and save interval: it requests a checkpoint when a new best value appears, so the best
-    model is always on disk. A run can have only one. Set `load_best_model_at_end=True`, or add `KeepBest("f1",
-    mode="max")` to the callbacks.
+    It works with any evaluation and save interval: when a new best value appears, it requests a checkpoint. The best
+    model is therefore always on disk. A run can have only one `KeepBest`. Set `load_best_model_at_end=True`, or add
+    `KeepBest("f1", mode="max")` to the callbacks.
 
     Raises:
         ArgumentError: if no evaluation measures the metric, or for a second callback that chooses the best model.
@@ -58,7 +58,7 @@ class KeepBest(Callback):
     load_at_end: bool = True
     """Load the best model when training ends, for any reason."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     greater: bool = field(init=False, repr=False)
     """Whether a greater value is better, from `mode` or the name."""
     _saved: files.Checkpoint | None = field(default=None, init=False, repr=False, compare=False)

@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 class Log(Cadence):
     """Logs the mean loss per step since the last log, the gradient norm before clipping, and the learning rate.
 
-    Every trainer has one, which the arguments configure. A run may have several, each with its own mean. Every further
-    one needs a prefix: `Log(log_spaced(8), prefix="sparse_")`. The `Log` without a prefix also logs the summary of the
-    training.
+    Every trainer has one, which the arguments configure. A run may have several `Log` callbacks, each with its own
+    mean. Each additional one needs a prefix: `Log(log_spaced(8), prefix="sparse_")`. The `Log` without a prefix also
+    logs the summary of the training.
     """
 
     flag = "log"
@@ -40,7 +40,7 @@ class Log(Cadence):
     prefix: str = ""
     """The prefix of `loss` in the log. A logger with a prefix logs only the loss, and only on its own trigger."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     _window: LossWindow | None = field(default=None, init=False, repr=False, compare=False)
     _saved: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     _warned: bool = field(default=False, init=False, repr=False, compare=False)

@@ -37,7 +37,7 @@ class ReportToTrial(Callback):
     params: dict[str, Any] = field(default_factory=dict)
     """The hyperparameters of the trial, for `TrainerState.trial_params`."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     objective: Any = field(default=None, init=False, repr=False, compare=False)
     """The last objective that was reported. None before the first."""
 

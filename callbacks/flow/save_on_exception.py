@@ -19,11 +19,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class SaveOnException(Callback):
-    """Writes a checkpoint of the last complete step if an error or Ctrl-C ends the training. It resumes exactly.
+    """Writes a checkpoint of the last complete step if an error or Ctrl-C ends the training.
 
-    It writes nothing if the error happens during an update, if no step is complete, or if the step has a checkpoint.
-    In each step it records the RNG states, the data position and the buffers, so the failed step has no effect on
-    the checkpoint. It works in a single process only: with several ranks, other ranks may have ended.
+    The run resumes from this checkpoint exactly. The callback writes nothing if the error happens during an update, if
+    no step is complete, or if the step already has a checkpoint. In each step it records the RNG states, the data
+    position and the buffers, so the failed step has no effect on the checkpoint. It works in a single process only:
+    with several ranks, other ranks may have ended.
     """
 
     conflicts_with = (
@@ -31,10 +32,10 @@ class SaveOnException(Callback):
     )
 
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     _noted: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The RNG states, data position and buffers after the last complete step; empty before the first one, and inside
-    of an update.
+    """The RNG states, data position and buffers after the last complete step; empty before the first step, and during
+    an update.
     """
 
     def on_setup(self) -> None:

@@ -45,9 +45,10 @@ class SkipBatches(Callback):
         SkipBatches("skipped_batches.json")                          # as `SkipSpikes` writes it
         SkipBatches(when=lambda batch: batch["input_ids"].shape[1] > 4096)
 
-    The steps of the run stay the same: a skipped step counts in `state.steps_skipped`. In the logged loss, a skipped
-    batch counts with the average loss of the batches before it. If a step has skipped and other batches, its loss is
-    divided by the number of all its batches. On several ranks, all ranks skip a batch if `when` is true on one of them.
+    The number of steps of the run stays the same. A skipped step counts in `state.steps_skipped`. In the logged loss, a
+    skipped batch counts with the average loss of the batches before it. If a step has skipped and other batches, its
+    loss is divided by the number of all its batches. On several ranks, all ranks skip a batch if `when` is true on one
+    of them.
 
     Raises:
         DataError: if the list cannot be read.
@@ -61,10 +62,10 @@ class SkipBatches(Callback):
     when: Callable[[Any], bool] | None = None
     """A function of the batch that says whether to skip it. Default: none."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     _list: frozenset[tuple[int, int]] = field(default=frozenset(), init=False, repr=False, compare=False)
     _number: int = field(default=0, init=False, repr=False, compare=False)
-    """The batches of the current step that were handed out."""
+    """The number of batches of the current step so far."""
     _skipped: int = field(default=0, init=False, repr=False, compare=False)
     """How many of them were skipped."""
 

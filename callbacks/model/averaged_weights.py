@@ -23,7 +23,9 @@ LOSS_MODULE = "<loss module>."
 
 @dataclass
 class AveragedWeights(Callback):
-    """Holds an average of the weights. It replaces the weights during evaluations, in checkpoints, and after training.
+    """Holds an average of the weights.
+
+    The average replaces the weights during evaluations, in checkpoints, and after training.
 
     Checkpoints also hold the trained weights, so a resumed run continues with the trained weights. The average is
     float32 or wider. A subclass fills `_average`: name -> tensor, empty as long as there is no average.

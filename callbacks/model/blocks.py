@@ -70,7 +70,10 @@ def _is(module: nn.Module, kind: str | type[nn.Module]) -> bool:
 
 
 def _class_of(module: nn.Module) -> type:
-    """Return the original class of a module. FSDP2 replaces the class by a combination of it and FSDPModule."""
+    """Return the original class of a module.
+
+    FSDP2 replaces the class of a module by a subclass of it and of FSDPModule.
+    """
     kind, *bases = type(module).__mro__
     return bases[1] if bases[0].__name__ == "FSDPModule" else kind
 

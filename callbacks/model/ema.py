@@ -30,7 +30,7 @@ class EMA(AveragedWeights):
     every: int = 1
     """The number of steps between two updates of the average."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay < 1:

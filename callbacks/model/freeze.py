@@ -41,7 +41,7 @@ class Freeze(Callback):
 
     Frozen parameters get no gradient, so no update and no weight decay. The optimizer holds them from the start, so one
     schedule applies to all parameters. After the run each parameter has the `requires_grad` that it had before.
-    It names parameters of the model. To freeze parameters of a loss module, call `requires_grad_(False)`.
+    The patterns match parameters of the model. To freeze parameters of a loss module, call `requires_grad_(False)`.
 
         Freeze("encoder")                                    # the whole run
         Freeze("encoder", until=at(500))                     # train the head first, then all
@@ -56,7 +56,7 @@ class Freeze(Callback):
     until: Trigger = field(default_factory=never)
     """When to unfreeze, at the end of a step or epoch. Default: never."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     thawed: bool = field(default=False, init=False)
     """Whether the parameters were unfrozen in this run."""
     _frozen: list[nn.Parameter] = field(default_factory=list, init=False, repr=False, compare=False)

@@ -23,10 +23,10 @@ from .forwards import replace_forward
 class GradientCheckpointing(Callback):
     """Recomputes activations in the backward pass, to save memory.
 
-    Set `gradient_checkpointing=True` in the arguments to use it. For a model with a method
-    `gradient_checkpointing_enable` or `activation_checkpointing_enable`, as models of transformers have, it calls that
-    method. For any other model, name the classes of its blocks: `GradientCheckpointing(blocks=(Block,))`. If the user
-    enabled checkpointing on the model already, it changes nothing.
+    Set `gradient_checkpointing=True` in the arguments to use it. If the model has a method
+    `gradient_checkpointing_enable` or `activation_checkpointing_enable`, the callback calls it. Models of transformers
+    have such a method. For any other model, name the classes of its blocks: `GradientCheckpointing(blocks=(Block,))`.
+    If checkpointing is enabled on the model already, the callback changes nothing.
 
     Raises:
         ModelError: if the model has no such method and `blocks` is empty, or has no module of a class in `blocks`.

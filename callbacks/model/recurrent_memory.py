@@ -23,10 +23,11 @@ class RecurrentMemory(Callback):
 
     Set `past_index=1` in the arguments to use it. If your model uses another parameter than `mems`, add it to the
     callbacks: `RecurrentMemory(index=2, name="past")`. The memory is empty at the start of each epoch, and before and
-    after each evaluation. No gradient flows through it. In a single process it is saved in checkpoints, and restored
-    if the batch size is the same. With several ranks each rank has its own, and a resumed run starts with an empty one.
+    after each evaluation. No gradient flows through it. In a single process, checkpoints save the memory, and a resume
+    restores it if the batch size is the same. With several ranks, each rank has its own memory, and a resumed run
+    starts with an empty memory.
 
-    Its id is `CarryPast`, the old name of the class, so checkpoints have this name too.
+    The id of the callback is `CarryPast`, the former name of the class. Checkpoints use this name too.
 
     Raises:
         ArgumentError: for an index below 1.
@@ -39,7 +40,7 @@ class RecurrentMemory(Callback):
     index: int = 1
     """The index of the output. Output 0 is the loss, also for a batch without labels."""
     name: str = "mems"
-    """The parameter of the model's forward that receives it."""
+    """The parameter of the model's forward that receives the memory."""
     _memory: Any = field(default=None, init=False, repr=False, compare=False)
     _single_process: bool = field(default=True, init=False, repr=False, compare=False)
     _restore: Callable[[], None] | None = field(default=None, init=False, repr=False, compare=False)

@@ -28,8 +28,8 @@ class SWA(AveragedWeights):
 
     The method is called stochastic weight averaging.
 
-    `SWA(start=0.75, learning_rate=1e-3)` averages the weights at the end of each epoch in the last quarter of the run,
-    and trains there with a constant learning rate. The average replaces the weights during evaluations, in the model
+    `SWA(start=0.75, learning_rate=1e-3)` averages the weights at the end of each epoch in the last quarter of the run.
+    The learning rate is constant in this quarter. The average replaces the weights during evaluations, in the model
     file of checkpoints, and after training. A resumed run continues with the trained weights. The running statistics of
     BatchNorm layers are measured again at the end, in one pass over the training data. Paper: arXiv:1803.05407.
 
@@ -46,7 +46,7 @@ class SWA(AveragedWeights):
     update_batchnorm: bool = True
     """Whether the running statistics of BatchNorm layers are measured again at the end."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     count: int = field(default=0, init=False)
     """The number of averaged weights in this run."""
 

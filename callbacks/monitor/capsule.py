@@ -34,16 +34,16 @@ _SHARDED = "its weights are spread over the ranks. Train with DDP, or on one pro
 class Capsule(Callback):
     """Writes a capsule of a step that fails: its batches, and the weights and random states from before it.
 
-    A step fails if its loss or its gradient norm is not finite, if one of them spikes, or if its forward or backward
-    raises an error. `trainbus rerun CAPSULE` makes exactly this step again and names the first module or
-    gradient that is not finite.
+    A step fails if its loss or its gradient norm is not finite or much larger than usual, or if its forward or backward
+    raises an error. `trainbus rerun CAPSULE` makes exactly this step again and names the first module or gradient that
+    is not finite.
 
-    Every trainer on a CPU has an automatic one. The argument `capsule` turns it off (False), or turns it on for every
-    device and every step (True), as `Capsule()` in the callbacks does. The callback reads the loss of each step, which
-    takes about 40 microseconds on the CPU and waits for a GPU.
+    On a CPU, every trainer has an automatic `Capsule`. `capsule=False` turns it off. `capsule=True`, or `Capsule()` in
+    the list of callbacks, turns it on for every device and every step. The callback reads the loss of each step. This
+    takes about 40 microseconds on the CPU. On a GPU, it waits for the device.
 
     The capsule is written before the weights are updated, so the training continues as without it. Each rank writes its
-    own.
+    own capsule.
 
     Raises:
         ArgumentError: if a number is not positive.
@@ -56,15 +56,16 @@ class Capsule(Callback):
     spike: float = 10.0
     """A step fails if its loss or its gradient norm exceeds the median of the last 50 steps by this factor."""
     limit: int = 2
-    """The number of capsules in the output folder, for each rank. A session keeps its first ones, and they replace the
-    capsules of earlier sessions. If steps fail one after the other, the first of them is captured."""
+    """The largest number of capsules in the output folder, for each rank. A session keeps its first capsules. They
+    replace the capsules of earlier sessions. If consecutive steps fail, only the first of them is captured."""
     max_gigabytes: float = 8.0
     """The size of the weights and batches above which no capsule is written, in units of 10^9 bytes."""
     automatic: bool = False
-    """Whether it only works where it costs little: on a CPU, not in a search of hyperparameters, and not for sharded
-    models. It ends after 20 steps if it takes more than 1 % of their time. A spike must also exceed the first steps."""
+    """Whether the callback works only where it costs little: on a CPU, outside of a hyperparameter search, without
+    sharding. If an automatic callback takes more than 1 % of the time of the first 20 steps, it ends. Its spikes must
+    also exceed the first steps."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     _capture: StepCapture | None = field(default=None, init=False, repr=False, compare=False)
     _handle: Handle | None = field(default=None, init=False, repr=False, compare=False)
     _written: list[str] = field(default_factory=list, init=False, repr=False, compare=False)

@@ -18,7 +18,7 @@ class EmptyCache(Callback):
     """Calls `torch.cuda.empty_cache()` when its trigger is due, to reduce fragmentation of GPU memory.
 
     It slows training down. Use it if training runs out of memory after many steps with batches of varying size:
-    `EmptyCache(every(50))`. `torch_empty_cache_steps` in the arguments builds it. Without a GPU it does nothing.
+    `EmptyCache(every(50))`. The argument `torch_empty_cache_steps` adds it too. Without a GPU it does nothing.
     """
 
     stage = Stage.RELEASE

@@ -36,7 +36,7 @@ class FollowPlan(DecisionRecorder):
     path: str = "plan.json"
     """The file of the preview."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     _planned: deque[Row] = field(default_factory=deque, init=False, repr=False, compare=False)
     _rows: Rows = field(default_factory=Rows, init=False, repr=False, compare=False)
     _since: int = field(default=0, init=False, repr=False, compare=False)

@@ -35,8 +35,9 @@ class MeasureGoodput(Callback):
     """Appends the time of each session to `goodput.jsonl` in the output folder: start, each save, heartbeats, end.
 
     `trainbus status` and the report show the goodput: the share of the time, over all sessions, that was spent on
-    steps that the run kept. Every trainer has one; a run that saves no checkpoint writes no file. A thread writes the
-    heartbeats, so a step pays nothing, and a kill loses at most the time since the last heartbeat. Rank 0 writes.
+    steps that the run kept. Every trainer has one. A run that saves no checkpoint writes no file. A thread writes the
+    heartbeats, so steps have no extra cost. A kill loses at most the time since the last heartbeat. Rank 0 writes the
+    file.
 
     Raises:
         ArgumentError: if `seconds` is not above 0.
@@ -151,7 +152,7 @@ def _began_of_session() -> float:
     """Return when a session began, in seconds since 1970.
 
     The first session of a program begins with its process, so that imports and the preparation of data count. A later
-    one, and a session in a notebook or at a prompt, begins now.
+    session begins now. So does a session in a notebook or at a prompt.
     """
     first, _known_session[0] = not _known_session[0], True
     interactive = hasattr(sys, "ps1") or "ipykernel" in sys.modules
@@ -159,7 +160,7 @@ def _began_of_session() -> float:
 
 
 def began_of_process() -> float:
-    """Return when this process began, in seconds since 1970: on Linux exactly, elsewhere the import of trainbus."""
+    """Return when this process began, in seconds since 1970. Outside of Linux: when trainbus was imported."""
     try:
         ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

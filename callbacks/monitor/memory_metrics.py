@@ -102,7 +102,7 @@ def memory_now() -> dict[str, int]:
 def forget_peak() -> None:
     """Reset the peaks.
 
-    Only Linux can reset the peak of the host. On other systems it counts from the start of the process.
+    Only Linux can reset the peak of the host. On other systems, the peak counts from the start of the process.
     """
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()

@@ -9,7 +9,7 @@ from ...engine.api.costs.verdict import duration
 from ...events.timeline import EVALUATE
 
 TOO_SHORT = 1.0
-"""Seconds of a session before which its speed says little."""
+"""Seconds of a session from which its speed is reliable."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Pace:
     seconds: float
     """Seconds of the session."""
     evaluating: float = 0.0
-    """Seconds of evaluations in it."""
+    """Seconds of evaluations in the session."""
     evaluations: int = 0
-    """Completed evaluations in it."""
+    """Completed evaluations in the session."""
 
     @property
     def rate(self) -> float:
-        """Steps a second, without evaluations; 0 if unknown."""
+        """Steps per second, without the time of evaluations; 0 if unknown."""
         return self.steps / max(self.seconds - self.evaluating, 1e-9) if self.steps else 0.0
 
     @property
@@ -42,7 +42,7 @@ class Pace:
 
     @property
     def left(self) -> float | None:
-        """Seconds to the end, with evaluations; None if unknown."""
+        """Seconds to the end, including evaluations; None if unknown."""
         return self.remaining / self.rate + self.evaluations_left if self.rate else None
 
     def __str__(self) -> str:

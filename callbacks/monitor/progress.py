@@ -34,10 +34,11 @@ BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 
 @dataclass
 class Progress(Callback):
-    """Shows steps, evaluations and logged values on rank 0: in a notebook as a live table with a progress bar.
+    """Shows steps, evaluations and logged values on rank 0. A notebook shows a live table with a progress bar.
 
-    Every trainer has one. `disable_tqdm=True`, or `Progress(bar=False)` in the list, prints lines instead of bars. At
-    the end it prints why training stopped, whether the training loss was NaN, and which callbacks failed.
+    Every trainer has one. Set `disable_tqdm=True`, or add `Progress(bar=False)` to the callbacks, to print lines
+    instead of bars. At the end it prints why training stopped, whether the training loss was NaN, and which callbacks
+    failed.
     """
 
     stage = Stage.REPORT

@@ -67,7 +67,7 @@ class Record(Recorder):
     fingerprints: bool = True
     """Record checksums of batches and random states."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     _file: LineFile | None = field(default=None, init=False, repr=False, compare=False)
     _buffer: list[Entry] = field(default_factory=list, init=False, repr=False, compare=False)
     _encoder: Encoder = field(default_factory=Encoder, init=False, repr=False, compare=False)

@@ -43,8 +43,8 @@ DECISIONS = 10
 class StatusFile(Callback):
     """Writes `run_status.json` to the output folder: the status of the run, the reason, and the checkpoint to resume.
 
-    `trainbus status` reads it. A launcher that hides the exit code can read it too: torchrun exits with code 1 for
-    every exit code of its processes. Every trainer has one. The status is one of:
+    Every trainer has one. `trainbus status` reads the file. Read it in a launcher script too, because torchrun exits
+    with code 1 for every exit code of its processes. The status is one of:
 
     - `running`;
     - `done`: all planned steps are done;
@@ -66,7 +66,7 @@ class StatusFile(Callback):
     seconds: float = 5.0
     """The shortest time between two writes for logged values, in seconds."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     _ended: tuple[Any, ...] | None = field(default=None, init=False, repr=False, compare=False)
     _since: float = field(default_factory=time.time, init=False, repr=False, compare=False)
     _warned: bool = field(default=False, init=False, repr=False, compare=False)
@@ -157,7 +157,7 @@ class StatusFile(Callback):
                 self._warned = True
 
     def _look_for_newest(self, folder: Path) -> None:
-        """Find the newest good checkpoint. It reads only the checkpoints that are new since the last look.
+        """Find the newest good checkpoint. Read only the checkpoints that are new since the last call.
 
         A folder may hold thousands of checkpoints. Reading all of them at each save would make each save slower.
         """
@@ -195,7 +195,7 @@ class StatusFile(Callback):
 
 
 def _best(run: Run) -> dict[str, Any] | None:
-    """Return the metric, value and step of the best evaluation; None if nothing chooses it."""
+    """Return the metric, value and step of the best evaluation; None if no callback chooses the best model."""
     state = run.state
     if state.best_metric is None:
         return None

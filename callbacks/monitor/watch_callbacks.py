@@ -42,7 +42,7 @@ _EVALUATING = frozenset(
 class WatchCallbacks(Callback):
     """Watches each handler, and raises an error that names a handler that makes a forbidden change.
 
-    Use it while you write a callback: `debug="callbacks"` in the arguments, or `WatchCallbacks()` in the list. It
+    Use it while you write a callback: set `debug="callbacks"`, or add `WatchCallbacks()` to the callbacks. It
     copies the weights in evaluations, so the run is slower. It finds a handler that
 
     - replaces or changes weights during an evaluation, in the stages MEASURE, DECIDE and REPORT;

@@ -45,7 +45,7 @@ class WatchModules(Callback):
     activations: bool = True
     """Whether to log the outputs."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     _hooks: list[RemovableHandle] = field(default_factory=list, init=False, repr=False, compare=False)
     _values: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
     _due: bool = field(default=False, init=False, repr=False, compare=False)

@@ -22,10 +22,10 @@ from ...events.stages import Stage
 class WatchNumbers(Callback):
     """Checks the weights and the output of each layer, and raises at the first value that is not finite.
 
-    Use it to debug a run with a NaN loss: `debug="underflow_overflow"` in the arguments, or `WatchNumbers()` in the
-    list. It reads every number of every layer, so the run is several times slower. The error lists the last weights,
-    inputs and outputs before the failure. If the input of the failing layer is not finite, the cause is in the module
-    that calls the layer.
+    Use it to debug a run with a NaN loss: set `debug="underflow_overflow"`, or add `WatchNumbers()` to the callbacks.
+    It reads every number of every layer, so the run is several times slower. The error lists the last weights, inputs
+    and outputs before the failure. If the input of the failing layer is not finite, the cause is in the module that
+    calls the layer.
 
     Raises:
         ArgumentError: if `shown` is below 1.

@@ -20,10 +20,10 @@ from ...events.timeline import DATA, EVALUATE, SAVES, WAIT
 logger = logging.getLogger(__name__)
 
 _OWN_PARTS = (DATA, WAIT, EVALUATE, SAVES)
-"""Parts whose stalls count as their own time already."""
+"""Parts of a step that are waiting time already, so a stall in them is not counted again."""
 
 LONGEST = 10.0
-"""The longest time between two looks at the training, in seconds."""
+"""The longest time between two checks of the training, in seconds."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class WatchStalls(Callback):
     """Logs a warning if a training makes no progress: its activity, and the stack of its thread.
 
     Every trainer has one, for 600 seconds; `stall_after` sets another time. A step, an evaluation batch and the call of
-    a handler are progress. A thread looks at them every few seconds, so a step pays nothing.
+    a handler are progress. A thread checks for progress every few seconds, so steps have no extra cost.
 
     Raises:
         ArgumentError: if `seconds` is not above 0.

@@ -24,8 +24,8 @@ _DEEPSPEED = Conflict(
 class ClipByValue(Callback):
     """Limits each element of the gradients to [-limit, limit] before each update.
 
-    It runs before the clipping by norm. Set `max_grad_norm=0` to clip by value only: `ClipByValue(0.5)` then is
-    `gradient_clip_algorithm="value"` of Lightning. The logged norm is the norm after this clipping.
+    It runs before the clipping by norm. Set `max_grad_norm=0` to clip by value only, as Lightning does with
+    `gradient_clip_algorithm="value"`. The logged norm is the norm after this clipping.
 
     Raises:
         ArgumentError: if the limit is not above 0.

@@ -55,9 +55,9 @@ class FSDP(ShardedModel):
     whole_optimizer: bool = False
     """Whether a checkpoint has the gathered optimizer state in one file, instead of one file per rank."""
     exact: bool | None = None
-    """Whether to reach the weights of DDP bit for bit. Gradients are then gathered again to measure their norm, and
-    fused updates round as on whole weights. None enables it on the CPU only, where runs are compared and speed matters
-    less."""
+    """Whether the weights equal the weights of DDP bit for bit. Default: True on the CPU, False on other devices. True
+    costs time: the gradients are gathered once more to measure their norm, and fused optimizers round a shard as they
+    round the whole weight."""
     _trained: list[bool] | None = field(default=None, init=False, repr=False, compare=False)
     _was_empty: bool = field(default=False, init=False, repr=False, compare=False)
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)

@@ -27,9 +27,9 @@ class ShardedModel(Callback):
     capabilities = frozenset({Capability.PLACES_MODEL, Capability.SHARDS_MODEL})
 
     wrap: Kinds | int | None = None
-    """The modules that are gathered as one unit: classes, class names, or a minimum number of weights. None takes the
-    classes that a transformers model names (`_no_split_modules`), else the members of each `nn.ModuleList`.
-    `()` gathers the whole model at once."""
+    """The modules that are gathered as one unit: classes, class names, or a minimum number of weights. Default:
+    the classes that a transformers model names in `_no_split_modules`. If a model names none, the members of each
+    `nn.ModuleList`. `()` gathers the whole model at once."""
     reshard_after_forward: bool = True
     """Whether gathered weights are freed between forward and backward (stage 3). It saves memory and gathers once more
     than stage 2."""

@@ -18,14 +18,14 @@ from ...events.stages import Stage, order
 from .mixed_precision import DTYPES, MixedPrecision
 
 KEPT = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
-"""Modules that stay in float32: their sums over many numbers need its mantissa."""
+"""Modules that stay in float32, because they sum many numbers and need the mantissa of float32."""
 
 
 @dataclass
 class HalfWeights(MixedPrecision):
     """Trains with weights and gradients in half precision. The optimizer updates float32 copies, the master weights.
 
-    This is level `O2` of apex and PaddleNLP: Set `fp16_opt_level="O2"` with `bf16=True` or `fp16=True`, or add
+    This is level `O2` of apex and PaddleNLP. Set `fp16_opt_level="O2"` with `bf16=True` or `fp16=True`, or add
     `HalfWeights("bf16")` to the callbacks. It saves more memory than `MixedPrecision`, which it replaces.
     Normalization layers stay in float32. Checkpoints hold the half-precision weights and, for an exact resume, the
     master weights. After the run the model has the values of the master weights.
@@ -121,7 +121,7 @@ class HalfWeights(MixedPrecision):
             step()
 
     def _update_masters(self) -> None:
-        """Copy weights that something else changed, such as a loaded checkpoint, to their master weights."""
+        """Copy weights to their master weights if something else changed them, such as a loaded checkpoint."""
         for _, weight, master in self._masters:
             if not torch.equal(weight, master.to(weight.dtype)):
                 master.copy_(weight)
@@ -148,7 +148,7 @@ def exchange(optimizer: Optimizer, replaced: Mapping[torch.Tensor, torch.Tensor]
 
 
 class _MovingScaler(torch.amp.GradScaler):
-    """torch's scaler, which first moves the gradients from the weights to the master weights."""
+    """The loss scaler of torch. It first moves the gradients from the weights to the master weights."""
 
     def __init__(self, move: Callable[[], None], device: str, **options: Any) -> None:
         super().__init__(device, **options)

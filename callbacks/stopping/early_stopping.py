@@ -84,9 +84,9 @@ class StopRule:
 class EarlyStopping(Callback):
     """Stops training when a metric stops improving.
 
-    Use it with evaluations at regular intervals: `EarlyStopping("f1", patience=5, mode="max")`. It keeps its own best
-    value, independent of `KeepBest`, and saves it in checkpoints. A metric that is NaN or infinite stops the run
-    immediately.
+    Use it with evaluations at regular intervals: `EarlyStopping("f1", patience=5, mode="max")`. The callback has its
+    own best value, independent of `KeepBest`. Checkpoints save this value. A metric that is NaN or infinite stops the
+    run immediately.
 
     Raises:
         ArgumentError: for a patience below 1, a negative threshold, an unknown mode, a run without evaluations, or a
@@ -112,7 +112,7 @@ class EarlyStopping(Callback):
     target: float | None = None
     """A value of the metric that is good enough: a value at least this good stops at once. Default: none."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     rule: StopRule = field(init=False, repr=False, compare=False)
     """The rule, with its state in this run."""
 

@@ -21,23 +21,26 @@ ACTIONS = ("raise", "skip", "stop")
 
 @dataclass
 class NaNGuard(Callback):
-    """Checks the gradient norm before each update: one NaN or infinity in any gradient makes the norm not finite.
+    """Checks before each update that the gradient norm is finite.
 
-    Such a step never changes the weights. The loss is logged unchanged. `NaNGuard()` raises an error at the first such
-    step; `NaNGuard("skip", limit=20)` skips up to 20 in a row. With a loss scaler (fp16) it does nothing: the scaler
-    handles overflows. With stages 1 to 3 of DeepSpeed the norm is known only after the step; DeepSpeed skips such an
-    update itself, and the check runs afterwards.
+    One NaN or infinity in any gradient makes the norm NaN or infinite. A step with such a norm never changes the
+    weights. `NaNGuard()` raises an error at the first such step. `NaNGuard("skip", limit=20)` skips up to 20
+    consecutive updates. The loss is logged unchanged.
+
+    With a loss scaler (fp16) the callback does nothing, because the scaler handles overflows. With stages 1 to 3 of
+    DeepSpeed the norm is known only after the step. DeepSpeed skips such an update itself, and the check runs
+    afterwards.
 
     Raises:
         ArgumentError: for an unknown action.
-        NonFiniteError: at such a step, if `action` is `raise`, if more than `limit` steps in a row were skipped, or if
-            the weights were updated anyway.
+        NonFiniteError: at such a step, if `action` is `raise`, if more than `limit` consecutive steps were skipped, or
+            if the weights were updated anyway.
     """
 
     action: Literal["raise", "skip", "stop"] = "raise"
     """The action: `raise` an error, `skip` the update and continue, or `stop` training after the step."""
     limit: int = 10
-    """The number of updates in a row that may be skipped before it raises."""
+    """The number of consecutive updates that may be skipped before it raises."""
     skipped: int = field(default=0, init=False)
     """The number of skipped updates in this run so far."""
     _in_a_row: int = field(default=0, init=False, repr=False, compare=False)

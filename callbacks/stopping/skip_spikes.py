@@ -32,8 +32,8 @@ class SkipSpikes(Callback):
 
     The usual loss is an exponential moving average of the losses of earlier steps. The batches of a skipped step are
     listed in `<output_dir>/skipped_batches.json`, with `epoch`, `batch`, `step`, `loss` and `usual`. `SkipBatches`
-    takes this file and leaves the batches out of another run. The host waits for the device in each step, to read the
-    loss. On several ranks, the loss is the mean over the ranks.
+    takes this file and leaves the batches out of another run. To read the loss, the host waits for the device in each
+    step. On several ranks, the loss is the mean over the ranks.
 
     Raises:
         ArgumentError: for a factor that is not above 1, a window below 1, or a negative warmup.
@@ -46,7 +46,7 @@ class SkipSpikes(Callback):
     warmup: int = 20
     """The number of steps of the run that are never skipped."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     usual: float = field(default=math.nan, init=False)
     """The usual loss."""
     skipped: list[dict[str, Any]] = field(default_factory=list, init=False)

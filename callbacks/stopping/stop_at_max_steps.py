@@ -15,7 +15,7 @@ class StopAtMaxSteps(Callback):
     """Stops training at `state.max_steps`.
 
     Every trainer has one. `max_steps`, or `num_train_epochs` and the length of the data, set this number. A
-    `DefaultFlowCallback` in the list replaces it.
+    `DefaultFlowCallback` in the callbacks of the trainer replaces it.
     """
 
     previews = True

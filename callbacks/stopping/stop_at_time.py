@@ -18,7 +18,7 @@ class StopAtTime(Callback):
     """Stops training early enough to save a checkpoint before a time limit, such as the limit of a cluster job.
 
     It reserves twice the time of the slowest step and of the slowest save so far. Set `max_time="11h30min"`, or
-    add `StopAtTime("11h30min")` to the callbacks. It requests a checkpoint only if the run saves checkpoints.
+    add `StopAtTime("11h30min")` to the callbacks. The callback requests a checkpoint only if the run saves checkpoints.
 
     Raises:
         ArgumentError: for a time that cannot be parsed.
@@ -30,9 +30,10 @@ class StopAtTime(Callback):
     arguments = ("max_time",)
 
     max_time: float | str = "1h"
-    """The time limit of one session: seconds, or text such as `90min` or `1h30min`. It restarts when a run resumes."""
+    """The time limit of one session: seconds, or text such as `90min` or `1h30min`. A resumed run has the full time
+    again."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     _end: float = field(default=0.0, init=False, repr=False, compare=False)
     _began: float = field(default=0.0, init=False, repr=False, compare=False)
     _slowest_step: float = field(default=0.0, init=False, repr=False, compare=False)

@@ -46,7 +46,7 @@ class StopOnSignal(Callback):
     - An evaluation stops after its current batch. A resumed run repeats it.
     - A second Ctrl-C interrupts at once. Before the first step, any signal interrupts at once.
     - Outside of training the signals keep their previous handlers.
-    - It saves only if the run saves checkpoints, unless `save` is set.
+    - The run saves only if it saves checkpoints anyway, or if `save` is set.
     - With several ranks, a signal on one rank stops all of them after the same step or evaluation batch. All ranks exit
       with the code of this signal. If several signals arrive, the largest number counts.
 

@@ -117,7 +117,9 @@ class TrainingArguments(
         vars(self)["_checked"] = True
 
     def _check_assigned(self, name: str, value: Any) -> None:
-        """Refuse a value that is invalid by itself. What conflicts with other fields may be assigned step by step.
+        """Refuse a value that is invalid by itself.
+
+        A value that conflicts with other fields is allowed, because the other fields may be assigned next.
 
         Raises:
             ArgumentError: As the constructor.
@@ -140,7 +142,7 @@ class TrainingArguments(
             raise refusal(own[:1])
 
     def _rewrite(self) -> None:
-        """Give fields that have several spellings the value that they read as in transformers."""
+        """Convert fields with several spellings to the value that transformers returns for them."""
         by_steps = self.eval_strategy == IntervalStrategy.STEPS
         self.do_eval = self.do_eval or self.eval_strategy != IntervalStrategy.NO
         self.eval_steps = (self.eval_steps or None) if by_steps else self.eval_steps

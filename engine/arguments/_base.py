@@ -13,7 +13,7 @@ from ...events.errors import ArgumentError
 T = TypeVar("T")
 
 _READER = "(import HfArgumentParser from trainbus)"
-"""A key of the metadata of each field. The parser of transformers refuses it, and its error shows this remedy."""
+"""A key of the metadata of each field. The parser of transformers refuses this key, and its error shows the text."""
 
 
 def arg(default: T, help: str, **meta: Any) -> T:

@@ -28,7 +28,7 @@ class ComparedArguments(Protocol):
 
     @property
     def way_to_shard(self) -> str:
-        """The name of the strategy that shards the training; empty if all weights are equal."""
+        """The name of the strategy that shards the training; empty if nothing is sharded."""
 
     @property
     def sharded_ddp_option(self) -> str:

@@ -30,8 +30,9 @@ SHARDED_DDP_WORDS = (*_words_of_all("sharded_ddp"), *SHARDED_DDP_OPTIONS)
 """The words of `sharded_ddp`."""
 
 FSDP_STRATEGIES = ("full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2")
-"""Words of `fsdp` that exclude each other. `full_shard` and `hybrid_shard` reshard the weights between forward and
-backward, the other two do not. The hybrid ones shard over the ranks of each machine instead of all ranks."""
+"""Words of `fsdp` that exclude each other. `full_shard` and `hybrid_shard` free the gathered weights between forward
+and backward; the other two keep them. The hybrid strategies shard over the ranks of each machine, not over all
+ranks."""
 
 FSDP_WORDS = (*FSDP_STRATEGIES, "no_shard", "offload", "auto_wrap")
 """The words of `fsdp`."""
@@ -83,8 +84,8 @@ class FSDPOptions:
     """How PyTorch's `fully_shard` shards the weights."""
 
     wrap: tuple[str, ...] | int | None = None
-    """The modules that are gathered as one unit: class names, or a minimum number of weights; None takes the classes
-    that the model names."""
+    """The modules that are gathered as one unit: class names, or a minimum number of weights; None: the classes that
+    the model names."""
     reshard_after_forward: bool = True
     """Whether gathered weights are freed between forward and backward."""
     offload: bool = False
@@ -217,7 +218,8 @@ def _config_of(given: Any) -> dict[str, Any]:
 
 
 def _problem_of_key(key: str, value: Any) -> str:
-    """Return the problem of a value of `fsdp_config`, as the end of a sentence after its key; empty if it is right."""
+    """Return the problem of a value of `fsdp_config`, as the end of a sentence after its key; empty if the value is
+    valid."""
     if key not in KEYS:
         return f"{nearest(key, KEYS)} Known: {', '.join(KEYS)}."
     if key in XLA and value:

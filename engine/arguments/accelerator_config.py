@@ -22,7 +22,8 @@ ONLY_ALONE: dict[str, tuple[tuple[Any, ...], str]] = {
     "dispatch_batches": ((None, False), "every process reads the data itself, so remove it."),
     "even_batches": ((True,), "processes with fewer batches would block the others, so remove it."),
 }
-"""Key -> its supported values on several ranks, and the remedy for others. A single process gives all the same data."""
+"""Key -> its supported values on several ranks, and the remedy for others. In a single process, these keys make no
+difference."""
 
 ALWAYS: dict[str, tuple[tuple[Any, ...], str]] = {
     "split_batches": ((True, False), _REMOVE),
@@ -40,7 +41,7 @@ ACCUMULATION: dict[str, str] = {
     "sync_with_dataloader": "No effect: the last step of an epoch may have fewer batches.",
     "adjust_scheduler": "No effect: the schedule counts optimizer steps.",
 }
-"""Key of `gradient_accumulation_kwargs` -> what it does here."""
+"""Key of `gradient_accumulation_kwargs` -> its effect in trainbus."""
 
 
 @dataclass
@@ -60,7 +61,7 @@ class AcceleratorConfig:
     gradient_accumulation_kwargs: dict[str, Any] | None = None
     """`num_steps` sets `gradient_accumulation_steps`. Its other keys have no effect."""
     use_configured_state: bool = False
-    """Whether accelerate is configured already. It has no effect: the launcher's environment describes the ranks."""
+    """Whether accelerate is configured already. No effect: the environment of the launcher describes the ranks."""
 
     @classmethod
     def read(cls, given: Any) -> AcceleratorConfig:

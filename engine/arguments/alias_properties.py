@@ -36,7 +36,7 @@ class AliasProperties:
         super().__setattr__(name, value)
 
     def _translate_alias_fields(self) -> None:
-        """Move the values of a subclass's fields with older names to the arguments that they stand for.
+        """If fields of a subclass have older names, move their values to the arguments that these names stand for.
 
         Raises:
             ArgumentError: If the argument itself has another value.

@@ -20,9 +20,10 @@ class Alias(NamedTuple):
     translate: Callable[[Any], Any] = _same
     """Turns a value of the alias into a value of the argument. None means that the value sets nothing."""
     outdated: bool = True
-    """Whether to warn. False for names that transformers prefers, so that its users get no warning for either name."""
+    """Whether to warn. False for names that transformers prefers: programs may use both names without a warning."""
     values: tuple[Any, ...] = ()
-    """Valid values of the alias. Empty if all values are valid. An alias without effect reads as the first."""
+    """Valid values of the alias. Empty if all values are valid. If an alias has no effect, reading it returns the first
+    valid value."""
 
 
 def _when_true(value: Any) -> Callable[[Any], Any]:
@@ -78,6 +79,6 @@ ELSEWHERE = {
 def not_an_argument(name: str, known: Iterable[str]) -> str:
     """Return the error text for an unknown argument name.
 
-    It gives the nearest argument, or says where to set the value.
+    The text gives the nearest argument, or says where to set the value.
     """
     return f"`{name}` is not an argument{f'. {ELSEWHERE[name]}' if name in ELSEWHERE else nearest(name, known)}"

@@ -22,25 +22,26 @@ class BatchArguments(Group):
     )
     gradient_accumulation_schedule: dict[int, int] | None = arg(
         None,
-        "Batches per optimizer step, as a dict from epoch to batches: {0: 8, 4: 2} accumulates 8 batches from epoch 0 "
-        "on, and 2 from epoch 4 on. Earlier epochs use `gradient_accumulation_steps`.",
+        "Batches per optimizer step, as a dict from epoch to batches. {0: 8, 4: 2} accumulates 8 batches from "
+        "epoch 0, and 2 from epoch 4. Epochs before the first key use `gradient_accumulation_steps`.",
         json=True,
     )
     auto_find_batch_size: bool = arg(
         False,
-        "If a batch does not fit into memory, start training again with a batch size reduced to nine tenths. With "
-        "several processes the run ends instead, with an error that names the rank that ran out of memory. Does not "
-        "work with `optimizers`; use `optimizer_cls_and_kwargs`.",
+        "If a batch does not fit into memory, start training again with a batch size that is 10 % smaller. With "
+        "several processes, a batch that does not fit ends the run. The error names the rank that ran out of "
+        "memory. `auto_find_batch_size` does not work with the Trainer's parameter `optimizers`: use "
+        "`optimizer_cls_and_kwargs`.",
     )
     limit_train_batches: float | None = arg(
         None,
-        "Train on the first batches of each epoch only: a number of batches per rank, or a fraction of the epoch below "
-        "1. None: all batches.",
+        "Batches per rank of each epoch to train on, or a fraction of the epoch below 1. None: all. The first "
+        "batches are used.",
     )
     limit_eval_batches: float | None = arg(
         None,
-        "Evaluate on the first batches of each dataset only: a number of batches per rank, or a fraction of them below "
-        "1. None: all batches.",
+        "Batches per rank of each dataset to evaluate, or a fraction of them below 1. None: all. The first batches "
+        "are used.",
     )
     average_tokens_across_devices: bool = arg(
         True, "Average the loss over the tokens of all processes. False: each process averages over its own tokens."
@@ -48,7 +49,7 @@ class BatchArguments(Group):
 
     @property
     def accumulation_by_epoch(self) -> dict[str, int]:
-        """The batches per step by the epoch from which they hold, as JSON stores them; empty without a schedule."""
+        """Epoch -> batches per step from this epoch on, with text keys as in JSON; empty without a schedule."""
         return {str(epoch): batches for epoch, batches in (self.gradient_accumulation_schedule or {}).items()}
 
     def accumulation_in(self, epoch: int) -> int:

@@ -17,8 +17,8 @@ class BestModelArguments(Group):
     )
     metric_for_best_model: str | None = arg(
         None,
-        "Evaluation metric that compares models, with or without the prefix 'eval_'. None: 'loss', if the run keeps "
-        "the best model or the schedule follows a metric.",
+        "Evaluation metric that compares models, with or without the prefix 'eval_'. None: 'loss', if the run "
+        "needs a metric. The run needs a metric to keep the best model, and for a schedule that follows a metric.",
     )
     greater_is_better: bool | None = arg(
         None,

@@ -33,8 +33,8 @@ class DataArguments(Group):
     )
     dataloader_in_order: bool = arg(
         True,
-        "Return batches in the order of the sampler. False: in the order in which workers finish, which a resumed run "
-        "cannot repeat.",
+        "Return batches in the order of the sampler. False: in the order in which workers finish. A resumed run "
+        "cannot repeat the order of `dataloader_in_order=False`.",
     )
     dataloader_multiprocessing_context: str | None = arg(
         None,
@@ -43,8 +43,9 @@ class DataArguments(Group):
     )
     train_sampling_strategy: str = arg(
         "random",
-        "Order of the training samples: 'random', 'sequential' (the order of the dataset) or 'group_by_length' "
-        "(random, with samples of similar length in one batch, so that batches need little padding).",
+        "Order of the training samples: 'random', 'sequential' (the order of the dataset) or 'group_by_length'. "
+        "'group_by_length' is random, with samples of similar length in one batch, so that batches need little "
+        "padding.",
         choices=("random", "sequential", "group_by_length"),
     )
     length_column_name: str = arg(
@@ -63,10 +64,10 @@ class DataArguments(Group):
     accelerator_config: AcceleratorConfig | dict[str, Any] | str | None = arg(
         None,
         "Settings that transformers passes to accelerate, as an `AcceleratorConfig`, a dict or the path of a JSON "
-        "file. Three keys have an effect: `non_blocking=True` copies batches to the device while it computes, "
-        "`dispatch_batches=False` makes each process read its own shards of a streaming dataset, and "
-        "`gradient_accumulation_kwargs={'num_steps': 4}` sets `gradient_accumulation_steps`. After "
-        "construction, the attribute is an `AcceleratorConfig`.",
+        "file. `non_blocking=True` copies batches to the device while it computes. `dispatch_batches=False` makes "
+        "each process read its own shards of a streaming dataset. `gradient_accumulation_kwargs={'num_steps': 4}` "
+        "sets `gradient_accumulation_steps`. Other keys have no effect. Values that trainbus does not support "
+        "raise an error. After construction, `args.accelerator_config` is an `AcceleratorConfig`.",
         json=True,
         object=AcceleratorConfig,
     )

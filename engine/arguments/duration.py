@@ -26,13 +26,13 @@ class DurationArguments(Group):
 
     fast_dev_run: bool | int = arg(
         False,
-        "Try the program: make this number of steps, evaluate this number of batches, and neither save, report nor "
-        "push. True is 1 step. False or 0: a normal run.",
+        "Try the program with this number of steps, and this number of batches per evaluation. True: 1. False or "
+        "0: a normal run. The trial run does not save, report or push.",
     )
     max_time: float | str | None = arg(
         None,
-        "Longest duration of one `train()` call, in seconds or as text such as '90min' or '1h30min'. The run then "
-        "stops and saves a checkpoint. None: no limit.",
+        "Longest duration of one `train()` call, in seconds or as text such as '90min'. None: no limit. At the "
+        "limit, the run saves a checkpoint and stops.",
     )
 
     def problems(self) -> Iterator[str]:

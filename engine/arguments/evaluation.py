@@ -28,9 +28,9 @@ class EvaluationArguments(Group):
     eval_on_start: bool = arg(False, "Evaluate before the first step, to find errors of the evaluation early.")
     eval_rows: int | None = arg(
         None,
-        "Evaluate during training on this many random rows of each dataset, always the same ones, and log the half "
-        "width of the 95 % confidence interval of the mean loss as `eval_loss_ci`. All rows are evaluated when the "
-        "training ends. None: all rows each time.",
+        "Number of random rows of each dataset to evaluate during training. None: all rows. The rows are the same "
+        "in each evaluation. The metric `eval_loss_ci` is half the width of the 95 % confidence interval of the "
+        "mean loss. At the end of training, all rows are evaluated.",
     )
     minimum_eval_times: int | None = arg(
         None,
@@ -45,8 +45,8 @@ class EvaluationArguments(Group):
     )
     eval_accumulation_steps: int | None = arg(
         None,
-        "Evaluation batches whose predictions stay on the device before they move to host memory. None: all "
-        "predictions move at the end.",
+        "Evaluation batches whose predictions stay on the device, before they move to host memory. None: all "
+        "batches of the evaluation.",
     )
     eval_do_concat_batches: bool = arg(
         True, "Concatenate the predictions of all batches into one array. False: keep a list with one array per batch."
@@ -54,8 +54,8 @@ class EvaluationArguments(Group):
 
     batch_eval_metrics: bool = arg(
         False,
-        "Call `compute_metrics` after every batch, with `compute_result=True` for the last one, so that no predictions "
-        "are kept.",
+        "Call `compute_metrics` after every batch, so that no predictions are kept. The last call has "
+        "`compute_result=True`.",
     )
     eval_use_gather_object: bool = arg(
         False, "Gather predictions of the ranks as Python objects instead of tensors. Slower, but allows any structure."

@@ -101,7 +101,8 @@ class HFMethods:
         return int(args.n_gpu)
 
     def _read_json_fields(self) -> None:
-        """Replace JSON text by the object that it says, in the fields that a subclass adds to `_VALID_DICT_FIELDS`."""
+        """Replace JSON text by the object that it describes, in the fields that a subclass adds to
+        `_VALID_DICT_FIELDS`."""
         for name in self._VALID_DICT_FIELDS:
             value = getattr(self, name, None)
             if isinstance(value, str) and value.startswith("{"):

@@ -33,8 +33,10 @@ class HubArguments(Group):
     hub_model_id: str | None = arg(None, "Repository, as 'name' or 'owner/name'. None: the name of `output_dir`.")
     hub_strategy: HubStrategy | str = arg(
         HubStrategy.EVERY_SAVE,
-        "What to push, and when: 'end' (the model, when training ends), 'every_save' (the model at each save), "
-        "'checkpoint' (also the newest checkpoint) or 'all_checkpoints' (also all checkpoints).",
+        "What to push, and when: 'end', 'every_save', 'checkpoint' or 'all_checkpoints'. 'end': the model, when "
+        "training ends. 'every_save': the model, at each save and when training ends. 'checkpoint': also the "
+        "newest checkpoint, as `last-checkpoint`. 'all_checkpoints': the model and all checkpoints, under their "
+        "own names.",
         choices=HubStrategy,
     )
     hub_always_push: bool = arg(False, "Push each save, even if an earlier push is not finished. False: skip the push.")

@@ -22,7 +22,7 @@ class AliasMeta(type):
     """Metaclass that resolves aliases in the keywords of a call before the generated `__init__` runs.
 
     `@dataclass` generates a new `__init__` for every subclass with new fields. A wrapper around the `__init__` of the
-    base class would not work for them, but a metaclass works for all subclasses.
+    base class would not reach these subclasses. A metaclass works for all subclasses.
     """
 
     def __call__(cls: type[T], *args: Any, **kwargs: Any) -> T:
@@ -56,9 +56,9 @@ def resolve_aliases(
     Args:
         kwargs: Names and values, as the user gives them.
         known: Names that are not translated.
-        problems_of: Returns the problems of the values, to report them with the problems of the names. The value of a
-            misspelt name is checked as a value of the closest known name. Values of names from other libraries are not
-            checked, because they have other types.
+        problems_of: A function that returns the problems of the values. They are reported with the problems of the
+            names. The value of a misspelt name is checked as a value of the closest known name. Values of names from
+            other libraries are not checked, because they have other types.
 
     Raises:
         ArgumentError: Lists all unknown and unsupported names, invalid values of aliases, names of one argument with

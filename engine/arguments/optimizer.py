@@ -20,9 +20,9 @@ class OptimizerArguments(Group):
     )
     learning_rates: dict[str, float] | None = arg(
         None,
-        "Peak learning rates for some parameters, as a dict from pattern to rate. A pattern is the start of parameter "
-        "names, or a regular expression. The first pattern that matches a parameter applies. Parameters of a loss "
-        "module have no pattern: give them a rate with `optimizers`.",
+        "Peak learning rates for some parameters, as a dict from pattern to rate. A pattern is the start of "
+        "parameter names, or a regular expression. The first pattern that matches a parameter applies. Patterns do "
+        "not match parameters of a loss module: give them a rate with the Trainer's parameter `optimizers`.",
         json=True,
     )
     optim: OptimizerNames | str = arg(

@@ -21,14 +21,19 @@ class OutputArguments(Group):
 
     @property
     def output_path(self) -> Path:
-        """The output folder as an absolute path. The base is the working folder at the creation of the arguments.
+        """The output folder as an absolute path.
+
+        A relative path starts at the working folder of the moment when the arguments were created.
 
         A program that changes its working folder still writes all files of a run into one folder.
         """
         return self.resolved(self.output_dir)
 
     def resolved(self, path: str | os.PathLike[str]) -> Path:
-        """Return an absolute path. The base is the working folder at the creation of the arguments."""
+        """Return an absolute path.
+
+        A relative path starts at the working folder of the moment when the arguments were created.
+        """
         return Path(vars(self).get("_working_folder", ""), path)
 
     def resolve_like(self, other: OutputArguments) -> None:

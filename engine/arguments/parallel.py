@@ -17,51 +17,53 @@ class ParallelArguments(Group):
     """Training on several ranks: backend, DDP options and sharding."""
 
     ddp_backend: str | None = arg(
-        None, "Backend of torch.distributed, such as 'nccl' or 'gloo'; None selects nccl on GPUs and gloo on CPUs."
+        None, "Backend of torch.distributed, such as 'nccl' or 'gloo'. None: 'nccl' on GPUs, 'gloo' on CPUs."
     )
     ddp_timeout: int = arg(1800, "Seconds after which a rank stops waiting for the others.")
     ddp_find_unused_parameters: bool | None = arg(
         None,
-        "Whether DDP searches for weights without a gradient in a step, at some cost; None searches, unless "
-        "activations are recomputed.",
+        "Whether DDP searches for weights without a gradient in each step. The search costs time. None: search, "
+        "unless activations are recomputed.",
     )
-    ddp_bucket_cap_mb: int | None = arg(None, "Size of DDP's gradient buckets, in MiB; None selects PyTorch's default.")
+    ddp_bucket_cap_mb: int | None = arg(None, "Size of DDP's gradient buckets, in MiB. None: PyTorch's default.")
     ddp_broadcast_buffers: bool | None = arg(
         None,
-        "Whether DDP copies the buffers of rank 0 to all ranks before each forward; None selects PyTorch's default.",
+        "Whether DDP copies the buffers of rank 0 to all ranks before each forward. None: PyTorch's default.",
     )
     ddp_static_graph: bool | None = arg(
         None,
-        "Whether every step uses the same weights, so that DDP need not search for them; None selects PyTorch's "
-        "default.",
+        "Whether every step uses the same weights, so that DDP need not search for them. None: PyTorch's default.",
     )
     sharded_ddp: str | bool | list[str] = arg(
         "",
-        "Sharding, as transformers 4 spells it. 'simple' (or true) shards the optimizer state with fairscale. "
-        "'zero_dp_2' and 'zero_dp_3' also shard gradients and weights, as `sharding` stage2 and stage3 do; add "
-        "' offload' or ' auto_wrap'. Add ' fairscale' to use fairscale's FullyShardedDataParallel on CUDA. It wraps "
-        "the whole model. With ' auto_wrap' it wraps each block. '' shards nothing.",
+        "Sharding, with the names of transformers 4. '': no sharding. 'simple' or True: shard the optimizer state "
+        "with fairscale. 'zero_dp_2' and 'zero_dp_3' also shard gradients and weights, as `sharding='stage2'` and "
+        "`sharding='stage3'` do. Add ' offload' to keep the shards in host memory. Add ' fairscale' to use "
+        "fairscale's FullyShardedDataParallel, on CUDA only. fairscale gathers the whole model at once; add ' "
+        "auto_wrap' to gather each block by itself.",
         none=True,
     )
 
     sharding: str = arg(
         "",
-        "Sharding, as PaddleNLP spells it. 'stage1' shards the optimizer state. 'stage2' also shards gradients and "
-        "weights. It gathers the weights for forward and keeps them until backward is done. 'stage3' frees them after "
-        "forward and gathers them again for backward. stage2 and stage3 take ' offload', which keeps the shards in "
-        "host memory.",
+        "Sharding, with the names of PaddleNLP: '' (none), 'stage1', 'stage2' or 'stage3'. Add ' offload' to keep "
+        "the shards in host memory. 'stage1' shards the optimizer state, without ' offload'. 'stage2' also shards "
+        "gradients and weights. 'stage2' gathers the weights for forward, and keeps them until backward is done. "
+        "'stage3' frees the weights after forward, and gathers them again for backward.",
         none=True,
     )
     sharding_degree: int = arg(
         -1,
-        "Number of ranks that share one copy of the sharded tensors, such as the ranks of one machine. -1: all ranks. "
-        "1: no sharding. It must divide the world size.",
+        "Number of ranks over which the tensors are sharded, such as the ranks of one machine. -1: all ranks. The "
+        "world size must be a multiple of `sharding_degree`. 1: no sharding.",
         none=True,
     )
     fsdp: str | bool | list[str] | None = arg(
         None,
-        "Whether PyTorch's `fully_shard` (FSDP2) shards weights, gradients and optimizer state; true, or words such as "
-        "'full_shard', 'shard_grad_op', 'hybrid_shard', 'offload'.",
+        "Shard weights, gradients and optimizer state with PyTorch's `fully_shard` (FSDP2). True, or words such as "
+        "'full_shard offload'. 'full_shard', the default, frees the gathered weights between forward and backward. "
+        "'shard_grad_op' keeps the gathered weights until backward is done. 'hybrid_shard' shards over the ranks "
+        "of each machine, not over all ranks. 'offload' keeps the shards in host memory.",
     )
     fsdp_config: dict[str, Any] | str | None = arg(None, "Options of `fsdp`, as a dict or a JSON file.", json=True)
     deepspeed: dict[str, Any] | str | None = arg(
@@ -69,9 +71,9 @@ class ParallelArguments(Group):
     )
     deepspeed_fill_sections: bool = arg(
         False,
-        "Fill an absent `optimizer` section of DeepSpeed's configuration with AdamW, and an absent `scheduler` section "
-        "with WarmupDecayLR ('linear') or WarmupLR ('constant_with_warmup'), from the arguments. False: the run's own "
-        "optimizer and schedule.",
+        "Fill the sections `optimizer` and `scheduler` of DeepSpeed's configuration from the arguments, if they "
+        "are absent. False: the run uses its own optimizer and schedule. `optimizer` becomes AdamW. `scheduler` "
+        "becomes WarmupDecayLR for 'linear' and WarmupLR for 'constant_with_warmup'.",
     )
 
     @property

@@ -16,8 +16,8 @@ class PrecisionArguments(Group):
 
     bf16: bool = arg(
         False,
-        "Mixed precision: forward and backward compute in bfloat16 where that is safe. Weights stay float32, see "
-        "`fp16_opt_level`. Excludes `fp16`.",
+        "Mixed precision: forward and backward compute in bfloat16 where that is safe. Excludes `fp16`. The "
+        "weights stay float32, unless `fp16_opt_level` is 'O2'.",
     )
     fp16: bool = arg(
         False,
@@ -26,9 +26,9 @@ class PrecisionArguments(Group):
     )
     fp16_opt_level: str = arg(
         "O1",
-        "Level of `bf16` and `fp16`: 'O1' computes in half precision where that is safe; 'O2' also keeps the weights "
-        "in half precision, with float32 copies for the optimizer; 'O0' turns both off. 'O2' does not work with "
-        "sharding.",
+        "Level of `bf16` and `fp16`. 'O0': full precision. 'O1': half precision where that is safe. 'O2': also "
+        "weights in half precision. With 'O2' the optimizer updates float32 copies of the weights. 'O2' does not "
+        "work with sharding.",
         choices=("O0", "O1", "O2"),
         none=True,
     )

@@ -21,7 +21,7 @@ _REMEDY = "start the program with a launcher, such as torchrun --nproc_per_node=
 
 
 def _number(name: str, default: int) -> int:
-    """Return a number of the launcher's environment. `launch_problems` reports values that are none."""
+    """Return a number in the environment of the launcher. `launch_problems` reports values that are not numbers."""
     value = os.environ.get(name, "")
     return int(value) if value.isdecimal() else default
 
@@ -48,8 +48,7 @@ def launch_problems() -> Iterator[str]:
 
 @dataclass(kw_only=True)
 class ProcessArguments(Group):
-    """The device of this process, and which processes write logs and checkpoints. The launcher sets the rank of the
-    process in the environment."""
+    """The device of this process, and which processes log and save. The launcher sets the rank in the environment."""
 
     use_cpu: bool = arg(False, "Train on the CPU even if there is a GPU.")
     local_rank: int = arg(
@@ -127,7 +126,7 @@ class ProcessArguments(Group):
         return self.log_level if self.should_log else self.log_level_replica
 
     def get_process_log_level(self) -> int:
-        """Return the log level of this process as a number of `logging`. 'passive' gives the present level."""
+        """Return the log level of this process as a number of `logging`. 'passive' returns the current level."""
         if self.own_log_level == "passive":
             return logging.getLogger(__name__.partition(".")[0]).getEffectiveLevel()
         return int(getattr(logging, self.own_log_level.upper()))

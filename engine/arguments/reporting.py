@@ -44,34 +44,39 @@ class ReportingArguments(Group):
     )
     include_num_input_tokens_seen: str | bool = arg(
         "no",
-        "Log the number of input tokens so far: 'all' (or True), 'non_padding' (without padding), or 'no' (or False). "
-        "After construction, the attribute is one of the three texts.",
+        "Log the number of input tokens so far. 'no' or False: off. 'all' or True: with padding. 'non_padding': "
+        "without padding. After construction, `args.include_num_input_tokens_seen` is 'no', 'all' or "
+        "'non_padding'.",
         choices=("no", "all", "non_padding", True, False),
     )
     skip_memory_metrics: bool = arg(True, "Do not add memory usage to the metrics of training and evaluation.")
     debug: str | list[str] | None = arg(
         "",
-        "Checks that cost time: 'underflow_overflow' names the layer where values stop being finite; 'rank_divergence' "
-        "names a callback that raises a flag on some ranks only; 'callbacks' names a handler that makes a forbidden "
-        "change. One or more (separated by a space, or a list), or '' for none. After construction, the attribute is a "
-        "list.",
+        "Checks that cost time: one name, several names (separated by a space, or a list), or '' for none. "
+        "'underflow_overflow' names the layer where values stop being finite. 'rank_divergence' names a callback "
+        "that raises a flag on some ranks only. 'callbacks' names a handler that makes a forbidden change. "
+        "After construction, `args.debug` is a list.",
     )
     capsule: bool | str = arg(
         "auto",
-        "Write each failing step to a folder, for `trainbus rerun`. 'auto': on a CPU, if that takes at most 1 % of the "
-        "time, and up to 1 GB. True: always. False: never.",
+        "Write each failing step to a folder, for `trainbus rerun`. True: always. False: never. 'auto': only on a CPU, "
+        "and only if it costs little. 'auto' takes at most 1 % of the time, and at most 1 GB.",
         choices=("auto", True, False),
     )
-    disable_tqdm: bool | None = arg(None, "Print lines instead of progress bars. None: depends on `log_level`.")
+    disable_tqdm: bool | None = arg(
+        None,
+        "Print lines instead of progress bars, and no opening and closing lines. None: bars in a terminal or a "
+        "notebook, lines elsewhere.",
+    )
     record: bool = arg(
         False,
-        "Record every event, flag and value of the run in `events.jsonl` in `output_dir`, for `trainbus diff`, "
-        "`trainbus trace` and `trainbus replay`.",
+        "Record every event, flag and value of the run in `events.jsonl` in `output_dir`. `trainbus diff`, "
+        "`trainbus trace` and `trainbus replay` read the file.",
     )
     stall_after: float | None = arg(
         600.0,
-        "Seconds without progress after which a warning shows what the training waits for, with the stack of its "
-        "thread. None: no warning.",
+        "Seconds without progress after which a warning shows what the training waits for. None: no warning. The "
+        "warning has the stack of the training thread.",
     )
     dry_batch: bool | str = arg(
         "auto",
@@ -82,15 +87,15 @@ class ReportingArguments(Group):
     )
     plan: str | None = arg(
         None,
-        "File of a preview, which `trainbus preview --out` writes. The run warns at its first departure from it.",
+        "File of a preview, which `trainbus preview --out` writes. The run warns once, at the first difference "
+        "from the preview.",
         path=True,
     )
     report_to: str | list[str] | None = arg(
         None,
-        "Trackers that receive the logs: one name, a list, 'all' (those whose package is installed) or 'none'. The "
-        "name of an installed plugin also works. None: "
-        "'tensorboard' if `logging_dir` is set and TensorBoard is installed, else 'none'. After "
-        "construction, the attribute is a list.",
+        "Trackers that receive the logs: one name, a list of names, 'all' or 'none'. 'all': every tracker whose "
+        "package is installed. The name of an installed plugin also works. None: 'tensorboard' if `logging_dir` is "
+        "set and TensorBoard is installed, else 'none'. After construction, `args.report_to` is a list.",
     )
     run_name: str | None = arg(None, "Name of the run in trackers. None: the tracker chooses it.")
     project: str | None = arg(None, "Name of the project in trackers. None: the setting of the tracker.")

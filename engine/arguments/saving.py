@@ -16,8 +16,8 @@ class SavingArguments(Group):
 
     save_strategy: SaveStrategy | str = arg(
         SaveStrategy.STEPS,
-        "When to save a checkpoint: 'no' (never), 'steps' (every `save_steps`), 'epoch' (after each epoch) or 'best' "
-        "(after an evaluation with the best metric so far; needs an `eval_strategy`).",
+        "When to save a checkpoint: 'no' (never), 'steps' (every `save_steps`), 'epoch' (after each epoch) or "
+        "'best'. 'best': after each evaluation with the best metric so far. 'best' needs an `eval_strategy`.",
         choices=SaveStrategy,
     )
     save_steps: float = arg(
@@ -56,8 +56,9 @@ class SavingArguments(Group):
     )
     resume_partial: bool = arg(
         False,
-        "Also resume from a checkpoint without optimizer, schedule, loss scaler or RNG states, as `save_only_model` "
-        "writes it. Missing states start fresh, and one warning lists them.",
+        "Also resume from a checkpoint that lacks optimizer, schedule, loss scaler or RNG states. Missing states "
+        "start fresh. One warning lists the missing states. Checkpoints lack states if they were saved with "
+        "`save_only_model=True`.",
         none=True,
     )
     restore_callback_states_from_checkpoint: bool = arg(

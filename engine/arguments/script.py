@@ -22,6 +22,6 @@ class ScriptArguments(Group):
     resume_from_checkpoint: str | bool | None = arg(
         None,
         "Checkpoint folder that the script should pass to `train()`. True: the newest checkpoint in `output_dir`. "
-        "'auto': the newest one, if there is any.",
+        "'auto': the same, if there is any.",
         path=True,
     )

@@ -16,7 +16,7 @@ from ._base import default_of
 def mask(name: str) -> str:
     """Return the placeholder text for a secret field.
 
-    When the arguments are read from a file, the placeholder means that the field is not set.
+    If the arguments are read from a file, the placeholder means that the field is not set.
     """
     return f"<{name.upper()}>"
 

@@ -36,8 +36,8 @@ UNSUPPORTED: dict[tuple[str, str | None], str] = {
         "estimates which of them fits."
     ),
 }
-"""(argument, refused value) -> reason and alternative. The value None refuses every value of the argument but None.
-In a value, `:N` stands for a colon and any number."""
+"""(argument, refused value) -> reason and alternative. The key (argument, None) refuses every value except None. In a
+value, `:N` stands for a colon and any number."""
 
 
 def unsupported_arguments() -> dict[str, str]:

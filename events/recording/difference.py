@@ -11,7 +11,7 @@ from .files import Recording
 from .recorder import Record
 
 _SESSION = frozenset({"on_init_end", "on_setup", "on_load", "on_close", "on_end"})
-"""Events of a session. A run that was interrupted has more sessions than an unbroken one."""
+"""Events of a session. An interrupted run has more sessions than an uninterrupted one."""
 
 _SAVES = frozenset({"on_save_due", "on_save_begin", "on_snapshot", "on_save", "on_delete"})
 
@@ -19,7 +19,7 @@ _TIMES = ("_runtime", "_per_second", "_seconds", "_time")
 """Ends of the names of durations in logs and metrics."""
 
 _MEMORY = "_mem_"
-"""In the names of measured memory."""
+"""A part of the names of measured memory."""
 
 _NOT_COMPARED = frozenset({"t", "why", "session", "error"})
 """Values that are durations, or texts that may hold times and paths."""
@@ -52,7 +52,7 @@ class Difference:
     """The first difference of two recordings."""
 
     step: int
-    """The step that is being made, or the last one made."""
+    """The current step, or the last complete step."""
     event: str
     """The event, or the flag that was written."""
     what: str
@@ -103,7 +103,10 @@ def _resumed_at(recording: Recording) -> set[int]:
 
 
 def _comparable(recording: Recording, resumed: set[int]) -> Iterator[Record]:
-    """Yield the records of a run as an unbroken run has them. Each has the whole state, not only its changes."""
+    """Yield the records of a run in the form of an uninterrupted run.
+
+    Each record has the whole state, not only its changes.
+    """
     in_epoch, session = False, 0
     state: dict[str, Any] = {}
     for record in recording.records:
@@ -144,7 +147,7 @@ def _compared(left: Record | None, right: Record | None, ignored: frozenset[str]
 
 
 def _values(name: str, left: Any, right: Any) -> tuple[str, str] | None:
-    """Return two values as text if they differ. Of dicts, return the values that differ, and leave out durations."""
+    """Return two values as text if they differ. For dicts, return only the values that differ, without durations."""
     if left == right:
         return None
     if not (isinstance(left, dict) and isinstance(right, dict)):

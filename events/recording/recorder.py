@@ -28,7 +28,7 @@ PROGRESS = (
     *("epoch", "samples_seen", "max_steps", "num_train_epochs", "total_flos", "num_input_tokens_seen"),
     *("steps_skipped", "best_metric", "best_global_step"),
 )
-"""The fields of the state that are recorded when they change, beside `best_model_checkpoint`."""
+"""The fields of the state that are recorded when they change. `best_model_checkpoint` is recorded too."""
 
 
 _progress = attrgetter(*PROGRESS, "best_model_checkpoint")
@@ -45,7 +45,7 @@ class Recorder(Callback):
     _from: float = 0.0
     """The time of the start, on the clock of the recorder."""
     _inside = False
-    """Whether a step is being made."""
+    """Whether the run is inside a step."""
     _known: tuple[Any, ...] = ()
     """The state that was recorded last."""
     _open: dict[str, Record]
@@ -62,14 +62,14 @@ class Recorder(Callback):
         return dict(values)
 
     def observe(self, event: str, run: Any, record: Record) -> None:
-        """Add to the record of an event of a step."""
+        """Add values to the record of an event of a step."""
 
     def clock(self) -> float:
         """Return the time, in seconds."""
         return perf_counter()
 
     def open(self, run: Any) -> None:
-        """Begin to watch the bus of a run."""
+        """Start to record the bus of a run."""
         if self._attached is None:
             self._open, self._inside, self._known = {}, False, ()
             self._from, self._attached = self.clock(), run
@@ -77,7 +77,7 @@ class Recorder(Callback):
             run.control.ledger.watchers.append(self._write_flag)
 
     def close(self) -> None:
-        """Stop to watch. Closing twice does nothing."""
+        """Stop recording. A second call does nothing."""
         run, self._attached = self._attached, None
         if run is not None:
             for watchers, watch in (
@@ -186,7 +186,7 @@ class DecisionRecorder(Recorder):
 
 
 def handler_plan(bus: Any) -> dict[str, dict[str, int]]:
-    """Return for each event the ids of its handlers, in their order, with the number of their stage."""
+    """Return the handlers of each event in their order: the id of each callback, and the number of its stage."""
     plan: dict[str, dict[str, int]] = {}
     for event in bus:
         for handler in bus.order_of(event):

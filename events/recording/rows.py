@@ -18,9 +18,9 @@ WORK = ("log", "evaluate", "save", "delete", "load_best", "stop")
 class Rows:
     """Derives rows from records, one record at a time.
 
-    Each row has `step`, `what` (one of `WORK`), `by` (who asked for it, joined by commas) and `reason`. A `log` also
-    has `learning_rate`, an `evaluate` the name of its `dataset` if there are several, and `delete` and `load_best`
-    have the step of their `checkpoint`.
+    Each row has `step`, `what` (one of `WORK`), `by` (the callbacks that requested it, joined by commas) and `reason`.
+    A `log` also has `learning_rate`, an `evaluate` the name of its `dataset` if there are several, and `delete` and
+    `load_best` have the step of their `checkpoint`.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Rows:
         self._taken: dict[str, dict[str, str]] = {}
 
     def take(self, record: Record) -> list[Row]:
-        """Return the rows that a record makes: mostly none."""
+        """Return the rows that a record makes. Most records make no row."""
         if "f" in record:
             self._flag(record)
             return []
@@ -68,7 +68,7 @@ class Rows:
                 self._taken[flag], self._asked[flag] = asked, {}
 
     def _served(self, step: int, what: str, record: Record) -> Row:
-        """Return the row of work that a callback does. It works for itself, or for all who asked."""
+        """Return the row of work that a callback does, for itself or for all callbacks that requested the work."""
         worker, inside = record.get("by", "run"), record.get("in", "")
         asked = self._taken.get(what, {}) if inside == f"on_{what}_due" else {worker: f"in {inside}" if inside else ""}
         return _row(step, what, {worker: asked[worker]} if worker in asked else asked)

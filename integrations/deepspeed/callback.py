@@ -69,13 +69,13 @@ class DeepSpeed(Callback):
     """DeepSpeed's configuration: a dict, which is copied, or the path of a JSON file."""
     _engine: Any = field(default=None, init=False, repr=False, compare=False)
     _complete: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The configuration, completed from the arguments."""
+    """The configuration, with missing values from the arguments."""
     _states: Any = field(default=None, init=False, repr=False, compare=False)
     """The `OptimizerState` of the engine."""
     _finalizer: weakref.finalize[Any, Any] | None = field(default=None, init=False, repr=False, compare=False)
     _restore_forward: Callable[[], None] | None = field(default=None, init=False, repr=False, compare=False)
     _zero3_linear: Callable[..., Any] | None = field(default=None, init=False, repr=False, compare=False)
-    """`functional.linear` as the engine left it. Stage 3 replaces it."""
+    """`functional.linear` after the engine was built. Stage 3 replaces this function."""
     _torch_linear: Callable[..., Any] | None = field(default=None, init=False, repr=False, compare=False)
     """`functional.linear` from before this session."""
     _trained: list[bool] = field(default_factory=list, init=False, repr=False, compare=False)

@@ -23,10 +23,10 @@ from .config import precision_of, stage_of
 from .config_schema import unknown_keys
 
 SECTION_MODELS = {"zero_optimization": DeepSpeedZeroConfig, "bf16": DeepSpeedBF16Config, "fp16": DeepSpeedFP16Config}
-"""DeepSpeed's own models of sections, which know the keys."""
+"""The classes of DeepSpeed that define the keys of each section."""
 
 BY_SHAPE = "depends on the shape or norm of each weight"
-"""Why stages 1 to 3, which flatten the weights, refuse an optimizer."""
+"""Why stages 1 to 3 refuse an optimizer: they flatten the weights."""
 
 
 def check_config(config: dict[str, Any], run: Run) -> None:

@@ -60,9 +60,11 @@ class Rule:
     value: Any
     """The value that the arguments give it."""
     arguments: tuple[str, ...] = ()
-    """The arguments behind the value. If the user set one of them, another value in the configuration is an error."""
+    """The arguments that give the value. If the user set one of them, a different value in the configuration is an
+    error."""
     source: str = ""
-    """Where the value comes from if not from a single argument. Another value is then always an error."""
+    """The origin of the value, if it is not a single argument. A different value in the configuration is then always an
+    error."""
 
 
 def read_config(given: Any) -> dict[str, Any]:
@@ -108,11 +110,11 @@ def complete_config(config: dict[str, Any], args: TrainingArguments, sizes: RunS
     """Return a copy of a configuration, filled from the arguments and checked against them.
 
     - A key with the value "auto" gets the value of the arguments. A null key counts as absent.
-    - A key with another value keeps it. It must agree with the arguments that the user set. Batch sizes,
+    - A key with another value keeps this value. The value must agree with the arguments that the user set. Batch sizes,
       `gradient_accumulation_steps` and `total_num_steps` must always agree.
-    - Absent keys are filled: the batch sizes, `gradient_clipping`, `bf16` or `fp16` if the arguments request it, and
-      the two keys that allow the run's own optimizer if there is no `optimizer`. With `deepspeed_fill_sections` also
-      the sections `optimizer` and `scheduler`.
+    - Absent keys are filled: the batch sizes, `gradient_clipping`, and `bf16` or `fp16` if the arguments request it.
+    - If there is no `optimizer`, the two keys that allow the run's own optimizer are added. With
+      `deepspeed_fill_sections`, the sections `optimizer` and `scheduler` are added.
     - All other keys are passed to DeepSpeed unchanged.
 
     Raises:
@@ -243,7 +245,7 @@ def _add_sections(config: dict[str, Any], args: TrainingArguments) -> None:
 
 
 def _find(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
-    """Return the section that a key is in, empty if absent, and the last part of the key."""
+    """Return the section that has a key, and the last part of the key. The section is empty if it is absent."""
     *path, name = key.split(".")
     for part in path:
         config = config.get(part) or {}

@@ -23,7 +23,7 @@ Groups = list[dict[str, Any]]
 
 
 def default_groups(model: nn.Module) -> Groups:
-    """Return the parameter groups for an optimizer that the configuration names: with and without weight decay."""
+    """Return the parameter groups for an optimizer that the configuration names: one with weight decay, one without."""
     decaying, others = parameter_groups(model, 1.0)
     del decaying["weight_decay"]  # the configuration has the value
     return [decaying, others]
@@ -84,7 +84,7 @@ def attributes_of(model: nn.Module) -> dict[Any, set[str]]:
 
 
 def added_attributes(before: dict[Any, set[str]]) -> list[tuple[Any, str]]:
-    """Return the attributes that were added since `attributes_of`, as pairs of object and name."""
+    """Return the attributes that were added after `attributes_of` was called, as pairs of object and name."""
     return [(owner, name) for owner, names in before.items() for name in {*vars(owner)} - names]
 
 

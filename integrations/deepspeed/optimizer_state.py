@@ -44,7 +44,7 @@ class OptimizerState:
         parameters = [parameter for group in groups for parameter in group["params"]]
         self._numbers = {parameter: number for number, parameter in enumerate(parameters)}
         self._kept = {parameter for parameter in parameters if parameter.requires_grad or not self._sharded}
-        """The parameters that the engine's optimizer has. ZeRO does not get frozen ones."""
+        """The parameters that the engine's optimizer has: all that are not frozen."""
 
     def full_state(self, keep: bool) -> dict[str, Any]:
         """Return the full state on the host, numbered by parameter.
@@ -67,13 +67,16 @@ class OptimizerState:
         return state
 
     def restore_weights(self) -> None:
-        """Give the model weights in memory of its own, with the optimizer's float32 values."""
+        """Give the model its own memory for the weights, with the float32 values of the optimizer."""
         for group in self.groups:
             for parameter in group["params"]:
                 parameter.data = full_value(parameter).clone()
 
     def restore_parameters(self) -> None:
-        """Give the torch optimizer the model's parameters, after the engine is destroyed. Its state is lost."""
+        """Give the torch optimizer the model's parameters, after the engine is destroyed.
+
+        The optimizer loses its state.
+        """
         inner = torch_optimizer(self.engine)
         inner.param_groups[:] = [
             {**options, "params": group["params"]} for options, group in zip(self._options(inner), self.groups)
@@ -81,7 +84,7 @@ class OptimizerState:
         inner.state.clear()
 
     def _options(self, inner: Optimizer) -> list[Group]:
-        """Return the current options of all groups, empty ones included, with numbers in place of parameters."""
+        """Return the current options of all groups, including empty groups, with numbers in place of parameters."""
         current = iter(inner.param_groups)
         options, first = [], 0
         for group in self.groups:
@@ -92,7 +95,9 @@ class OptimizerState:
         return options
 
     def load(self, state: dict[str, Any], model: nn.Module) -> None:
-        """Load a full state, which every rank has. Its parameters may have been grouped by another weight decay.
+        """Load a full state, which every rank has.
+
+        The saved run may have grouped its parameters by another weight decay.
 
         Raises:
             CheckpointError: if the state belongs to another optimizer, or to other parameters.
@@ -145,7 +150,8 @@ class OptimizerState:
         return found
 
     def _matching_groups(self, state: dict[str, Any], model: nn.Module) -> list[list[nn.Parameter]]:
-        """Return the parameters, grouped as in a saved state: as in this run, or as with and without weight decay."""
+        """Return the parameters in the groups of a saved state: the groups of this run, or with and without weight
+        decay."""
         sizes = [len(group["params"]) for group in state.get("param_groups", [])]
         groupings = [[group["params"] for group in self.groups]]
         groupings += [[group["params"] for group in parameter_groups(model, decay)] for decay in (1.0, 0.0)]
@@ -216,7 +222,10 @@ def load_loss_scaler_state(engine: Any, state: dict[str, Any]) -> None:
 
 @contextmanager
 def _parameters_set_to(optimizer: Optimizer, tensors: list[list[torch.Tensor]]) -> Iterator[None]:
-    """Put tensors into the optimizer's groups for the duration. Stage 3 does so only during an update."""
+    """Put tensors into the groups of the optimizer, inside a `with` block.
+
+    Stage 3 itself does this only during an update.
+    """
     before = [group["params"] for group in optimizer.param_groups]
     for group, held in zip(optimizer.param_groups, tensors):
         group["params"] = held
@@ -243,7 +252,7 @@ def _full_entry(parameter: torch.Tensor, key: str, value: Any, flat: torch.Tenso
 
 
 def _flat_entry(value: Any, flat: torch.Tensor, optimizer: Optimizer, key: str) -> Any:
-    """Return space for an entry in the layout of `flat`, or the scalar that all parameters share."""
+    """Return an empty tensor for an entry, in the layout of `flat`; or the scalar that all parameters share."""
     if getattr(value, "shape", ()) != ():  # a scalar, such as the step or a product of betas, is equal for all
         return value if value.shape == flat.shape else torch.zeros_like(flat)
     # DeepSpeed's optimizers keep the step as an int, torch's as a tensor.

@@ -23,7 +23,7 @@ from ...engine.run import Run
 logger = logging.getLogger(__name__)
 
 FINALIZERS: list[weakref.finalize[Any, Any]] = []
-"""One finalizer per engine of this process. The process group stays until the last engine is released."""
+"""The finalizers of the engines of this process. The process group stays until the last engine is released."""
 
 CREATED: set[str] = set()
 """What `init_single_process` created in this process: `group`, `LOCAL_RANK`."""

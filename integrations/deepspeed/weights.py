@@ -84,12 +84,10 @@ def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list
 
 @torch.no_grad()
 def update_master_weights(engine: Any) -> None:
-    """Copy changes of the model's weights into the optimizer's float32 copies.
+    """Copy changes that the program made to the weights since the last step into the optimizer's float32 copies.
 
-    The program may have made them since the last step.
-
-    Otherwise the optimizer would overwrite the weights with its copies. An element is unchanged if the copy, rounded to
-    the type of the weight, equals the weight. Such a copy keeps all its digits.
+    Without this, the optimizer would overwrite the weights with its copies. An element is unchanged if the copy,
+    rounded to the type of the weight, equals the weight. The copy of an unchanged element keeps all its digits.
     """
     for masters, weights in _master_weights(engine):
         for master, weight in zip(torch.split(masters, CHUNK), torch.split(weights, CHUNK)):
@@ -97,7 +95,7 @@ def update_master_weights(engine: Any) -> None:
 
 
 def _master_weights(engine: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield this rank's master weights, each with the part of the model's weights that it is a copy of."""
+    """Yield the master weights of this rank, each with the part of the model's weights that it copies."""
     stage, optimizer = engine.zero_optimization_stage(), engine.optimizer
     if stage in (1, 2):
         parts = zip(
@@ -135,7 +133,7 @@ def full_shape(parameter: torch.Tensor) -> torch.Size:
 
 
 def _gathered(tensor: torch.Tensor, modified: bool = False) -> Any:
-    """Return a context in which a sharded weight is full. Writes are kept only if it is `modified`."""
+    """Return a context in which a sharded weight is full. With `modified=True`, writes to the weight are kept."""
     return deepspeed.zero.GatheredParameters([tensor], modifier_rank=0 if modified else None)
 
 

@@ -66,7 +66,8 @@ class FairscaleFSDP(ShardedModel):
     )
 
     bucket_cap_mb: int = 25
-    """MiB of small gradients that are reduced in one bucket. Buckets live until the update. 0 uses no buckets."""
+    """MiB of small gradients that are reduced in one bucket. 0: no buckets. The memory of a bucket is freed after the
+    update."""
     _root: FSDPUnit | None = field(default=None, init=False, repr=False, compare=False)
     """The outermost unit, which wraps the model."""
 
@@ -176,7 +177,7 @@ class FairscaleFSDP(ShardedModel):
 
 
 class _GradScaler(ShardedGradScaler):
-    """Makes all ranks skip a step in which one of them found an overflow. Supports fused optimizers."""
+    """A loss scaler. If one rank finds an overflow, all ranks skip the step. Supports fused optimizers."""
 
     def unscale_(self, optimizer: Optimizer) -> None:
         super().unscale_(optimizer)

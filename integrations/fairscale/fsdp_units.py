@@ -73,8 +73,8 @@ def shard_model(
         blocks: the modules to wrap, inner ones first.
         device: the device that computes.
         offload: whether shards are kept in host memory.
-        reshard: whether weights are freed after forward and gathered again for backward. This does not apply to weights
-            outside of the blocks, which stay gathered.
+        reshard: whether the weights of blocks are freed after forward and gathered again for backward. Weights outside
+            of the blocks stay gathered.
         bucket_mb: MiB of gradients in one bucket; 0 uses no buckets.
 
     Returns:
@@ -158,7 +158,7 @@ def _replace(model: nn.Module, block: nn.Module, unit: FSDPUnit) -> None:
 def init_units(root: FSDPUnit) -> None:
     """Initialize the shards of all units before the first forward.
 
-    fairscale does so lazily, and misses some units if the first forward evaluates.
+    fairscale itself does this in the first forward. It misses some units if this forward is an evaluation.
     """
     root.train()
     for unit in units_of(root):
@@ -197,8 +197,8 @@ def gather_weights(
 ) -> dict[str, torch.Tensor]:
     """Return the full weights of a model on the host. Shared weights stay shared.
 
-    Every rank must call it. It gathers one weight at a time. A rank with `keep=False` never holds
-    all of them, and returns {}.
+    Every rank must call this function. It gathers one weight at a time. A rank with `keep=False` returns {}, and never
+    holds all weights.
     """
     free_full_weights(root)
     seen: dict[Any, torch.Tensor] = {}

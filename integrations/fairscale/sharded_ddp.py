@@ -28,8 +28,8 @@ from ...events.stages import Stage, order
 class TensorSync(ShardedDataParallel):  # type: ignore[misc]
     """fairscale's wrapper. At its start it sends all tensors of the model from rank 0.
 
-    fairscale sends every value of the state dict, and fails at what `get_extra_state` of a module returns. Each rank
-    keeps its own values of these, as with DDP.
+    fairscale itself sends every value of the state dict. It fails for the values of `get_extra_state`, which need
+    not be tensors. Each rank keeps its own extra state, as with DDP.
     """
 
     def _sync_params_and_buffers(self) -> None:
@@ -40,7 +40,7 @@ class TensorSync(ShardedDataParallel):  # type: ignore[misc]
 
 @dataclass
 class ShardedDDP(Callback):
-    """Trains on several ranks. Each holds one shard of the optimizer state (ZeRO stages 1 and 2).
+    """Trains on several ranks. Each rank holds one shard of the optimizer state (ZeRO stages 1 and 2).
 
     The weights are the same as with DDP. Start the program with `torchrun --nproc_per_node=N`.
     """
@@ -123,7 +123,7 @@ def _wrap(run: Run, model: nn.Module, optimizer: Any) -> nn.Module:
 def _remove_hooks(wrapped: Any) -> None:
     """Remove the gradient hooks of a wrapper.
 
-    They would reduce gradients in addition to the hooks of the next wrapper.
+    Otherwise they would reduce gradients in addition to the hooks of the next wrapper.
     """
     if isinstance(wrapped, ShardedDataParallel):
         for hook in wrapped._grad_hooks:
@@ -135,8 +135,9 @@ def _remove_hooks(wrapped: Any) -> None:
 class _Gradients:
     """Averages the gradients at the end of a step. Each average goes to the rank that updates the weight.
 
-    fairscale itself sends each gradient as soon as backward has computed it. Ranks that use different weights would
-    then send different gradients, or in another order. They would mix them up, or wait for each other.
+    fairscale itself sends each gradient as soon as backward has computed it. If ranks use different weights, they would
+    send different gradients, or in a different order. The ranks would then mix up the gradients, or wait for each
+    other.
     """
 
     def __init__(self, run: Run, wrapping: Wrapping) -> None:

@@ -84,19 +84,20 @@ INSTEAD: dict[str, str] = {
 class Lightning(Callback):
     """Calls a callback of Lightning at the events that correspond to its hooks.
 
-    `callbacks=[Lightning(EarlyStopping("eval_loss", patience=3))]`. The hooks receive a view of the trainer, with the
-    attributes that such callbacks read, and a `LightningModule` that holds the model as `model`. `trainer.should_stop
-    = True` requests `training_stop`. Values that the callback logs are added to the next log of the run.
+    Pass it as `callbacks=[Lightning(EarlyStopping("eval_loss", patience=3))]`. The hooks receive a view of the trainer,
+    with the attributes that such callbacks read. They also receive a `LightningModule` that holds the model as
+    `model`. If a hook sets `trainer.should_stop = True`, the run stops. Values that the callback logs are added to the
+    next log of the run.
 
     Raises:
         ArgumentError: for a hook without an event, and for a callback of Lightning that a callback of trainbus
-            replaces. It names the remedy.
+            replaces. The error names the remedy.
     """
 
     callback: Any = None
     """The callback. None does nothing."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints. Default: `Lightning.` and the name of its class."""
+    """The name of the callback in the ledger and in checkpoints. Default: `Lightning.` and the class of `callback`."""
     _target: Any = field(default=None, init=False, repr=False, compare=False)
     _view: TrainerView | None = field(default=None, init=False, repr=False, compare=False)
     _module: Any = field(default=None, init=False, repr=False, compare=False)

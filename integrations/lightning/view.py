@@ -62,7 +62,7 @@ class HeldSchedule:
     """A schedule that no longer moves, because a callback of Lightning sets the learning rate."""
 
     def __init__(self, schedule: Any, optimizer: Any) -> None:
-        """Hold a schedule where it is."""
+        """Hold a schedule at its current position."""
         self._schedule, self.optimizer = schedule, optimizer
 
     def step(self, *args: Any) -> None:
@@ -89,7 +89,7 @@ class Strategy:
         return self._run.ranks.broadcast_object(value)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Return whether all ranks, or any rank, decided so."""
+        """Return whether all ranks, or at least one rank, decided True."""
         ranks = self._run.ranks
         if ranks.single_process:
             return bool(decision)
@@ -268,7 +268,7 @@ class TrainerView:
     # What the adapter calls.
 
     def request_stop(self) -> None:
-        """Request the end of the training if the callback set `should_stop`. It may give its reason after that."""
+        """Request the end of the training if the callback set `should_stop`. Some callbacks give a reason later."""
         if self._stops:
             reason = getattr(self.callback, "stopping_reason_message", None) or "trainer.should_stop = True"
             self.__dict__["_stops"] = False
@@ -284,7 +284,7 @@ class TrainerView:
 
     @property
     def schedule_changed(self) -> bool:
-        """Whether the callback has put another schedule in place of the run's, since the last look."""
+        """Whether the callback replaced the schedule of the run since the last call."""
         configs = self.lr_scheduler_configs
         changed = bool(configs) and configs[0].scheduler is not self._own_schedule
         if changed:
@@ -312,7 +312,7 @@ class TrainerView:
         return logged
 
     def note(self, values: dict[str, Any]) -> None:
-        """Show values as `callback_metrics`, an `eval_` value as `val_` too."""
+        """Show values as `callback_metrics`. A name with `eval_` is also available with `val_`."""
         for name, value in values.items():
             if isinstance(value, (int, float)):
                 shown = torch.tensor(value, dtype=torch.float32)

@@ -31,13 +31,13 @@ class Model:
     """A model to upload."""
 
     folder: Path
-    """Its folder."""
+    """The folder of the model."""
     step: int
-    """Its step."""
+    """The step of the model."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """The metadata of the artifact."""
     final: bool = False
-    """Whether it is the result of the training."""
+    """Whether the model is the result of the training."""
 
 
 @dataclass
@@ -45,9 +45,9 @@ class ModelArtifacts:
     """Uploads checkpoints of a run as artifacts."""
 
     pending: list[Model] = field(default_factory=list)
-    """Checkpoints that are being written: they are uploaded once they are committed."""
+    """Checkpoints that are being written. They are uploaded after their commit."""
     versions: dict[str, str] = field(default_factory=dict)
-    """The artifact and alias of each uploaded checkpoint -> its folder. Checkpoints of a run keep it."""
+    """The artifact and alias of each uploaded checkpoint -> its folder. The callback state has this dict."""
     _logged: dict[str, Any] = field(default_factory=dict)
 
     def note(self, run: Run, checkpoint: Any, only_best: bool) -> None:
@@ -111,7 +111,10 @@ class ModelArtifacts:
         tracker.submit(upload)
 
     def resume(self, run: Run, run_id: str, step: int, versions: Mapping[str, str]) -> None:
-        """Take over the versions of earlier sessions. A checkpoint does not have its own version, which comes later."""
+        """Add the versions of earlier sessions.
+
+        A checkpoint does not know its own version, because it is uploaded later.
+        """
         own = {f"{name_of(run, run_id)}:step-{step}": str(run.args.output_path / f"checkpoint-{step}")}
         self.versions = {**own, **versions, **self.versions}
 
@@ -125,7 +128,7 @@ class ModelArtifacts:
 
 
 def delete_version(name: str, logged: Any, session: WandbSession) -> None:
-    """Delete a version of an artifact, because the checkpoint that it holds was rotated. Offline, it stays.
+    """Delete a version of an artifact, because its checkpoint was rotated. Offline, the version stays.
 
     Args:
         name: the artifact and its alias.

@@ -31,12 +31,10 @@ logger = logging.getLogger(__name__)
 _OURS: dict[str, WandbSession] = {}
 """The open runs of this process, by id. A run that the user opened is not included."""
 _UNSEEN: dict[str, tuple[int, int]] = {}
-"""The rows that finished runs of this process wrote, by id, if it was not in their files yet: the last step, and the
-rows.
-"""
+"""Id of a finished run of this process -> its last step and its number of rows. Its file may not have them yet."""
 _LOCK = threading.Lock()
 RECENT_ROWS, RECENT_SECONDS = 1000, 60.0
-"""The rows that a session keeps: if the service ends, it may not have written them yet."""
+"""The number of rows, and the seconds, that a session keeps rows: if the service dies, it may not have written them."""
 ALERT_SECONDS = 600
 """The shortest time between two alerts with the same title."""
 
@@ -58,7 +56,7 @@ class Request:
     changes: dict[str, Any] = field(default_factory=dict)
     """The values that a resume adds to the config."""
     known_step: int = -1
-    """The last step that the checkpoint knows to be written, for runs whose segments are on another machine."""
+    """The last written step according to the checkpoint. It is needed if the segments are on another machine."""
     known_rows: int = -1
     """The number of rows at that step."""
     resumes: bool = False
@@ -68,7 +66,7 @@ class Request:
     axis_of: Callable[[str], str] = field(default=lambda name: AXIS)
     """Column -> the column of its axis."""
     stop: Callable[[], None] | None = None
-    """Called on a thread of the client when the user presses Stop on the web page."""
+    """The function that is called when the user presses Stop on the web page, on a thread of the client."""
     save_code: bool = False
     """Whether the code of the program is uploaded."""
     primary: bool = True
@@ -95,7 +93,7 @@ class WandbSession(TrackerSession):
         self._recent: deque[tuple[float, int, dict[str, Any]]] = deque(maxlen=RECENT_ROWS)
 
     def continue_after(self, step: int, counter: int) -> None:
-        """Do not write steps up to `step` again, and use values of the client's counter above `counter`."""
+        """Skip steps up to `step`, which are written already, and start the counter of the client above `counter`."""
         self.last_step, self.progress = step, (step, counter + 1)
         if self.owned and self.live.offline:
             self.live.log({}, step=counter + 1, commit=False)  # online, the service continues the counter
@@ -230,7 +228,10 @@ def open_run(request: Request) -> WandbSession:
 
 
 def _store_id(request: Request) -> None:
-    """Store the id of a new run before the client opens it. If the process is killed now, the next one continues it."""
+    """Store the id of a new run before the client opens it.
+
+    If the process is killed now, the next process continues the run.
+    """
     stored = identity.load(request.folder)
     writes = request.primary and (request.options.get("mode") or os.environ.get("WANDB_MODE")) != "disabled"
     if writes and (stored is None or stored.run_id != request.identity.run_id):
@@ -247,7 +248,10 @@ def _store(folder: Path, known: Identity) -> None:
 
 
 def _finish_earlier(run_id: str) -> None:
-    """Finish a run of this process with the same id: the client keeps one stream per id, and its file is complete."""
+    """Finish a run of this process with the same id, because the client has one stream per id.
+
+    Its file is then complete.
+    """
     with _LOCK:
         earlier = _OURS.get(run_id)
     if earlier is not None:
@@ -293,7 +297,7 @@ def _init(request: Request) -> Any:
 
 
 def _offline_id(run_id: str) -> str:
-    """Return the id for an offline run after the online one failed: the client's service keeps that id in use.
+    """Return the id for an offline run after the online run failed. The client's service still uses the first id.
 
     The service is restarted, which frees the id, unless other runs use it.
     """
@@ -312,7 +316,8 @@ def _call_init(request: Request, options: Mapping[str, Any], timeout: float) -> 
 
 @contextmanager
 def _without_error_reports() -> Iterator[None]:
-    """Keep the client from sending its own errors to the service: if that is down, they delay the exit by 30 s."""
+    """Stop the client from sending its own errors to the service. If the service is down, they delay the exit by 30
+    s."""
     name = "WANDB_ERROR_REPORTING"
     if name in os.environ:
         yield
@@ -358,7 +363,7 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def speaking_for(control: TrainerControl, live: Any) -> Iterator[None]:
-    """Set the account of the wandb user as author of writes to the control, inside a `with` block."""
+    """Name the account of the wandb user as the author of writes to the control, inside a `with` block."""
     speaking = control.speaking
     before, speaking.author = speaking.author, f"{getattr(live, 'entity', None) or 'user'} (wandb)"
     try:

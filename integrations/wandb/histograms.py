@@ -21,13 +21,13 @@ BINS = 64
 
 @dataclass
 class Histograms:
-    """Collects histograms in the step before a log, and gives them to its row."""
+    """Collects histograms in the step before a log, and adds them to the row of the log."""
 
     _columns: dict[str, Any] = field(default_factory=dict)
     _handle: Handle | None = None
 
     def attach(self, run: Run, watch: str, writes: Callable[[Run], bool]) -> None:
-        """Subscribe to `on_gradients`, on every rank. A run without histograms pays nothing."""
+        """Subscribe to `on_gradients`, on every rank. A run without histograms has no extra cost."""
         if self._handle is not None:
             self._handle()
 

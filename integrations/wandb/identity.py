@@ -27,16 +27,16 @@ class Segment:
     folder: str
     """The folder of the client."""
     offline: bool
-    """Whether the part waits for `wandb sync`."""
+    """Whether the segment is offline, and needs `wandb sync`."""
 
     @property
     def file(self) -> Path | None:
-        """The file with the records; None if it is gone."""
+        """The file with the records; None if it does not exist any more."""
         return next(iter(sorted(Path(self.folder).glob("run-*.wandb"))), None)
 
     @property
     def synced(self) -> bool:
-        """Whether `wandb sync` uploaded it. The client leaves a marker, or the user removed the folder."""
+        """Whether `wandb sync` uploaded the segment: the client left a marker, or the folder was removed."""
         return self.file is None or any(Path(self.folder).glob("run-*.wandb.synced"))
 
 
@@ -47,23 +47,23 @@ class Identity:
     run_id: str
     """The id."""
     segments: tuple[Segment, ...] = ()
-    """Its parts, in the order of their steps."""
+    """The segments, in the order of their steps."""
     finished: bool = False
-    """Whether the last part was finished."""
+    """Whether the last segment was finished."""
     config: dict[str, Any] = field(default_factory=dict)
-    """The config of the first part. A resume records its changes beside it."""
+    """The config of the first segment. The changes of a resume are stored separately."""
 
     def with_segment(self, folder: str, offline: bool) -> Identity:
-        """Return the identity with another part at the end."""
+        """Return the identity with another segment at the end."""
         return replace(self, segments=(*self.segments, Segment(folder, offline)), finished=False)
 
     @property
     def waiting(self) -> list[Segment]:
-        """The parts that wait for `wandb sync` and hold something."""
+        """The segments that need `wandb sync` and are not empty."""
         return [part for part in self.segments if part.offline and not part.synced and _read(part).readable]
 
     def written(self, axis: str) -> Written:
-        """Return the last step and the last counter over all parts on this machine."""
+        """Return the last step and the last counter of all segments on this machine."""
         found = [_read(part, axis) for part in self.segments]
         return Written(
             max((part.step for part in found), default=-1), max((part.counter for part in found), default=-1)
@@ -98,7 +98,7 @@ def store(folder: Path, identity: Identity) -> None:
 
 
 def sync_commands(segments: Iterable[Segment]) -> list[str]:
-    """Return the commands that upload the parts of a run, in the order of their steps."""
+    """Return the commands that upload the segments of a run, in the order of their steps."""
     return [f"wandb sync {shlex.quote(str(Path(part.folder).resolve()))}" for part in segments]
 
 

@@ -18,11 +18,11 @@ class Limits:
     """The limits that wandb documents for a run."""
 
     keys: int = 10_000
-    """Different names in a run."""
+    """The largest number of different names in a run."""
     value_bytes: int = 1_000_000
-    """Bytes of one value."""
+    """The most bytes of one value."""
     row_bytes: int = 25_000_000
-    """Bytes of one row."""
+    """The most bytes of one row."""
 
 
 @dataclass

@@ -29,11 +29,13 @@ ENVIRONMENT = {
     "mode": "WANDB_MODE",
     "id": "WANDB_RUN_ID",
 }
-"""Option of `wandb.init` -> the environment variable that sets it. The client reads them only once in a process."""
+"""Option of `wandb.init` -> the environment variable that sets it. The client reads the variables only once per
+process."""
 
 FALSE = ("", "0", "f", "false", "n", "no", "off")
 FLUSH_SECONDS = 1.0
-"""Seconds between two writes of the run file. The client's own 15 s are what a killed process would lose."""
+"""Seconds between two writes of the run file. With the client's default of 15 s, a killed process would lose 15 s of
+rows."""
 
 
 def folder_of(options: Mapping[str, Any]) -> str:
@@ -86,7 +88,7 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check options for `wandb.init` and return them.
 
     Raises:
-        ArgumentError: for an unknown option, with the nearest one, or for a value that the client refuses.
+        ArgumentError: for an unknown option, with the nearest known option, or for a value that the client refuses.
     """
     known = [name for name in inspect.signature(wandb.init).parameters if name != "settings"]
     for name in options:

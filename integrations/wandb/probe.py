@@ -15,8 +15,8 @@ import wandb
 def problem_of_service(settings: Mapping[str, Any], timeout: float) -> str:
     """Return why the service does not answer; empty if it does.
 
-    Any HTTP answer except a server error counts as available. A wrong key is left to the client, because its error
-    message is better.
+    Any HTTP answer except a server error counts as available. The client checks the key, because its error message is
+    better.
 
     Args:
         settings: the fields of `wandb.Settings` that the user set.

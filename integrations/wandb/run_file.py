@@ -1,4 +1,4 @@
-"""Read the file of a wandb run: which steps it holds. It works after a crash too.
+"""Read which steps the file of a wandb run holds, also after a crash.
 
 The file has the log format of LevelDB behind a header of 7 bytes: blocks of 32 KiB with chunks. A chunk is a checksum
 (4 bytes), a length (2), a kind (1: whole, 2: first, 3: middle, 4: last) and its bytes. A record is a message of wandb's
@@ -20,7 +20,7 @@ HEADER = 7
 BLOCK = 32768
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 QUIET_SECONDS = 2.0
-"""Seconds without a write after which a file is at rest: twice the time between two writes of the service."""
+"""Seconds without a write after which a file is complete: twice the time between two writes of the service."""
 
 
 @dataclass(frozen=True)

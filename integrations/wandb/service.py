@@ -20,7 +20,7 @@ def has_died() -> bool:
 
 
 def restart() -> bool:
-    """End the service, so that the next run starts another one. Return False if another program started it.
+    """End the service, so that the next run starts another one. Return False if another program started the service.
 
     Its open runs end without a last record, like after a kill. If the service of another program cannot be reached,
     because that program ended, this process no longer uses it.

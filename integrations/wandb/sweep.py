@@ -100,5 +100,6 @@ class _Trials:
 
 
 def _in_sections(key: str) -> str:
-    """Return `eval/loss` for `eval_loss`, and `train/` before training values. Sweeps name their metric so."""
+    """Return `eval/loss` for `eval_loss`, and `train/` before training values. A sweep needs this name for its
+    metric."""
     return key.replace("_", "/", 1) if key.startswith(("eval_", "test_")) else f"train/{key}"

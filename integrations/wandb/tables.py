@@ -24,12 +24,12 @@ class EvaluationTables:
     _handles: tuple[Handle, ...] = ()
 
     def attach(self, run: Run, wanted: Predictions, add: Any, writes: Callable[[Run], bool]) -> None:
-        """Subscribe to the events of evaluations. A run without tables pays nothing.
+        """Subscribe to the events of evaluations. A run without tables has no extra cost.
 
         Args:
             run: the run.
             wanted: what to collect.
-            add: called as `add(run, columns)` after each dataset.
+            add: the function that is called as `add(run, columns)` after each dataset.
             writes: whether this rank writes the run. Other ranks collect nothing.
         """
         for handle in self._handles:

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 AXES = {"step": AXIS, "epoch": "train/epoch", "samples": "train/samples_seen", "tokens": "train/num_input_tokens_seen"}
 """The names of axes -> their columns."""
 SETTLE_SECONDS = 0.1
-"""How long a checkpoint waits for waiting rows while none is written, in seconds."""
+"""Seconds that a checkpoint waits for rows that are not written yet. Each written row restarts the wait."""
 ON_CHANGE = ("continue", "fork", "new")
 LOG_MODEL = ("end", "checkpoint", "best")
 WATCH = ("gradients", "parameters", "all")
@@ -92,18 +92,18 @@ class Wandb(RowTracker):
     axis: str | Mapping[str, str] = field(default="step", kw_only=True)
     """The x-axis: `step`, `epoch`, `samples` or `tokens`. Or a dict of name patterns: `{"eval/*": "epoch"}`."""
     on_change: str = field(default="continue", kw_only=True)
-    """The action of a resume with other arguments: `continue` the run, `fork` it there, or start a `new` one."""
+    """The action if a resume has other arguments: `continue` the run, `fork` it at this step, or start a `new` run."""
     init_timeout: float = field(default=60.0, kw_only=True)
-    """Seconds that the start waits for the service. After that the run goes offline."""
+    """Seconds that the start of the run waits for the service. After that, the run goes offline."""
     finish_timeout: float = field(default=300.0, kw_only=True)
-    """Seconds that the end waits for uploads. Other files stay on disk for `wandb sync`."""
+    """Seconds that the end of the run waits for uploads. Files that are not uploaded stay on disk for `wandb sync`."""
     log_model: str | None = field(default=None, kw_only=True)
     """Which models are uploaded as artifacts: every `checkpoint`, each new `best` one, or the final one at the `end`.
     Default: `WANDB_LOG_MODEL`, else none."""
     watch: str | None = field(default=None, kw_only=True)
     """Histograms at log steps of `gradients` (before clipping), `parameters` or `all`. Default: `WANDB_WATCH`."""
     alerts: bool = field(default=False, kw_only=True)
-    """Send an alert if the run fails or a logged loss is not finite. At most one of each kind in ten minutes."""
+    """Send an alert if the run fails or a logged loss is not finite, at most one of each kind in ten minutes."""
     save_code: bool = field(default=False, kw_only=True)
     """Upload the Python files of the working directory. By default no file is uploaded."""
     reference_above: float | None = field(default=None, kw_only=True)
@@ -310,7 +310,7 @@ class Wandb(RowTracker):
         return lambda: open_run(request)
 
     def start(self, output_dir: str = "tmp_trainer", resume: bool = False) -> Wandb:
-        """Open the run now, before data and model are built. Failures and output of the start belong to it then.
+        """Open the run now, before data and model are built. The run then includes failures and output of the start.
 
         Only rank 0 opens a run.
 

@@ -25,7 +25,7 @@ class Argument:
     aliases: tuple[str, ...] = ()
     """Other names of the field, which its dataclass translates itself."""
     is_hidden: bool = False
-    """Whether `--help` omits it. True for aliases of older trainers that have values of their own."""
+    """Whether `--help` leaves the field out. True for aliases of older trainers that have different values."""
 
     @property
     def name(self) -> str:
@@ -49,7 +49,10 @@ class Argument:
 
     @property
     def is_switch(self) -> bool:
-        """Whether it is a bool without a default. On a command line it is then False unless its flag is given."""
+        """Whether the field is a bool without a default.
+
+        On a command line, such a field is False unless its flag is given.
+        """
         return self.is_required and self.hint is bool
 
     @property
@@ -60,7 +63,7 @@ class Argument:
 
     @property
     def section(self) -> type[Any]:
-        """The class whose section of `--help` shows it: the group that declares it, else its dataclass."""
+        """The class whose section of `--help` shows the field: the group that declares it, or else its dataclass."""
         family = reversed(self.owner.__mro__)
         declaring = (cls for cls in family if self.name in vars(cls).get("__dataclass_fields__", {}))
         declares = next(declaring, self.owner)
@@ -93,7 +96,10 @@ class Argument:
 
     @property
     def _checks_itself(self) -> bool:
-        """Whether the dataclass checks the value itself. Its errors then say more than the type does."""
+        """Whether the dataclass checks the value itself.
+
+        The parser then leaves the check to the dataclass, whose errors say more.
+        """
         return self.section in TrainingArguments.__mro__
 
     def read(self, words: Sequence[str]) -> Any:
@@ -127,7 +133,7 @@ class Argument:
 
 
 def arguments_of(classes: Sequence[type[Any]]) -> list[Argument]:
-    """Return the arguments of all classes, and hidden arguments for aliases with values of their own.
+    """Return the arguments of all classes, and hidden arguments for aliases with different values.
 
     A field of any class overrides an alias with the same name.
 
@@ -161,7 +167,7 @@ def heading(section: type[Any]) -> tuple[str, str | None]:
 
 
 def _hidden(owner: type[Any], name: str) -> Argument:
-    """Return a hidden argument for an alias with values of its own. `owner` translates it."""
+    """Return a hidden argument for an alias with different values. The dataclass `owner` translates the values."""
     made: Any = field(default=None)
     made.name = name
     return Argument(owner, made, bool if True in ALIASES[name].values else str, is_hidden=True)

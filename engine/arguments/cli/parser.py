@@ -27,7 +27,7 @@ _PROBLEMS = "_problems"
 """Attribute of the namespace in which `_StoreValue` collects problems."""
 
 _REPEATED = "_repeated"
-"""Attribute of the namespace with the names of the fields whose flags add up, and that have a value by now."""
+"""Attribute of the namespace: the names of fields that have a value already, and whose next flag adds to it."""
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -79,15 +79,15 @@ class ArgumentParser(argparse.ArgumentParser):
 
         Args:
             args: The words. Default: the command line of the program (`sys.argv`).
-            return_remaining_strings: Return unknown words as a list, the last result, instead of refusing them.
+            return_remaining_strings: Return unknown words as a list, the last result. Otherwise they are errors.
             look_for_args_file: Also read flags from the program's own .args file (`train.args` beside `train.py`), if
                 it exists and neither `args_filename` nor a .json or .yaml file is given.
             args_filename: A configuration file.
             args_file_flag: A flag that names a configuration file. It may be repeated.
 
         Returns:
-            An instance of each dataclass, in the order of the parser; then a namespace of other arguments, if
-            `add_argument` added any; then the remaining words, if `return_remaining_strings` is set.
+            An instance of each dataclass, in the order of the parser. A namespace of other arguments follows if
+            `add_argument` added any. The remaining words follow if `return_remaining_strings` is set.
         """
         try:
             words = [*(sys.argv[1:] if args is None else args)]
@@ -170,7 +170,7 @@ class ArgumentParser(argparse.ArgumentParser):
     def _files(
         self, words: list[str], look: bool, filename: str | os.PathLike[str] | None, flag: str | None
     ) -> list[Path]:
-        """Return the configuration files, later ones override earlier ones, and remove their names from `words`."""
+        """Return the configuration files, and remove their names from `words`. Later files override earlier files."""
         files = [] if filename is None else [Path(filename)]
         if flag is not None:
             finder = argparse.ArgumentParser(self.prog, self.usage, add_help=False, allow_abbrev=False)
@@ -232,7 +232,8 @@ class ArgumentParser(argparse.ArgumentParser):
 
     @property
     def _has_plugins(self) -> bool:
-        """Whether a dataclass has the argument `plugins` of `TrainingArguments`. Only then plugins are looked up."""
+        """Whether a dataclass has the argument `plugins` of `TrainingArguments`. Otherwise the parser ignores
+        plugins."""
         argument = self._by_key.get("plugins")
         return argument is not None and bool(argument.field.metadata.get("texts"))
 

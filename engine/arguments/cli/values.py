@@ -76,10 +76,10 @@ def adapt(value: Any, hint: Any) -> Any:
 
 
 def among(value: Any, choices: Iterable[Any]) -> Any:
-    """Return `value` if it, or each of its items, is one of `choices` or None.
+    """Return `value` if the value, or each of its items, is one of `choices` or None.
 
     Raises:
-        Unreadable: It is not one of them. The message suggests the nearest choice.
+        Unreadable: The value is not a choice. The message suggests the nearest choice.
     """
     known = [*choices]
     for item in value if isinstance(value, (list, tuple)) else [value]:
@@ -154,7 +154,8 @@ def _read_word(word: str, members: Sequence[Any]) -> Any:
 
 
 def _parse(word: str, member: Any, alone: bool) -> Any:
-    """Return `word` as a `member`, or raise what its constructor raises. `alone`: the field takes only bools."""
+    """Convert `word` to the type `member`. An error of its constructor is raised. `alone`: the field takes only
+    bools."""
     if choices := choices_of(member):
         return choices[word]
     if member is NONE:

@@ -14,15 +14,13 @@ from .text import Spec, as_texts
 
 
 def plugin_of(name: str) -> str:
-    """Return the name of the plugin in the name of an option, such as `skip_spikes` in `skip_spikes.factor`; empty if
-    there is no such plugin.
-    """
+    """Return the plugin in the name of an option: `skip_spikes` for `skip_spikes.factor`. Empty if there is none."""
     plugin, dot, _ = name.partition(".")
     return plugin if dot and plugin.isidentifier() and plugin in installed() else ""
 
 
 def named_in(words: Iterable[str]) -> list[str]:
-    """Return the plugins that flags among the words configure, such as `--skip_spikes.factor`."""
+    """Return the names of the plugins that have flags among the words, such as `--skip_spikes.factor`."""
     names = (word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--") and "." in word)
     return [*dict.fromkeys(filter(None, map(plugin_of, names)))]
 
@@ -101,7 +99,7 @@ def with_option(plugins: Any, name: str, option: str, value: Any) -> list[str]:
     If the value does not name the plugin, the plugin is added.
 
     Args:
-        plugins: the present value, in any notation.
+        plugins: the current value, in any notation.
         name: the plugin.
         option: the option.
         value: its value.

@@ -25,7 +25,7 @@ _FAILURES = (TrainbusError, TypeError, ValueError, ImportError, AttributeError, 
 
 
 def build(texts: Iterable[str], args: Any, find: Callable[[str], Any] = find) -> list[Any]:
-    """Return the callbacks of texts, in order.
+    """Return the callbacks that texts describe, in order.
 
     Args:
         texts: the callbacks.
@@ -47,7 +47,7 @@ def build(texts: Iterable[str], args: Any, find: Callable[[str], Any] = find) ->
 
 
 def built_from(spec: Spec, args: Any, find: Callable[[str], Any] = find) -> tuple[list[Any], list[str]]:
-    """Return the callbacks of a parsed text, and its problems."""
+    """Return the callbacks that a parsed text describes, and the problems of the text."""
     try:
         target = find(spec.name)
     except (TrainbusError, Unreadable) as error:
@@ -186,6 +186,6 @@ def as_yaml(callbacks: Iterable[Any]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as a scalar of YAML, in quotes where a plain one would mean something else."""
+    """Return a text as a scalar of YAML. It has quotes if YAML would read the plain text as another value."""
     plain = not any(mark in text for mark in (": ", " #", "'", '"', "{", "[", ",", "&", "|"))
     return text if plain and text.isprintable() else json.dumps(text, ensure_ascii=False)

@@ -34,7 +34,7 @@ def problems_of(callback: Any, events: Mapping[str, Event], elsewhere: Iterable[
 
     Args:
         callback: an instance.
-        events: the events by name, without those that it declares itself.
+        events: the events by name, without the events that the callback declares itself.
         elsewhere: names of events that other plugins declare. Their parameters are not checked.
     """
     try:

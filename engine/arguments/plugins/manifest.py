@@ -24,7 +24,7 @@ def described(plugin: Plugin) -> dict[str, Any]:
     """Return the description of a plugin for a manifest. This imports the plugin.
 
     Raises:
-        TrainbusError: if it cannot be imported.
+        TrainbusError: if the plugin cannot be imported.
     """
     offered = plugin.load()
     target = unbound(offered)[0]
@@ -89,8 +89,8 @@ def _name(other: Any) -> str:
 def problems_of(plugin: Plugin) -> list[str]:
     """Return the problems of a plugin. This imports it.
 
-    It checks that it can be imported, that it offers a callback class or a function, its events, parameters and
-    annotations, the contract that it requires, and that its manifest is not outdated.
+    The checks are: the plugin can be imported. It offers a callback class or a function. Its events, parameters and
+    annotations are valid. Its contract is supported. Its manifest is not outdated.
     """
     try:
         target = unbound(plugin.entry.load())[0]

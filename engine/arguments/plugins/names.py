@@ -16,7 +16,7 @@ from .text import unknown_name
 
 _ROOT = __name__.partition(".")[0]
 NOT_CALLBACKS = frozenset({"Callback", "CarryPast", "ExportableState", "Predictions", "TrainerCallback"})
-"""Public names of the folder of callbacks that are something else."""
+"""Public names of the folder `callbacks` that are not callbacks."""
 
 
 def snake_case(name: str) -> str:
@@ -34,7 +34,8 @@ _IRREGULAR = {
     "TensorBoard": "tensorboard",
     "DeepSpeed": "deepspeed",
 }
-"""Names whose capitals do not begin words, and names that `report_to` and `deepspeed` have."""
+"""Names that differ from the rule: some capitals do not begin a word, and `report_to` and `deepspeed` have their own
+names."""
 
 
 @cache

@@ -1,4 +1,5 @@
-"""What a plugin offers: a callback class, such a class with bound options, or a function that returns callbacks."""
+"""The object that a plugin offers: a callback class, a callback class with bound options, or a function that returns
+callbacks."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def unbound(target: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def problem_of_offer(target: Any) -> str:
-    """Return why a target can build no callback: what it is, and the remedy. Empty if it can."""
+    """Return why a target cannot build a callback, and the remedy. Empty if it can."""
     remedy = "Offer a callback class, or a function that returns callbacks"
     if isinstance(target, Callback) or not callable(target):
         return f"{target!r} is not a callback class or a function that returns callbacks. Offer one of these"

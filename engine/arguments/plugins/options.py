@@ -33,17 +33,17 @@ class Option:
 
     name: str
     hint: Any = Any
-    """Its type; `Any` if it has no annotation, or if the annotation cannot be resolved."""
+    """The type; `Any` if the option has no annotation, or if the annotation cannot be resolved."""
     default: Any = REQUIRED
-    """Its default; `REQUIRED` if it must be given."""
+    """The default; `REQUIRED` if the option must be given."""
     type_text: str = "Any"
     """The annotation, as text."""
     is_shown: bool = True
-    """Whether texts have it. False for secrets."""
+    """Whether texts show the option. False for secrets."""
 
     @property
     def is_required(self) -> bool:
-        """Whether it must be given."""
+        """Whether the option must be given."""
         return self.default is REQUIRED
 
     def convert(self, value: Any) -> Any:

@@ -34,7 +34,7 @@ def as_python(callbacks: Iterable[Any]) -> str:
 
 
 class _Writer:
-    """Writes values as expressions, and collects the names that these use."""
+    """Writes values as expressions, and collects the names that the expressions use."""
 
     def __init__(self) -> None:
         self.names: dict[str, set[str]] = {}

@@ -1,4 +1,4 @@
-"""Select the installed plugins of a run: plugins that it names, and plugins that join every run."""
+"""Select the installed plugins of a run: plugins that the run names, and plugins that join every run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .text import Spec, as_texts, split, unknown_name
 logger = logging.getLogger(__name__)
 
 ONLY = "TRAINBUS_PLUGINS"
-"""The environment variable with exactly those plugins that join: texts that commas separate, or `none`."""
+"""The environment variable with the only plugins that join: texts that commas separate, or `none`."""
 
 DISABLED = "TRAINBUS_DISABLE_PLUGINS"
 """The environment variable with plugins that never join: names that commas separate, or `all`."""
@@ -129,12 +129,13 @@ class Joined:
 def join(args: Any, beside: Iterable[Any] = ()) -> Joined:
     """Return the callbacks of the plugins that join a run.
 
-    A plugin that joins every run is left out with a warning if it cannot be loaded, built or attached, so that an
-    installed package cannot break a run. A plugin that the run names must work.
+    If a plugin that joins every run cannot be loaded, built or attached, a warning names it, and the run continues
+    without it. An installed package can therefore not break a run. A plugin that the run names must work.
 
     Args:
         args: the training arguments.
-        beside: the other callbacks of the run, or their classes. Plugins may handle the events that they declare.
+        beside: the other callbacks of the run, or their classes. Plugins may handle events that these callbacks
+            declare.
 
     Raises:
         ArgumentError: lists unknown plugins, names that several packages offer, and wrong options.
@@ -172,7 +173,10 @@ def join(args: Any, beside: Iterable[Any] = ()) -> Joined:
 
 
 def _ambiguous(selection: Selection) -> list[str]:
-    """Return a problem for each named plugin that several packages offer. For one that joins every run, log it."""
+    """Return a problem for each named plugin that several packages offer.
+
+    For plugins that join every run, log the problem.
+    """
     problems = []
     for name, offers in duplicates().items():
         packages = {plugin.package: f"{plugin.origin} ({plugin.value})" for plugin in offers}
@@ -204,7 +208,10 @@ def _is_auto(plugin: Plugin, request: Request) -> bool:
 
 
 def _built(plugin: Plugin, spec: Spec, args: Any, auto: bool) -> tuple[list[Any], list[str]]:
-    """Return the callbacks of a plugin, and its problems. One that joins every run has none: it is left out instead."""
+    """Return the callbacks of a plugin, and its problems.
+
+    A plugin that joins every run is left out instead of having problems.
+    """
     try:
         callbacks, problems = _made(plugin, spec, args, auto)
         for callback in callbacks:

@@ -46,7 +46,7 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """Return the callback of a text such as `skip_spikes(factor=4)`.
+        """Parse a text such as `skip_spikes(factor=4)`.
 
         Raises:
             ArgumentError: if the text has another form.
