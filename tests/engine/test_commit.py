@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import xxhash
 from kill_program import forked
 from safetensors.torch import load_file
 
@@ -28,7 +30,18 @@ from trainbus.events.activity import Activity
 # The manifest.
 
 
-def test_the_manifest_has_size_and_hash_of_every_file_and_facts_of_the_run(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("has_xxhash", "hashed"),
+    [
+        (True, lambda content: {"xxh3_128": xxhash.xxh3_128_hexdigest(content)}),
+        (False, lambda content: {"sha256": hashlib.sha256(content).hexdigest()}),
+    ],
+)
+def test_the_manifest_has_size_and_hash_of_every_file_and_facts_of_the_run(
+    has_xxhash: bool, hashed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if not has_xxhash:
+        monkeypatch.setitem(sys.modules, "xxhash", None)
     run = saving(tmp_path, 3)
     run.train()
     folder = tmp_path / "checkpoint-3"
@@ -36,7 +49,7 @@ def test_the_manifest_has_size_and_hash_of_every_file_and_facts_of_the_run(tmp_p
     assert set(manifest["files"]) == set(names_in(folder)) - {"manifest.json"}
     for name, entry in manifest["files"].items():
         content = (folder / name).read_bytes()
-        assert entry == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        assert entry == {"size": len(content), **hashed(content)}
     assert (manifest["format_version"], manifest["step"], manifest["world_size"]) == (VERSION, 3, 1)
     assert manifest["run_id"] == run.run.run_id
     assert 0 < manifest["seconds"] <= run.run.seconds()
