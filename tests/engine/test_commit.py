@@ -15,7 +15,8 @@ import pytest
 import torch
 import xxhash
 from kill_program import forked
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from support.checkpoints import GONE, commit, names_in, saving, stage
 from trainbus.engine.checkpoint.format.files import VERSION, Checkpoint, Hidden, hidden_name, parse_hidden, this_host
@@ -23,6 +24,7 @@ from trainbus.engine.checkpoint.format.tensor_file import write_tensors
 from trainbus.engine.checkpoint.read.verify import problems
 from trainbus.engine.checkpoint.write import commit as committing
 from trainbus.engine.checkpoint.write.commit import HashedFile, put_back, remove, sweep
+from trainbus.engine.checkpoint.write.model_files import save_weights
 from trainbus.engine.checkpoint.write.save import on_all_ranks
 from trainbus.events import CheckpointError
 from trainbus.events.activity import Activity
@@ -222,6 +224,32 @@ def test_tensors_are_read_by_safetensors_as_they_were_written(tmp_path: Path):
     for name, tensor in tensors.items():
         assert (read[name].dtype, read[name].shape) == (tensor.dtype, tensor.shape)
         assert read[name].reshape(-1).view(torch.uint8).equal(tensor.contiguous().reshape(-1).view(torch.uint8))
+
+
+def test_weights_are_written_as_safetensors_writes_them(tmp_path: Path):
+    # float8_e8m0fnu is a dtype that only safetensors itself can write.
+    for name, types in (("known", TYPES), ("unknown", [*TYPES, torch.float8_e8m0fnu])):
+        weights = {f"{dtype}": torch.ones(3, 4).to(dtype) for dtype in types}
+        weights["large"] = torch.randn(700, 700)  # several pieces
+        save_weights(weights, tmp_path / name)
+        save_file(weights, tmp_path / f"{name}.safetensors", {"format": "pt"})
+        ours, theirs = (tmp_path / name / "model.safetensors").read_bytes(), load_file(tmp_path / f"{name}.safetensors")
+        found = load_file(tmp_path / name / "model.safetensors")
+        assert found.keys() == theirs.keys()
+        for key, tensor in theirs.items():
+            assert found[key].dtype == tensor.dtype
+            assert found[key].view(torch.uint8).equal(tensor.view(torch.uint8))
+        tensors = (tmp_path / f"{name}.safetensors").read_bytes()
+        start, other = (8 + int.from_bytes(content[:8], "little") for content in (ours, tensors))
+        assert len(ours[start:]) == len(tensors[other:])
+        assert [path.name for path in (tmp_path / name).iterdir()] == ["model.safetensors"]
+
+
+def test_weights_that_are_a_map_of_their_file_are_written_over_it(tmp_path: Path):
+    save_weights({"weight": torch.arange(2e6)}, tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as mapped:
+        save_weights({"weight": mapped.get_tensor("weight")}, tmp_path)
+    assert load_file(tmp_path / "model.safetensors")["weight"].equal(torch.arange(2e6))
 
 
 def test_a_type_that_the_format_does_not_have_is_refused_by_name(tmp_path: Path):
