@@ -39,7 +39,7 @@ _NAME_OF = {getattr(torch, dtype): name for name, dtype in _NAMES.items()}
 _ALIGNMENT = 8
 _PIECE = 1 << 20
 """Bytes that are written at a time. On ext4 and Linux 6.18, 40 MB took 10 ms of processor time in writes of 1 MiB, and
-50 ms in writes of 4 MB. The reason is probably that Linux looks for larger pages of the file cache for larger writes."""
+50 ms in writes of 4 MB. The reason is probably that Linux looks for larger pages of the file cache then."""
 
 
 class Sink(Protocol):
