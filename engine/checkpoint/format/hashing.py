@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -81,7 +82,7 @@ class Xxh3Digest:
             MissingExtra: if the package xxhash is not installed.
         """
         try:
-            import xxhash
+            xxhash = import_module("xxhash")
         except ImportError as error:
             raise MissingExtra(
                 "the files of the checkpoint are hashed with XXH3, which needs xxhash: pip install 'trainbus[xxhash]'"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors import torch as safetensors
 
 from ....events.errors import ArgumentError
 from ..format.adapters import adapters_of, weights_beside
@@ -114,7 +114,7 @@ def _save_beside(model: Any, weights: Mapping[str, torch.Tensor], folder: Path) 
     (folder / BESIDE_ADAPTERS).unlink(missing_ok=True)
     if beside:
         own = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in beside.items()}
-        _write_file(folder / BESIDE_ADAPTERS, own, {"format": "pt"})
+        save_file(own, folder / BESIDE_ADAPTERS, {"format": "pt"})
 
 
 def save_weights(named: Mapping[str, torch.Tensor], folder: Path, max_bytes: int | None = None) -> None:
@@ -137,13 +137,13 @@ def save_weights(named: Mapping[str, torch.Tensor], folder: Path, max_bytes: int
         weights[name] = tensor.contiguous() if owns_buffer else tensor.clone().contiguous()
     shards = _shards(weights, max_bytes)
     if len(shards) == 1:
-        _write_file(folder / MODEL, weights, metadata)
+        save_file(weights, folder / MODEL, metadata)
         _remove_others(folder, {MODEL})
         return
     stem, suffix = MODEL.split(".")
     files = [f"{stem}-{number:05}-of-{len(shards):05}.{suffix}" for number in range(1, len(shards) + 1)]
     for file, shard in zip(files, shards):
-        _write_file(folder / file, shard, metadata)
+        save_file(shard, folder / file, metadata)
     index = {
         "metadata": {"total_size": sum(tensor.nbytes for tensor in weights.values())},
         "weight_map": {name: file for file, shard in zip(files, shards) for name in shard},
@@ -152,13 +152,13 @@ def save_weights(named: Mapping[str, torch.Tensor], folder: Path, max_bytes: int
     _remove_others(folder, {INDEX, *files})
 
 
-def _write_file(path: Path, weights: Weights, metadata: dict[str, str]) -> None:
+def save_file(weights: Weights, path: Path, metadata: dict[str, str]) -> None:
     """Write tensors as `safetensors.torch.save_file` does, with less processor time.
 
     The file is replaced when it is complete, because the tensors may be a memory map of the earlier file.
     """
     if not all(can_write(tensor) for tensor in weights.values()):
-        save_file(weights, path, metadata)
+        safetensors.save_file(weights, path, metadata)
         return
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
