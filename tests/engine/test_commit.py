@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 import torch
+import xxhash
 from kill_program import forked
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from support.checkpoints import GONE, commit, names_in, saving, stage
 from trainbus.engine.checkpoint.format.files import VERSION, Checkpoint, Hidden, hidden_name, parse_hidden, this_host
@@ -21,6 +24,7 @@ from trainbus.engine.checkpoint.format.tensor_file import write_tensors
 from trainbus.engine.checkpoint.read.verify import problems
 from trainbus.engine.checkpoint.write import commit as committing
 from trainbus.engine.checkpoint.write.commit import HashedFile, put_back, remove, sweep
+from trainbus.engine.checkpoint.write.model_files import save_weights
 from trainbus.engine.checkpoint.write.save import on_all_ranks
 from trainbus.events import CheckpointError
 from trainbus.events.activity import Activity
@@ -28,7 +32,18 @@ from trainbus.events.activity import Activity
 # The manifest.
 
 
-def test_the_manifest_has_size_and_hash_of_every_file_and_facts_of_the_run(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("has_xxhash", "hashed"),
+    [
+        (True, lambda content: {"xxh3_128": xxhash.xxh3_128_hexdigest(content)}),
+        (False, lambda content: {"sha256": hashlib.sha256(content).hexdigest()}),
+    ],
+)
+def test_the_manifest_has_size_and_hash_of_every_file_and_facts_of_the_run(
+    has_xxhash: bool, hashed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    if not has_xxhash:
+        monkeypatch.setitem(sys.modules, "xxhash", None)
     run = saving(tmp_path, 3)
     run.train()
     folder = tmp_path / "checkpoint-3"
@@ -36,7 +51,7 @@ def test_the_manifest_has_size_and_hash_of_every_file_and_facts_of_the_run(tmp_p
     assert set(manifest["files"]) == set(names_in(folder)) - {"manifest.json"}
     for name, entry in manifest["files"].items():
         content = (folder / name).read_bytes()
-        assert entry == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        assert entry == {"size": len(content), **hashed(content)}
     assert (manifest["format_version"], manifest["step"], manifest["world_size"]) == (VERSION, 3, 1)
     assert manifest["run_id"] == run.run.run_id
     assert 0 < manifest["seconds"] <= run.run.seconds()
@@ -209,6 +224,28 @@ def test_tensors_are_read_by_safetensors_as_they_were_written(tmp_path: Path):
     for name, tensor in tensors.items():
         assert (read[name].dtype, read[name].shape) == (tensor.dtype, tensor.shape)
         assert read[name].reshape(-1).view(torch.uint8).equal(tensor.contiguous().reshape(-1).view(torch.uint8))
+
+
+def test_weights_are_written_as_safetensors_writes_them(tmp_path: Path):
+    # float8_e8m0fnu is a dtype that only safetensors itself can write.
+    for name, types in (("known", TYPES), ("unknown", [*TYPES, torch.float8_e8m0fnu])):
+        weights = {f"{dtype}": torch.ones(3, 4).to(dtype) for dtype in types}
+        weights["large"] = torch.randn(700, 700)  # several pieces
+        save_weights(weights, tmp_path / name)
+        save_file(weights, tmp_path / f"{name}.safetensors", {"format": "pt"})
+        found, expected = load_file(tmp_path / name / "model.safetensors"), load_file(tmp_path / f"{name}.safetensors")
+        assert found.keys() == expected.keys()
+        for key, tensor in expected.items():
+            assert found[key].dtype == tensor.dtype
+            assert found[key].view(torch.uint8).equal(tensor.view(torch.uint8))
+        assert [path.name for path in (tmp_path / name).iterdir()] == ["model.safetensors"]
+
+
+def test_weights_that_are_a_map_of_their_file_are_written_over_it(tmp_path: Path):
+    save_weights({"weight": torch.arange(2e6)}, tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as mapped:
+        save_weights({"weight": mapped.get_tensor("weight")}, tmp_path)
+    assert load_file(tmp_path / "model.safetensors")["weight"].equal(torch.arange(2e6))
 
 
 def test_a_type_that_the_format_does_not_have_is_refused_by_name(tmp_path: Path):

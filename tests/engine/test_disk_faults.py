@@ -37,6 +37,7 @@ FAULTS: dict[str, tuple[Any, str, Exception]] = {
     "a file is opened": (builtins, "open", BROKEN),
     "a file is written": (committing.HashedFile, "write", FULL),
     "safetensors writes": (model_files, "save_file", FULL_TOO),
+    "weights are written": (model_files, "write_tensors", FULL),
     "a file is opened to be synchronised": (os, "open", BROKEN),
     "a file is synchronised": (os, "fsync", BROKEN),
     "a mode is changed": (Path, "chmod", BROKEN),

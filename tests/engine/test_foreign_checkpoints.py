@@ -376,7 +376,7 @@ def test_both_read_weights_in_several_files(tmp_path: Path):
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures" / "checkpoints"
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 def test_a_checkpoint_of_an_earlier_format_resumes(version: int, tmp_path: Path):
     module = importlib.util.spec_from_file_location("write", FIXTURES / "write.py")
     write = importlib.util.module_from_spec(module)

@@ -8,6 +8,8 @@ import os
 import pickle
 import re
 import shutil
+import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,11 @@ from support.data import points
 from support.models import Regression
 from support.outcomes import same_weights, weights
 from trainbus.engine.checkpoint.format.files import VERSION, Hidden
-from trainbus.engine.checkpoint.format.hashing import digest_of
+from trainbus.engine.checkpoint.format.hashing import ALGORITHMS, Algorithm, Digest, Xxh3Digest, digest_of
 from trainbus.engine.checkpoint.read.listing import list_checkpoints, survey
 from trainbus.engine.checkpoint.read.verify import problems
 from trainbus.events import CheckpointError
+from trainbus.events.errors import MissingExtra
 
 # One checkpoint.
 
@@ -51,9 +54,12 @@ def test_a_committed_checkpoint_has_no_problem(folder: Path):
         (lambda f: (f / "manifest.json").write_text("[]"), r"manifest\.json cannot be read: it is not an object"),
         (
             lambda f: rewrite(f, files={"a": 3}),
-            r"manifest\.json cannot be read: its 'files' entry for 'a' is 3, not a size and SHA-256",
+            r"manifest\.json cannot be read: its 'files' entry for 'a' is 3, not a size and SHA-256 or XXH3",
         ),
-        (lambda f: rewrite(f, files={"a": {"size": 3}}), r"manifest\.json cannot be read: .*, not a size and SHA-256"),
+        (
+            lambda f: rewrite(f, files={"a": {"size": 3}}),
+            r"manifest\.json cannot be read: .*, not a size and SHA-256 or XXH3",
+        ),
         (
             lambda f: rewrite(f, files={}),
             r"manifest\.json cannot be read: its 'files' do not include trainer_state\.json",
@@ -126,11 +132,37 @@ def test_a_resumed_run_is_not_held_up_by_a_number_of_processes_that_cannot_be(tm
     assert run.state.global_step == 2
 
 
-def test_a_single_bit_is_found_by_the_full_check_only(folder: Path):
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_single_bit_is_found_by_the_full_check_only(folder: Path, algorithm: Algorithm):
+    hash_with(folder, algorithm)
+    assert problems(folder, full=True) == []
     flip(folder / "model.json", 3)
     assert problems(folder, full=False) == []
     [found] = problems(folder, full=True)
-    assert found.startswith("model.json has changed since it was written: its SHA-256 is ")
+    assert found.startswith(f"model.json has changed since it was written: its {algorithm.title} is ")
+
+
+def hash_with(folder: Path, algorithm: Algorithm) -> None:
+    names = json.loads((folder / "manifest.json").read_text())["files"]
+    rewrite(folder, files={name: asdict(digest_of(folder / name, algorithm)) for name in names})
+
+
+def test_without_xxhash_a_checkpoint_with_xxh3_is_neither_good_nor_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    saving(tmp_path, 2).train()
+    hash_with(tmp_path / "checkpoint-1", Digest)
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    assert problems(tmp_path / "checkpoint-1", full=True) == []
+    for resume in (True, str(tmp_path / "checkpoint-2")):  # `True` does not go back to checkpoint-1
+        with pytest.raises(MissingExtra, match=r"needs xxhash: pip install 'trainbus\[xxhash\]'"):
+            saving(tmp_path, 3).train(resume_from_checkpoint=resume)
+
+
+def test_an_entry_with_two_hashes_is_refused(folder: Path):
+    both = {**asdict(digest_of(folder / "model.json", Digest)), **asdict(digest_of(folder / "model.json", Xxh3Digest))}
+    rewrite(folder, files={"trainer_state.json": both})
+    assert "not a size and SHA-256 or XXH3" in problems(folder, full=False)[0]
 
 
 def test_all_damages_are_reported(folder: Path):
@@ -285,7 +317,7 @@ def test_the_error_names_each_checkpoint_if_all_are_damaged(tmp_path: Path):
     before = weights(run.model)
     message = (
         r"no checkpoint to resume from .*no good checkpoint.*\n- checkpoint-2: "
-        r"model.*SHA.*\n- checkpoint-1: model.*SHA.*"
+        r"model.*XXH3.*\n- checkpoint-1: model.*XXH3.*"
     )
     with pytest.raises(CheckpointError, match=rf"(?s){message}fresh"):
         run.train(resume_from_checkpoint=True)

@@ -38,13 +38,14 @@ HF_ARGUMENTS = "training_args.bin"
 """The pickled arguments of transformers. They are never read."""
 MANIFEST = "manifest.json"
 
-VERSION = 4
+VERSION = 5
 """The format that is written.
 
 - Format 1: the manifest does not list the files.
 - Format 2: the manifest lists the files. Values that transformers does not know are at the top of the trainer state.
 - Format 3: those values are under `stateful_callbacks`, so that transformers reads the trainer state.
 - Format 4: instead of the prefetched batch, the loader position holds the RNG states before it was fetched.
+- Format 5: the manifest lists the XXH3 of each file. It lists the SHA-256 where the package xxhash is not installed.
 """
 
 TO_RESUME = (STATE, ARGUMENTS, MANIFEST, RANDOM.format(rank="*"), "optimizer*", "scheduler*", "scaler*", "callbacks*")

@@ -10,13 +10,15 @@ from typing import Any
 
 from ....events.errors import CheckpointError
 from .files import MANIFEST, STATE, VERSION
+from .hashing import ALGORITHMS
 
 _MAX_NUMBER = 2**53
 """JSON numbers above this one are not exact. Every number that is written is far below it."""
 _MAX_RUN_ID = 200
 """The most characters of a run id, which becomes a part of folder names."""
 _RANDOM = re.compile(r"rng_state_(0|[1-9]\d{0,8})\.safetensors")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+_HASHES = {algorithm.key: re.compile(rf"[0-9a-f]{{{algorithm.digits}}}") for algorithm in ALGORITHMS}
+"""For each hash that an entry of a file may have: its form."""
 
 
 def _whole_number(least: int) -> tuple[Callable[[Any], bool], str]:
@@ -80,14 +82,20 @@ def _check(manifest: Mapping[str, Any]) -> None:
         if not inside(name):
             raise CheckpointError(f"{MANIFEST} names {_short(name)}, which is outside of the folder")
         digest = entry if isinstance(entry, dict) else {}
-        if not fits(digest.get("size")) or not _SHA256.fullmatch(str(digest.get("sha256"))):
-            raise ValueError(f"its 'files' entry for {_short(name)} is {_short(entry)}, not a size and SHA-256")
+        if not fits(digest.get("size")) or not _has_one_hash(digest):
+            known = " or ".join(algorithm.title for algorithm in ALGORITHMS)
+            raise ValueError(f"its 'files' entry for {_short(name)} is {_short(entry)}, not a size and {known}")
     if STATE not in files:
         raise ValueError(f"its 'files' do not include {STATE}")
     world_size = manifest.get("world_size")
     beyond = [name for name in files if world_size is not None and (rank_of(name) or 0) >= world_size]
     if beyond:
         raise ValueError(f"its 'world_size' is {world_size}, and its 'files' include {beyond[0]}")
+
+
+def _has_one_hash(entry: Mapping[str, Any]) -> bool:
+    hashes = [form.fullmatch(str(entry[key])) for key, form in _HASHES.items() if key in entry]
+    return len(hashes) == 1 and hashes[0] is not None
 
 
 def inside(name: str) -> bool:

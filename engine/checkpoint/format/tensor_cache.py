@@ -10,7 +10,7 @@ from threading import Lock
 import torch
 
 from .files import TO_RESUME
-from .hashing import Digest, Hashing, digest_of
+from .hashing import Algorithm, AnyDigest, Digest, Hashing, digest_of
 from .sharded import has_sharded_tensors
 from .tensor_file import read_tensors
 
@@ -26,7 +26,7 @@ class TensorCache:
         self._kept: dict[Path, Tensors] = {}
         self._lock = Lock()
 
-    def digest_of(self, path: Path) -> Digest:
+    def digest_of(self, path: Path, algorithm: Algorithm = Digest) -> AnyDigest:
         """Read a file and return its digest. Keep the tensors of a file that only resuming needs.
 
         Files with shards of tensors are not kept, because their other shards are in other files.
@@ -35,13 +35,13 @@ class TensorCache:
             OSError: if the file cannot be read.
         """
         if path.suffix != ".safetensors" or not any(fnmatch(path.name, pattern) for pattern in TO_RESUME):
-            return digest_of(path)
+            return digest_of(path, algorithm)
         with ThreadPoolExecutor(1) as thread:
-            hashing = Hashing(thread)
+            hashing = Hashing(thread, algorithm)
             try:
                 tensors = read_tensors(path, hashing.add)
             except ValueError:
-                return digest_of(path)  # the caller compares it with the manifest
+                return digest_of(path, algorithm)  # the caller compares it with the manifest
         if not has_sharded_tensors(path):
             with self._lock:
                 self._kept[path] = tensors

@@ -37,6 +37,9 @@ _NAMES = {
 }
 _NAME_OF = {getattr(torch, dtype): name for name, dtype in _NAMES.items()}
 _ALIGNMENT = 8
+_PIECE = 1 << 20
+"""Bytes that are written at a time. On ext4 and Linux 6.18, 40 MB took 10 ms of processor time in writes of 1 MiB, and
+50 ms in writes of 4 MB. The reason is probably that Linux looks for larger pages of the file cache then."""
 
 
 class Sink(Protocol):
@@ -44,6 +47,11 @@ class Sink(Protocol):
 
     def write(self, data: bytes | memoryview, /) -> object:
         """Write bytes. The caller does not change them afterwards."""
+
+
+def can_write(tensor: torch.Tensor) -> bool:
+    """Return whether `write_tensors` can write a tensor: it is dense and has one of the known dtypes."""
+    return tensor.layout == torch.strided and tensor.dtype in _NAME_OF
 
 
 def write_tensors(file: Sink, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
@@ -75,7 +83,9 @@ def write_tensors(file: Sink, tensors: Mapping[str, torch.Tensor], metadata: Map
     file.write(len(text).to_bytes(8, "little"))
     file.write(text)
     for name in names:
-        file.write(_bytes_of(tensors[name].detach().to("cpu").contiguous()))
+        data = _bytes_of(tensors[name].detach().to("cpu").contiguous())
+        for start in range(0, len(data), _PIECE):
+            file.write(data[start : start + _PIECE])
 
 
 def read_tensors(

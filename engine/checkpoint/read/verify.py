@@ -26,8 +26,11 @@ from ..format.files import (
     STATE,
 )
 from ..format.folder import CheckpointFolder
-from ..format.hashing import Digest, at_once, digest_of, digest_of_bytes
+from ..format.hashing import Algorithm, AnyDigest, at_once, digest_in, digest_of, digest_of_bytes
 from ..format.manifest import inside
+
+Read = Callable[[Path, Algorithm], AnyDigest]
+"""Reads a file and returns its digest."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,7 @@ def problems(path: Path, *, full: bool, check: Check = STRICT) -> list[str]:
     return problems_of(CheckpointFolder(path), full=full, check=check)
 
 
-def problems_of(
-    folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Callable[[Path], Digest] = digest_of
-) -> list[str]:
+def problems_of(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Read = digest_of) -> list[str]:
     """Return the problems of a checkpoint, one sentence each; empty if it is good.
 
     Checkpoints of other libraries and of format 1 do not list their files. Such a checkpoint is good if it has a
@@ -79,9 +80,7 @@ def problems_of(
     return damage(folder, full=full, check=check, read=read)
 
 
-def damage(
-    folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Callable[[Path], Digest] = digest_of
-) -> list[str]:
+def damage(folder: CheckpointFolder, *, full: bool, check: Check = STRICT, read: Read = digest_of) -> list[str]:
     """Return the problems of the contents of a folder. The folder may have any name. See `problems_of`."""
     try:
         return _damage(folder, full, check, read)
@@ -91,7 +90,7 @@ def damage(
         return [_GONE]
 
 
-def _damage(folder: CheckpointFolder, full: bool, check: Check, read: Callable[[Path], Digest]) -> list[str]:
+def _damage(folder: CheckpointFolder, full: bool, check: Check, read: Read) -> list[str]:
     path = folder.path
     if not path.is_dir():
         return [_GONE]
@@ -106,7 +105,7 @@ def _damage(folder: CheckpointFolder, full: bool, check: Check, read: Callable[[
     files = None if manifest is None else manifest.get("files")
     if files is None:
         return _missing(folder) or (_unreadable(path) if full else [])
-    listed = {name: Digest(entry["size"], entry["sha256"]) for name, entry in files.items()}
+    listed = {name: digest_in(entry) for name, entry in files.items()}
     found = {name: _wrong_size(path, name, digest, check) for name, digest in listed.items()}
     if full:
         whole = [name for name, problem in found.items() if not problem]
@@ -141,7 +140,7 @@ def _links_to_outside(path: Path) -> list[str]:
     return found
 
 
-def _wrong_size(path: Path, name: str, written: Digest, check: Check) -> str:
+def _wrong_size(path: Path, name: str, written: AnyDigest, check: Check) -> str:
     """Return the problem of a file that its type or size shows. Do not read it. An empty string means no problem."""
     file = path / name
     try:
@@ -153,20 +152,23 @@ def _wrong_size(path: Path, name: str, written: Digest, check: Check) -> str:
     return "" if size == written.size else f"{name} has {size} bytes, but {written.size} were written"
 
 
-def _changed(folder: CheckpointFolder, name: str, written: Digest, check: Check, read: Callable[[Path], Digest]) -> str:
+def _changed(folder: CheckpointFolder, name: str, written: AnyDigest, check: Check, read: Read) -> str:
     """Read a file and return its difference from the written file; empty if they are equal."""
     try:
         # The trainer state is parsed from the bytes that are hashed here.
-        found = digest_of_bytes(folder.state_bytes) if name == STATE else read(folder.path / name)
+        found = (
+            digest_of_bytes(folder.state_bytes, type(written))
+            if name == STATE
+            else read(folder.path / name, type(written))
+        )
     except FileNotFoundError:
         return check.missing(name)
     except OSError as error:
         return f"{name} cannot be read: {error}"
-    if found.sha256 == written.sha256:
+    if found == written:
         return ""
-    return (
-        f"{name} has changed since it was written: its SHA-256 is {found.sha256[:12]}..., not {written.sha256[:12]}..."
-    )
+    now, then = (getattr(digest, written.key)[:12] for digest in (found, written))
+    return f"{name} has changed since it was written: its {written.title} is {now}..., not {then}..."
 
 
 def _missing(folder: CheckpointFolder) -> list[str]:

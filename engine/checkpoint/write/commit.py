@@ -23,24 +23,24 @@ from typing import Any, BinaryIO, Protocol
 
 from ..format.files import MANIFEST, Hidden, folder_name, hidden_name, parse_hidden
 from ..format.folder import CheckpointFolder
-from ..format.hashing import AT_ONCE, Digest, Hashing, at_once, digest_of
+from ..format.hashing import AT_ONCE, Algorithm, AnyDigest, Digest, Hashing, at_once, digest_of, to_write
 from ..read.verify import damage
 
 
 class HashedFile:
-    """A file that is hashed on another thread while it is written."""
+    """A file that is hashed while it is written."""
 
-    def __init__(self, file: BinaryIO, thread: Executor) -> None:
-        """Write into `file`, and hash on `thread`, which must run one task at a time."""
+    def __init__(self, file: BinaryIO, thread: Executor, algorithm: Algorithm = Digest) -> None:
+        """Write into `file`. A slow hash is computed on `thread`, which must run one task at a time."""
         self._file = file
-        self._hashing = Hashing(thread)
+        self._hashing = Hashing(thread, algorithm)
 
     def write(self, data: bytes | memoryview) -> None:
         """Write bytes. They must not change until `digest` returns."""
         self._hashing.add(data)
         self._file.write(data)
 
-    def digest(self) -> Digest:
+    def digest(self) -> AnyDigest:
         """Return the digest of the written bytes."""
         return self._hashing.digest()
 
@@ -53,9 +53,10 @@ class Staging:
         self.target = target
         self.name = name
         self.path = target.with_name(str(name))
-        self.digests: dict[str, Digest] = {}
+        self._algorithm = to_write()
+        self.digests: dict[str, AnyDigest] = {}
         self._beside = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="staging")
-        self._reading: dict[str, Future[Digest]] = {}
+        self._reading: dict[str, Future[AnyDigest]] = {}
         self._synchronising: list[Future[None]] = []
 
     def create(self) -> None:
@@ -73,7 +74,7 @@ class Staging:
         """
         with ThreadPoolExecutor(1) as thread:
             with open(self.path / name, "xb") as file:
-                hashed = HashedFile(file, thread)
+                hashed = HashedFile(file, thread, self._algorithm)
                 yield hashed
             self._synchronise(self.path / name)
             self.digests[name] = hashed.digest()
@@ -90,7 +91,7 @@ class Staging:
             name = path.relative_to(self.path).as_posix()
             if path.is_file() and name not in self.digests and name not in self._reading:
                 path.chmod(allowed)
-                self._reading[name] = self._beside.submit(digest_of, path)
+                self._reading[name] = self._beside.submit(digest_of, path, self._algorithm)
                 self._synchronise(path)
 
     def flush(self) -> None:
@@ -107,7 +108,7 @@ class Staging:
     def _synchronise(self, path: Path) -> None:
         self._synchronising.append(self._beside.submit(_synchronise, path))
 
-    def commit(self, facts: Mapping[str, Any], digests: Mapping[str, Digest]) -> None:
+    def commit(self, facts: Mapping[str, Any], digests: Mapping[str, AnyDigest]) -> None:
         """Write the manifest and rename the folder. If that fails, nothing changes.
 
         A checkpoint with the final name is replaced.

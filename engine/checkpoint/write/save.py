@@ -8,7 +8,7 @@ from typing import TypeVar
 from ....events.activity import SAVE, during
 from ....events.errors import CheckpointError
 from ..format.files import Hidden, hidden_name
-from ..format.hashing import Digest
+from ..format.hashing import AnyDigest
 from ..format.tensor_file import write_tensors
 from ..protocols import SavableRun
 from .commit import Staging
@@ -66,7 +66,7 @@ def _prepare(run: SavableRun, staging: Staging, needed: int) -> None:
         staging.create()
 
 
-def _write(snapshot: Snapshot, staging: Staging, single_process: bool) -> dict[str, Digest]:
+def _write(snapshot: Snapshot, staging: Staging, single_process: bool) -> dict[str, AnyDigest]:
     """Write the files of this rank and return their digests."""
     if not staging.path.is_dir():
         raise CheckpointError(
@@ -85,7 +85,7 @@ def _write(snapshot: Snapshot, staging: Staging, single_process: bool) -> dict[s
     return staging.digests
 
 
-def _commit(run: SavableRun, snapshot: Snapshot, staging: Staging, written: list[dict[str, Digest]]) -> None:
+def _commit(run: SavableRun, snapshot: Snapshot, staging: Staging, written: list[dict[str, AnyDigest]]) -> None:
     if not run.args.should_save:
         return
     digests = {name: digest for part in written for name, digest in part.items()} | staging.digests
