@@ -38,7 +38,7 @@ class DryBatch(Callback):
         NonFiniteError: if the loss of the batch is NaN or infinite.
     """
 
-    stage = Stage.MEASURE
+    stage = Stage.REPORT  # in a stage that decides, the ranks would exchange its failures in each step
     arguments = ("dry_batch",)
 
     forward: bool = True

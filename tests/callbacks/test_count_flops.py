@@ -64,7 +64,7 @@ def test_continues_counting_after_a_resume(tmp_path):
 
 
 def test_a_model_without_flop_counts_adds_no_cost(tmp_path):
-    built = net_trainer(tmp_path)
+    built = net_trainer(tmp_path, capsule=False)  # a capsule listens too
     heard = []
     built.on("on_step_begin", lambda run: heard.append(run.bus.hears("on_batch")), once=2)
     built.train()
@@ -73,7 +73,7 @@ def test_a_model_without_flop_counts_adds_no_cost(tmp_path):
 
 
 def test_listens_only_while_training(tmp_path):
-    built = net_trainer(tmp_path, model=bert(), train_dataset=TOKENS, eval_dataset=None)
+    built = net_trainer(tmp_path, model=bert(), train_dataset=TOKENS, eval_dataset=None, capsule=False)
     heard = []
 
     def fail(run, state):

@@ -99,7 +99,8 @@ def test_a_failed_step_is_not_saved_and_the_run_resumes_from_the_previous_step(
     assert heard == [caught.value]
     assert caught.value is error
     assert run.state.global_step == STEP - 1
-    assert names_in(tmp_path) == [f"checkpoint-{step}" for step in range(1, STEP)]
+    captured = ["capsules"] if place in ("forward", "backward") else []
+    assert names_in(tmp_path) == [*captured, *(f"checkpoint-{step}" for step in range(1, STEP))]
     for found in survey(tmp_path):
         assert problems(found.path, full=True) == []
         assert same_weights(load_file(found.path / "model.safetensors"), at_end[found.step])
