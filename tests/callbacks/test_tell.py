@@ -172,8 +172,12 @@ def test_the_status_of_a_killed_run_is_killed(
 def test_a_status_that_cannot_be_written_warns_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+    replace = os.replace
+
+    def full(source: Path, target: Path) -> None:
+        if "run_status" in str(target):
+            raise OSError(28, "No space left on device")
+        replace(source, target)
 
     monkeypatch.setattr(os, "replace", full)
     net_trainer(tmp_path, **{**NEVER, "save_strategy": "steps", "save_steps": 99}).train()

@@ -83,8 +83,8 @@ ALIASES = {
 """Name of a field on the run -> its name in its record."""
 
 
-REPLACED = {("engine/commands/rerun.py", "batch")}
-"""Assignments of handlers that the catalogue of events allows: a handler of `on_batch` may replace the batch."""
+REPLACED = {("engine/commands/rerun.py", "batch"), ("engine/api/dry_batch/stepper.py", "loss")}
+"""Allowed assignments: a handler of `on_batch` may replace the batch, and a dry batch has a stepper of its own."""
 
 
 def all_fields() -> set[str]:
