@@ -198,7 +198,7 @@ EVENTS: tuple[Event, ...] = (
         "on_step_end", "The step is complete and counted. The gradients are cleared.", _STEP_DONE, Clock.STEPS_DONE
     ),
     Event("on_log_due", "Logging is due: collect the values and log them.", (_REQUESTED_BY,), Kind.WORK),
-    _shared("on_log", "Values are logged. A handler before the reporters may add to them.", (_LOGS,)),
+    _shared("on_log", "Values are logged. A handler in a stage before REPORT may add to them.", (_LOGS,)),
     Event("on_evaluate_due", "An evaluation is due: evaluate now.", (_REQUESTED_BY,), Kind.WORK),
     Event("on_evaluate_begin", "An evaluation of one or more datasets begins."),
     _shared("on_prediction_step", "A batch of an evaluation or prediction is done.", (_EVAL_BATCH, _PREDICTION)),
@@ -221,7 +221,7 @@ EVENTS: tuple[Event, ...] = (
     _shared("on_push_begin", "A model is about to be pushed to a hub."),
     _shared("on_epoch_end", "An epoch ends: it is complete, or it was stopped early.", clock=Clock.EPOCH),
     Event("on_best_loaded", "The best model was loaded, at the end of the training.", (_CHECKPOINT,)),
-    _shared("on_train_end", "Training ends without an error. Its summary is logged."),
+    _shared("on_train_end", "Training ends without an error. A handler of this event in PREPARE logs the summary."),
     _shared("on_predict", "A prediction is done.", (_METRICS,)),
     Event("on_exception", "The run failed. The error is raised after all handlers ran.", (_EXCEPTION,)),
     Event("on_close", "The session ends, with or without an error: release resources. Handlers run in reverse order."),

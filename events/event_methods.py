@@ -53,7 +53,7 @@ class EventMethods:
         """Logging is due: collect the values and log them."""
 
     def on_log(self, *args: Any, **kwargs: Any) -> Any:
-        """Values are logged. A handler before the reporters may add to them."""
+        """Values are logged. A handler in a stage before REPORT may add to them."""
 
     def on_evaluate_due(self, *args: Any, **kwargs: Any) -> Any:
         """An evaluation is due: evaluate now."""
@@ -98,7 +98,7 @@ class EventMethods:
         """The best model was loaded, at the end of the training."""
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> Any:
-        """Training ends without an error. Its summary is logged."""
+        """Training ends without an error. A handler of this event in PREPARE logs the summary."""
 
     def on_predict(self, *args: Any, **kwargs: Any) -> Any:
         """A prediction is done."""

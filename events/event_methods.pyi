@@ -350,7 +350,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """Values are logged. A handler before the reporters may add to them."""
+            """Values are logged. A handler in a stage before REPORT may add to them."""
 
         def on_evaluate_due(
             self,
@@ -634,7 +634,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """Training ends without an error. Its summary is logged."""
+            """Training ends without an error. A handler of this event in PREPARE logs the summary."""
 
         def on_predict(
             self,
@@ -1011,7 +1011,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """Values are logged. A handler before the reporters may add to them."""
+        """Values are logged. A handler in a stage before REPORT may add to them."""
 
     def on_evaluate_due(
         self,
@@ -1295,7 +1295,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """Training ends without an error. Its summary is logged."""
+        """Training ends without an error. A handler of this event in PREPARE logs the summary."""
 
     def on_predict(
         self,

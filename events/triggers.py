@@ -362,7 +362,7 @@ def log_spaced(points: int) -> Trigger:
 
 
 def at_end(*, early: bool = True) -> Trigger:
-    """Return a trigger that is due when the run ends, once per step.
+    """Return a trigger that is due when the run ends. It is not due twice at the same step.
 
     Args:
         early: whether it is also due when a callback ends the run early. Signals and time limits only pause the run.

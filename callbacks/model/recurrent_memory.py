@@ -21,8 +21,8 @@ from .forwards import replace_forward
 class RecurrentMemory(Callback):
     """Passes one output of the model back to its forward with the next batch, as Transformer-XL and XLNet expect.
 
-    Set `past_index=1` in the arguments to use it. If your model uses another parameter than `mems`, add it to the
-    callbacks: `RecurrentMemory(index=2, name="past")`. The memory is empty at the start of each epoch, and before and
+    Set `past_index=1` in the arguments to use it. If the parameter of your model is not called `mems`, add the callback
+    yourself: `RecurrentMemory(index=2, name="past")`. The memory is empty at the start of each epoch, and before and
     after each evaluation. No gradient flows through it. In a single process, checkpoints save the memory, and a resume
     restores it if the batch size is the same. With several ranks, each rank has its own memory, and a resumed run
     starts with an empty memory.

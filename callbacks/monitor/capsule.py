@@ -62,8 +62,8 @@ class Capsule(Callback):
     """The size of the weights and batches above which no capsule is written, in units of 10^9 bytes."""
     automatic: bool = False
     """Whether the callback works only where it costs little: on a CPU, outside of a hyperparameter search, without
-    sharding. If an automatic callback takes more than 1 % of the time of the first 20 steps, it ends. Its spikes must
-    also exceed the first steps."""
+    sharding. If an automatic callback takes more than 1 % of the time of the first 20 steps, it ends. It counts a
+    spike only if the value also exceeds its median over the first 10 steps."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _capture: StepCapture | None = field(default=None, init=False, repr=False, compare=False)

@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 class DryBatch(Callback):
     """Checks a training before its first step, and leaves no trace in it. Findings are warnings.
 
-    Every trainer has one that reads no sample and calls no code of the program: it compares the trainable parameters
-    with the optimizer, and the metrics that callbacks read with the evaluations. It takes about a microsecond for each
-    parameter tensor.
+    Every trainer has one that reads no sample and calls no code of the program: it checks that the optimizer has all
+    trainable parameters, and that the evaluations measure all metrics that callbacks read. It takes about a microsecond
+    for each parameter tensor.
 
     `dry_batch=True`, or `DryBatch()` in the list, also reads the largest batch and runs forward and backward. It prints
     shapes, loss, GPU memory, and the shares of masked labels, padding and truncated samples. Then it restores weights,

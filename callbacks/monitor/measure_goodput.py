@@ -47,7 +47,8 @@ class MeasureGoodput(Callback):
     on_error = "warn"
 
     seconds: float = 1.0
-    """The shortest time between two heartbeats, in seconds. In a session above 100 seconds it is 1 % of its length."""
+    """The shortest time between two heartbeats, in seconds. It grows to 1 % of the session time so far, if that is
+    longer."""
     _file: LineFile | None = field(default=None, init=False, repr=False, compare=False)
     _id: str = field(default="", init=False, repr=False, compare=False)
     _built: float = field(default=0.0, init=False, repr=False, compare=False)

@@ -57,9 +57,9 @@ class Record(Recorder):
     read the file. Each rank writes its own: `events-rank1.jsonl` of rank 1. A resumed run removes the records that
     follow the checkpoint. A new run in the folder keeps the earlier file as `events-1.jsonl`.
 
-    With fingerprints, each step also records checksums of its batches and of the RNG states of torch and numpy, and
-    each log a checksum of Python's random state. A comparison then finds the first step with other data or another
-    random draw. If the file cannot be written, the run continues with one warning.
+    With fingerprints, each step also records checksums of its batches and of the RNG states of torch and numpy. Each
+    log also records a checksum of the RNG state of Python. A comparison then finds the first step with other data or
+    another random draw. If the file cannot be written, the run continues with one warning.
     """
 
     arguments = ("record",)

@@ -312,7 +312,7 @@ class _Routed:
 
 
 class _Given:
-    """The run with other args, state and control."""
+    """A view of the run with the `args`, `state` and `control` that the caller passed to `_call_handlers`."""
 
     def __init__(self, run: Run, *given: Any) -> None:
         self._run = run

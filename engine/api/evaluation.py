@@ -133,7 +133,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
             return method(self, *args, **options)
 
     def _evaluate_for_callback(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Evaluate for a callback. This is a separate evaluation, also inside of an overridden `evaluate`."""
+        """Evaluate for a callback. An overridden `evaluate` that is running does not count these metrics as its own."""
         outer = self._override
         self._override = outer if "_evaluate" in self._works else None  # an overridden `_evaluate` is this evaluation
         try:

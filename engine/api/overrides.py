@@ -164,13 +164,13 @@ def _predict(method: Method, names: set[str]) -> Method:
 def arguments_of_evaluation(
     method: Method, trainer: object, args: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[Any, str]:
-    """Return the dataset and the metric prefix of a call of a method that overrides `evaluate`.
+    """Return the dataset and the metric prefix that a call passes to an overridden `evaluate`.
 
     Args:
-        method: the method, with the parameters of transformers or others.
-        trainer: its first argument.
-        args: its other arguments by position.
-        options: its other arguments by name.
+        method: the method that overrides `evaluate`. Its parameters may differ from those of transformers.
+        trainer: the `self` of the call.
+        args: the other positional arguments of the call.
+        options: the keyword arguments of the call.
     """
     bound = inspect.signature(method).bind(trainer, *args, **options)
     bound.apply_defaults()

@@ -107,10 +107,12 @@ class Consensus:
         self._no_votes = [0] * (2 * len(FLAGS) * (len(self._columns) + 1))
 
     def __call__(self, control: TrainerControl) -> None:
-        """Agree with one reduction. Only if the ranks differ, a second collective exchanges the reasons.
+        """Make the ranks agree on the raised and vetoed flags. One reduction compares the ranks.
+
+        If they differ, a second collective exchanges the reasons of the requests and vetoes.
 
         Raises:
-            RankDivergence: on all ranks, if only some of them skipped the last update.
+            RankDivergence: on all ranks, if some ranks skipped the last update and others did not.
         """
         outer, self._activity.name = self._activity.name, AGREE
         self._activity.mark(AGREE, True)

@@ -185,7 +185,9 @@ class Strategy(Enum):
         callback="integrations.fairscale.sharded_ddp.ShardedDDP",
         usages=(
             Usage(
-                "fairscale", ("sharded_ddp='simple'",), "A script already uses this stage 1. The package is from 2022."
+                "fairscale",
+                ("sharded_ddp='simple'",),
+                "A script already uses stage 1 of fairscale. The package is from 2022.",
             ),
         ),
         words={"sharded_ddp": ("simple",)},
@@ -202,7 +204,7 @@ class Strategy(Enum):
             Usage(
                 "fairscale's FSDP",
                 ("sharded_ddp='zero_dp_3 fairscale auto_wrap'", "sharded_ddp='zero_dp_2 fairscale'"),
-                "A script needs the class of fairscale for stage 2 or 3.",
+                "A script needs the class of fairscale: `zero_dp_3` for stage 3, `zero_dp_2` for stage 2.",
             ),
         ),
         words={"sharded_ddp": ("fairscale",)},

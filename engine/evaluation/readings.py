@@ -35,14 +35,16 @@ class Reader:
     """Decodes texts."""
 
     def __call__(self, predictions: Any, labels: Any) -> tuple[Any, Any]:
-        """Return predictions and references: arrays of shape (labels,) or (rows, labels), tensors of logits, or lists.
+        """Return the predictions and the references that a metric compares.
+
+        They are arrays of shape (number of labels,) or (rows, labels per row), tensors of logits, or lists.
 
         Args:
-            predictions: outputs of shape (rows, ...), or a tuple of several.
-            labels: labels of shape (rows, ...), or a tuple of several.
+            predictions: the outputs of the model, of shape (rows, ...), or a tuple of outputs.
+            labels: the labels, of shape (rows, ...), or a tuple of labels.
 
         Raises:
-            ArgumentError: if the outputs or labels do not fit the reading. The error gives the shapes and the remedy.
+            ArgumentError: if the outputs or labels do not fit `reads`. The error gives the shapes and the remedy.
         """
         outputs, labels = (torch.as_tensor(_one_of(part, self.output)).detach() for part in (predictions, labels))
         if self.shift:

@@ -17,11 +17,12 @@ from ...events.imported import imported
 
 
 def user_model(model: nn.Module) -> nn.Module:
-    """Return the model that the user wrote, without the wrappers of `torch.compile`, PEFT and DDP, and without modules
-    that only call another module.
+    """Return the model that the user wrote, without its wrappers.
 
-    A module only calls another module if its `forward` names no parameter and takes any keyword, such as
-    `forward(*args, **kwargs)`, and it has `module` or a single child.
+    `torch.compile`, PEFT and DDP are wrappers. Another module is a wrapper if it meets two conditions:
+
+    - Its `forward` names no parameter and takes any keyword, such as `forward(*args, **kwargs)`.
+    - It has a child `module`, or exactly one child, which is not a module of `torch.nn`.
     """
     while (inner := _inside(model)) is not None:
         model = inner

@@ -41,7 +41,8 @@ rows."""
 def folder_of(options: Mapping[str, Any]) -> str:
     """Return the absolute folder for the files of a run: `dir`, `root_dir`, `WANDB_DIR`, or the working directory.
 
-    The client itself keeps the folder of its first run in a process for all later runs.
+    This function reads the folder for each run. The wandb client does not: in one process, all later runs use the
+    folder of the first run.
 
     Args:
         options: the options of `wandb.init` that the user set.

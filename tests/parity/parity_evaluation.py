@@ -39,7 +39,10 @@ EVALUATING = {
     "predictions of different widths": kept("Predictions are padded with -100.", GPT2, test=texts(9, 2)),
     "eval_accumulation_steps": kept("Predictions move to the host every two batches.", eval_accumulation_steps=2),
     "eval_accumulation_steps, different widths": kept(
-        "The padding is the same when the parts are joined.", GPT2, eval_accumulation_steps=1, test=texts(9, 2)
+        "The predictions are joined from several parts, with the same padding as in one part.",
+        GPT2,
+        eval_accumulation_steps=1,
+        test=texts(9, 2),
     ),
     "predictions per batch": kept("Predictions are a list of arrays, one per batch.", eval_do_concat_batches=False),
     "predictions per batch, different widths": kept(

@@ -266,7 +266,7 @@ MODELS = {
             "train_dataset": marked(TRAIN_ROWS),
             "eval_dataset": renamed("label_ids", marked(EVAL_ROWS, 1)),
         },
-        about="The labels of a sample are a list of floats, also as `label_ids`, the name in older datasets.",
+        about="The labels of a sample are a list of floats. `label_ids`, the name in older datasets, works too.",
     ),
     "t5": Case(
         {**RAGGED, "num_train_epochs": 1}, {**TEXTS, "model": t5}, about="The model has an encoder and a decoder."

@@ -81,7 +81,10 @@ def load_adapters(model: nn.Module, folder: CheckpointFolder, load: LoadModel) -
 
 
 def _of_model(saved: dict[str, Weights], model: nn.Module) -> dict[str, Weights]:
-    """Return adapters under the names of the model. transformers writes its only adapter without its name."""
+    """Return the saved adapters by the adapter names of the model.
+
+    transformers writes no name for the only adapter of a model. Such an adapter gets the name in the model.
+    """
     own = adapters_of(model)
     if len(own) == 1 and [*saved] == [DEFAULT]:
         return {own[0]: saved[DEFAULT]}
