@@ -24,6 +24,9 @@ from ...events.channels import Subscription
 from ...events.errors import ArgumentError, HandlerError
 from ...events.imported import imported
 from ...events.stages import Stage
+from ...events.state import TrainerState
+from . import device_reads
+from .device_reads import DeviceReads
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +53,8 @@ class WatchCallbacks(Callback):
     - draws from the global random generators of Python, NumPy or torch, in MEASURE and REPORT;
     - announces its own event again and again, directly or through other handlers;
     - takes longer than `slow_after` seconds: a warning shows its stack. Events that request work do not count.
+    - reads values of tensors in the events of each step, for example with `.item()`: a warning shows the line. On a
+      GPU, the step waits for each read. A machine without GPU warns too.
 
     The `on_error` of the callback decides the effect of the error.
 
@@ -67,6 +72,8 @@ class WatchCallbacks(Callback):
     _stack: list[tuple[str, float]] = field(default_factory=list, init=False, repr=False, compare=False)
     _warned: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
     _ends: threading.Event | None = field(default=None, init=False, repr=False, compare=False)
+    _reads: DeviceReads = field(default_factory=DeviceReads, init=False, repr=False, compare=False)
+    _first_step: int = field(default=0, init=False, repr=False, compare=False)
     _thread: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -83,10 +90,12 @@ class WatchCallbacks(Callback):
     def on_setup(self, run: Run) -> None:
         run.bus.watch_calls(self._watched)
         self._stack.clear()
+        self._first_step = run.state.global_step
         self._ends, self._thread = threading.Event(), threading.get_ident()
         threading.Thread(target=self._look_for_slow, args=(self._ends,), name="watch-callbacks", daemon=True).start()
 
-    def on_close(self) -> None:
+    def on_close(self, state: TrainerState) -> None:
+        self._reads.report(state.global_step - self._first_step)
         if self._ends is not None:
             self._ends.set()
 
@@ -94,10 +103,12 @@ class WatchCallbacks(Callback):
         """Return a handler whose calls are watched."""
         if found.owner is self:
             return found
-        call = found.call
+        call, counts_reads = found.call, device_reads.counts_reads(found)
 
         def watched(run: Any, extras: Mapping[str, Any]) -> Any:
             with self._entered(found), self._unchanged(found, run):
+                if counts_reads:
+                    return self._reads.call(found.label, lambda: call(run, extras))
                 return call(run, extras)
 
         return replace(found, call=watched)
