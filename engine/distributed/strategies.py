@@ -138,8 +138,8 @@ class Strategy(Enum):
         memory=memory_formulas.sharded_optimizer,
         variants=optimizer_variants,
         takes_degree=True,
-        limits="All trained weights have one dtype. Optimizers with train and eval modes (`schedule_free_*`) are "
-        "refused.",
+        limits="All trained weights must have the same dtype. Optimizers with train and eval modes "
+        "(`schedule_free_*`) are refused.",
     )
     FSDP = StrategyRow(
         name="fsdp",
@@ -177,7 +177,7 @@ class Strategy(Enum):
         memory=memory_formulas.fully_sharded,
         variants=fsdp_variants,
         takes_degree=True,
-        limits="All ranks use the same weights in each step. `auto_find_batch_size`, `bf16_full_eval` and "
+        limits="All ranks must use the same weights in each step. `auto_find_batch_size`, `bf16_full_eval` and "
         "`fp16_full_eval` are refused.",
     )
     FAIRSCALE = StrategyRow(
@@ -195,7 +195,7 @@ class Strategy(Enum):
         variants=fairscale_variants,
         integration="sharded_ddp",
         extra="trainbus[sharded]",
-        limits="`bf16` is refused. All trained weights have one dtype, and gradients are dense.",
+        limits="`bf16` is refused. All trained weights must have the same dtype, and gradients must be dense.",
     )
     FAIRSCALE_FSDP = StrategyRow(
         name="fairscale_fsdp",
