@@ -25,7 +25,7 @@ from .tiny import weights
 
 
 def watched(lab: Lab) -> Watch:
-    """Run a new callback, and return the actions of its handlers. The run is made once."""
+    """Return what the handlers of a new callback did in a run. The first call makes the run."""
     if lab.watch is None:
         callback = lab.new()
         trainer = lab.among(callback)
@@ -87,7 +87,8 @@ def closes(lab: Lab) -> None:
     def left_after(inject: Injector, error: type[BaseException]) -> tuple[list[str], str]:
         """Train with a fault.
 
-        Return the resources that the run did not release, and the first weight that differs from the trained model.
+        Return the resources that the run did not release, and a text about the first weight that differs from the
+        trained weights.
         """
         callback = lab.new()
         kept.append(callback)
@@ -121,13 +122,13 @@ def _no_fault(trainer: Trainer) -> Callable[[], None]:
 
 
 class NotedWeights:
-    """The trained weights of a model at the last moment of a run, which an error may have ended in a step."""
+    """Copies of the trained weights of a model, taken in each step. An error may end the run inside a step."""
 
     def __init__(self, trainer: Trainer) -> None:
         """Note the weights of a trainer in each step."""
         self.early: set[str] = set()
-        """The weights that a step changed before its update, and that kept this value: a second optimizer trains them,
-        or the forward does."""
+        """Names of weights that a step changed before its update, and that the update did not change. A second
+        optimizer or the forward pass trains these weights."""
         self._last: dict[str, Any] = {}
         self._within: dict[str, Any] = {}
         trainer.on("on_step_begin", self._begin, stage=Stage.PREPARE)
@@ -135,11 +136,16 @@ class NotedWeights:
         trainer.on("on_step_end", self._end)
 
     def trained(self, early: set[str]) -> dict[str, Any]:
-        """Return the weights that were trained. `early` is what an uninterrupted run found."""
+        """Return the trained weights at the end of the run.
+
+        Args:
+            early: the names that an uninterrupted run collected in `early`. In a step that failed, only these weights
+                are already trained.
+        """
         return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
 
     def change(self, model: Any, early: set[str]) -> str:
-        """Return which weight of a model is not the trained one, in words; empty if all are."""
+        """Return a text about the first weight of a model that differs from `trained(early)`; empty if none differs."""
         trained, left = self.trained(early), weights(model)
         # Weights that were trained in half precision may come back with more digits.
         return other_weights(
@@ -217,7 +223,12 @@ def costs(lab: Lab) -> None:
 
 
 def _seconds_of_steps(lab: Lab, labels: dict[str, float]) -> dict[int, float]:
-    """Train, and return the seconds in handlers by step. Note the fastest call of each handler in `labels`."""
+    """Train, and return step -> seconds in the handlers of the callback, without the first and the last step.
+
+    Args:
+        lab: builds the run.
+        labels: receives handler -> seconds of its fastest call.
+    """
     callback = lab.new()
     trainer = lab.among(callback)
     spent: dict[int, float] = {}

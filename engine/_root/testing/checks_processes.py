@@ -55,7 +55,10 @@ def _rank(lab: Lab) -> dict[str, Any]:
 
 
 def _compare_requests(trainer: Trainer, callback: Any) -> None:
-    """Compare the requests of the callback over the ranks after each step, before a disagreement makes them wait."""
+    """Compare the requests of the callback over the ranks in each step, before the ranks act on different requests.
+
+    Without this comparison, one rank could wait for the others until the timeout.
+    """
     if is_rank_local(callback):
         return  # the engine makes the ranks agree
     ids = [name for name, attached in trainer.callbacks.items() if attached is callback]

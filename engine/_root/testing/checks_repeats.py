@@ -96,7 +96,7 @@ def state_round_trip(lab: Lab) -> None:
     fresh = lab.new()
 
     def load() -> None:
-        """Load the states where a resumed run loads them: when all callbacks are set up."""
+        """Load the states at the point at which a resumed run loads them: after `on_setup` of all callbacks."""
         for state, path in files:
             if state:
                 _compare_loaded(fresh, state, path)
@@ -150,5 +150,5 @@ def _step(checkpoint: Path) -> int:
 
 
 def _steps(logs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of single steps. The summary of a training counts its session."""
+    """Return the logged rows without the summaries of trainings. A summary differs after a resume."""
     return [entry for entry in logs if "train_loss" not in entry]

@@ -31,14 +31,14 @@ class Part:
     """The fraction of the session, from 0 to 1."""
     median: float
     """Seconds of the median step; 0 for a part that most steps do not have. With several ranks, the value of the
-    slowest one."""
+    slowest rank."""
     times: int = 0
-    """How often the part was done, if most steps do not have it."""
+    """How often the part was done; 0 for a part that most steps have."""
 
 
 @dataclass(frozen=True)
 class CallbackCost:
-    """The time of one callback at one event, without the work of the engine that it started."""
+    """The time of one callback at one event, without the work of the engine that the callback started."""
 
     callback: str
     """The id of the callback."""

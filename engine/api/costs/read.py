@@ -21,7 +21,7 @@ ONCE = ("on_setup", "on_train_begin", "on_train_end")
 
 
 def medians_of(timeline: Timeline) -> dict[str, float]:
-    """Return part -> seconds of the median step, without steps that have a rare part."""
+    """Return part -> seconds of the median step. Steps that log, evaluate, save or collect garbage do not count."""
     rows = [row for _, row in timeline.rows]
     return {
         part: statistics.median(row.get(part, 0) for row in rows) * NANO if rows else 0.0

@@ -147,7 +147,7 @@ def _items(trainer: Any, batch: Any) -> Any:
 
 
 def _log_nothing(*values: Any, **options: Any) -> None:
-    """Stand for `log` of the trainer."""
+    """Replace `log` of the trainer during the dry batch."""
 
 
 def _norm(grads: list[torch.Tensor]) -> float | None:
