@@ -22,7 +22,7 @@ CARD = "README.md"
 
 
 class Publisher(Protocol):
-    """Pushes to a hub and writes the metadata that hubs read. A callback offers one as its `publisher`."""
+    """Pushes to a hub and writes the metadata that hubs read. A callback offers a publisher as its `publisher`."""
 
     def create_repository(self, run: Run, token: str | None, private: bool | None) -> str:
         """Create the repository if it does not exist, and return its full name."""
