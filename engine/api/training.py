@@ -55,7 +55,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
 
         Args:
             resume_from_checkpoint: a checkpoint folder to resume from, or True for the newest good checkpoint in
-                `args.output_dir`. "auto" is True if there is a checkpoint, and starts a new run if there is none.
+                `args.output_dir`. "auto" means True if there is a checkpoint. Without one, it starts a new run.
             trial: the trial of a hyperparameter search, for `model_init`.
             ignore_keys_for_eval: keys of the model's outputs that are not predictions, for evaluations during
                 training.
@@ -77,7 +77,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         return self._train(choose, trial)
 
     def _choose_checkpoint(self, resume_from_checkpoint: str | bool | None) -> SavedCheckpoint | None:
-        """Return the checkpoint to resume from. A batch size that an earlier session found is the first to try."""
+        """Return the checkpoint to resume from, and first try the batch size that an earlier session found."""
         run = self.run
         checkpoint = checkpoint_to_resume(run, resume_from_checkpoint)
         if checkpoint is not None and self.args.auto_find_batch_size:

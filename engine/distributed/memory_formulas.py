@@ -13,11 +13,11 @@ from .workload import STATES, Variant, Workload, shards
 
 HALF, FULL = 2.0, 4.0
 DDP_BUCKETS = FULL
-"""A second copy of the gradients, in the buffers that DDP sends."""
+"""Bytes per parameter in the buffers that DDP sends. They hold a second copy of the gradients."""
 ASSUMED_LAYERS = 32
-"""The number of layers if none is given. Where layers are gathered one by one, two of them are whole at a time."""
+"""The number of layers if none is given. A strategy that gathers one layer after another holds two whole layers."""
 DEEPSPEED_LIVE = 1e9
-"""DeepSpeed's default `stage3_max_live_parameters`: the weights that are gathered at a time."""
+"""DeepSpeed's default `stage3_max_live_parameters`: the number of parameters that are gathered at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def data_parallel(variant: Variant, workload: Workload) -> MemoryEstimate:
 
 
 def sharded_optimizer(variant: Variant, workload: Workload) -> MemoryEstimate:
-    """Return the memory of stage 1 with DDP."""
+    """Return the memory of ZeRO stage 1 with DDP."""
     base = data_parallel(variant, workload)
     # DDP's gradients are views of its buffers here. After the update each rank sends its updated weights.
     return replace(base, gradients=0.0, states=base.states / workload.gpus, sent=3.0)

@@ -21,7 +21,7 @@ from ...events.errors import RankFailure
 from .rendezvous import Store, all_succeeded, join_attempt
 
 ATTEMPTS = 3
-"""How often the ranks try to connect after a rendezvous before it is an error."""
+"""The number of times that the ranks try to connect after a rendezvous. Then they raise an error."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Ranks:
     def join(self, device: torch.device, backend: str | None, timeout: int) -> None:
         """Join the process group. Do nothing if the user's program or an earlier trainer joined it.
 
-        Keys of an earlier attempt in the launcher's store are ignored. Otherwise gloo reads the addresses of dead
-        processes from them and waits.
+        Keys of an earlier attempt in the launcher's store are ignored. If they were not, gloo would read the addresses
+        of dead processes from these keys, and wait.
 
         Args:
             device: the device of the tensors. It selects the backend if `backend` is None: nccl for cuda, else gloo.
@@ -109,7 +109,7 @@ class Ranks:
 
         A group that outlives the interpreter may abort the process. A thread of gloo may still hold a tensor of the
         last collective, and it then asks for the lock of an interpreter that no longer exists. If nothing refers to the
-        group, it waits here until its threads end.
+        group, this method waits until the threads of the group end.
         """
         if not self.single_process and dist.is_initialized():
             gc.collect()
@@ -135,7 +135,7 @@ class Ranks:
     def gather_padded(self, tensor: torch.Tensor, padding: int = -100) -> torch.Tensor:
         """Return the tensors of all ranks, concatenated along dimension 0 in order of rank.
 
-        Dimensions 0 and 1 may differ between ranks. Shorter ones are padded with `padding` at the end of dimension 1.
+        Dimensions 0 and 1 may differ between ranks. Dimension 1 of shorter tensors is padded with `padding` at the end.
         """
         if tensor.dim() == 0:
             return self.gather(tensor)
@@ -239,4 +239,4 @@ _LOST_PHRASES = (
 """Phrases in the messages of gloo and nccl when the connection is lost. Gloo raises plain runtime errors."""
 
 _VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-"""The environment variables of the launcher, and their values without one."""
+"""The environment variables of the launcher, and their values without a launcher."""
