@@ -1,7 +1,7 @@
 """The training loop: a state machine that announces the events of a run. It knows no feature.
 
-The loop takes the batches of each step from a source, makes the step, announces the events, and serves the raised flags
-in a fixed order: log, evaluate, save. Everything else is a callback.
+The loop takes the batches of each step from a source, makes the step and announces the events. It serves the raised
+flags in a fixed order: log, evaluate, save. Everything else is a callback.
 """
 
 from __future__ import annotations

@@ -375,7 +375,7 @@ class Run:
         return Moment(place, step, state.epoch, max_steps, self.seconds(), last, cut)
 
     def _interrupted(self) -> bool:
-        """Return whether all callbacks that request the stop only interrupt the run, which a later session continues."""
+        """Return whether all callbacks that request the stop only interrupt the run. A later session continues it."""
         attached = self.bus.subscribers
         stops = [attached.get(author) for author in self.control.reasons("training_stop")]
         return len(stops) > 0 and len(providers(stops, Capability.INTERRUPTS)) == len(stops)

@@ -360,7 +360,7 @@ class AttachedCallbacks(MutableSequence[Any]):
         self._set(now)
 
     def sort(self, *, key: Callable[[Any], Any], reverse: bool = False) -> None:
-        """Sort the order of attachment."""
+        """Sort the callbacks by a key. This changes the order of attachment."""
         self._set(sorted(self._now(), key=key, reverse=reverse))
 
     def copy(self) -> list[Any]:

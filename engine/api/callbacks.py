@@ -30,12 +30,12 @@ class CallbackMethods(TrainerBase):
 
     @property
     def signals(self) -> dict[str, Channel]:
-        """blinker's signal of each event, by its name: `trainer.signals["on_log"].connect(receiver)`."""
+        """The blinker signal of each event, by event name: `trainer.signals["on_log"].connect(receiver)`."""
         return self.bus.signals
 
     @property
     def callback_handler(self) -> CallbackHandler:
-        """The callbacks with one method per event, for a loop of your own. See `CallbackHandler`."""
+        """An object with one method per event that calls the callbacks, for a loop of your own: a `CallbackHandler`."""
         return self._callback_handler
 
     @callback_handler.setter

@@ -52,7 +52,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
 
         Args:
             eval_dataset: a dataset, a data frame, the path of a file of rows, a dict of named datasets, or the name of
-                an eval dataset of the trainer; by default all eval datasets of the trainer. The metrics of a named
+                an eval dataset of the trainer. By default, all eval datasets of the trainer. The metrics of a named
                 dataset are `<prefix>_<name>_<metric>`.
             ignore_keys: keys of the model's outputs that are not predictions.
             metric_key_prefix: the prefix of all metric names.

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OutputSmoother:
-    """Computes a loss with label smoothing. It has the name and the call of transformers' `LabelSmoother`."""
+    """Computes a loss with label smoothing. A call takes the arguments of transformers' `LabelSmoother`."""
 
     smoother: LabelSmoother
     """Computes the loss from logits."""

@@ -171,7 +171,7 @@ class OptimizerMethods(TrainerBase):
         """Return the parameter group that contains a parameter, or None.
 
         Args:
-            param: the parameter; without it, returns the list of each group's parameters.
+            param: the parameter; None to return a list with the parameters of each group instead.
 
         Raises:
             ArgumentError: if there is no optimizer yet.

@@ -42,7 +42,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
 
     _stepper: Stepper
     _places_model: bool
-    """Whether the Trainer moves the model to its device. A callback that shards the model does so itself."""
+    """Whether the Trainer moves the model to its device. A callback that shards the model moves the model itself."""
 
     @short_tracebacks
     def train(

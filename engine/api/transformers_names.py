@@ -148,7 +148,7 @@ def _exchanged() -> dict[int, tuple[Any, Any]]:
 def _modules_of(package: str) -> list[ModuleType]:
     """Return the modules of a package.
 
-    `sys.modules` does not have all of them: transformers 5 replaces its top module while it is imported, and a program
+    `sys.modules` does not have all of them. transformers 5 replaces its top module while it is imported, and a program
     may hold the replaced module object. The garbage collector lists such objects, except after `gc.freeze()`. So the
     modules that other modules hold are added.
     """

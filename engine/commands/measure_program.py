@@ -48,8 +48,8 @@ def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[st
     """Run a program up to the end of its first training, and return the rows per second of that training.
 
     Args:
-        spec: `changes` (training arguments), `steps`, `warmup`, `folder` (the output folder), `module`, `describe`
-            (return the result of `describe` instead, without a training).
+        spec: `changes` (training arguments), `steps`, `warmup`, `folder` (the output folder) and `module`. With
+            `describe`, do not train, and return the result of `describe`.
         program: a Python file, or the name of a module.
         arguments: the arguments of the program.
     """

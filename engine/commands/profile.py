@@ -42,7 +42,7 @@ class Gain:
 
     change: Change
     rows_per_second: float = 0.0
-    """The median of the rounds."""
+    """Rows per second with the change, the median of the rounds."""
     gain: float | None = None
     """The median over the rounds of the speed with the change, divided by the speed without it in the same round."""
     lowest: float | None = None
@@ -137,8 +137,7 @@ def changes_for(described: dict[str, Any]) -> list[Change]:
     """Return the changes that may help a training.
 
     Args:
-        described: `args` (the arguments of the training), `cuda`, `bf16` (whether the device computes in bfloat16),
-            `processors` (their number) and `has_lengths` (whether the lengths of the samples are known).
+        described: the result of `describe` in `measure_program.py`.
     """
     args, cuda = described["args"], described["cuda"]
     found = []

@@ -230,7 +230,7 @@ def repeat(step: Repeat, program: str, arguments: list[str], module: bool, of_tr
 
 
 def _loader(batches: list[Any]) -> Any:
-    """Return a loader of whole batches."""
+    """Return a loader that yields these batches unchanged."""
     from torch.utils.data import DataLoader
 
     return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """The memory formulas: the memory of each strategy on one GPU. They measure nothing and do not need torch.
 
-The unit is bytes per parameter of the model, unless the name of a value has another unit. The formulas come from ZeRO
-(Rajbhandari et al. 2020, arXiv:1910.02054, sections 3, 5 and 7), adapted to the strategies of this library. The formula
-for activations is from Korthikanti et al. 2022 (arXiv:2205.05198, section 4).
+The unit is bytes per parameter of the model, unless the name of a value has another unit. The formulas are those of
+ZeRO, adapted to the strategies of this library: Rajbhandari et al. 2020, arXiv:1910.02054, sections 3, 5 and 7. The
+formula for activations is from Korthikanti et al. 2022 (arXiv:2205.05198, section 4).
 """
 
 from __future__ import annotations

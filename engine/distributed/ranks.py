@@ -108,7 +108,7 @@ class Ranks:
         """Leave the process group. Release everything that refers to it first.
 
         A group that outlives the interpreter may abort the process. A thread of gloo may still hold a tensor of the
-        last collective, and it then asks for the lock of an interpreter that no longer exists. If nothing refers to the
+        last collective. It then asks for the lock of an interpreter that no longer exists. If nothing refers to the
         group, this method waits until the threads of the group end.
         """
         if not self.single_process and dist.is_initialized():

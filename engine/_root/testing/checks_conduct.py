@@ -37,7 +37,7 @@ def watched(lab: Lab) -> Watch:
 
 @check(needs=RUNS, remedy="Write to a logger: logging.getLogger(__name__).info(...). Or promise it: prints=True.")
 def prints_nothing(lab: Lab) -> None:
-    """Prints nothing on stdout."""
+    """The callback prints nothing on stdout."""
     if not lab.subject.prints and (printed := watched(lab).printed):
         fail(printed[0])
 
@@ -48,7 +48,7 @@ def prints_nothing(lab: Lab) -> None:
     "what the handler does.",
 )
 def draws_no_random_numbers(lab: Lab) -> None:
-    """Draws no numbers from the global random generators if it only observes."""
+    """Handlers that only observe draw no numbers from the global random generators."""
     if drew := watched(lab).drew:
         fail(f"{drew[0]}. The dropout masks of all later steps change with it")
 
@@ -59,7 +59,7 @@ def draws_no_random_numbers(lab: Lab) -> None:
     "A handler that changes the model belongs in the stage PREPARE or ACT.",
 )
 def keeps_weights(lab: Lab) -> None:
-    """Changes no weight and no mode of the model if it only observes."""
+    """Handlers that only observe change no weight and no mode of the model."""
     if not lab.subject.writes_weights and (changed := watched(lab).changed):
         fail(changed[0])
 
@@ -69,7 +69,7 @@ def keeps_weights(lab: Lab) -> None:
     remedy="Copy what you change. To set arguments before the run, return them from `argument_overrides`.",
 )
 def keeps_arguments(lab: Lab) -> None:
-    """Changes no training argument."""
+    """The callback changes no training argument."""
     if changed := watched(lab).args:
         fail(changed[0])
 
@@ -80,7 +80,7 @@ def keeps_arguments(lab: Lab) -> None:
     "`on_train_end` does not.",
 )
 def closes(lab: Lab) -> None:
-    """Closes files, threads and hooks in every case: the end of a run, an exception, Ctrl-C, a signal."""
+    """The callback closes its files, threads and hooks in every case: end of a run, exception, Ctrl-C, signal."""
     kept: list[Any] = []  # an open file that nothing refers to would be closed by Python
     early: set[str] = set()
 
@@ -172,7 +172,7 @@ class NotedWeights:
     "raise again what you do not know.",
 )
 def lets_errors_through(lab: Lab) -> None:
-    """Does not catch errors of the model or of other callbacks: they end the run."""
+    """The callback does not catch errors of the model or of other callbacks. Such errors end the run."""
     for place, event in (("the model", "forward"), ("another callback", "on_gradients")):
         trainer = lab.among(lab.new())
         raised: list[BaseException] = []
@@ -202,7 +202,7 @@ def lets_errors_through(lab: Lab) -> None:
     "services to a thread. Or raise the budget: budget=5000.",
 )
 def costs(lab: Lab) -> None:
-    """Takes at most as many microseconds per step as its budget allows."""
+    """The handlers take at most `budget` microseconds per step, on average."""
     budget = lab.subject.budget
     if budget is None:
         return
@@ -255,7 +255,7 @@ def _seconds_of_steps(lab: Lab, labels: dict[str, float]) -> dict[int, float]:
     "attribute to None in `on_close`.",
 )
 def releases_model(lab: Lab) -> None:
-    """Does not keep the model of an ended run in memory."""
+    """The callback does not keep the model of an ended run in memory."""
     callback = lab.new()
 
     def run() -> weakref.ref[Any]:

@@ -25,7 +25,7 @@ class RanksDisagree(Exception):
     "know, such as from a clock or a file, set `local = True`. Only report under `if state.is_world_process_zero`.",
 )
 def agrees_on_two_processes(lab: Lab) -> None:
-    """Makes the same requests on two ranks, and both ranks reach the same weights."""
+    """The callback makes the same requests on two ranks, and both ranks reach the same weights."""
     ended = in_processes(lambda rank: _rank(lab), timeout=90.0)
     for end in ended:
         if end.error.startswith("RanksDisagree"):

@@ -28,7 +28,7 @@ class Part:
     seconds: float
     """Seconds of the whole session."""
     share: float
-    """The fraction of the session, from 0 to 1."""
+    """The fraction of the time of the session, from 0 to 1."""
     median: float
     """Seconds of the median step; 0 for a part that most steps do not have. With several ranks, the value of the
     slowest rank."""
@@ -83,7 +83,7 @@ class Costs:
     tokens_per_second: float | None = None
     """Tokens per second, if the run counts them."""
     mfu: float | None = None
-    """The share of the device's peak that the model uses; None if the peak or the operations are not known."""
+    """The share of the peak speed of the device that the model uses; None if peak or operations are unknown."""
     ranks: list[dict[str, float]] = field(default_factory=list)
     """Part -> seconds of the median step, of each rank. Empty for one rank, and before the end of the training."""
     recompilations: list[Compilation] = field(default_factory=list)

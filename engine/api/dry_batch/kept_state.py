@@ -49,7 +49,7 @@ _OPAQUE = frozenset(
 
 
 _PART = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
-"""The path from a module to one of its parts."""
+"""Matches the path from a module to one of its parts."""
 
 
 class Unrestorable(Exception):
@@ -59,9 +59,9 @@ class Unrestorable(Exception):
 class KeptState:
     """The state of all objects that are reachable from some roots: attributes, containers, tensors, generators.
 
-    It follows attributes, short lists and dicts, the closures of functions, and the globals and classes of the program
-    that functions name. It does not undo effects outside of the process, such as files and requests. It does not see
-    the state of objects that are written in C.
+    It follows attributes, short lists, short dicts and the closures of functions. It also follows the globals and
+    classes of the program that functions name. It does not undo effects outside of the process, such as files and
+    requests. It does not see the state of objects that are written in C.
     """
 
     def __init__(self, roots: Mapping[str, Any], stops: Iterable[Any] = (), data: bool = False) -> None:

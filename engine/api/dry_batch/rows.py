@@ -23,7 +23,7 @@ _DRAWN = 100_000
 
 
 class NoBatch(Exception):
-    """There is no batch to look at. The text says why."""
+    """The dry batch has no batch to look at. The text of the error says why."""
 
 
 @dataclass(frozen=True)

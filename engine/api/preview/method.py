@@ -68,7 +68,7 @@ def make_preview(
     processes: int | None = None,
     checkpoint_bytes: int | None = None,
 ) -> Preview:
-    """Return the plan of `trainer.train()`: its steps, logs, evaluations and saves.
+    """Return the preview of `trainer.train()`: its steps, logs, evaluations and saves.
 
     `Trainer.preview` describes the arguments.
     """
@@ -361,7 +361,8 @@ class PreviewMethods:
                 step. Other metrics are assumed to improve at each evaluation.
             resume_from_checkpoint: as in `train`.
             measure: measure the time of a step and of an evaluation, with one batch of each. This runs the model.
-            step_seconds: the time of a step, for triggers such as `every("10min")`. Default: time does not pass.
+            step_seconds: the time of a step, for triggers such as `every("10min")`. Default: the time that
+                `measure=True` measures; without `measure`, time does not pass.
             processes: the number of processes. Default: the number of processes of this run.
             checkpoint_bytes: the size of a checkpoint. Default: the size of the newest one in the output folder, or an
                 estimate from the model.

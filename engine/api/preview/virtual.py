@@ -51,7 +51,7 @@ class VirtualRun(Run):
     """A run that reads the virtual clock and has no RNG states."""
 
     def __init__(self, real: Run, clock: VirtualClock, ranks: Ranks) -> None:
-        """Create a run like a real one, with its arguments and its model, and with nothing attached."""
+        """Create a run with the arguments and the model of a real run, and without callbacks."""
         self._clock = clock
         super().__init__(
             real.args,

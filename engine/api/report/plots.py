@@ -38,7 +38,7 @@ def short(value: float) -> str:
 
 
 def limits(values: Sequence[float]) -> tuple[float, float]:
-    """Return the limits of an axis that shows the values, with some space for a constant."""
+    """Return the limits of an axis that shows the values. If all values are equal, there is space around them."""
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     if low == high:
         pad = abs(low) * 0.1 or 0.5

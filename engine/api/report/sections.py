@@ -21,7 +21,7 @@ _EMPTY: tuple[Any, ...] = (None, [], {}, "")
 
 
 def overview(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return one row for each run, and the missing parts."""
+    """Return a table with one row for each run, and a list of the data that is missing."""
     rows = []
     for run, name in zip(runs, names):
         loss = run.curves["loss"].finite if "loss" in run.curves else []
@@ -268,7 +268,7 @@ def environment(runs: Sequence[RunData], names: Sequence[str]) -> str:
 
 
 def callbacks(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return which callbacks handle which event, in the order of calls."""
+    """Return a table for each run: the callbacks that handle each event, in the order of calls."""
     return _of_each(runs, names, _callbacks)
 
 
