@@ -85,7 +85,7 @@ class Run:
     activity: Activity
     """The activity of this process, for error reports."""
     plugins: Sequence[str]
-    """The installed plugins that joined, with package and version. They are equal on all ranks."""
+    """One line for each plugin that is attached, or that a setting left out. The lines are equal on all ranks."""
     storage: Storage
     """The place where checkpoints are: the output folder."""
     callback_states: CallbackStates
@@ -158,7 +158,7 @@ class Run:
             ranks: this process and its process group.
             services: logging, evaluating, saving and publishing on request.
             processing_class: the tokenizer or processor of the model.
-            plugins: the installed plugins that joined.
+            plugins: one line for each plugin that is attached, or that a setting left out.
         """
         self.args, self.state, self.control = args, state, control
         self.model, self.processing_class = model, processing_class
@@ -195,7 +195,7 @@ class Run:
         self.model = self.model_wrapped = model
 
     def replace_state(self, state: TrainerState) -> None:
-        """Use another trainer state. A training begins with a new one of its own."""
+        """Use another trainer state. Each training begins with a new state."""
         self.state = state
 
     def use_arguments(self, args: TrainingArguments) -> None:

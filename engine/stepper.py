@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TrainingStep(Protocol):
-    """Forward and backward of one batch. Returns its loss, detached and divided by the batches of its step."""
+    """Forward and backward of one batch. Returns the detached loss, divided by the number of batches of the step."""
 
     def __call__(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor: ...
 

@@ -68,7 +68,8 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         compute_metrics: `(EvalPrediction) -> {name: number}`. An evaluation calls it once, with all predictions. A
             metric of the library `evaluate` also works: it receives the argmax of the logits, and the labels that are
             not -100.
-        callbacks: callbacks, or callback classes. `Stage` decides the order of handlers, not the list.
+        callbacks: callbacks, or callback classes. The stage of a handler decides when it runs, not its place in the
+            list.
         optimizers: an optimizer and a schedule that replace the ones in `args`. Either may be None.
         optimizer_cls_and_kwargs: an optimizer class and its options, in place of the name in `args`.
         preprocess_logits_for_metrics: `(logits, labels) -> the predictions to keep`, for each evaluation batch.
@@ -202,7 +203,7 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
 
     @staticmethod
     def _composed(args: TrainingArguments, listed: Iterable[Any], found: Iterable[Any]) -> tuple[list[Any], list[str]]:
-        """Return all callbacks, and a line for each plugin among them."""
+        """Return all callbacks, and one line for each plugin that is attached or left out."""
         listed, written = list(listed), build(as_texts(args.callbacks), args)
         joined = join(args, [*listed, *written])
         named = [*written, *joined.named]

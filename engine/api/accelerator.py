@@ -149,7 +149,7 @@ class Accelerator:
     def unwrap_model(
         self, model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
     ) -> nn.Module:
-        """Return the user's model for the wrapped model; for another model, the module inside of torch's wrappers.
+        """Return the user's model if `model` is the wrapped model. For any other model, remove torch's wrappers.
 
         Args:
             model: a module.
@@ -320,7 +320,7 @@ class Accelerator:
             yield
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Clip gradients to a norm and return the norm before. The Trainer clips to `max_grad_norm` by itself."""
+        """Clip gradients to a norm and return the norm before clipping. The Trainer itself clips to `max_grad_norm`."""
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
     def free_memory(self, *parts: Any) -> list[Any]:

@@ -48,7 +48,7 @@ class CallbackMethods(TrainerBase):
         return self.bus.subscribers
 
     plugins: list[str]
-    """The installed plugins that joined, and those that a setting left out: one line each, as in the log of the run."""
+    """One line for each plugin that is attached, or that a setting left out, as in the log of the run."""
 
     def callbacks_as_config(self) -> list[str]:
         """Return the attached callbacks as texts, for the argument `callbacks` and for configuration files.

@@ -150,13 +150,16 @@ class DataLoaderMethods(LossMethods):
         distributed over the ranks. A `RandomSampler` over all samples is seeded with the epoch, as in transformers.
 
         Args:
-            train_dataset: by default the trainer's.
+            train_dataset: the dataset; by default the trainer's `train_dataset`.
         """
         dataset = self.train_dataset if train_dataset is None else train_dataset
         return self._default_sampler(dataset, self._train_batch_size, training=True)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        """Return the sampler of an evaluation or prediction; None for the order of the dataset. Override it."""
+        """Return the sampler of an evaluation or prediction; None for the order of the dataset.
+
+        Override it for an order of your own.
+        """
         return self._default_sampler(eval_dataset, self.args.eval_batch_size, training=False)
 
     def _default_sampler(self, dataset: Any, batch_size: int, *, training: bool) -> Any:
@@ -178,7 +181,7 @@ class DataLoaderMethods(LossMethods):
     # Columns.
 
     def _set_signature_columns_if_needed(self) -> None:
-        """Set `_signature_columns`, if it is None, to the columns that the model takes. Override to keep others."""
+        """If `_signature_columns` is None, set it to the columns that the model takes. Override this to keep others."""
         if self._signature_columns is None:
             accepted = self.objective.accepted_columns
             self._signature_columns = None if accepted is None else list(accepted)

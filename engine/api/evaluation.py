@@ -216,7 +216,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Any, Any, Any]:
-        """Return loss, logits and labels of a batch, without gradients; None for each that does not exist.
+        """Return loss, logits and labels of a batch, without gradients. A missing value is None.
 
         Override it to change how a batch is evaluated.
         """

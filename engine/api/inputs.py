@@ -122,7 +122,7 @@ class TrainerInputs:
         """Refuse a model that is not a module. Require exactly one of `model` and `model_init`.
 
         Raises:
-            ArgumentError: with the remedy.
+            ArgumentError: if the inputs break one of these rules. The error names the remedy.
         """
         model: object = self.model
         if not isinstance(model, (nn.Module, type(None))):

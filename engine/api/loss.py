@@ -71,7 +71,7 @@ class LossMethods(MomentMethods):
     _counting = False
     """Whether `_get_num_items_in_batch` runs. Then `count_items` counts the items itself."""
     _told_own_loss = False
-    """Whether the check was made that an overridden `compute_loss` applies label smoothing."""
+    """Whether `_tell_own_loss` has already checked an overridden `compute_loss`."""
     _objective_settings: Mapping[str, Any] = {}
     """Attributes of the objective that a subclass set. Models that `model_init` makes later get them too."""
 
@@ -84,7 +84,8 @@ class LossMethods(MomentMethods):
             model: the model, wrapped or not.
             inputs: the batch: a dict, a tuple or a tensor.
             return_outputs: also return the outputs of the model.
-            num_items_in_batch: the label items of the whole step, a scalar tensor; None for a mean over the batch.
+            num_items_in_batch: the number of label items of the whole step, a scalar tensor; None for a mean over the
+                batch.
         """
         loss, outputs = self.objective(model, inputs, num_items_in_batch)
         if num_items_in_batch is not None and self._averages_items and self.objective.divides_by_items:

@@ -41,7 +41,7 @@ METRICS = (
 """The metrics that the hub knows by name."""
 
 NO_DATASETS = frozenset({None, "csv", "json", "pandas", "parquet", "text", "generator"})
-"""Builders of `datasets` for files and generators. Their names say nothing about the data."""
+"""Names of the builders in the library `datasets` for files and generators. They say nothing about the data."""
 
 _SPEEDS = ("runtime", "samples_per_second", "steps_per_second")
 _NEEDED = "More information needed"

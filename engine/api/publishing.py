@@ -181,7 +181,7 @@ class PublishingMethods(SavingMethods):
         return PushInProgress() if busy else None
 
     def _publisher(self) -> Publisher:
-        """Return the publisher of the callback that pushes, or one of the trainer's own."""
+        """Return the publisher of the callback that pushes. Without such a callback, return the trainer's own one."""
         attached = (each.publisher for each in providers(self.bus.subscribers.values(), Capability.PUBLISHES))
         found: Publisher | None = next((publisher for publisher in attached if publisher is not None), None)
         if found is not None:

@@ -52,7 +52,7 @@ class Services(Protocol):
         """Return the random generators that datasets, collator and sampler hold."""
 
     def plugins(self) -> list[str]:
-        """Return a line for each plugin that joined."""
+        """Return one line for each plugin that is attached, or that a setting left out."""
 
     def replace_schedule(self, schedule: Any) -> None:
         """Use another learning-rate schedule from now on."""
@@ -148,7 +148,7 @@ class TrainerServices:
         )
 
     def plugins(self) -> list[str]:
-        """Return a line for each plugin that joined."""
+        """Return one line for each plugin that is attached, or that a setting left out."""
         return list(self.trainer.plugins)
 
     def replace_schedule(self, schedule: Any) -> None:

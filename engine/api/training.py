@@ -155,14 +155,15 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         return TrainOutput(run.state.global_step, summary["train_loss"], summary)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Run forward and backward of one batch. Return its loss, detached, divided by the batches of its step.
+        """Run forward and backward of one batch. Return the detached loss, divided by the number of batches per step.
 
         Override it to change how a batch is trained on.
 
         Args:
             model: the model, wrapped.
             inputs: the batch, on its device.
-            num_items_in_batch: the label items of the whole step, a scalar tensor; None for a mean over the batch.
+            num_items_in_batch: the number of label items of the whole step, a scalar tensor; None for a mean over the
+                batch.
         """
         if not model.training:
             to_train(model)

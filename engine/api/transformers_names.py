@@ -59,7 +59,7 @@ def as_transformers(*, strict: bool = True) -> Replacement:
             False logs a warning that lists these modules. They keep the names of transformers.
 
     Returns:
-        The names that were replaced. It prints as a list.
+        A `Replacement` with the names that were replaced. `print` shows them as a list.
 
     Raises:
         MissingExtra: if transformers is not installed.

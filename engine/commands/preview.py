@@ -60,7 +60,7 @@ def add_to(commands: Any) -> None:
 
 
 def expanded(words: list[str]) -> list[str]:
-    """Return the words of a command line with the options of this command before the program."""
+    """Return the words of a command line. The options of this command are moved in front of the program."""
     if words[:1] != ["preview"]:
         return words
     rest, own, others = list(words[1:]), [], []

@@ -12,7 +12,7 @@ from .first_training import Enough
 _ROOMS = ("callbacks.model.", "callbacks.optimizer.", "callbacks.parallel.", "callbacks.precision.", "engine.")
 """The modules whose callbacks build the model and the optimizer."""
 _DECIDING = ("Evaluate", "KeepBest", "EarlyStopping")
-"""Other callbacks that stay. The dry batch checks that the evaluations measure the metrics that they read."""
+"""Other callbacks that stay. The dry batch checks that the evaluations measure the metrics of these callbacks."""
 
 
 def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Gain:
 
     @property
     def advised(self) -> bool:
-        """Whether the change was faster in all rounds, by more than noise."""
+        """Whether the change was faster in all rounds, and its median speed is at least `GAIN`."""
         return self.gain is not None and self.gain >= GAIN and (self.lowest or 0.0) > 1.0
 
     def to_dict(self) -> dict[str, Any]:

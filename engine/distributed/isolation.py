@@ -20,9 +20,11 @@ _NOT_DECIDING = frozenset({"on_init_end", "on_setup", "on_load", "on_train_end",
 def shared_callbacks(bus: EventBus) -> frozenset[str]:
     """Return the ids of the callbacks whose failures the ranks must agree on.
 
-    - A callback may be unsubscribed or called less often after a failure. If only one rank did this, the other ranks
-      would wait in the collectives of this callback.
-    - A callback may continue after a failure. It may then raise a flag on some ranks but not on others.
+    A callback is one of them in two cases:
+
+    - A failure may unsubscribe the callback, or make the run call it less often. If only one rank did this, the other
+      ranks would wait in the collectives of this callback.
+    - The callback continues after a failure. It may then raise a flag on some ranks but not on others.
     """
     found = set()
     for owner_id, callback in bus.subscribers.items():

@@ -66,7 +66,7 @@ class MemoryEstimate:
     def peak(self) -> float:
         """The maximum memory within a step: at the end of forward or at the end of backward, whichever is larger.
 
-        Backward frees activations and cast weights while it creates gradients, so they do not add up.
+        Backward frees activations and cast weights while it creates gradients. So the memory of both does not add up.
         """
         forward = self.work + self.accumulated + self.activations / self.params
         return self.between_steps + max(forward, self.gradients + self.reduced)

@@ -116,7 +116,7 @@ class Ranks:
             dist.destroy_process_group()
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the sum of a tensor over all ranks, of the same shape."""
+        """Return the sum of a tensor over all ranks. The sum has the shape of the tensor."""
         if self.single_process:
             return tensor
         total = tensor.clone()
@@ -191,7 +191,7 @@ class Ranks:
         """Run a `with` block on the first rank before the others, for example to fill a cache.
 
         Args:
-            local: the first rank of each machine, or if False, the first rank of the process group.
+            local: True for the first rank of each machine, False for the first rank of the process group.
         """
         first = (self.local_rank if local else self.rank) == 0
         if not self.single_process and not first:

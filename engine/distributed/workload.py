@@ -52,7 +52,7 @@ class Workload:
     batch: int = 1
     """Samples of a batch on one GPU."""
     heads: int | None = None
-    """Attention heads, if attention keeps its scores for backward. Fused attention (SDPA) does not."""
+    """Attention heads, if attention keeps its scores for backward. Fused attention (SDPA) keeps no scores."""
     vocabulary: int = 0
     """Tokens of the vocabulary, for the logits; 0 leaves the logits out."""
     recompute: bool = False

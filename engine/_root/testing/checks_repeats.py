@@ -1,6 +1,6 @@
 """Checks that a run gives the same results again.
 
-It runs in a second session, with another order of the callbacks, and after a resume from each checkpoint.
+The run is repeated in a second session, with another order of the callbacks, and from each checkpoint.
 """
 
 from __future__ import annotations

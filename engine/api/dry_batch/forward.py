@@ -142,7 +142,7 @@ def _run(trainer: Any, batch: Any) -> Measured:
 
 
 def _items(trainer: Any, batch: Any) -> Any:
-    """Return the label items of the batch, counted as in a step of one batch."""
+    """Return the number of label items of the batch, as in a step of one batch."""
     return trainer.count_items([batch])
 
 

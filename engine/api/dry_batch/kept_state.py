@@ -53,7 +53,7 @@ _PART = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
 
 
 class Unrestorable(Exception):
-    """An object holds state that cannot be restored. The text names it."""
+    """An object holds state that cannot be restored. The text of the error names the object."""
 
 
 class KeptState:

@@ -235,7 +235,7 @@ class _Rehearsal:
         return found
 
     def _names(self) -> dict[str, tuple[str, ...]]:
-        """Return the metric prefix of each evaluation -> names of further metrics. There are no further metrics."""
+        """Return the metric prefix of each evaluation -> an empty tuple, because no further metrics are known."""
         given = self.trainer.eval_dataset
         names = [*given] if isinstance(given, dict) else []
         names += [each.variant for each in self.callbacks.values() if each.has(Capability.EVALUATES) and each.variant]

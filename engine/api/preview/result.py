@@ -1,4 +1,4 @@
-"""The result of a preview: rows, warnings and figures, as table, Markdown, HTML and JSON."""
+"""The result of a preview: rows, warnings and numbers, as table, Markdown, HTML and JSON."""
 
 from __future__ import annotations
 

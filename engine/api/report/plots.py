@@ -91,7 +91,7 @@ def plot(title: str, description: str, lines: Sequence[tuple[int, Sequence[tuple
 
 
 def path(line: Sequence[tuple[float, float]], x_of: Callable[[float], float], y_of: Callable[[float], float]) -> str:
-    """Return the path of a line. It is broken where a value is not finite; a single point is a dot."""
+    """Return the SVG path of a line. It has a gap where a value is not finite; a single point is a dot."""
     text, pen = "", False
     for index, (x, y) in enumerate(line):
         if not math.isfinite(y):
