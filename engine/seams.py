@@ -131,7 +131,7 @@ class Seams:
     load_optimizer: Callable[[Optimizer, dict[str, Any]], None]
     """Load a full optimizer state. Called on every rank. Default: `load_state_dict()`."""
     model_state: Callable[[nn.Module], dict[str, torch.Tensor] | None]
-    """Return the full weights, or None to save `model.state_dict()`. Called on every rank. Default: None."""
+    """Return the full weights; None: the model itself has the full weights. Called on every rank. Default: None."""
     full_gradients: Callable[[nn.Module], dict[str, torch.Tensor]]
     """Return the full gradients by name. Called on every rank, after `on_gradients` began. Default: `.grad`."""
     load_model: LoadModel

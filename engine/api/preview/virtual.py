@@ -131,7 +131,7 @@ class VirtualFeed:
         self._rows = 0
 
     def begin(self, epoch: int, batches_done: int) -> None:
-        """Go to a batch of an epoch."""
+        """Go to a position in the data: the number of the epoch, and the number of its batches to skip."""
         args, position = self._run.args, self._run.position
         scheduled = args.gradient_accumulation_schedule
         self._accumulate = args.accumulation_in(epoch) if scheduled else args.gradient_accumulation_steps
