@@ -45,7 +45,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
 
     _stepper: Stepper
     _places_model: bool
-    """Whether the Trainer moves the model to its device. A callback that shards the model does so itself."""
+    """Whether the Trainer moves the model to its device. A callback that shards the model moves the model itself."""
 
     @short_tracebacks
     def train(
@@ -58,7 +58,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
 
         Args:
             resume_from_checkpoint: a checkpoint folder to resume from, or True for the newest good checkpoint in
-                `args.output_dir`. "auto" is True if there is a checkpoint, and starts a new run if there is none.
+                `args.output_dir`. "auto" means True if there is a checkpoint. Without one, it starts a new run.
             trial: the trial of a hyperparameter search, for `model_init`.
             ignore_keys_for_eval: keys of the model's outputs that are not predictions, for evaluations during
                 training.
@@ -82,7 +82,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         return self._train(choose, trial)
 
     def _choose_checkpoint(self, resume_from_checkpoint: str | bool | None) -> SavedCheckpoint | None:
-        """Return the checkpoint to resume from. A batch size that an earlier session found is the first to try."""
+        """Return the checkpoint to resume from, and first try the batch size that an earlier session found."""
         run = self.run
         checkpoint = checkpoint_to_resume(run, resume_from_checkpoint)
         if checkpoint is not None and self.args.auto_find_batch_size:
@@ -160,14 +160,15 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         return TrainOutput(run.state.global_step, summary["train_loss"], summary)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Run forward and backward of one batch. Return its loss, detached, divided by the batches of its step.
+        """Run forward and backward of one batch. Return the detached loss, divided by the number of batches per step.
 
         Override it to change how a batch is trained on.
 
         Args:
             model: the model, wrapped.
             inputs: the batch, on its device.
-            num_items_in_batch: the label items of the whole step, a scalar tensor; None for a mean over the batch.
+            num_items_in_batch: the number of label items of the whole step, a scalar tensor; None for a mean over the
+                batch.
         """
         if not model.training:
             to_train(model)

@@ -39,7 +39,7 @@ class Seen:
     clocked: bool
     """Whether the virtual clock advances."""
     best: dict[int, float]
-    """The values of the metric of the best model by step, where a curve is given."""
+    """Step of a checkpoint -> value of the metric that chooses the best model. Empty if the user gave no curve."""
     greater: bool
     """Whether a greater value of this metric is better."""
 
