@@ -54,8 +54,15 @@ UNITS: dict[str, float] = {
 }  # fmt: skip
 """The seconds of each unit of time."""
 
-_DEFAULT: Any = object()
-"""The caller did not pass the value."""
+
+class _Default:
+    """Marks `after` as not passed."""
+
+    def __repr__(self) -> str:
+        return "0"
+
+
+_DEFAULT: Any = _Default()
 
 
 def every(

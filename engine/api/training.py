@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -36,8 +35,6 @@ from .overridden_service import loop_of
 from .search import SearchMethods
 from .seeding import set_seed
 from .tracebacks import short_tracebacks
-
-logger = logging.getLogger(__name__)
 
 
 class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
@@ -74,8 +71,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         self._ignore_keys = ignore_keys_for_eval
         self.run.use_batch_size(self.args.train_batch_size)
         self.run.session.resume_requested = bool(resume_from_checkpoint)
-        if resume_from_checkpoint is None and self.args.resume_from_checkpoint:
-            _warn_that_nothing_resumes(self.args.resume_from_checkpoint)
+        self.args.check_resumes(resume_from_checkpoint)
         choose = cache(lambda: self._choose_checkpoint(resume_from_checkpoint))  # once for all attempts
         if self.args.auto_find_batch_size and self.run.ranks.single_process:
             return with_smaller_batches(self.run, lambda: self._train(choose, trial))
@@ -255,14 +251,3 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         device = self.args.device
         self._at("_move_model_to_device", lambda: model.to(device), model, device)
         return model
-
-
-@cache
-def _warn_that_nothing_resumes(named: str | bool) -> None:
-    """Warn once per process. As under transformers, the argument is for the script, and `train` does not read it."""
-    logger.warning(
-        "This training does not resume: the arguments have resume_from_checkpoint=%r, but `train` got no checkpoint. "
-        "Call `trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)`. To start a new run without this "
-        "warning, call `trainer.train(resume_from_checkpoint=False)`.",
-        named,
-    )
