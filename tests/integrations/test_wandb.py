@@ -702,7 +702,8 @@ def two_ranks(tmp_path_factory):
     file = folder / "config.yaml"
     file.write_text("wandb_version: 1\nlearning_rate:\n  value: 0.25\nmax_steps:\n  value: 2\nwidth:\n  value: 7\n")
     program = Path(__file__).with_name("wandb_ranks_program.py")
-    with serve() as stub:
+    with serve() as stub, pytest.MonkeyPatch.context() as patched:
+        patched.delenv("WANDB_SERVICE", raising=False)  # the ranks start their own service
         settings = {
             "WANDB_SWEEP_PARAM_PATH": str(file),
             "STUB": stub.url,
