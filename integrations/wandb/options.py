@@ -56,7 +56,7 @@ def folder_of(options: Mapping[str, Any]) -> str:
 
 def is_disabled() -> bool:
     """Return whether `WANDB_DISABLED` turns the tracker off."""
-    return os.environ.get("WANDB_DISABLED", "").lower() not in FALSE
+    return os.environ.get("WANDB_DISABLED", "").strip().lower() not in FALSE
 
 
 def from_environment() -> dict[str, Any]:
@@ -67,6 +67,27 @@ def from_environment() -> dict[str, Any]:
     if tags := os.environ.get("WANDB_TAGS"):
         found["tags"] = [tag.strip() for tag in tags.split(",") if tag.strip()]
     return found
+
+
+def check_environment(given: Mapping[str, Any]) -> None:
+    """Check the variables of the environment that no given option overrides.
+
+    Raises:
+        ArgumentError: for a value that the client does not know or refuses. The error names the variable.
+    """
+    variables = {**ENVIRONMENT, "tags": "WANDB_TAGS"}
+    for name, value in from_environment().items():
+        variable = variables[name]
+        if name == "mode" and "mode" not in given and value not in MODES:
+            known = ", ".join(MODES)
+            raise ArgumentError(
+                f"{variable}={value!r} is unknown{nearest(value.strip().lower(), MODES)} Known: {known}."
+            )
+        if name not in given:
+            try:
+                checked({name: value})
+            except ArgumentError as error:
+                raise ArgumentError(f"{variable}={os.environ[variable]!r}: {error} Change or unset it.") from error
 
 
 def choice_from_environment(variable: str, known: tuple[str, ...]) -> str | None:

@@ -33,6 +33,7 @@ from .nodes import NodeWriter, check_shared, is_further_node, label_of, node_req
 from .options import (
     MODES,
     OFFLINE,
+    check_environment,
     checked,
     choice_from_environment,
     folder_of,
@@ -131,7 +132,9 @@ class Wandb(RowTracker):
         for name, value, known in (("log_model", self.log_model, LOG_MODEL), ("watch", self.watch, WATCH)):
             if value is not None and value not in known:
                 raise ArgumentError(f"{name}={value!r} is unknown{nearest(value, known)} Known: {', '.join(known)}.")
-        checked({**self._own_options(), **self.options})
+        given = checked({**self._own_options(), **self.options})
+        if not is_disabled():
+            check_environment(given)
         if self.shared:
             check_shared(self.options.get("mode") or self.mode, {**settings_of(self.options), **self.options})
         self.log_model = self.log_model or choice_from_environment("WANDB_LOG_MODEL", LOG_MODEL)
@@ -395,5 +398,4 @@ class Wandb(RowTracker):
 
     @staticmethod
     def _stored(run: Run, run_id: str) -> Identity:
-        stored = identity.load(run.args.output_path)
-        return stored if stored is not None and stored.run_id == run_id else Identity(run_id)
+        return identity.load(run.args.output_path, run_id) or Identity(run_id)

@@ -18,8 +18,10 @@ from random import Random
 from statistics import median
 
 import numpy as np
+import pandas
 import pytest
 import torch
+from PIL import Image
 
 from support.processes import run_on_two
 from trainbus import KeepBest, Log, MixedPrecision, every
@@ -35,6 +37,7 @@ from wandb_fixtures import service as service  # noqa: E402
 from trainbus import Wandb  # noqa: E402
 from trainbus.integrations.wandb import client, identity  # noqa: E402
 from trainbus.integrations.wandb.options import folder_of  # noqa: E402
+from trainbus.integrations.wandb.run_file import last_written  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +206,39 @@ def test_rows_that_a_killed_process_lost_are_restored_from_the_log_history(tmp_p
     assert f"wandb sync {path.parent}" not in (tmp_path / "out" / "_wandb_sync.sh").read_text().splitlines()
 
 
+def test_a_log_before_a_resumed_training_leaves_the_run_whole(tmp_path):
+    def twice(run, state):
+        run.log({"x": state.global_step})
+        run.log({"x": -state.global_step})
+
+    for steps in (4, 8):
+        trainer = build(tmp_path, offline(tmp_path), steps=steps)
+        trainer.on("on_step_end", twice)
+        if steps == 8:
+            [path] = tmp_path.glob("wandb/offline-run-*/*.wandb")
+            path.write_bytes(path.read_bytes()[:7])  # what a kill leaves before the client's first flush
+            trainer.log({"before": 1})
+        trainer.train(resume_from_checkpoint="auto")
+        trainer.end()
+    found = segments(tmp_path)
+    assert [segment.steps for segment in found[1:]] == [[0], [step for step in range(1, 9) for _ in range(2)]]
+    assert [row["train/x"] for row in found[2].rows] == [sign * step for step in range(1, 9) for sign in (1, -1)]
+    assert found[2].run_id == trainer.run.run_id != found[1].run_id
+    commands = (tmp_path / "out" / "_wandb_sync.sh").read_text()
+    assert commands.count("wandb sync") == 2  # the empty part is not uploaded
+
+
+def test_rows_of_the_last_step_are_counted_over_the_blocks_of_a_file(tmp_path):
+    trainer = build(tmp_path, offline(tmp_path), steps=4)
+    trainer.on("on_step_end", lambda run, state: [run.log({"x": i, "text": "y" * 9000}) for i in range(6)])
+    trainer.train()
+    trainer.end()
+    [path] = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    assert segments(tmp_path)[0].steps.count(4) == 6
+    assert (found := last_written(path, "train/global_step")).rows == 6
+    assert (found.step, found.counter) == (4, 23)
+
+
 @pytest.mark.parametrize("on_change", ["continue", "fork", "new"])
 def test_a_resume_with_other_arguments_continues_forks_or_starts_a_new_run(tmp_path, on_change, caplog):
     first = build(tmp_path, offline(tmp_path))
@@ -309,6 +345,23 @@ def test_a_second_training_from_the_start_is_another_run(tmp_path):
 def test_a_wrong_option_is_an_error_at_construction(options, message):
     with pytest.raises(ArgumentError, match=message):
         Wandb(**options)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("WANDB_MODE", "Offline", "WANDB_MODE='Offline' is unknown; did you mean 'offline'"),
+        ("WANDB_TAGS", "x" * 100, "WANDB_TAGS='xxx.* Tags must be between 1 and 64 characters"),
+        ("WANDB_PROJECT", "a/b", "WANDB_PROJECT='a/b': .* cannot contain"),
+        ("WANDB_RUN_ID", "a/b", "WANDB_RUN_ID='a/b': .* cannot contain"),
+    ],
+)
+def test_a_wrong_environment_variable_is_an_error_at_construction(variable, value, message, monkeypatch):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ArgumentError, match=message):
+        Wandb()
+    monkeypatch.setenv("WANDB_DISABLED", "true ")
+    Wandb()
 
 
 def test_environment_variables_of_transformers_are_honoured(tmp_path, monkeypatch):
@@ -579,19 +632,26 @@ def test_values_of_every_kind_are_recorded(tmp_path):
     mine = {
         **{"nan": float("nan"), "inf": float("inf"), "bool": True, "none": None, "text": "x", 5: 6, "": 7},
         **{"numpy": np.float32(1.5), "int64": np.int64(3), "tensor": torch.tensor(2.5), "when": datetime(2026, 1, 2)},
+        **{"image": Image.new("RGB", (4, 4)), "column": pandas.Series([1, 2]), "sparse": torch.eye(2).to_sparse()},
+        **{"imaginary": torch.tensor(1j), "meta": torch.zeros(2, device="meta"), "array": np.full(2, object())},
         **{"list": [1, torch.tensor(2)], "nested": {1: {"deep": np.bool_(True)}}, "k" * 3000: 1, "object": object()},
     }
-    trainer.on("on_step_end", lambda run, state: run.log(mine) if state.global_step == 2 else None)
+    refused = {"odd": type("Odd", (), {"__module__": "wandb"})(), "kept": 1}
+    values = {2: mine, 4: refused}
+    trainer.on("on_step_end", lambda run, state: run.log(values.get(state.global_step, {})))
     trainer.train()
     trainer.end()
     [segment] = segments(tmp_path)
-    assert segment.steps == [2, 4, 6, 8]
-    row = segment.rows[0]
+    assert segment.steps == [*range(1, 9)]
+    assert segment.rows[3]["train/kept"] == 1
+    assert {"train/loss", "eval/loss"} <= segment.rows[3].keys()
+    row = segment.rows[1]
     assert (row["train/bool"], row["train/numpy"], row["train/int64"], row["train/tensor"]) == (True, 1.5, 3, 2.5)
     assert row["train/5"] == 6
     assert row["train/nested"]["1"]["deep"] is True
     assert "2026-01-02" in row["train/when"]
-    assert "train/loss" in row
+    assert (row["train/column"], row["train/sparse"]) == ([1, 2], [[1, 0], [0, 1]])
+    assert {"train/image", "train/imaginary", "train/loss"} <= row.keys()
 
 
 def kill_and_resume(folder, kills, steps, seed):
