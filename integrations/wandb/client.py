@@ -24,7 +24,7 @@ from . import identity, service
 from .identity import Identity
 from .limits import Guard, is_plain
 from .options import client_settings
-from .probe import problem_of_service
+from .probe import problem_of_error, problem_of_service
 from .run_file import wait_until_complete, wait_until_quiet
 
 logger = logging.getLogger(__name__)
@@ -89,12 +89,14 @@ class WandbSession(TrackerSession):
         self.run_id = live.id
         self._guard = Guard()
         self._defined: set[tuple[str, ...]] = set()
+        self.segments: tuple[identity.Segment, ...] = ()
+        """The parts of the run so far, for checkpoints: a copy of a checkpoint may resume in another folder."""
         self.progress = (-1, 0)
         """The last step that is written, and the number of rows of the run."""
         self._recent: deque[tuple[float, int, dict[str, Any]]] = deque(maxlen=RECENT_ROWS)
 
     def continue_after(self, step: int, counter: int, rows: float) -> None:
-        """Skip steps up to `step`, of which some rows are written, and start the counter of the client above `counter`.
+        """Skip the rows that are written already, and start the counter of the client above `counter`.
 
         Args:
             step: the last step of the run.
@@ -153,7 +155,7 @@ class WandbSession(TrackerSession):
         request = replace(self.request, identity=stored, resumes=True, save_code=False)
         recent, opened = list(self._recent), open_run(request)
         self.live, self.owned, self.last_step, self.progress = opened.live, True, opened.last_step, opened.progress
-        self.rows_of_last_step, self._repeated = opened.rows_of_last_step, 0
+        self.rows_of_last_step, self._repeated, self.segments = opened.rows_of_last_step, 0, opened.segments
         self._defined.clear()
         with _LOCK:
             _OURS[self.run_id] = self
@@ -241,6 +243,7 @@ def open_run(request: Request) -> WandbSession:
         _continue(session)
     if request.primary:
         known = replace(request.identity, run_id=live.id).with_segment(live.sync_dir, bool(live.offline))
+        session.segments = known.segments
         _store(request.folder, known, opens=True)
     return session
 
@@ -306,7 +309,7 @@ def _init(request: Request) -> Any:
         try:
             return _call_init(request, options, max(1.0, request.init_timeout - (time.monotonic() - began)))
         except Exception as error:
-            problem, run_id = _first_line(error), _offline_id(run_id)
+            problem, run_id = problem_of_error(error), _offline_id(run_id)
     live = _call_init(request, {**options, "mode": "offline", "id": run_id}, request.init_timeout)
     logger.warning(
         "wandb is not online: %s. The run is offline. Upload it later: wandb sync %s", problem, live.sync_dir
@@ -375,10 +378,6 @@ def tell_sync(known: Identity) -> None:
     if waiting:
         commands = "\n".join(identity.sync_commands(waiting))
         say(f"This run is offline. Upload it with:\n{commands}")
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ").rstrip(".")
 
 
 @contextmanager

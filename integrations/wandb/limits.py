@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import wandb
 
+from ...engine.evaluation.outputs import plain
+
 logger = logging.getLogger(__name__)
 
 
@@ -89,6 +91,12 @@ def plain_value(value: Any) -> Any:
     if type(value).__module__.split(".")[0] in ("matplotlib", "plotly", "pandas"):
         return value if not hasattr(value, "to_list") else plain_value(value.to_list())  # a column of a table
     return str(value)
+
+
+def loss_not_finite(logs: Mapping[str, Any]) -> str:
+    """Return the first logged loss that is NaN or infinite, as text; empty if all are finite."""
+    values = ((name, value) for name, value in plain(dict(logs)).items() if "loss" in str(name))
+    return next((f"{name} is {value}" for name, value in values if isinstance(value, float) and value - value), "")
 
 
 def is_plain(value: Any) -> bool:

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from random import Random
 from statistics import median
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -36,6 +37,8 @@ from wandb_fixtures import service as service  # noqa: E402
 
 from trainbus import Wandb  # noqa: E402
 from trainbus.integrations.wandb import client, identity  # noqa: E402
+from trainbus.integrations.wandb.artifacts import name_of  # noqa: E402
+from trainbus.integrations.wandb.limits import loss_not_finite  # noqa: E402
 from trainbus.integrations.wandb.options import folder_of  # noqa: E402
 from trainbus.integrations.wandb.run_file import last_written  # noqa: E402
 
@@ -512,6 +515,27 @@ def test_checkpoints_become_artifacts_with_aliases(tmp_path):
     assert {"model.safetensors", "manifest.json"} <= files
 
 
+@pytest.mark.parametrize(
+    ("name", "artifact"), [("nämé x/y", "model-n-m--x-y"), ("模型", "model-0a"), ("a.b-c_", "model-a.b-c_")]
+)
+def test_an_artifact_has_a_name_that_wandb_accepts(name, artifact):
+    run = SimpleNamespace(args=SimpleNamespace(run_name=name, output_dir="out"))
+    assert name_of(run, "0a") == artifact
+    wandb.Artifact(artifact, "model")
+
+
+def test_a_checkpoint_that_resumes_in_another_folder_repeats_no_row(tmp_path):
+    first = build(tmp_path, offline(tmp_path))
+    first.train()
+    first.end()
+    (tmp_path / "out").rename(tmp_path / "copied")
+    second = build(tmp_path, offline(tmp_path))  # `out` has no identity
+    second.train(resume_from_checkpoint=str(tmp_path / "copied" / "checkpoint-4"))
+    second.end()
+    assert [segment.steps for segment in segments(tmp_path)] == [[2, 4, 6, 8], []]
+    assert (tmp_path / "out" / "_wandb_sync.sh").read_text().count("wandb sync") == 2
+
+
 def test_the_final_model_is_an_artifact_and_a_large_one_a_reference(tmp_path):
     trainer = build(tmp_path, offline(tmp_path, log_model="end", reference_above=10))
     trainer.train()
@@ -554,6 +578,12 @@ def test_a_failure_sends_one_alert_with_its_reason(tmp_path):
     assert [alert.title for alert in segment.alerts] == ["The loss is not finite"] * 2 + ["The run failed"]
     assert "as planned" in segment.alerts[-1].text
     assert all(alert.wait_duration == 600_000 for alert in segment.alerts)
+
+
+@pytest.mark.parametrize("number", [float("nan"), np.float32("inf"), torch.tensor(float("-inf"))])
+def test_a_loss_of_any_number_type_that_is_not_finite_is_named(number):
+    assert loss_not_finite({"a": number, "eval_loss": number}) == f"eval_loss is {float(number)}"
+    assert loss_not_finite({"a": number, "loss": 1.0, "losses": 3}) == ""
 
 
 def test_limits_are_guarded_with_one_warning_that_names_the_key(caplog):
