@@ -19,6 +19,7 @@ from support.processes import environment
 from trainbus import Csv, JsonLines, Log, Trainer, TrainingArguments, every
 from trainbus.callbacks.base.row_tracker import Outcome
 from trainbus.callbacks.monitor.row_files import CsvSession, JsonLinesSession
+from trainbus.events.errors import ArgumentError
 
 AXIS = "train/global_step"
 PROGRAM = Path(__file__).parent.parent / "integrations" / "row_file_program.py"
@@ -203,3 +204,9 @@ def test_a_name_that_is_given_twice_builds_one_tracker(tmp_path):
     trainer.train()
     trainer.end()
     assert steps_of(tmp_path / "metrics.jsonl") == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("given", [JsonLines, [JsonLines()]])
+def test_a_callback_in_report_to_is_refused_with_its_place(tmp_path, given):
+    with pytest.raises(ArgumentError, match=r"`report_to` is .*Pass the callback to the Trainer: `callbacks="):
+        TrainingArguments(str(tmp_path), report_to=given)
