@@ -155,7 +155,7 @@ def found_callbacks(args: Any) -> list[Any]:
 
     `engine.arguments.plugins.selection.join` returns the callbacks of installed plugins.
     """
-    found = [load(name).from_arguments(args) for name in _trackers(args)]
+    found = [load(name).from_arguments(args) for name in dict.fromkeys(_trackers(args))]  # a name counts once
     if way := way_to_shard(args):
         found.append(load(way).from_arguments(args))
     if args.push_to_hub:

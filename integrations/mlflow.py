@@ -130,8 +130,9 @@ class MLflow(RowTracker):
 def _name(column: str) -> str:
     """Return the name of a metric as transformers writes it to MLflow.
 
-    Characters that MLflow does not allow become `_`.
+    Characters that MLflow does not allow become `_`. Parts of the path such as `..` are left out.
     """
     section, _, rest = column.partition("/")
     key = rest if section == "train" else f"{section}_{rest}" if section in ("eval", "test") else column
-    return re.sub(r"[^\w\-. :/]", "_", key, flags=re.ASCII)
+    parts = re.sub(r"[^\w\-. :/]", "_", key, flags=re.ASCII).split("/")
+    return "/".join(part for part in parts if part not in ("", ".", "..")) or "_"

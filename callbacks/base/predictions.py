@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -15,6 +17,8 @@ from ...engine.evaluation.outputs import EvalPrediction
 from ...engine.run import Run
 from ...events.errors import ArgumentError
 from .class_counts import ClassCounts
+
+logger = logging.getLogger(__name__)
 
 LARGEST = 10_000
 SHOWN_VALUES = 16
@@ -45,6 +49,10 @@ class Predictions:
             raise ArgumentError(f"Predictions(rows={self.rows!r}) is not a number from 0 to {LARGEST}.")
         if self.task not in (None, "classification", "other"):
             raise ArgumentError(f"Predictions(task={self.task!r}) is unknown. Known: classification, other.")
+        if isinstance(self.class_names, str) or not isinstance(self.class_names, (Sequence, type(None))):
+            raise ArgumentError(f"Predictions(class_names={self.class_names!r}) is not a list of names.")
+        if not isinstance(self.max_classes, int) or self.max_classes < 0:
+            raise ArgumentError(f"Predictions(max_classes={self.max_classes!r}) is not a number of classes.")
 
 
 @dataclass
@@ -101,8 +109,10 @@ class Collected:
 
     def names(self, run: Run, classes: int) -> list[str]:
         """Return the names of the classes."""
-        if self.wanted.class_names is not None and len(self.wanted.class_names) == classes:
-            return [str(name) for name in self.wanted.class_names]
+        if self.wanted.class_names is not None:
+            if len(self.wanted.class_names) == classes:
+                return [str(name) for name in self.wanted.class_names]
+            _warn_names(len(self.wanted.class_names), classes)
         known = getattr(getattr(run.model, "config", None), "id2label", None)
         found = {int(number): str(name) for number, name in known.items()} if isinstance(known, Mapping) else {}
         return [found.get(number, str(number)) for number in range(classes)]
@@ -152,6 +162,12 @@ def inputs_of(run: Run, batch: Any, rows: int) -> dict[str, list[Any]]:
         if picture and "image" not in found:
             found["image"] = list(values[:rows].detach().float().cpu())
     return found
+
+
+@cache
+def _warn_names(names: int, classes: int) -> None:
+    """Warn once for each pair of numbers."""
+    logger.warning("Predictions(class_names=...) has %d names, but the model has %d classes.", names, classes)
 
 
 def _first(values: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import sys
 import uuid
 import weakref
@@ -17,7 +18,7 @@ from ...events.control import TrainerControl
 from ...events.errors import ArgumentError
 from ...events.stages import Stage
 from ...events.state import TrainerState
-from .tracker_rows import AXIS, merge, row_of, rows_of_history, totals_of
+from .tracker_rows import AXIS, merge, row_of, rows_of_history, settled, totals_of
 from .tracker_worker import TrackerWorker
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,14 @@ class TrackerSession:
     """The id under which the service knows the run."""
     last_step: int = -1
     """The last step that the run had when it opened; -1 if none. Rows up to it are not written again."""
+    rows_of_last_step: float = math.inf
+    """The number of rows that the run had of that step; infinite if it is not known. A step may have several rows."""
+    _repeated = 0
+
+    def has(self, step: int) -> bool:
+        """Return whether the run had the next repeated row when it opened. Call it once for each repeated row."""
+        self._repeated += step == self.last_step
+        return step < self.last_step or (step == self.last_step and self._repeated <= self.rows_of_last_step)
 
     def write(self, row: dict[str, Any], step: int) -> None:
         """Write a row."""
@@ -257,7 +266,7 @@ class RowTracker(Callback):
             self._open(run, Opening(self.run_id or self.new_id(run)))
         if totals := totals_of(logs):
             self.submit(lambda session: session.summarize(totals), again=True)
-        if row := row_of(logs, state.global_step):
+        if row := row_of(settled(logs), state.global_step):
             self.add(run, row)
 
     def add(self, run: Run, row: dict[str, Any]) -> None:
@@ -288,7 +297,7 @@ class RowTracker(Callback):
         self._written = max(step, self._written)
 
         def write(session: TrackerSession) -> None:
-            if not (repeated and step <= session.last_step):
+            if not (repeated and session.has(step)):
                 session.write(row, step)
 
         self.submit(write, again=True)

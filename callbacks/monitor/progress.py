@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
 from tqdm.auto import tqdm
 
 from ...engine.api.console import is_terminal, open_console, say
 from ...engine.arguments import TrainingArguments
 from ...engine.data.build import length_of
+from ...engine.evaluation.outputs import plain
 from ...engine.run import Run
 from ...events.bus import Handle
 from ...events.callback import Callback
@@ -183,7 +186,15 @@ def in_one_line(logs: Mapping[str, Any], state: TrainerState, widths: dict[str, 
     return "  ".join(cell.ljust(widths[key]) for key, cell in cells.items()).rstrip()
 
 
+LONGEST_VALUE = 100
+"""The most characters of a text in a line."""
+
+
 def _short(value: Any) -> str:
+    value = plain(value)
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return f"{type(value).__name__}{list(value.shape)}"
     if not isinstance(value, float):
-        return str(value)
+        text = " ".join(str(value).split())
+        return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"

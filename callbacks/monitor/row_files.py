@@ -39,7 +39,9 @@ class RowFileSession(TrackerSession):
         if upto is None and path.exists() and path.stat().st_size:
             path.rename(free_name(path))
         kept = self.prepare(-1.0 if upto is None else upto)
-        self.last_step = max((int(row[AXIS]) for row in kept), default=-1)
+        steps = [int(row[AXIS]) for row in kept]
+        self.last_step = max(steps, default=-1)
+        self.rows_of_last_step = steps.count(self.last_step)
         self._file = LineFile(path)
 
     def prepare(self, upto: float) -> list[dict[str, Any]]:

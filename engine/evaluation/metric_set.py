@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -63,6 +64,12 @@ class Metrics:
         if not metrics:
             raise ArgumentError(f"Metrics() needs a metric, such as Metrics('accuracy'). {_known()}")
         names = label_names if isinstance(label_names, Mapping) else dict(enumerate(label_names or ()))
+        if repeated := [name for name, count in Counter(names.values()).items() if count > 1]:
+            raise ArgumentError(f"`label_names` has {repeated[0]!r} for several classes. Give each class its own name.")
+        if not 0 <= threshold <= 1:
+            raise ArgumentError(
+                f"threshold={threshold!r} is not a probability. Set a number from 0 to 1; a logit of 0 has 0.5."
+            )
         common: dict[str, Any] = {"ignore_index": ignore_index, "output": output, "threshold": threshold}
         common.update(label_names={int(number): name for number, name in names.items()}, tokenizer=tokenizer)
         self.prefix = prefix

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,13 +79,27 @@ class Reader:
         """Return logits of shape (labels, classes), and labels."""
         _check_logits(outputs, labels, "reads='logits'")
         counted = labels != self.ignore_index
-        return outputs[counted], labels[counted]
+        outputs, labels = outputs[counted], labels[counted]
+        wrong = labels[(labels < 0) | (labels >= outputs.shape[-1])]
+        if len(wrong):
+            raise ArgumentError(
+                f"The label {int(wrong[0])} is out of range: the logits have {outputs.shape[-1]} classes. Count labels "
+                f"from 0, or set `ignore_index={int(wrong[0])}` if it does not count."
+            )
+        return outputs, labels
 
     def of_sigmoid(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
         """Return 0 or 1 per logit."""
         labels = labels.reshape(outputs.shape) if outputs.numel() == labels.numel() and _one_each(outputs) else labels
         binary = outputs.shape == labels.shape and bool(((labels == 0) | (labels == 1)).all())
         _check(binary, outputs, labels, "reads='sigmoid' needs one logit for each label, and labels that are 0 or 1")
+        _check(
+            labels.ndim <= 2,
+            outputs,
+            labels,
+            "reads='sigmoid' needs labels of shape (rows,) or (rows, labels). Flatten the outputs and labels of the "
+            "model, or return two logits for each label and set reads='argmax'",
+        )
         marks = outputs.float().sigmoid() > self.threshold
         pair = [part.cpu().long().numpy() for part in (marks, labels)]
         return tuple(part.reshape(-1) if _one_each(part) else part for part in pair)  # type: ignore[return-value]
@@ -137,6 +151,13 @@ _READERS: dict[Reads, Callable[[Reader, torch.Tensor, torch.Tensor], tuple[Any, 
 
 
 def _one_of(part: Any, index: int) -> Any:
+    if isinstance(part, Mapping):
+        part = tuple(part.values())
+    if part is None:
+        raise ArgumentError(
+            "A metric needs outputs and labels, and one of them is None. Name the labels in the batches `labels`, or "
+            "set `label_names` of the arguments."
+        )
     if not isinstance(part, (tuple, list)):
         return part
     if index >= len(part):

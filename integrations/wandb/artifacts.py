@@ -6,6 +6,7 @@ The aliases of an artifact show why the retention policy keeps the checkpoint.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -152,7 +153,8 @@ def delete_version(name: str, logged: Any, session: WandbSession) -> None:
 def name_of(run: Run, run_id: str) -> str:
     """Return the name of the artifact: `model-` and the name of the run, or its id if it has no name."""
     named = run.args.run_name if run.args.run_name not in (None, run.args.output_dir) else None
-    return f"model-{_valid(named or run_id)}"
+    valid = _valid(named or run_id)
+    return f"model-{valid if valid.strip('-_.') else _valid(run_id)}"
 
 
 def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -161,4 +163,5 @@ def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _valid(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)[:100]
+    """Replace the characters that wandb refuses: all but ASCII letters, digits and `-_.`."""
+    return re.sub(r"[^\w\-.]", "-", name, flags=re.ASCII)[:100]

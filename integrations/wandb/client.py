@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -21,9 +22,9 @@ from ...engine.api.console import say
 from ...events.control import TrainerControl
 from . import identity, service
 from .identity import Identity
-from .limits import Guard
+from .limits import Guard, is_plain
 from .options import client_settings
-from .probe import problem_of_service
+from .probe import problem_of_error, problem_of_service
 from .run_file import wait_until_complete, wait_until_quiet
 
 logger = logging.getLogger(__name__)
@@ -88,19 +89,37 @@ class WandbSession(TrackerSession):
         self.run_id = live.id
         self._guard = Guard()
         self._defined: set[tuple[str, ...]] = set()
+        self.segments: tuple[identity.Segment, ...] = ()
+        """The parts of the run so far, for checkpoints: a copy of a checkpoint may resume in another folder."""
         self.progress = (-1, 0)
         """The last step that is written, and the number of rows of the run."""
         self._recent: deque[tuple[float, int, dict[str, Any]]] = deque(maxlen=RECENT_ROWS)
 
-    def continue_after(self, step: int, counter: int) -> None:
-        """Skip steps up to `step`, which are written already, and start the counter of the client above `counter`."""
-        self.last_step, self.progress = step, (step, counter + 1)
+    def continue_after(self, step: int, counter: int, rows: float) -> None:
+        """Skip the rows that are written already, and start the counter of the client above `counter`.
+
+        Args:
+            step: the last step of the run.
+            counter: the last value of the client's counter.
+            rows: the number of rows of the last step; infinite if it is not known.
+        """
+        self.last_step, self.rows_of_last_step, self.progress = step, rows, (step, counter + 1)
         if self.owned and self.live.offline:
             self.live.log({}, step=counter + 1, commit=False)  # online, the service continues the counter
 
     def write(self, row: dict[str, Any], step: int) -> None:
         row = self._guard.apply(row)
-        self._with_service(lambda: self._log(row, step))
+        try:
+            self._with_service(lambda: self._log(row, step))
+        except (AttributeError, TypeError, ValueError) as error:  # the client cannot convert a value
+            refused = [name for name, value in row.items() if not is_plain(value)]
+            if not refused:
+                raise
+            logger.warning(
+                "wandb refuses a value of step %d among %s: %s. The row has the others.", step, refused, error
+            )
+            row = {name: value for name, value in row.items() if name not in refused}
+            self._with_service(lambda: self._log(row, step))
         now = time.monotonic()
         self._recent.append((now, step, row))
         while now - self._recent[0][0] > RECENT_SECONDS:
@@ -132,15 +151,16 @@ class WandbSession(TrackerSession):
         service.restart()
         with _LOCK:
             _OURS.pop(self.run_id, None)
-        stored = identity.load(self.request.folder) or self.request.identity
+        stored = identity.load(self.request.folder, self.run_id) or self.request.identity
         request = replace(self.request, identity=stored, resumes=True, save_code=False)
         recent, opened = list(self._recent), open_run(request)
         self.live, self.owned, self.last_step, self.progress = opened.live, True, opened.last_step, opened.progress
+        self.rows_of_last_step, self._repeated, self.segments = opened.rows_of_last_step, 0, opened.segments
         self._defined.clear()
         with _LOCK:
             _OURS[self.run_id] = self
         for _, step, row in recent:
-            if step > self.last_step:
+            if not self.has(step):
                 self._log(row, step)
 
     def update_config(self, values: Mapping[str, Any]) -> None:
@@ -164,7 +184,7 @@ class WandbSession(TrackerSession):
             if not wait_until_complete(Path(self.live.sync_dir)):
                 with _LOCK:
                     _UNSEEN[self.run_id] = self.progress
-            stored = identity.load(self.request.folder) or self.request.identity
+            stored = identity.load(self.request.folder, self.run_id) or self.request.identity
             _store(self.request.folder, replace(stored, finished=True))
             tell_sync(stored)
 
@@ -223,7 +243,8 @@ def open_run(request: Request) -> WandbSession:
         _continue(session)
     if request.primary:
         known = replace(request.identity, run_id=live.id).with_segment(live.sync_dir, bool(live.offline))
-        _store(request.folder, known)
+        session.segments = known.segments
+        _store(request.folder, known, opens=True)
     return session
 
 
@@ -236,13 +257,13 @@ def _store_id(request: Request) -> None:
     writes = request.primary and (request.options.get("mode") or os.environ.get("WANDB_MODE")) != "disabled"
     if writes and (stored is None or stored.run_id != request.identity.run_id):
         with suppress(OSError):  # the store after the opening warns
-            identity.store(request.folder, request.identity)
+            identity.store(request.folder, request.identity, opens=True)
 
 
-def _store(folder: Path, known: Identity) -> None:
+def _store(folder: Path, known: Identity, opens: bool = False) -> None:
     """Store the identity. A folder that cannot be written does not end the run: checkpoints have the id too."""
     try:
-        identity.store(folder, known)
+        identity.store(folder, known, opens)
     except OSError as error:
         logger.warning("The id %s of the wandb run cannot be stored in %s: %s", known.run_id, folder, error)
 
@@ -288,7 +309,7 @@ def _init(request: Request) -> Any:
         try:
             return _call_init(request, options, max(1.0, request.init_timeout - (time.monotonic() - began)))
         except Exception as error:
-            problem, run_id = _first_line(error), _offline_id(run_id)
+            problem, run_id = problem_of_error(error), _offline_id(run_id)
     live = _call_init(request, {**options, "mode": "offline", "id": run_id}, request.init_timeout)
     logger.warning(
         "wandb is not online: %s. The run is offline. Upload it later: wandb sync %s", problem, live.sync_dir
@@ -337,16 +358,18 @@ def _continue(session: WandbSession) -> None:
         unseen_step, unseen_rows = _UNSEEN.pop(request.identity.run_id, (-1, 0))
     local = replace(local, step=max(local.step, unseen_step), counter=max(local.counter, unseen_rows - 1))
     gone = any(part.file is None for part in request.identity.segments) or not request.identity.segments
-    step, counter = local.step, local.counter
+    step, counter, rows = local.step, local.counter, float(local.rows)
+    if unseen_step >= local.step:
+        rows = math.inf
     shared = live.settings.mode == "shared"  # the service numbers the rows of a shared run
     if not live.offline and not shared:
         arrived = int(live.starting_step) - 1
         if counter < 0 or counter != arrived:  # another machine wrote the rows, or the last ones did not arrive
-            step, counter = int(live.summary.get(AXIS, -1)), arrived
+            step, counter, rows = int(live.summary.get(AXIS, -1)), arrived, math.inf
     elif gone or shared:
-        step = max(step, request.known_step)
+        step, rows = max(step, request.known_step), math.inf
         counter = max(counter, request.known_rows, request.known_step)
-    session.continue_after(step, counter)
+    session.continue_after(step, counter, rows)
 
 
 def tell_sync(known: Identity) -> None:
@@ -355,10 +378,6 @@ def tell_sync(known: Identity) -> None:
     if waiting:
         commands = "\n".join(identity.sync_commands(waiting))
         say(f"This run is offline. Upload it with:\n{commands}")
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ").rstrip(".")
 
 
 @contextmanager

@@ -31,6 +31,8 @@ class Written:
     """The last value of the axis; -1 if there is no row."""
     counter: int = -1
     """The last value of wandb's own counter, `_step`; -1 if there is no row."""
+    rows: int = 0
+    """The number of rows of that step."""
     readable: bool = False
     """Whether the file has the record of its run, so that `wandb sync` takes it."""
 
@@ -75,14 +77,16 @@ def last_written(path: Path, axis: str) -> Written:
         size = path.stat().st_size
         readable = any(record.HasField("run") for record in _first(records(path), 5))
         for block in range(size // BLOCK, -1, -1):
-            step, counter = -1, -1
+            counter, steps = -1, []
             for record in records(path, block * BLOCK):
                 if record.HasField("history"):
                     values = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
                     counter = max(counter, int(record.history.step.num))
-                    step = max(step, int(float(values.get(axis, -1))))
-            if step >= 0:
-                return Written(step, counter, readable)
+                    steps.append(int(float(values.get(axis, -1))))
+            last = max(steps, default=-1)
+            # An earlier block may have more rows of this step. Rows of the user have no step.
+            if last >= 0 and (block == 0 or any(0 <= step < last for step in steps)):
+                return Written(last, counter, steps.count(last), readable)
     except (OSError, ValueError) as error:
         raise OSError(f"The wandb file {path} cannot be read: {error}") from error
     return Written(readable=readable)

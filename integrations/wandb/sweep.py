@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,7 +50,14 @@ class WandbSweep:
             space = {**search.space(None), "metric": {"name": metric, "goal": direction}}
             if "name" in options:
                 space["name"] = options["name"]
-            sweep_id = wandb.sweep(space, **location)
+            try:
+                sweep_id = wandb.sweep(space, **location)
+            except wandb.errors.Error as error:
+                mode = os.environ.get("WANDB_MODE")
+                raise TrainbusError(
+                    f"The sweep cannot start: {error} A sweep of wandb needs the service, and a key from `wandb login`"
+                    f"{f', also with WANDB_MODE={mode}' if mode else ''}. Without a network, use backend='optuna'."
+                ) from error
         trials = _Trials(search)
         wandb.agent(sweep_id, function=trials.run, count=search.n_trials, **location)
         return trials.best(direction, sweep_id)

@@ -7,7 +7,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -29,10 +29,12 @@ from .client import Request, WandbSession, open_run, speaking_for
 from .config import changed_arguments, changes_between, run_config
 from .histograms import Histograms
 from .identity import Identity
+from .limits import loss_not_finite
 from .nodes import NodeWriter, check_shared, is_further_node, label_of, node_request
 from .options import (
     MODES,
     OFFLINE,
+    check_environment,
     checked,
     choice_from_environment,
     folder_of,
@@ -122,16 +124,17 @@ class Wandb(RowTracker):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, value, known in (("mode", self.mode, MODES), ("on_change", self.on_change, ON_CHANGE)):
+        choices = {"mode": MODES, "on_change": ON_CHANGE, "log_model": LOG_MODEL, "watch": WATCH}
+        for name, known in choices.items():
+            value = getattr(self, name)
             if value is not None and value not in known:
                 raise ArgumentError(f"{name}={value!r} is unknown{nearest(value, known)} Known: {', '.join(known)}.")
         for axis in [self.axis] if isinstance(self.axis, str) else self.axis.values():
             if axis not in AXES:
                 raise ArgumentError(f"axis={axis!r} is unknown{nearest(axis, AXES)} Known: {', '.join(AXES)}.")
-        for name, value, known in (("log_model", self.log_model, LOG_MODEL), ("watch", self.watch, WATCH)):
-            if value is not None and value not in known:
-                raise ArgumentError(f"{name}={value!r} is unknown{nearest(value, known)} Known: {', '.join(known)}.")
-        checked({**self._own_options(), **self.options})
+        given = checked({**self._own_options(), **self.options})
+        if not is_disabled():
+            check_environment(given)
         if self.shared:
             check_shared(self.options.get("mode") or self.mode, {**settings_of(self.options), **self.options})
         self.log_model = self.log_model or choice_from_environment("WANDB_LOG_MODEL", LOG_MODEL)
@@ -173,7 +176,7 @@ class Wandb(RowTracker):
 
     def prepare(self, run: Run, opening: Opening) -> Opening:
         self._config = {**run_config(run), **(self.options.get("config") or {})}
-        known = self._stored(run, opening.run_id)
+        known = self._stored(run, opening)
         before = opening.state.get("config") or known.config
         changed = changed_arguments(changes_between(before, self._config)) if before else []
         if not changed or not opening.resumes:
@@ -220,13 +223,8 @@ class Wandb(RowTracker):
 
     def on_log(self, run: Run, state: TrainerState, logs: dict[str, Any]) -> None:
         super().on_log(run, state, logs)
-        bad = [
-            name
-            for name, value in logs.items()
-            if "loss" in str(name) and isinstance(value, float) and value - value != 0
-        ]
-        if self.alerts and bad:
-            self._alert("The loss is not finite", f"{bad[0]} is {logs[bad[0]]} at step {state.global_step}.")
+        if self.alerts and (found := loss_not_finite(logs)):
+            self._alert("The loss is not finite", f"{found} at step {state.global_step}.")
 
     def on_snapshot(self, run: Run, checkpoint: Any) -> None:
         if self.log_model in ("checkpoint", "best") and self.writes(run):
@@ -288,7 +286,7 @@ class Wandb(RowTracker):
             node.close(outcome)
 
     def connect(self, run: Run, opening: Opening) -> Callable[[], TrackerSession]:
-        known = self._stored(run, opening.run_id)
+        known = self._stored(run, opening)
         if opening.resumes:
             before = opening.state.get("config") or known.config or self._config
             differing = changes_between(before, self._config)
@@ -366,13 +364,15 @@ class Wandb(RowTracker):
     def saved_state(self) -> dict[str, Any]:
         if self._worker is not None:
             self._worker.drain(SETTLE_SECONDS)  # rows gather: the checkpoint says which of them are written
-        step, rows = self._session.progress if isinstance(self._session, WandbSession) else (-1, -1)
+        session = self._session if isinstance(self._session, WandbSession) else None
+        step, rows = (-1, -1) if session is None else session.progress
         return {
             "config": self._config,
             "changes": self._changes,
             "written": step,
             "rows": rows,
             "versions": self._models.versions,
+            "segments": [] if session is None else [asdict(part) for part in session.segments],
         }
 
     def _own_options(self) -> dict[str, Any]:
@@ -394,6 +394,7 @@ class Wandb(RowTracker):
         return chosen
 
     @staticmethod
-    def _stored(run: Run, run_id: str) -> Identity:
-        stored = identity.load(run.args.output_path)
-        return stored if stored is not None and stored.run_id == run_id else Identity(run_id)
+    def _stored(run: Run, opening: Opening) -> Identity:
+        known, state = identity.load(run.args.output_path, opening.run_id), opening.state
+        segments = state.get("segments", ()) if state.get("run_id") == opening.run_id else ()
+        return known or Identity(opening.run_id, tuple(identity.Segment(**part) for part in segments))
