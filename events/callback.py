@@ -41,9 +41,9 @@ class Callback(EventMethods):
     """The action when a handler raises an error: `raise`, `warn` (log and continue), `quarantine` (log and detach),
     `quarantine(after=3)` or `retry(3, then='warn')`."""
     budget: str | None = None
-    """The time that the handlers may take per step: a share such as `2%`, or a time such as `200us`. None: any."""
+    """The time that the handlers may take per step: a share such as `2%`, or a time such as `200us`. None: no limit."""
     over_budget: str = "warn"
-    """The action above the budget: `warn`, `thin` (a reporter is called less often) or `quarantine` (detach)."""
+    """The action above the budget: `warn`, `thin` (call a callback in REPORT less often) or `quarantine` (detach)."""
     local: ClassVar[bool] = False
     """Whether the callback decides from a value that only one rank knows: a clock, a signal, a file."""
     previews: ClassVar[bool] = False

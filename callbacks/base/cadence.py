@@ -26,7 +26,7 @@ class Cadence(Callback):
     previews = True
 
     flag: ClassVar[Flag]
-    """The flag it raises: `log`, `evaluate` or `save`."""
+    """The flag that the callback raises: `log`, `evaluate` or `save`."""
     alternative: ClassVar[str] = ""
     """A second remedy for the error about two equal instances."""
 
@@ -37,7 +37,7 @@ class Cadence(Callback):
 
     @property
     def last_due(self) -> Moment | None:
-        """The moment at which the flag was raised last; None before the first."""
+        """The moment at which the callback last raised its flag; None if it has not raised it yet."""
         return self._last
 
     @property
@@ -53,7 +53,7 @@ class Cadence(Callback):
         return f"both raise the flag {self.flag!r}. Join their triggers with |{self.alternative}."
 
     def replace_trigger(self, trigger: Trigger) -> None:
-        """Set another trigger, which decides from the end of the next step on."""
+        """Set another trigger. It decides from the end of the next step."""
         self.trigger, self._next_check = trigger, 0.0
 
     def on_setup(self, run: Run) -> None:

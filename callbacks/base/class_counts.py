@@ -11,7 +11,8 @@ import torch
 
 BINS = 4000
 LOG_ODDS = 20.0
-"""Scores are log-odds between -20 and 20, in bins of 0.01. Scores of one bin share a threshold of the curves."""
+"""The limit of the scores. Scores are log-odds between -20 and 20, in bins of 0.01. Each bin is one threshold of the
+curves."""
 POINTS = 200
 """The largest number of points of a curve."""
 

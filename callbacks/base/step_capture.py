@@ -25,7 +25,7 @@ SHARE = 0.01
 """The largest share of the time of the steps that an automatic capture takes."""
 
 Failed = Callable[[Run, str, dict[str, Any]], None]
-"""The function for a failed step. Its arguments are the run, why the step failed, and the numbers of the step."""
+"""The function to call for a failed step, with the run, the reason, and the losses and gradient norm of the step."""
 
 
 class StepCapture:
@@ -40,11 +40,13 @@ class StepCapture:
         """Begin before the first step.
 
         Args:
-            spike: a step fails if its loss or its gradient norm exceeds the median of the last steps by this factor.
-            automatic: whether the capture ends after some steps if it takes too much of their time. A spike must then
-                also exceed the first steps.
-            failed: called after the backward of a step that fails. If consecutive steps fail, only for the first one.
-            end: called if the capture takes too much time.
+            spike: a step fails if its loss or its gradient norm is more than this many times the median of the last
+                steps.
+            automatic: whether the capture ends after some steps if it takes too much of their time. A value is then a
+                spike only if it also exceeds its median over the first steps.
+            failed: the function to call after the backward of a step that fails. If consecutive steps fail, it is
+                called only for the first of them.
+            end: the function to call if the capture takes too much time.
         """
         self.spike, self.automatic, self.failed, self.end = spike, automatic, failed, end
         self.noted: list[tuple[Any, tuple[Any, ...]]] = []
@@ -101,7 +103,10 @@ class StepCapture:
             self._try(began)
 
     def problem(self, loss: float, norm: float, scaled: bool) -> str:
-        """Return why a step failed; empty if it did not. A gradient scaler deals with infinite gradients itself."""
+        """Return why a step failed; empty if it did not.
+
+        With a gradient scaler, an infinite gradient norm does not count, because the scaler handles it.
+        """
         if not math.isfinite(loss):
             return "the loss is not finite"
         if not (scaled or math.isfinite(norm)):
@@ -113,7 +118,7 @@ class StepCapture:
         return ""
 
     def note_usual(self, loss: float, norm: float) -> None:
-        """Keep the numbers of a step that did not fail. The medians are computed in every tenth step."""
+        """Keep the loss and gradient norm of a step that did not fail. Every tenth step computes the medians."""
         self._usual.append((loss, norm))
         if len(self._usual) % FEWEST == 0:
             self._usual = self._usual[-USUAL:]
@@ -121,7 +126,7 @@ class StepCapture:
             self._first = self._first or self._medians
 
     def _try(self, began: float) -> None:
-        """Note a step of the trial. After the last one, end the capture if it takes too much time.
+        """Note the time of a step of the trial. After the last trial step, end the capture if it takes too much time.
 
         Args:
             began: when the present handler began.
@@ -137,7 +142,7 @@ class StepCapture:
 
 
 def numbers_of(losses: list[torch.Tensor]) -> list[float]:
-    """Return the losses of a step as numbers. It waits for the device once."""
+    """Return the losses of a step as numbers. The function waits for the device once."""
     if not losses:
         return []
     single = len(losses) == 1 and losses[0].dim() == 0

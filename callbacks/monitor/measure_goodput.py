@@ -150,10 +150,10 @@ _known_session = [False]
 
 
 def _began_of_session() -> float:
-    """Return when a session began, in seconds since 1970.
+    """Return when the present session began, in seconds since 1970.
 
-    The first session of a program begins with its process, so that imports and the preparation of data count. A later
-    session begins now. So does a session in a notebook or at a prompt.
+    The first session of a program begins with its process, so that imports and the preparation of data count. All other
+    sessions begin now: a later session of the program, and each session in a notebook or at a prompt.
     """
     first, _known_session[0] = not _known_session[0], True
     interactive = hasattr(sys, "ps1") or "ipykernel" in sys.modules

@@ -17,13 +17,13 @@ from ...events.stages import Stage
 from ...events.state import TrainerState
 
 REFRESH = 0.2
-"""The shortest time between two drawings of the bar, in seconds. A browser cannot follow more."""
+"""The shortest time between two drawings of the bar, in seconds. A browser cannot draw more often."""
 
 HIDDEN = ("epoch", "total_flos", "grad_norm", "learning_rate")
-"""Logged values without a column. Values with names that end with `_HIDDEN_ENDS` have no column either."""
+"""Logged values without a column. Values whose names end with a text in `_HIDDEN_ENDS` have no column either."""
 _HIDDEN_ENDS = ("_runtime", "_per_second", "_preparation_time")
 NAMES = {"loss": "Training Loss", "eval_loss": "Validation Loss"}
-"""Columns with a name of their own, as under transformers."""
+"""The values whose column has another name than the value. The names are those in transformers."""
 
 
 def in_notebook() -> bool:
@@ -65,7 +65,7 @@ class NotebookView:
         self.columns += [name for name in values if name not in self.columns]
 
     def draw(self, force: bool = True) -> None:
-        """Draw the present state, or do nothing if that was done a moment ago and `force` is false."""
+        """Draw the present state. Do nothing if the last drawing was a moment ago and `force` is false."""
         ipython = importlib.import_module("IPython.display")  # the kernel has imported it
         now = time.monotonic()
         if not force and now - self._drawn < REFRESH:

@@ -21,9 +21,9 @@ from ...events.composition import providers
 from ...events.stages import Stage, order
 
 PARTS = 5
-"""The number of parts in the closing lines, the longest first."""
+"""The number of parts of the training time that the closing lines name, the longest first."""
 CHECKPOINTS = 4
-"""The number of checkpoints that the closing lines name, the last ones."""
+"""The number of checkpoints that the closing lines name. They name the last ones."""
 
 
 @dataclass

@@ -63,7 +63,7 @@ class FindLearningRate(Callback):
 
     Raises:
         ArgumentError: for fields outside of their ranges.
-        NonFiniteError: by `suggestion`, if the losses suggest no rate.
+        NonFiniteError: when you read `suggestion`, if the losses suggest no rate.
     """
 
     start: float = 1e-7
@@ -71,7 +71,7 @@ class FindLearningRate(Callback):
     end: float = 10.0
     """The learning rate of the last step."""
     steps: int = 100
-    """The greatest number of optimizer steps. A run that is shorter ends earlier."""
+    """The largest number of optimizer steps. If the run has fewer steps, the test ends with the run."""
     smoothing: float = 0.95
     """The weight of the old running mean of the losses at each step, in [0, 1)."""
     diverged: float = 4.0

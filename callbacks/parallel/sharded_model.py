@@ -31,8 +31,8 @@ class ShardedModel(Callback):
     the classes that a transformers model names in `_no_split_modules`. If a model names none, the members of each
     `nn.ModuleList`. `()` gathers the whole model at once."""
     reshard_after_forward: bool = True
-    """Whether gathered weights are freed between forward and backward (stage 3). It saves memory and gathers once more
-    than stage 2."""
+    """Whether gathered weights are freed between forward and backward (stage 3). True saves memory, but gathers the
+    weights a second time for backward. False is stage 2."""
     offload: bool = False
     """Whether weights, gradients and optimizer state are kept in host memory, and updated there."""
 

@@ -35,7 +35,7 @@ class StopRule:
     threshold: float = 0.0
     """The least difference from the best value that counts as an improvement."""
     baseline: float | None = None
-    """The first value to beat. None takes the first evaluation."""
+    """The first value to beat. None takes the value of the first evaluation."""
     divergence: float | None = None
     """A limit: a value worse than this stops at once."""
     finite: bool = True
@@ -102,9 +102,10 @@ class EarlyStopping(Callback):
     threshold: float = 0.0
     """The least difference from the best value that counts as an improvement, in units of the metric."""
     mode: Mode | None = None
-    """Whether `min` or `max` is best. Default: the name decides; losses and error rates are better low."""
+    """Whether the lowest (`min`) or the highest (`max`) value is best. Default: `min` for the names of losses and error
+    rates, `max` for other names."""
     baseline: float | None = None
-    """The first value to beat. Default: the first evaluation."""
+    """The first value to beat. Default: the value of the first evaluation."""
     divergence: float | None = None
     """A limit of the metric: a value worse than this stops at once. Default: no limit."""
     finite: bool = True
