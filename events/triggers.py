@@ -304,8 +304,8 @@ def every(interval: float | str, unit: str = "step", *, after: float = 0, times:
             (units `s`, `min`, `h`).
         unit: `"step"`, `"epoch"`, or a unit of time.
         after: the trigger is not due before this number of steps, epochs or seconds. `unit` says which.
-        times: for steps, the minimum number of times in the run; the interval shortens if necessary. Default: no
-            minimum.
+        times: for steps, the minimum number of times that the trigger is due in the run. In a short run the interval
+            is shorter than `interval`. Default: no minimum.
 
     Raises:
         ArgumentError: if the interval is not positive, the unit is unknown, or `times` is used with another unit.
@@ -365,7 +365,8 @@ def at_end(*, early: bool = True) -> Trigger:
     """Return a trigger that is due when the run ends. It is not due twice at the same step.
 
     Args:
-        early: whether it is also due when a callback ends the run early. Signals and time limits only pause the run.
+        early: whether the trigger is also due when a callback ends the run early. It is not due at a signal or a time
+            limit, because these only pause the run.
     """
     return AtEnd(early)
 

@@ -44,7 +44,7 @@ MEANING = {
     "checkpoint": "the checkpoint",
     "asked": "who asked for it",
 }
-"""Value of a record -> what it is."""
+"""Key of a record -> a description of its value."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Difference:
     other: Any
     """The value in the second recording."""
     before: list[str] = field(default_factory=list)
-    """The last records that both have, as text."""
+    """The last records before the difference, which both recordings have, as text."""
 
     def __str__(self) -> str:
         lines = [f"step {self.step}: {self.what} differs at {self.event}: {self.one} and {self.other}"]

@@ -51,10 +51,10 @@ class Recorder(Callback):
     _open: dict[str, Record]
     """The newest record of each event, for the handler that adds its values."""
     _attached: Any = None
-    """The run that it watches; None outside of a recording."""
+    """The run that the recorder watches; None outside of a recording."""
 
     def put(self, record: Record) -> None:
-        """Take a record. Handlers may add values to it until the next step begins."""
+        """Take a record. Handlers may add values to the record until the next step begins."""
         raise NotImplementedError
 
     def values(self, values: Mapping[str, Any]) -> dict[str, Any]:
