@@ -18,7 +18,7 @@ def check_shared(mode: str | None, options: Mapping[str, Any]) -> None:
     """Raise an error for options that the shared mode of the client does not support.
 
     Raises:
-        ArgumentError: for a mode without the service, or an option with which the client drops rows.
+        ArgumentError: for a mode that does not use the service, or for an option with which the client loses rows.
     """
     if mode in OFFLINE:
         raise ArgumentError(
@@ -47,7 +47,7 @@ class NodeWriter:
     request: Request
     """The options for opening the run."""
     timeout: float = 60.0
-    """Seconds that the training waits for the run to open, and the program for it to finish."""
+    """The longest time in seconds that the training waits for the run to open, and the program for it to finish."""
     _session: WandbSession | None = None
     _worker: TrackerWorker | None = None
 
