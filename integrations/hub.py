@@ -239,8 +239,8 @@ class PushToHub(Callback):
     """Pushes the model to the Hugging Face hub: in the background at every save, and when training ends.
 
     Set `push_to_hub=True`, or add `PushToHub("me/model", strategy="end")` to the callbacks. Log in with `hf auth
-    login` or set `hub_token`. A push that fails logs one warning, and training continues. The run waits for all pushes
-    at its end.
+    login` or set `hub_token`. A push that fails logs one warning, and training continues. At its end, the run waits for
+    all pushes.
 
     Raises:
         ArgumentError: for an unknown strategy or a name that no repository can have.

@@ -61,7 +61,7 @@ class KeepBest(Callback):
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     greater: bool = field(init=False, repr=False)
-    """Whether a greater value is better, from `mode` or the name."""
+    """Whether a greater value is better. `mode` or the name of the metric decides."""
     _saved: files.Checkpoint | None = field(default=None, init=False, repr=False, compare=False)
     _loaded: bool = field(default=False, init=False, repr=False, compare=False)
 

@@ -22,7 +22,7 @@ class ReportToTrial(Callback):
 
     The search can then prune the trial.
 
-    `Trainer.hyperparameter_search` attaches one. Attach it yourself if you run the search in your own code:
+    `Trainer.hyperparameter_search` attaches this callback. If you run the search in your own code, attach it yourself:
     `ReportToTrial(report=lambda objective, step, metrics: trial.report(objective, step))`.
     """
 

@@ -25,9 +25,9 @@ class GradientCheckpointing(Callback):
 
     Set `gradient_checkpointing=True` in the arguments to use it. If the model has a method
     `gradient_checkpointing_enable` or `activation_checkpointing_enable`, the callback calls this method. Models of
-    transformers have such a method. If the user already enabled checkpointing on the model, the callback changes
-    nothing. For any other model, name the classes of its blocks: `GradientCheckpointing(blocks=(Block,))`. With
-    `blocks`, the callback wraps the blocks itself and calls no method of the model.
+    transformers have such a method. If checkpointing is already enabled on such a model, the callback changes nothing.
+    For any other model, name the classes of its blocks: `GradientCheckpointing(blocks=(Block,))`. The callback then
+    wraps the blocks and calls no method of the model.
 
     Raises:
         ModelError: if `blocks` is empty and the model has no such method, or if `blocks` names a class that no module

@@ -56,9 +56,9 @@ class Capsule(Callback):
     spike: float = 10.0
     """A step fails if its loss or its gradient norm is more than this many times the median of the last 50 steps."""
     limit: int = 2
-    """The largest number of capsules in the output folder, for each rank. A session writes capsules only up to this
-    number. They replace the capsules of earlier sessions. If consecutive steps fail, only the first of these steps gets
-    a capsule."""
+    """The largest number of capsules in the output folder, for each rank. New capsules replace only those of earlier
+    sessions. A session that wrote this number of capsules writes no more. If consecutive steps fail, only the first of
+    these steps gets a capsule."""
     max_gigabytes: float = 8.0
     """The size of the weights and batches above which no capsule is written, in units of 10^9 bytes."""
     automatic: bool = False

@@ -45,7 +45,7 @@ class Progress(Callback):
     arguments = ("disable_tqdm",)
 
     bar: bool | None = None
-    """Draw progress bars. Default: only if stderr is a terminal, or in a notebook."""
+    """Whether to draw progress bars. Default: True in a notebook, and if stderr is a terminal."""
     _bars: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _notebook: NotebookProgress | None = field(default=None, init=False, repr=False, compare=False)
     _bar_handle: Handle | None = field(default=None, init=False, repr=False, compare=False)

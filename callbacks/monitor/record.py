@@ -57,7 +57,7 @@ class Record(Recorder):
     read the file. Each rank writes its own file: rank 1 writes `events-rank1.jsonl`. A resumed run removes the records
     that follow the checkpoint. A new run in the same folder renames the earlier file to `events-1.jsonl`.
 
-    With fingerprints, each step also records checksums of its batches and of the RNG states of torch and numpy. Each
+    With `fingerprints`, each step also records checksums of its batches and of the RNG states of torch and numpy. Each
     log also records a checksum of the RNG state of Python. A comparison then finds the first step with other data or
     another random draw. If the file cannot be written, the run continues with one warning.
     """

@@ -120,7 +120,7 @@ class RowFile(RowTracker):
     """The class of the open file."""
 
     path: str | None = None
-    """The file. Default: `metrics.jsonl` or `metrics.csv` in the output folder."""
+    """The file. Default: `metrics.jsonl` (`JsonLines`) or `metrics.csv` (`Csv`) in the output folder."""
     _known: str | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod

@@ -54,9 +54,10 @@ class StatusFile(Callback):
 
     The file also holds the speed and the costs of this session, the last value of each metric, and the last decisions
     of the ledger.
-    Rank 0 writes it when training begins and ends, at each checkpoint, and when values are logged. After an error the
-    failing rank writes it too. A rank that only reports the failure of another rank does not overwrite the error of
-    that rank.
+
+    Rank 0 writes the file when training begins and ends, at each checkpoint, and when values are logged. After an error
+    the failing rank writes the file too. A rank that only reports the failure of another rank does not overwrite the
+    error of that rank.
     """
 
     on_error = "warn"

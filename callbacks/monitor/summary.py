@@ -37,7 +37,7 @@ class Summary(Callback):
     on_error = "warn"
 
     silent: bool | None = None
-    """Print nothing. Default: True if `disable_tqdm` is True, or if the log level is above `warning`."""
+    """Whether to print nothing. Default: True if `disable_tqdm` is True, or if the log level is above `warning`."""
     _resumed: str = field(default="", init=False, repr=False, compare=False)
     _loaded: int | None = field(default=None, init=False, repr=False, compare=False)
 

@@ -59,7 +59,8 @@ class FindLearningRate(Callback):
         trainer.remove_callback(finder)
         print(finder.suggestion)
 
-    It blocks evaluations and checkpoints, and restores the weights of the model and of the criterion at the end.
+    The callback blocks evaluations and checkpoints. At the end it restores the weights of the model and of the
+    criterion.
 
     Raises:
         ArgumentError: for fields outside of their ranges.
@@ -75,7 +76,7 @@ class FindLearningRate(Callback):
     smoothing: float = 0.95
     """The weight of the old running mean of the losses at each step, in [0, 1)."""
     diverged: float = 4.0
-    """Stop when the smoothed loss exceeds its minimum by this factor."""
+    """Stop when the smoothed loss is more than this many times its minimum so far."""
     rates: list[float] = field(default_factory=list, init=False)
     """The learning rate of each step so far."""
     losses: list[float] = field(default_factory=list, init=False)

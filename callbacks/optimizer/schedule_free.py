@@ -19,11 +19,11 @@ def has_two_modes(optimizer: Any) -> bool:
 
 @dataclass
 class ScheduleFree(Callback):
-    """Calls `train()` of a schedule-free optimizer before steps, and `eval()` for evaluations, saves and the end.
+    """Calls `train()` of a schedule-free optimizer before steps, and its `eval()` before evaluations and saves.
 
     A schedule-free optimizer keeps an average of the weights (Defazio et al., arXiv:2405.15682). The run evaluates and
-    saves the average. After training the model has the averaged weights. If the optimizer has no methods `train` and
-    `eval`, the callback does nothing.
+    saves the average. At the end of training the callback calls `eval()` too, so the model has the averaged weights. If
+    the optimizer has no methods `train` and `eval`, the callback does nothing.
 
     The trainer adds the callback for `optim="schedule_free_*"`, and if you pass a schedule-free optimizer to the
     trainer. Add `ScheduleFree()` to the callbacks if your own `create_optimizer` returns such an optimizer.

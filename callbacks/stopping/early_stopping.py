@@ -107,15 +107,15 @@ class EarlyStopping(Callback):
     baseline: float | None = None
     """The first value to beat. Default: the value of the first evaluation."""
     divergence: float | None = None
-    """A limit of the metric: a value worse than this stops at once. Default: no limit."""
+    """A limit of the metric: a value worse than this stops the run at once. Default: no limit."""
     finite: bool = True
-    """Whether NaN or infinity stops at once."""
+    """Whether a value of NaN or infinity stops the run at once."""
     target: float | None = None
-    """A value of the metric that is good enough: a value at least this good stops at once. Default: none."""
+    """A value of the metric that is good enough: a value at least this good stops the run at once. Default: none."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     rule: StopRule = field(init=False, repr=False, compare=False)
-    """The rule, with its state in this run."""
+    """The rule that decides, with the best value of this run so far."""
 
     def __post_init__(self) -> None:
         if self.patience < 1:

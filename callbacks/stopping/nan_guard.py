@@ -23,8 +23,8 @@ ACTIONS = ("raise", "skip", "stop")
 class NaNGuard(Callback):
     """Checks before each update that the gradient norm is finite.
 
-    One NaN or infinity in any gradient makes the norm NaN or infinite. A step with such a norm never changes the
-    weights. `NaNGuard()` raises an error at the first such step. `NaNGuard("skip", limit=20)` skips up to 20
+    One NaN or infinity in any gradient makes the norm NaN or infinite. The callback prevents the update of a step with
+    such a norm. `NaNGuard()` raises an error at the first such step. `NaNGuard("skip", limit=20)` skips up to 20
     consecutive updates. The logged loss includes the losses of skipped steps.
 
     With a loss scaler (fp16) the callback does nothing, because the scaler handles overflows. With stages 1 to 3 of

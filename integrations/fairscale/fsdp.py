@@ -51,10 +51,10 @@ def has_cuda(device: torch.device) -> bool:
 class FairscaleFSDP(ShardedModel):
     """Shards weights, gradients and optimizer states over the ranks with fairscale (ZeRO stages 2 and 3).
 
-    In transformers, `sharded_ddp='zero_dp_3'` used this implementation. It works on CUDA only. The callback `FSDP` uses
-    PyTorch's FSDP2 instead. It works on every device and supports more features. The model stays sharded after the run:
-    the trainer evaluates, predicts and continues training with it, and saves full weights. The optimizer must update
-    each element alone, as AdamW and SGD do. Start the program with `torchrun --nproc_per_node=N`.
+    `sharded_ddp='zero_dp_3'` of transformers used fairscale, which works on CUDA only. The callback `FSDP` uses
+    PyTorch's FSDP2 instead. `FSDP` works on every device and supports more features. The model stays sharded after the
+    run: evaluation, prediction and further training use the sharded model. Checkpoints hold full weights. The optimizer
+    must update each element alone, as AdamW and SGD do. Start the program with `torchrun --nproc_per_node=N`.
 
     As without this callback, `fp16` means float32 weights and autocast.
     """

@@ -105,15 +105,16 @@ class Wandb(RowTracker):
     """The histograms to record when the loss is logged: `gradients` (before clipping), `parameters` or `all`. Default:
     `WANDB_WATCH`, else none."""
     alerts: bool = field(default=False, kw_only=True)
-    """Whether to send an alert if the run fails or a logged loss is not finite. In ten minutes, the callback sends at
-    most one alert for each of these problems."""
+    """Whether to send an alert if the run fails or a logged loss is not finite. At most one alert per problem is sent
+    in ten minutes."""
     save_code: bool = field(default=False, kw_only=True)
     """Whether to upload the Python files of the working directory."""
     reference_above: float | None = field(default=None, kw_only=True)
-    """The size in bytes above which a checkpoint is not uploaded. Its artifact then only refers to its folder. Default:
-    no limit."""
+    """The size in bytes above which a checkpoint is not uploaded. The artifact then only has a reference to the folder.
+    Default: no limit."""
     tables: Predictions | None = field(default=None, kw_only=True)
-    """The settings of the tables and charts of each evaluation. Default: no tables and charts."""
+    """The settings of the prediction table, the confusion matrix and the curves of each evaluation. Default: none of
+    them."""
     shared: bool = field(default=False, kw_only=True)
     """Whether all machines record their system metrics in the run. This uses the shared mode of the client."""
     _node: NodeWriter | None = field(default=None, init=False, repr=False, compare=False)
