@@ -255,8 +255,8 @@ class PushToHub(Callback):
     """The repository, as `name` or `owner/name`. Default: the name of the output folder."""
     strategy: str = "every_save"
     """What is pushed, and when: `end`, `every_save`, `checkpoint` or `all_checkpoints`. `end` pushes the model at the
-    end. `every_save` pushes the model at each save and at the end. `checkpoint` also pushes the newest checkpoint, as
-    `last-checkpoint`. `all_checkpoints` pushes the model and every checkpoint."""
+    end. `every_save` pushes the model at each save and at the end. `checkpoint` does the same, and pushes the newest
+    checkpoint as `last-checkpoint`. `all_checkpoints` pushes the model at each save, and every checkpoint."""
     private: bool | None = None
     """Whether a new repository is private. Default: the settings of its owner on the hub."""
     always: bool = False

@@ -21,8 +21,8 @@ def with_own_rates(
 ) -> list[dict[str, Any]]:
     """Move parameters whose names match a pattern to groups with the pattern's learning rate.
 
-    The given groups stay first, so that the run logs the learning rate of the other parameters. A moved parameter keeps
-    the weight decay of its group. If several patterns match a name, the first counts.
+    The given groups stay first, so that the run logs the learning rate of the parameters that do not move. A moved
+    parameter keeps the weight decay of its group. If several patterns match a name, the first pattern counts.
 
     Args:
         groups: Parameter groups, each with `params` and `weight_decay`.

@@ -78,14 +78,14 @@ def get_scheduler(
             relative to `optimizer.defaults["lr"]`.
         num_warmup_steps: Length of the warmup in optimizer steps. Schedules without a warmup ignore it.
         num_training_steps: Length of the run in optimizer steps. Schedules without an end ignore it.
-        scheduler_specific_kwargs: The same as `kwargs`, as one mapping, for compatibility with transformers.
+        scheduler_specific_kwargs: Options as in `kwargs`, but as one mapping, for compatibility with transformers.
         kwargs: Options of the schedule, see `accepted_kwargs`, and `last_epoch` (default -1: a new run). They override
             `scheduler_specific_kwargs`.
 
     Returns:
-        A `LambdaLR`, to step after every optimizer step; or a `ReduceLROnPlateau` or `GreedyLR`, to step with a metric
-        after every evaluation. `needs_metric` lists them. The `state_dict()` of each is plain data. The state of a
-        `LambdaLR` does not contain its options, so pass the same options before you load a state.
+        A `LambdaLR`, to step after every optimizer step. Or a `ReduceLROnPlateau` or `GreedyLR`, to step with a metric
+        after every evaluation. `needs_metric` tells which. The `state_dict()` of each schedule is plain data. The state
+        of a `LambdaLR` does not contain its options, so pass the same options before you load a state.
 
     Raises:
         ArgumentError: The name or an option is unknown, a required option is missing, or options exclude each other.
