@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,9 +166,13 @@ class Checkpoint(Cadence):
             self._tell_unmeasured(run, run.storage.checkpoints(run))
 
     def on_close(self, run: Run) -> None:
+        super().on_close(run)
         self._copies = HostCopies()  # free the host memory
         self._guarded(run, self._writer.close)
         self._deleted.clear()
+
+    def _cost_of_last(self) -> float:
+        return math.inf if self._writer.busy else super()._cost_of_last() + self._writer.seconds
 
     def _guarded(self, run: Run, work: Callable[[], None]) -> bool:
         """Call `work`, which may fail on the disk, and return whether it succeeded.

@@ -15,6 +15,7 @@ from ...events.bus import Handle
 from ...events.imported import imported
 from ...events.stages import Stage
 from ...events.state import TrainerState
+from .pace import Pace, pace_of
 
 REFRESH = 0.2
 """The shortest time between two drawings of the bar, in seconds. A browser cannot draw more often."""
@@ -50,10 +51,10 @@ class NotebookView:
     """The number of evaluated batches. None without an evaluation in progress."""
     batches: int | None = None
     """The number of batches of the evaluation; None if it is unknown."""
-    started: float = field(default_factory=time.monotonic)
+    pace: Pace = field(default_factory=lambda: Pace(0, 0, 0.0))
+    """The speed and the time that is left."""
     _output: Any = None
     _drawn: float = 0.0
-    _first: int | None = None
 
     def add(self, step: int, values: Mapping[str, Any]) -> None:
         """Add values to the row of a step."""
@@ -64,13 +65,14 @@ class NotebookView:
         self.rows[-1].update(values)
         self.columns += [name for name in values if name not in self.columns]
 
-    def draw(self, force: bool = True) -> None:
-        """Draw the present state. Do nothing if the last drawing was a moment ago and `force` is false."""
+    def due(self) -> bool:
+        """Return whether the last drawing is old enough to draw again."""
+        return time.monotonic() - self._drawn >= REFRESH
+
+    def draw(self) -> None:
+        """Draw the present state."""
         ipython = importlib.import_module("IPython.display")  # the kernel has imported it
-        now = time.monotonic()
-        if not force and now - self._drawn < REFRESH:
-            return
-        self._drawn = now
+        self._drawn = time.monotonic()
         shown = ipython.HTML(self.html())
         if self._output is None:
             self._output = ipython.display(shown, display_id=True)
@@ -88,13 +90,10 @@ class NotebookView:
         return text
 
     def timing(self) -> str:
-        """Return the time so far and the time that is left, as `00:10 < 01:30, `."""
-        first = self._first = self.step if self._first is None else self._first
-        passed, done = time.monotonic() - self.started, self.step - first
-        if done <= 0:
+        """Return the time so far, the time that is left, and the speed: `00:10 < 01:30, 12.34 it/s, `."""
+        if self.pace.left is None:
             return ""
-        left = passed / done * max(0, self.total - self.step)
-        return f"{_clock(passed)} &lt; {_clock(left)}, {done / max(passed, 1e-9):.2f} it/s, "
+        return f"{_clock(self.pace.seconds)} &lt; {_clock(self.pace.left)}, {self.pace.rate:.2f} it/s, "
 
 
 class NotebookProgress:
@@ -110,10 +109,12 @@ class NotebookProgress:
         self.view.draw()
         self._handle = run.bus.on("on_step_end", self._advance, stage=Stage.REPORT, id="Progress.notebook")
 
-    def _advance(self, state: TrainerState) -> None:
+    def _advance(self, run: Run, state: TrainerState) -> None:
         if self.view is not None:
             self.view.step, self.view.comment = state.global_step, f"Epoch {state.epoch:.2f}/{state.num_train_epochs}"
-            self.view.draw(force=False)
+            if self.view.due() or state.global_step >= state.max_steps:
+                self.view.pace = pace_of(run)
+                self.view.draw()
 
     def evaluate(self, loader: Any) -> None:
         """Advance the bar of an evaluation by one batch."""
@@ -121,7 +122,8 @@ class NotebookProgress:
             self.view = NotebookView(0)
         self.view.evaluated = (self.view.evaluated or 0) + 1
         self.view.batches = length_of(loader)
-        self.view.draw(force=False)
+        if self.view.due():
+            self.view.draw()
 
     def evaluated(self) -> None:
         """Remove the bar of an evaluation."""

@@ -50,7 +50,8 @@ class Pace:
             return ""
         rate = f"{self.rate:.3g} steps/s" if self.rate >= 1 else f"{1 / self.rate:.3g} s/step"
         extra = f", {duration(round(self.evaluations_left))} of it evaluations" if self.evaluations_left >= 1 else ""
-        return f"{rate}  {duration(round(self.left))} left{extra}" if self.remaining else rate
+        left = duration(round(self.left)) if self.left >= 1 else "under 1 s"
+        return f"{rate}  {left} left{extra}" if self.remaining else rate
 
 
 def pace_of(run: Any) -> Pace:

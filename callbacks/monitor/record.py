@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
 import platform
 import random
@@ -47,6 +48,9 @@ _LISTED = frozenset({"on_batch", "on_substep_end", "on_gradients"})
 
 _SECONDS = 1.0
 """The seconds since the last write to the file after which the next record causes a write."""
+
+_SAVING = frozenset({"on_snapshot", "on_save"})
+"""The events at which the file is written. A resumed run then has all records from before its checkpoint."""
 
 
 @dataclass
@@ -177,6 +181,9 @@ class Record(Recorder):
             else:
                 self._unfold()
                 super()._watch(event, run)
+                if event in _SAVING:
+                    self._flush()
+                    self._flushed = -math.inf  # the rest of this step is written when the next step begins
         except Exception as error:  # a recording never ends a run
             self._give_up(error)
 

@@ -24,6 +24,9 @@ from ...events.channels import Subscription
 from ...events.errors import ArgumentError, HandlerError
 from ...events.imported import imported
 from ...events.stages import Stage
+from ...events.state import TrainerState
+from . import device_reads
+from .device_reads import DeviceReads
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +54,8 @@ class WatchCallbacks(Callback):
     - announces its own event again and again, directly or through other handlers;
     - takes longer than `slow_after` seconds. This is only a warning, with the stack of the handler. A handler that does
       work, such as a handler of `on_save_due`, may take any time.
+    - reads values of tensors in the events of each step, for example with `.item()`. This is only a warning, with the
+      line of the code. On a GPU, the step waits for each read. The warning also comes on a machine without a GPU.
 
     The `on_error` of the callback that owns the handler decides the effect of the error.
 
@@ -68,6 +73,8 @@ class WatchCallbacks(Callback):
     _stack: list[tuple[str, float]] = field(default_factory=list, init=False, repr=False, compare=False)
     _warned: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
     _ends: threading.Event | None = field(default=None, init=False, repr=False, compare=False)
+    _reads: DeviceReads = field(default_factory=DeviceReads, init=False, repr=False, compare=False)
+    _first_step: int = field(default=0, init=False, repr=False, compare=False)
     _thread: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -84,10 +91,12 @@ class WatchCallbacks(Callback):
     def on_setup(self, run: Run) -> None:
         run.bus.watch_calls(self._watched)
         self._stack.clear()
+        self._first_step = run.state.global_step
         self._ends, self._thread = threading.Event(), threading.get_ident()
         threading.Thread(target=self._look_for_slow, args=(self._ends,), name="watch-callbacks", daemon=True).start()
 
-    def on_close(self) -> None:
+    def on_close(self, state: TrainerState) -> None:
+        self._reads.report(state.global_step - self._first_step)
         if self._ends is not None:
             self._ends.set()
 
@@ -95,10 +104,12 @@ class WatchCallbacks(Callback):
         """Return the handler with checks around each of its calls."""
         if found.owner is self:
             return found
-        call = found.call
+        call, counts_reads = found.call, device_reads.counts_reads(found)
 
         def watched(run: Any, extras: Mapping[str, Any]) -> Any:
             with self._entered(found), self._unchanged(found, run):
+                if counts_reads:
+                    return self._reads.call(found.label, lambda: call(run, extras))
                 return call(run, extras)
 
         return replace(found, call=watched)

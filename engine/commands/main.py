@@ -15,7 +15,7 @@ from ...events.installed import COMMAND_GROUP, Plugin, installed
 from . import COMMANDS
 
 ERROR_STATUS = 2
-"""The exit status of an error, as of argparse. A command sets another one with `set_defaults(error_status=...)`."""
+"""The exit status of an error, as in argparse. A command sets another one with `set_defaults(error_status=...)`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -22,7 +22,7 @@ KINDS = {
     "decider": "a callback that decides, with state",
     "stepper": "a callback that changes how a step is made",
 }
-"""The kinds of packages: kind -> description. It is also the name of the template folder."""
+"""Kind of package -> description. The kind is also the name of its template folder."""
 
 
 def add_to(commands: Any) -> None:

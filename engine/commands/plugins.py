@@ -84,7 +84,7 @@ def listing(plugin: Plugin, row: Mapping[str, Any] | None) -> dict[str, Any]:
 
     Args:
         plugin: the plugin.
-        row: its description from a manifest or an import; None if it has neither.
+        row: the description of the plugin, from its manifest or its import; None if both are missing.
     """
     known = dict(row or {})
     requires = known.get("requires", "")

@@ -10,6 +10,7 @@ import pytest
 
 from trainbus.callbacks.monitor import progress
 from trainbus.callbacks.monitor.notebook_progress import NotebookView, columns_of, in_notebook
+from trainbus.callbacks.monitor.pace import Pace
 
 PROGRAM = """
 import torch
@@ -57,6 +58,12 @@ def test_text_in_a_table_is_escaped():
     assert "&lt;script&gt;" in view.html()
 
 
+def test_the_time_that_is_left_includes_the_evaluations_to_come():
+    view = NotebookView(1000, 100, pace=Pace(steps=100, remaining=900, seconds=30.0, evaluating=20.0, evaluations=2))
+    assert "[100/1000 00:30 &lt; 04:30, 10.00 it/s, " in view.html()
+    assert "it/s" not in NotebookView(1000).html()
+
+
 def test_the_summary_of_a_training_is_no_row():
     assert columns_of({"train_runtime": 3.0, "train_loss": 0.5}) == {}
 
@@ -82,6 +89,6 @@ def test_an_executed_notebook_shows_the_table_and_a_full_bar(tmp_path):
     assert [row[1] for row in rows] == [f"{loss:.6f}" for loss in losses]
     assert [row[2] == "No log" for row in rows] == [True, False, True, False]
     assert '<progress value="8" max="8"' in shown
-    assert "[8/8 " in shown
+    assert re.search(r"\[8/8 00:0\d &lt; 00:00, \d+\.\d\d it/s, Epoch 2.00/2\]", shown)
     assert "Evaluation" not in shown
     assert "step 2/8" not in printed

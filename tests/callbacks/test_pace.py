@@ -18,6 +18,7 @@ def test_evaluations_are_priced_apart():
     assert str(pace) == "10 steps/s  4 min 30 s left, 3 min 0 s of it evaluations"
     assert str(Pace(10, 90, 40.0)) == "4 s/step  6 min 0 s left"
     assert str(Pace(10, 0, 40.0)) == "4 s/step"
+    assert str(Pace(100, 4, 10.0)) == "10 steps/s  under 1 s left"
 
 
 def test_nothing_is_promised_before_there_is_something_to_go_by():

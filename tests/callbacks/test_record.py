@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from support.processes import run_program
 from trainbus import Callback, Record, Trainer, TrainingArguments
 from trainbus.callbacks.base.line_file import LineFile
 from trainbus.callbacks.monitor.record import fingerprint
@@ -23,6 +24,8 @@ from trainbus.engine.commands.main import main
 from trainbus.events import EVENTS, record
 from trainbus.events.recording.difference import Difference, first_difference
 from trainbus.events.recording.files import RecordingError, read
+
+PROGRAM = Path(__file__).with_name("record_program.py")
 
 
 def build(folder: Path, *callbacks: Any, swap: tuple[int, int] | None = None, **options: Any) -> Trainer:
@@ -163,6 +166,16 @@ def test_a_resumed_run_equals_the_unbroken_one(plain: Path, tmp_path: Path, kill
     assert len(read(tmp_path).sessions) == 2
     assert first_difference(read(plain), read(tmp_path)) is None
     assert not (tmp_path / "events-1.jsonl").exists()
+
+
+@pytest.mark.parametrize("place", ["on_step_end:5", "on_step_begin:12", "on_log_due:6"])
+def test_a_resumed_run_after_a_kill_has_every_record_of_the_unbroken_one(
+    plain: Path, tmp_path: Path, place: str
+) -> None:
+    run_program(PROGRAM, tmp_path, place, timeout=60, code=-9)
+    build(tmp_path).train(resume_from_checkpoint="auto")
+    assert len(read(tmp_path).sessions) == 2
+    assert first_difference(read(plain), read(tmp_path)) is None
 
 
 def test_a_new_run_keeps_the_file_of_the_earlier_one(tmp_path: Path) -> None:

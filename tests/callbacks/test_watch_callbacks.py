@@ -128,9 +128,52 @@ def test_a_slow_handler_is_shown_with_its_stack_and_a_quick_one_is_not(tmp_path,
     assert "time.sleep(0.5)" in record.getMessage()
 
 
-def test_own_callbacks_are_not_accused(tmp_path):
+READS = {
+    "item": lambda run: run.loss.item(),
+    "float": lambda run: float(run.loss.detach()),
+    "a condition": lambda run: run.loss > 3 and None,
+    "a text": lambda run: f"{run.loss:.3f}",
+    "a list": lambda run: weight(run).tolist(),
+    "numpy": lambda run: weight(run).detach().numpy(),
+    "a copy to the host": lambda run: weight(run).detach().to("cpu"),
+    "a boolean mask": lambda run: weight(run)[weight(run) > 0],
+    "a comparison of tensors": lambda run: torch.equal(run.loss, run.loss),
+}
+NO_READS = {
+    "a tensor that is kept": lambda run: [run.loss.detach().clone()],
+    "a shape": lambda run: (run.loss.shape, run.loss.dtype, run.loss.device, len(weight(run))),
+    "a copy in the background": lambda run: run.loss.detach().to("cpu", non_blocking=True),
+    "a sum on the device": lambda run: torch.where(weight(run) > 0, 1.0, 0.0).sum() + run.loss.detach(),
+    "an own number": lambda run: float(run.state.epoch),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_handler_that_reads_a_value_in_each_step_is_named_with_its_line(tmp_path, caplog, name):
+    trainer = net_trainer(tmp_path, callback("on_loss", READS[name], Stage.REPORT), **OPTIONS)
+    trainer.train()
+    first, total = [each.getMessage() for each in caplog.records if "Faulty" in each.getMessage()]
+    assert first.startswith("Faulty.on_loss reads a value of a tensor in a step: ")
+    assert f"{__file__}:{READS[name].__code__.co_firstlineno}" in first
+    assert total == "Faulty.on_loss read values of tensors 6 times in 6 steps."
+
+
+@pytest.mark.parametrize("name", NO_READS)
+def test_a_handler_that_reads_no_value_is_not_named(tmp_path, caplog, name):
+    net_trainer(tmp_path, callback("on_loss", NO_READS[name], Stage.REPORT), **OPTIONS).train()
+    assert "Faulty" not in caplog.text
+
+
+@pytest.mark.parametrize("event", ["on_log", "on_evaluate", "on_train_end"])
+def test_a_handler_may_read_values_outside_of_steps(tmp_path, caplog, event):
+    net_trainer(tmp_path, callback(event, lambda run: weight(run).sum().item(), Stage.REPORT), **OPTIONS).train()
+    assert "Faulty" not in caplog.text
+
+
+def test_own_callbacks_are_not_accused(tmp_path, caplog):
     options = {**OPTIONS, "neftune_noise_alpha": None, "save_strategy": "steps", "save_steps": 2}
     net_trainer(tmp_path, load_best_model_at_end=True, **options).train()
+    assert "reads a value" not in caplog.text
 
 
 def test_an_unwatched_run_calls_the_handlers_themselves(tmp_path):

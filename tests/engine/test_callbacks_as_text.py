@@ -110,6 +110,7 @@ def test_splits_outside_of_brackets_and_quotes(text: str, parts: list[str]) -> N
         ("every(100) | at_end()", every(100) | at_end()),
         ("every(2, 'epoch', after=1)", every(2, "epoch", after=1)),
         ("every('10min')", every("10min")),
+        ("every('auto', overhead=0.03)", every("auto", overhead=0.03)),
         ("at(1, 2) & every(2)", at(1, 2) & every(2)),
         ("log_spaced(5)", log_spaced(5)),
     ],

@@ -18,6 +18,7 @@ from support.models import Regression, bert
 from support.outcomes import history, same_weights, weights
 from support.trainers import regression_trainer
 from trainbus import EMA, Checkpoint, EarlyStopping, at, at_end, every
+from trainbus.engine.api import training
 from trainbus.engine.checkpoint.format import files
 from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.engine.checkpoint.read import listing
@@ -188,6 +189,20 @@ def test_no_requested_checkpoint_starts_a_new_run(wanted: Any, tmp_path: Path):
     make(tmp_path, args={"max_steps": 2}).train()
     run = make(tmp_path, args={"max_steps": 2})
     assert run.train(resume_from_checkpoint=wanted).metrics["train_loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("in_arguments", "wanted", "warnings"),
+    [("auto", None, 1), (True, None, 1), ("auto", False, 0), ("auto", "auto", 0), (None, None, 0)],
+)
+def test_a_checkpoint_in_the_arguments_that_train_does_not_get_is_reported_once(
+    in_arguments: Any, wanted: Any, warnings: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    training._warn_that_nothing_resumes.cache_clear()
+    run = make(tmp_path, args={"max_steps": 1, "resume_from_checkpoint": in_arguments})
+    for _ in range(2):
+        run.train(resume_from_checkpoint=wanted)
+    assert caplog.text.count("This training does not resume") == warnings
 
 
 def remove(name: str) -> Callable[[Path], Any]:

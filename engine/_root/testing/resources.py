@@ -42,7 +42,7 @@ def resources(model: nn.Module | None = None) -> Counter[str]:
 
 
 def growth(before: Counter[str], model: nn.Module | None = None) -> list[str]:
-    """Describe the resources that exist now and not in an earlier `resources`."""
+    """Return a description of each resource that exists now, but not in the result of an earlier `resources()`."""
     more = resources(model) - before
     if more:
         gc.collect()  # what nothing refers to any more does not count

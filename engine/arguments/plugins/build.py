@@ -10,7 +10,7 @@ from enum import Enum
 from types import FunctionType
 from typing import Any
 
-from ....events import triggers
+from ....events import trigger_kinds
 from ....events.callback import Callback
 from ....events.errors import ArgumentError, TrainbusError
 from ....events.triggers import Both, Either, Trigger
@@ -153,7 +153,7 @@ def literal(value: Any) -> Any:
 
 
 def _trigger(trigger: Trigger) -> Any:
-    if all(type(each).__module__ == triggers.__name__ for each in parts_of(trigger)):
+    if all(type(each).__module__ == trigger_kinds.__name__ for each in parts_of(trigger)):
         return trigger
     if isinstance(trigger, (Either, Both)):
         raise ArgumentError(f"{trigger!r} combines a trigger of another package")
