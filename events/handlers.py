@@ -135,7 +135,7 @@ def in_either_style(handler: Handler) -> Handler:
     control, **kwargs)`.
 
     Args:
-        handler: a method whose parameters are keyword-only, and parameters of its event.
+        handler: a method. All its parameters are keyword-only, and the event has all of them.
 
     Raises:
         TypeError: when a call leaves out a parameter of the handler.

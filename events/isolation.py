@@ -94,7 +94,7 @@ class Verdict:
     """The action that this rank proposes for a callback. The ranks agree on it before they do it."""
 
     failed: str = ""
-    """The last exception of a handler whose decisions the ranks must drop."""
+    """The last exception of a handler, in one line; empty if none failed. The ranks drop what this handler decided."""
     quarantine: str = ""
     """The reason to unsubscribe the callback; empty if it stays subscribed."""
     every: int = 1

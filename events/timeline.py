@@ -67,7 +67,7 @@ SCOPES: dict[str, Scope] = {
     **{LOG: Scope(LOGS), EVALUATION: Scope(EVALUATE), PREDICTION: Scope(EVALUATE), SAVE: Scope(SAVES)},
     **{AGREE: Scope(WAIT)},
 }
-"""The activities that are parts of their own."""
+"""Activity -> the scope that gets all time of this activity."""
 
 
 class Sums:
@@ -172,7 +172,7 @@ class Timeline:
         return found
 
     def _mark_activity(self, name: str, begins: bool) -> None:
-        """Mark the begin or the end of an activity of the engine, if it is a part of its own."""
+        """Mark the begin or the end of an activity of the engine, if `SCOPES` has this activity."""
         scope = SCOPES.get(name)
         if scope is not None:
             if begins and scope.part in RARE:

@@ -76,9 +76,9 @@ def every(
             60 seconds for `"auto"`.
         times: for steps, the minimum number of times that the trigger is due in the run. In a short run the interval
             is shorter than `interval`. Default: no minimum.
-        overhead: for `"auto"`, the largest share of the training time that the work may take, above 0 and below 1. With
-            0.03, work that took 3 seconds is due again after 100 seconds. Only `Checkpoint`, `Evaluate` and `Log`
-            measure the cost of their work. The cost of a save in the background is the time of its thread.
+        overhead: the largest share of the training time that the work may take, above 0 and below 1. `"auto"` requires
+            it. With 0.03, work that took 3 seconds is due again after 100 seconds. Only `Checkpoint`, `Evaluate` and
+            `Log` measure the cost of their work. The cost of a save in the background includes the time of its thread.
 
     Raises:
         ArgumentError: if the interval is not positive, the unit is unknown, `times` is used with another unit, or

@@ -23,7 +23,7 @@ class Cadence(Callback):
     The trigger is checked at the end of each step and epoch, and the flag is raised at most once per step.
 
     `Log`, `Evaluate` and `Checkpoint` derive from it. A subclass sets `flag` and handles the event `on_<flag>_due`.
-    Two instances with the same flag and variant exclude each other, unless the trigger of one is `never()`.
+    Two instances with the same flag and variant exclude each other, unless one of their triggers is `never()`.
     """
 
     previews = True

@@ -18,7 +18,7 @@ from ...events.stages import Stage, order
 USUAL = 50
 """The number of earlier steps whose median is the usual value."""
 FEWEST = 10
-"""The least number of earlier steps that a spike is compared with."""
+"""The number of earlier steps that a run needs before a step can be a spike."""
 TRIED = 20
 """The number of steps after which an automatic capture compares its own time with the time of the steps."""
 SHARE = 0.01
@@ -29,7 +29,7 @@ Failed = Callable[[Run, str, dict[str, Any]], None]
 
 
 class StepCapture:
-    """Keeps the batches, random states and buffers of a step, and calls a function if the step fails.
+    """Keeps the batches, RNG states and buffers of a step, and calls a function if the step fails.
 
     A `Capsule` attaches it to the bus.
     """
@@ -50,7 +50,7 @@ class StepCapture:
         """
         self.spike, self.automatic, self.failed, self.end = spike, automatic, failed, end
         self.noted: list[tuple[Any, tuple[Any, ...]]] = []
-        """The batches of the step so far, each with the random states before it."""
+        """The batches of the step so far, each with the RNG states before the batch."""
         self.buffers: dict[str, torch.Tensor] = {}
         """The buffers of the model before the step."""
         self._losses: list[torch.Tensor] = []
@@ -65,7 +65,7 @@ class StepCapture:
         """The seconds of this capture in the present step, before the backward."""
 
     def states(self) -> list[dict[str, Any]]:
-        """Return the random states before each batch."""
+        """Return the RNG states before each batch of the step."""
         return [QuickStates.named(states) for _, states in self.noted]
 
     def forget(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from .tracker import in_sections
 
 AXIS = "train/global_step"
-"""The column with the optimizer step. It has the same name with transformers."""
+"""The column with the optimizer step. transformers uses the same name."""
 
 TOTALS = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos")
 """Values that a training logs once, at its end. They belong to the summary of a run, not to a curve."""

@@ -16,7 +16,7 @@ from ...events.triggers import Trigger, never
 
 
 def matching(model: nn.Module, patterns: Iterable[str]) -> dict[str, nn.Parameter]:
-    """Return the parameters whose name starts with a pattern, or matches it as a regular expression.
+    """Return the parameters with a name that starts with a pattern, or matches the pattern as a regular expression.
 
     Raises:
         ModelError: for a pattern that matches no name. The error gives the nearest module name.

@@ -1,4 +1,4 @@
-"""Write the batches, weights and random states of a bad step, so that the step can be made again."""
+"""Write the batches, weights and RNG states of a step that fails, so that the step can be repeated."""
 
 from __future__ import annotations
 

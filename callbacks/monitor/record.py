@@ -34,8 +34,8 @@ BYTES = 1024
 """The bytes at each end of a batch that its fingerprint covers."""
 
 WORDS = 64
-"""The 32-bit words of a random state that its fingerprint covers. All words change when the generator refills them, and
-the position in them changes with each draw."""
+"""The number of 32-bit words of an RNG state that its fingerprint covers. The generator changes all words from time to
+time, and the position in the words with each draw."""
 
 _ORDINARY = INSIDE | {"on_step_begin", "on_step_end"}
 """The events of a step that share a line."""

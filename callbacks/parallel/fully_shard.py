@@ -196,7 +196,7 @@ def _is_weight(tensor: torch.Tensor) -> bool:
 
 
 def unfilled_tensors(model: nn.Module) -> list[str]:
-    """Return the names of weights and buffers whose shard on this rank has a NaN."""
+    """Return the names of the weights and buffers that have a NaN in the shard of this rank."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return [name for name, tensor in named if tensor.is_floating_point() and bool(local_part(tensor).isnan().any())]
 

@@ -12,7 +12,7 @@ from ...events.errors import ArgumentError, nearest
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a parameter's name starts with a pattern, or matches it as a regular expression."""
+    """Return whether a parameter's name starts with a pattern, or matches the pattern as a regular expression."""
     return name.startswith(pattern) or re.match(pattern, name) is not None
 
 

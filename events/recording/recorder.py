@@ -22,7 +22,7 @@ INSIDE = frozenset(
 _STEPS = INSIDE | {"on_step_begin", "on_step_end"}
 
 REPEATED = frozenset({"on_prediction_step"})
-"""Events whose repetitions are one record with a count."""
+"""The events that share one record with a count if they repeat."""
 
 PROGRESS = (
     *("epoch", "samples_seen", "max_steps", "num_train_epochs", "total_flos", "num_input_tokens_seen"),

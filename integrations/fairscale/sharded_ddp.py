@@ -1,4 +1,4 @@
-"""fairscale's OSS and ShardedDataParallel: sharded optimizer states, gradients reduced to their owner."""
+"""fairscale's OSS and ShardedDataParallel: sharded optimizer states, and gradients only on the rank that needs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Additional writers of a shared run: one process on each other machine writes its system metrics."""
+"""Additional writers of a shared run: on each machine without rank 0, one process writes the system metrics."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class NodeWriter:
         self._worker.wait_until_tried(self.timeout)
 
     def close(self, outcome: Outcome) -> None:
-        """Leave the run. Rank 0 sets its final state."""
+        """Leave the run. Rank 0 sets the final state of the run."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.close(self.timeout, lambda: self._leave(outcome))
