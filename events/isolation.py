@@ -34,7 +34,7 @@ _ONCE = frozenset(
 )
 """Events whose handlers have no budget: they do not run per step."""
 _THINNED_CALLS = frozenset({"on_prediction_step", "on_log"})
-"""Events outside of the steps whose announcements a thinned callback may miss."""
+"""Events outside of a step. A thinned callback misses some of their announcements."""
 _NEVER_ISOLATED = (RankFailure, RankDivergence, EvaluationStopped)
 """Errors that always leave a handler: they are about the run, not about the handler."""
 
@@ -144,10 +144,10 @@ class Isolation:
     # Failures.
 
     def guarded(self, call: Call, owner_id: str, policy: Policy) -> Call:
-        """Return a function that calls a handler. If the call fails, it withdraws the flags that the handler wrote.
+        """Return a function that calls a handler, and withdraws the flags that the handler wrote if the call fails.
 
-        It then repeats the call as often as the policy says. Values that the handler wrote to `logs`, to metrics or to
-        its own attributes stay.
+        The function then repeats the call as often as the policy says. Values that the handler wrote to `logs`, to
+        metrics or to its own attributes stay.
         """
         control = self.control
 

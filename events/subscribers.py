@@ -153,7 +153,7 @@ def budget_for(callback: object, owner_id: str) -> Budget | None:
 def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:
     """Return the id of a subscriber: the requested id, or the name of its class.
 
-    A second subscriber of a class gets a number.
+    A second subscriber of a class gets the suffix `-2`, a third one `-3`.
 
     Raises:
         SubscriptionError: if another subscriber has the wanted id.

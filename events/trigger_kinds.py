@@ -58,7 +58,7 @@ class Trigger:
 
     @property
     def priced(self) -> bool:
-        """Whether the trigger reads the cost of the last work. Only a `Cadence` measures it."""
+        """Whether the trigger reads the cost of the last work. Only a `Cadence` measures this cost."""
         return False
 
     @property

@@ -168,7 +168,7 @@ class Repository:
         self.watch(self._api.run_as_future(push), message)
 
     def watch(self, push: Future[Any], message: str) -> None:
-        """Register a push, so that the run waits for it before it ends. Log a warning if the push fails."""
+        """Register a push, so that the run waits for the push before the run ends. Log a warning if the push fails."""
 
         def warn_if_failed() -> None:
             error = push.exception()
@@ -362,7 +362,7 @@ class PushToHub(Callback):
         return True
 
     def _warn(self, error: Exception) -> None:
-        """Warn that the repository could not be created. Consecutive further failures are logged at level INFO."""
+        """Warn that the repository could not be created. Later failures are logged at level INFO."""
         if self.on_error != "warn" or isinstance(error, ArgumentError):
             raise error
         said = f"{type(error).__name__}: {error}"

@@ -65,7 +65,7 @@ class ClassCounts:
         self.scores += counted.view_as(self.scores).cpu()
 
     def curves(self, number: int) -> Curves | None:
-        """Return the curves of a class; None if no sample, or every sample, belongs to the class."""
+        """Return the curves of a class; None if all samples or no samples belong to the class."""
         others, own = self.scores[number].flip(1).cumsum(1)
         if not others[-1] or not own[-1]:
             return None

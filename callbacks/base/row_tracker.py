@@ -231,7 +231,7 @@ class RowTracker(Callback):
             _finish_at_exit(self)
 
     def _adopt(self, run: Run, opening: Opening) -> None:
-        """Use the run that `start` or an evaluation before the training opened."""
+        """Use the tracker's run that is already open. `start`, or an earlier evaluation, opened it."""
         wanted = self.prepare(run, opening)
         if wanted.run_id != self.run_id:
             self._finish(Outcome())

@@ -129,7 +129,7 @@ class StepCapture:
         """Note the time of a step of the trial. After the last trial step, end the capture if it takes too much time.
 
         Args:
-            began: when the present handler began.
+            began: the time at which the present handler began, as `time.perf_counter` returns it.
         """
         now = time.perf_counter()
         self._trial.append((self._spent + now - began, now))

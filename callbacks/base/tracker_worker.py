@@ -23,7 +23,7 @@ GATHER = 0.1
 """Seconds that the thread sleeps after a group of calls, so that many short steps share one wake-up. Each wake-up
 delays the training, because the thread and the training need the same interpreter lock."""
 HOPELESS = 3
-"""At the end of the run, the number of consecutive failed rows after which the remaining rows are dropped."""
+"""The number of consecutive failed rows after which the end of the run drops the remaining rows."""
 
 
 class TrackerWorker:

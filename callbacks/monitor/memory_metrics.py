@@ -23,8 +23,8 @@ PLACES = ("cpu", "gpu")
 class MemoryMetrics(Callback):
     """Adds memory in bytes to the metrics of `train()`, `evaluate()` and `predict()`.
 
-    Set `skip_memory_metrics=False`, or add `MemoryMetrics()` to the callbacks. The metrics are, with `train`, `eval` or
-    `test` for `<stage>`:
+    Set `skip_memory_metrics=False`, or add `MemoryMetrics()` to the callbacks. These are the metrics, where `<stage>` is
+    `train`, `eval` or `test`:
 
     - `<stage>_mem_cpu_alloc_delta`: the growth of the process's resident set;
     - `<stage>_mem_cpu_peaked_delta`: how far the peak was above the final value;

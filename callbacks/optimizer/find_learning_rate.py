@@ -26,7 +26,7 @@ from ...events.stages import Stage, order
 
 
 def steepest(rates: list[float], losses: list[float]) -> float:
-    """Return the learning rate at which the loss falls fastest over the logarithm of the rate, before the minimum loss.
+    """Return the learning rate at which the loss falls fastest, before its minimum, on a logarithmic scale of rates.
 
     Args:
         rates: the rate of each step.

@@ -25,7 +25,7 @@ REGISTERS = 64
 
 
 def exact_fused_update(optimizer: Optimizer) -> Callable[[], None]:
-    """Make a fused optimizer update sharded weights so that they equal updated full weights bit for bit.
+    """Make a fused optimizer update sharded weights with the same result, bit for bit, as full weights.
 
     Args:
         optimizer: an optimizer of sharded weights. Groups that are not fused do not change.

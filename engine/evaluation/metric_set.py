@@ -72,7 +72,7 @@ class Metrics:
         self._pass: MetricPass | None = None
 
     def begin(self) -> MetricPass:
-        """Return a new, empty pass over these metrics. Each evaluation begins its own pass, so that they do not mix."""
+        """Return a new, empty pass over these metrics. Each evaluation begins its own pass."""
         return MetricPass(self.prefix, [metric.begin() for metric in self._metrics])
 
     def __call__(self, prediction: EvalPrediction, compute_result: bool | None = None) -> dict[str, Any]:

@@ -43,7 +43,7 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
     "warmup_stable_decay": warmup_stable_decay,
     "greedy": GreedyLR,
 }
-"""Name for `lr_scheduler_type` -> a factor of the step, or the class of a scheduler that steps with a metric."""
+"""Name for `lr_scheduler_type` -> a function of `schedule_factors`, or a scheduler class that steps with a metric."""
 
 METRIC_SCHEDULES = frozenset(name for name, entry in SCHEDULES.items() if isinstance(entry, type))
 """Names of the schedules that step with a metric. A run with one of them needs evaluations."""

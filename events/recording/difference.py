@@ -58,9 +58,9 @@ class Difference:
     what: str
     """The kind of the value that differs."""
     one: Any
-    """The value in the first recording; None if it has ended."""
+    """The value in the first recording; None if this recording has ended."""
     other: Any
-    """The value in the second recording."""
+    """The value in the second recording; None if this recording has ended."""
     before: list[str] = field(default_factory=list)
     """The last records before the difference, which both recordings have, as text."""
 

@@ -57,7 +57,10 @@ class Encoder:
         self._patterns: dict[tuple[str, ...], int] = {}
 
     def lines(self, records: Iterable[Record]) -> Iterator[str]:
-        """Yield the lines of records. For a step, the key `p` has its events. The line has their number instead."""
+        """Yield the lines of records. In the record of a step, `p` has the events of the step; in its line, a number.
+
+        The number stands for this sequence of events. An earlier line defines it.
+        """
         for record in records:
             if "p" in record:
                 events = record["p"]

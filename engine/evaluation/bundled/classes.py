@@ -204,7 +204,7 @@ def quotient(dividend: float, divisor: float, otherwise: float) -> float:
 
 
 def _mean(values: list[float], weights: list[int]) -> float:
-    """Return the weighted mean of the values that are not NaN. If all weights are 0, all have the same weight."""
+    """Return the weighted mean of the values that are not NaN. If all weights are 0, all values count equally."""
     kept = [(value, weight) for value, weight in zip(values, weights) if not math.isnan(value)]
     total = sum(weight for _, weight in kept)
     if not total:
