@@ -1,6 +1,7 @@
 """Annotations of handlers: check them once against the catalogue, when a handler is attached.
 
-The check refuses only annotations that are certainly wrong, such as `logs: int`. It accepts whatever it cannot resolve.
+The check refuses only annotations that are certainly wrong, such as `logs: int`. It accepts every annotation that it
+cannot resolve.
 """
 
 from __future__ import annotations

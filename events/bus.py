@@ -54,7 +54,8 @@ class Handle:
 class EventBus:
     """All signals of one trainer, and the order of their handlers.
 
-    `attach` subscribes a callback with `on_*` methods, `on` a plain function for one event. Both return a `Handle`.
+    `attach` subscribes a callback with `on_*` methods. `on` subscribes a plain function to one event. Both return a
+    `Handle`.
     `announce` calls the handlers. Other code can connect through blinker, `signals[name].connect(receiver)`. The bus
     calls them as `receiver(run, **values)` in the DECIDE stage, like every callback that sets no stage.
     """
@@ -81,7 +82,7 @@ class EventBus:
         self.timeline = Timeline()
         """Where the time of a training goes, by part and by handler."""
         self.watchers: list[Callable[[str, Any], None]] = []
-        """Called as `watcher(event, run)` for each announced event, with or without handlers. For recording."""
+        """Functions that are called as `watcher(event, run)` for each announced event, with or without handlers."""
 
     # Subscribing.
 
@@ -172,8 +173,8 @@ class EventBus:
             after: a number n: call it only after the n-th, and count `every` from there. One or more ids: run it after
                 these callbacks.
             stage: the stage in which it runs.
-            on_error: what an exception does: `raise`, `warn` (log a warning), `quarantine` (log it and unsubscribe),
-                `quarantine(after=3)` or `retry(3)`.
+            on_error: the effect of an exception: `raise`, `warn` (log a warning), `quarantine` (log a warning and
+                unsubscribe), `quarantine(after=3)` or `retry(3)`.
             id: the name in the ledger and in error messages. Default: the name of the function.
 
         Raises:
@@ -225,7 +226,7 @@ class EventBus:
         self._note_names()
 
     def _retire(self, owner_id: str) -> None:
-        """Unsubscribe a callback that fails, and let it release what it holds."""
+        """Unsubscribe a callback that fails, and call its `on_close`, so that it releases its resources."""
         closing = [each for each in self._subscriptions.get(owner_id, ()) if each.event.name == "on_close"]
         self.detach(owner_id)
         if closing and self.control.speaking.event not in LAST_IN_FIRST_OUT:
@@ -332,7 +333,7 @@ class EventBus:
             self.call(calls, event, self.run, extras)
 
     def call(self, ordered: Iterable[Subscription], event: str, run: Any, extras: Mapping[str, Any]) -> None:
-        """Call handlers, each as the author of its writes. Their exceptions are handled as `announce` says."""
+        """Call handlers, each as the author of its writes. `announce` describes the effect of their exceptions."""
         control, speaking, marks = self.control, self.control.speaking, self.timeline.marks
         before = speaking.author, speaking.event
         marks += (CALL, 0)

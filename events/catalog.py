@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Kind(str, Enum):
-    """The kind of work that an event expects from its handlers."""
+    """Whether an event requests work or states a fact."""
 
     WORK = "work"
     """Some work is due now, and a handler must do it."""
@@ -124,7 +124,7 @@ _EVAL_BATCH = Param("batch", "Any", "The batch of the evaluation or prediction, 
 _PREDICTION = Param(
     "prediction",
     "trainbus.engine.evaluation.outputs.EvalPrediction | None",
-    "Predictions and labels of the batch over all ranks, as tensors; None unless a callback reads predictions.",
+    "Predictions and labels of the batches of all ranks, as tensors; None unless a callback reads predictions.",
 )
 _LOSS = Param(
     "loss", "torch.Tensor", "The loss of the batch, a scalar. It has a graph in `on_loss`, and is detached afterwards."
@@ -168,7 +168,7 @@ def _shared(name: str, doc: str, params: tuple[Param, ...] = (), clock: Clock = 
 EVENTS: tuple[Event, ...] = (
     _shared("on_init_end", "The trainer is constructed."),
     Event(
-        "on_setup", "Build now: wrap the model, fill the seams of the step, open what the run needs.", kind=Kind.WORK
+        "on_setup", "Build now: wrap the model, fill the seams of the step, open files and connections.", kind=Kind.WORK
     ),
     Event("on_load", "The run is restored from a checkpoint.", (_CHECKPOINT,)),
     _shared("on_train_begin", "Training begins. Model, optimizer and loaders exist."),
@@ -215,7 +215,7 @@ EVENTS: tuple[Event, ...] = (
     _shared("on_save", "A checkpoint is complete on disk.", (_CHECKPOINT,)),
     Event(
         "on_delete",
-        "The retention policy deleted a checkpoint. Announced before the next save, and when training ends.",
+        "The retention policy deleted a checkpoint. The event comes before the next save, or when training ends.",
         (_CHECKPOINT, _SAVED_STEP),
     ),
     _shared("on_push_begin", "A model is about to be pushed to a hub."),

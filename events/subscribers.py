@@ -22,7 +22,7 @@ FOREIGN_BASE = "TrainerCallback"
 """The name of the base class of foreign callbacks, in transformers and libraries derived from it."""
 
 POLICIES, checked_policy = ACTIONS, policy_of
-"""The former names."""
+"""The former names of `ACTIONS` and `policy_of`."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Subscriber:
     on_error: str = "raise"
     foreign: bool = False
     attributes: dict[str, Any] = field(default_factory=dict)
-    """The attributes when it was attached, before the run changes them."""
+    """The attributes of the callback when it was attached, before the run changes them."""
 
 
 def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
@@ -153,7 +153,7 @@ def budget_for(callback: object, owner_id: str) -> Budget | None:
 def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:
     """Return the id of a subscriber: the requested id, or the name of its class.
 
-    A second subscriber of a class gets a number.
+    A second subscriber of a class gets the suffix `-2`, a third one `-3`.
 
     Raises:
         SubscriptionError: if another subscriber has the wanted id.

@@ -31,7 +31,7 @@ class Moment(NamedTuple):
     cut: bool = False
     """Whether a stop ended the epoch early. A resumed run continues inside the epoch, and reaches its end."""
     cost: float | None = None
-    """Seconds that the last work of the callback took; infinity if unknown, None if the callback measures none."""
+    """Seconds that the last work of the callback took. Infinity if unknown. None if the callback measures no work."""
 
 
 class Trigger:
@@ -58,7 +58,7 @@ class Trigger:
 
     @property
     def priced(self) -> bool:
-        """Whether the trigger reads the cost of the last work. Only a `Cadence` measures it."""
+        """Whether the trigger reads the cost of the last work. Only a `Cadence` measures this cost."""
         return False
 
     @property
@@ -158,12 +158,12 @@ class EverySeconds(Trigger):
 
 @dataclass(frozen=True)
 class EveryCost(Trigger):
-    """Due when the last work took at most a share of the training time since then. First due after some seconds."""
+    """Due when the cost of the last work is at most a share of the training time since that work."""
 
     overhead: float
-    """The share, above 0 and below 1."""
+    """The largest share of the training time that the work may take, above 0 and below 1."""
     after: float = 60
-    """The seconds of training before it is first due, because the cost of the work is unknown until then."""
+    """The seconds of training after which the trigger is first due. Before the first work, its cost is unknown."""
 
     def due(self, now: Moment, before: Moment | None = None) -> bool:
         if now.cost is None:

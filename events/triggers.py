@@ -81,11 +81,11 @@ def every(
         unit: `"step"`, `"epoch"`, or a unit of time.
         after: the trigger is not due before this number of steps, epochs or seconds. `unit` says which. Default: 0;
             60 seconds for `"auto"`.
-        times: for steps, the minimum number of times in the run; the interval shortens if necessary. Default: no
-            minimum.
-        overhead: for `"auto"`, the share of the training time that the work may take, above 0 and below 1. With 0.03,
-            work of 3 seconds is due again after 100 seconds. Only `Checkpoint`, `Evaluate` and `Log` measure their
-            work. A save in the background counts with the time of its thread.
+        times: for steps, the minimum number of times that the trigger is due in the run. In a short run the interval
+            is shorter than `interval`. Default: no minimum.
+        overhead: the largest share of the training time that the work may take, above 0 and below 1. `"auto"` requires
+            it. With 0.03, work that took 3 seconds is due again after 100 seconds. Only `Checkpoint`, `Evaluate` and
+            `Log` measure the cost of their work. The cost of a save in the background includes the time of its thread.
 
     Raises:
         ArgumentError: if the interval is not positive, the unit is unknown, `times` is used with another unit, or
@@ -151,7 +151,8 @@ def at_end(*, early: bool = True) -> Trigger:
     """Return a trigger that is due when the run ends. It is not due twice at the same step.
 
     Args:
-        early: whether it is also due when a callback ends the run early. Signals and time limits only pause the run.
+        early: whether the trigger is also due when a callback ends the run early. It is not due at a signal or a time
+            limit, because these only pause the run.
     """
     return AtEnd(early)
 

@@ -88,7 +88,7 @@ class TensorBoard(RowTracker):
     hparams: Mapping[str, Any] | None = field(default=None, kw_only=True)
     """The values on the page HParams. Default: the learning rate, batch size and other arguments."""
     metrics: tuple[str, ...] = field(default=("train/loss", "eval/loss"), kw_only=True)
-    """The columns that the page HParams compares."""
+    """The metrics that the page HParams compares."""
     _opened: tuple[str, Path] | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
@@ -132,7 +132,7 @@ class TensorBoard(RowTracker):
 
 
 def _folder(base: Path, opening: Opening) -> Path:
-    """Return the folder of a run: `base`, or a folder in it if another run has event files there."""
+    """Return the folder of a run: `base`, or a subfolder if another run already has event files in `base`."""
     if opening.resumes and (known := opening.state.get("folder")) and Path(known).exists():
         return Path(known)
     last = base
@@ -144,7 +144,7 @@ def _folder(base: Path, opening: Opening) -> Path:
 
 
 def last_step(folder: Path, upto: int) -> tuple[int, int]:
-    """Return the last step up to `upto` that the event files have, and its number of rows; -1 and 0 if none."""
+    """Return the last step in the event files that is not above `upto`, and its number of rows; -1 and 0 if none."""
     reader = logging.getLogger("tensorboard")  # it warns of the rows that a resumed run hides on purpose
     before = reader.level
     reader.setLevel(logging.ERROR)

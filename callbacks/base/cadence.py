@@ -23,13 +23,13 @@ class Cadence(Callback):
     The trigger is checked at the end of each step and epoch, and the flag is raised at most once per step.
 
     `Log`, `Evaluate` and `Checkpoint` derive from it. A subclass sets `flag` and handles the event `on_<flag>_due`.
-    Two instances with the same flag and variant exclude each other, unless the trigger of one is `never()`.
+    Two instances with the same flag and variant exclude each other, unless one of their triggers is `never()`.
     """
 
     previews = True
 
     flag: ClassVar[Flag]
-    """The flag it raises: `log`, `evaluate` or `save`."""
+    """The flag that the callback raises: `log`, `evaluate` or `save`."""
     alternative: ClassVar[str] = ""
     """A second remedy for the error about two equal instances."""
 
@@ -43,7 +43,7 @@ class Cadence(Callback):
 
     @property
     def last_due(self) -> Moment | None:
-        """The moment at which the flag was raised last; None before the first."""
+        """The moment at which the callback last raised its flag; None if it has not raised it yet."""
         return self._last
 
     @property
@@ -59,10 +59,10 @@ class Cadence(Callback):
         return f"both raise the flag {self.flag!r}. Join their triggers with |{self.alternative}."
 
     def replace_trigger(self, trigger: Trigger) -> None:
-        """Set another trigger, which decides from the end of the next step on.
+        """Set another trigger. It decides from the end of the next step.
 
         Raises:
-            ArgumentError: if the new trigger reads the cost of the work, and the present one does not.
+            ArgumentError: if the new trigger reads the cost of the work, and the present trigger does not.
         """
         if trigger.priced and not self.trigger.priced:
             raise ArgumentError(f"{trigger!r} cannot be set while a run measures no cost. Pass it to the callback.")
@@ -108,11 +108,11 @@ class Cadence(Callback):
             run.control.request(self.flag, f"due by {self.trigger!r}")
 
     def _cost_of_last(self) -> float:
-        """Return the seconds of the last work; infinity if they are unknown. A subclass adds work on threads."""
+        """Return the seconds of the last work; infinity if unknown. A subclass may add the time of work on threads."""
         return self._cost
 
     def _time_work(self, run: Run) -> None:
-        """Measure each announcement of `on_<flag>_due`, with the handlers of all callbacks."""
+        """Measure the time of each announcement of `on_<flag>_due`, which includes the handlers of all callbacks."""
         began = 0.0
 
         def begin() -> None:

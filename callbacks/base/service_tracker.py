@@ -22,13 +22,13 @@ FOLDER = ".trackers"
 
 
 class ServiceSession(TrackerSession):
-    """An open run of a service. It records the last written step in a file, which a killed process leaves behind.
+    """An open run of a service. It records the last written step in a file, which stays if the process is killed.
 
     A subclass implements `log`, `tell` and `close`.
     """
 
     def __init__(self, run_id: str, owned: bool = True) -> None:
-        """Take the id of an open run.
+        """Store the id of an open run.
 
         Args:
             run_id: the id under which the service knows the run.
@@ -96,9 +96,9 @@ class ServiceTracker(RowTracker):
         """Open the run `opening.run_id`, on the worker.
 
         Args:
-            opening: the id, and whether the run continues.
+            opening: the id of the run, and how often it was resumed.
             name: the name of the run.
-            config: the training arguments. A run that continues has them already.
+            config: the training arguments. A resumed run already has them.
         """
         raise NotImplementedError
 
@@ -137,9 +137,9 @@ def _kept(record: Path, default: int) -> tuple[int, float]:
 
 
 def numbers_of(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a row.
+    """Yield the numbers of a row, each with its name.
 
-    The name of a number in a nested dict is the name of the dict and its key, with `/` between them.
+    A number in a nested dict has the name `<name of the dict>/<key>`.
     """
     for name, value in row.items():
         if isinstance(value, Mapping):

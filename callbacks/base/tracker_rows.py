@@ -12,7 +12,7 @@ from ...engine.evaluation.outputs import plain
 from .tracker import in_sections
 
 AXIS = "train/global_step"
-"""The column with the optimizer step, as under transformers."""
+"""The column with the optimizer step. transformers uses the same name."""
 
 TOTALS = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos")
 """Values that a training logs once, at its end. They belong to the summary of a run, not to a curve."""
@@ -32,7 +32,7 @@ def totals_of(logs: Mapping[str, Any]) -> dict[str, Any]:
 def merge(row: dict[str, Any], more: Mapping[str, Any]) -> bool:
     """Add columns to a row and return True.
 
-    If the row has another value for one of them, add nothing and return False.
+    If the row already has one of the columns with another value, add nothing and return False.
     """
     if any(key in row and not _equal(row[key], value) for key, value in more.items()):
         return False

@@ -48,7 +48,7 @@ class Progress(Callback):
     arguments = ("disable_tqdm",)
 
     bar: bool | None = None
-    """Draw progress bars. Default: only if stderr is a terminal, or in a notebook."""
+    """Whether to draw progress bars. Default: True in a notebook, and if stderr is a terminal."""
     _bars: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _notebook: NotebookProgress | None = field(default=None, init=False, repr=False, compare=False)
     _bar_handle: Handle | None = field(default=None, init=False, repr=False, compare=False)
@@ -165,12 +165,14 @@ class Progress(Callback):
 def in_one_line(logs: Mapping[str, Any], state: TrainerState, widths: dict[str, int] | None = None) -> str:
     """Return logged values as one line: the step and epoch, then each value with up to four digits.
 
-    Speeds are left out, except for the speed of the whole training. The line has the pace of the training.
+    The line leaves out logged speeds, except for the speed of the whole training. It also shows the pace of the
+    training.
 
     Args:
         logs: name -> value.
         state: the state of the trainer.
-        widths: name -> the width of its column so far. It grows, so that the next lines are aligned with this one.
+        widths: name -> the width of the column of this value. The function increases a width if the value needs more
+            space, so that the next lines are aligned with this one.
     """
     whole = "train_runtime" in logs and "loss" not in logs
     if widths is None or whole:

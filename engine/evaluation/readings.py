@@ -18,17 +18,17 @@ class Reader:
     """Converts outputs and labels of a batch to the predictions and references of a metric."""
 
     reads: Reads
-    """What to read."""
+    """The values to read from the outputs."""
     sequences: bool = False
-    """Return lists of label names, one per row, in place of an array of classes."""
+    """Return one list of label names per row, instead of one array of classes."""
     shift: bool = False
-    """Compare the outputs of each position with the label of the next one."""
+    """Compare the outputs of each position with the label of the next position."""
     threshold: float = 0.5
     """The probability above which `sigmoid` predicts 1."""
     ignore_index: int = IGNORED_LABEL
     """The label that does not count."""
     output: int = 0
-    """The index of the output to read, and of the labels, if there are several."""
+    """The index of the output to read, if there are several outputs. Also the index of the labels."""
     label_names: dict[int, str] | None = None
     """The names of the classes, for sequences."""
     tokenizer: Any = None
@@ -105,7 +105,7 @@ class Reader:
         return tuple(part.reshape(-1) if _one_each(part) else part for part in pair)  # type: ignore[return-value]
 
     def of_values(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
-        """Return numbers. A last dimension of 1 that the labels do not have is left out."""
+        """Return the outputs and labels as numbers. If only the outputs have a last dimension of size 1, remove it."""
         if outputs.ndim == labels.ndim + 1 and outputs.shape[-1] == 1:
             outputs = outputs.squeeze(-1)
         _check(outputs.shape == labels.shape, outputs, labels, "reads='values' needs one output for each label")

@@ -1,4 +1,4 @@
-"""Functions that open a wandb run, write to it and finish it. The worker of the tracker calls it."""
+"""Functions that open a wandb run, write to it and finish it. The worker thread of the tracker calls them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ logger = logging.getLogger(__name__)
 _OURS: dict[str, WandbSession] = {}
 """The open runs of this process, by id. A run that the user opened is not included."""
 _UNSEEN: dict[str, tuple[int, int]] = {}
-"""Id of a finished run of this process -> its last step and its number of rows. Its file may not have them yet."""
+"""Id of a finished run of this process -> its last step and its number of rows. Its file may not have all rows yet."""
 _LOCK = threading.Lock()
 RECENT_ROWS, RECENT_SECONDS = 1000, 60.0
-"""The number of rows, and the seconds, that a session keeps rows: if the service dies, it may not have written them."""
+"""A session keeps this number of rows for this number of seconds. If the service dies, it may not have written them."""
 ALERT_SECONDS = 600
 """The shortest time between two alerts with the same title."""
 
@@ -57,9 +57,9 @@ class Request:
     changes: dict[str, Any] = field(default_factory=dict)
     """The values that a resume adds to the config."""
     known_step: int = -1
-    """The last written step according to the checkpoint. It is needed if the segments are on another machine."""
+    """The last written step according to the checkpoint. It is used if the segments are on another machine."""
     known_rows: int = -1
-    """The number of rows at that step."""
+    """The number of rows up to this step, according to the checkpoint."""
     resumes: bool = False
     """Whether an earlier process wrote to the run."""
     init_timeout: float = 60.0
@@ -71,7 +71,7 @@ class Request:
     save_code: bool = False
     """Whether the code of the program is uploaded."""
     primary: bool = True
-    """Whether this process writes rows and decides the final state. False for a further writer of a shared run."""
+    """Whether this process writes rows and sets the final state of the run. False for other writers of a shared run."""
 
 
 class WandbSession(TrackerSession):
@@ -83,7 +83,7 @@ class WandbSession(TrackerSession):
         Args:
             live: the run of the client.
             owned: whether this session finishes it.
-            request: the options with which it was opened.
+            request: the options with which the run was opened.
         """
         self.live, self.owned, self.request = live, owned, request
         self.run_id = live.id
@@ -136,7 +136,7 @@ class WandbSession(TrackerSession):
         self._with_service(lambda: self.live.summary.update(plain))
 
     def _with_service(self, call: Callable[[], Any]) -> None:
-        """Make a call. If the service of the client has died, start another one, which continues the run."""
+        """Make a call. If the service of the client has died, start a new service, continue the run, and call again."""
         try:
             call()
         except Exception as error:
@@ -147,7 +147,7 @@ class WandbSession(TrackerSession):
             call()
 
     def _reopen(self) -> None:
-        """Open the run again, as another part of it, with the rows that the service did not write."""
+        """Open the run again as a new segment, and write the rows that the service did not write."""
         service.restart()
         with _LOCK:
             _OURS.pop(self.run_id, None)
@@ -249,9 +249,9 @@ def open_run(request: Request) -> WandbSession:
 
 
 def _store_id(request: Request) -> None:
-    """Store the id of a new run before the client opens it.
+    """Store the id of a new run before the client opens the run.
 
-    If the process is killed now, the next process continues the run.
+    If the process is killed during the opening, the next process continues the same run.
     """
     stored = identity.load(request.folder)
     writes = request.primary and (request.options.get("mode") or os.environ.get("WANDB_MODE")) != "disabled"
@@ -261,7 +261,7 @@ def _store_id(request: Request) -> None:
 
 
 def _store(folder: Path, known: Identity, opens: bool = False) -> None:
-    """Store the identity. A folder that cannot be written does not end the run: checkpoints have the id too."""
+    """Store the identity in a folder. If that fails, only warn, because checkpoints have the id too."""
     try:
         identity.store(folder, known, opens)
     except OSError as error:
@@ -269,9 +269,9 @@ def _store(folder: Path, known: Identity, opens: bool = False) -> None:
 
 
 def _finish_earlier(run_id: str) -> None:
-    """Finish a run of this process with the same id, because the client has one stream per id.
+    """Finish an earlier run of this process with the same id, because the client has one stream per id.
 
-    Its file is then complete.
+    The file of the earlier run is then complete.
     """
     with _LOCK:
         earlier = _OURS.get(run_id)
@@ -280,7 +280,7 @@ def _finish_earlier(run_id: str) -> None:
 
 
 def _wait_for_earlier(known: Identity) -> None:
-    """Wait until the service of a killed program has written its part, and until the next part has another folder."""
+    """Wait until the service of a killed program has written its segment, and the next segment gets another folder."""
     for part in known.segments[-1:]:
         wait_until_quiet(Path(part.folder))
         # The client names a folder by the second, and would write over the file of a part from the same second.
@@ -318,9 +318,10 @@ def _init(request: Request) -> Any:
 
 
 def _offline_id(run_id: str) -> str:
-    """Return the id for an offline run after the online run failed. The client's service still uses the first id.
+    """Return the id for an offline run, after the run could not be opened online.
 
-    The service is restarted, which frees the id, unless other runs use it.
+    The client's service still uses the id of the online run. If no other run uses the service, the function restarts
+    the service and returns the same id. Else it returns another id.
     """
     return run_id if not service.has_open_runs() and service.restart() else f"{run_id}-offline"
 
@@ -337,8 +338,8 @@ def _call_init(request: Request, options: Mapping[str, Any], timeout: float) -> 
 
 @contextmanager
 def _without_error_reports() -> Iterator[None]:
-    """Stop the client from sending its own errors to the service. If the service is down, they delay the exit by 30
-    s."""
+    """Keep the client from sending its own errors to the service. If the service is down, this would delay the exit by
+    30 s."""
     name = "WANDB_ERROR_REPORTING"
     if name in os.environ:
         yield
@@ -351,7 +352,7 @@ def _without_error_reports() -> Iterator[None]:
 
 
 def _continue(session: WandbSession) -> None:
-    """Find out which steps the run has: online from the service, offline from its files."""
+    """Find the last step of a resumed run, online from the service, offline from the files of the run."""
     request, live = session.request, session.live
     local = request.identity.written(AXIS)
     with _LOCK:

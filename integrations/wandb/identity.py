@@ -29,11 +29,11 @@ class Segment:
     folder: str
     """The folder of the client."""
     offline: bool
-    """Whether the segment is offline, and needs `wandb sync`."""
+    """Whether the segment was written offline, so that it needs `wandb sync`."""
 
     @property
     def file(self) -> Path | None:
-        """The file with the records; None if it does not exist any more."""
+        """The path of the `.wandb` file with the records; None if the file does not exist any more."""
         return next(iter(sorted(Path(self.folder).glob("run-*.wandb"))), None)
 
     @property
@@ -137,7 +137,7 @@ def sync_commands(segments: Iterable[Segment]) -> list[str]:
 
 
 def sync_script(segments: Iterable[Segment]) -> str:
-    """Return a shell script with these commands."""
+    """Return a shell script with the commands of `sync_commands`."""
     return "\n".join(
         [
             "#!/bin/sh",

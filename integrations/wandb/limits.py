@@ -23,14 +23,14 @@ class Limits:
     keys: int = 10_000
     """The largest number of different names in a run."""
     value_bytes: int = 1_000_000
-    """The most bytes of one value."""
+    """The largest size of one value, in bytes."""
     row_bytes: int = 25_000_000
-    """The most bytes of one row."""
+    """The largest size of one row, in bytes."""
 
 
 @dataclass
 class Guard:
-    """Keeps rows within the limits. It warns once for each kind of excess, and names the column."""
+    """Keeps rows within the limits. It warns once for each limit that is exceeded, and names the column."""
 
     limits: Limits = field(default_factory=Limits)
     """The limits."""
@@ -38,7 +38,7 @@ class Guard:
     _warned: set[str] = field(default_factory=set)
 
     def apply(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a row that the service takes: plain values, without the columns beyond the limits."""
+        """Return a row that the service accepts: plain values, without columns that exceed a limit."""
         kept, size = {}, 0
         for name, value in row.items():
             if name not in self._keys and len(self._keys) >= self.limits.keys:

@@ -97,7 +97,7 @@ def check_environment(given: Mapping[str, Any]) -> None:
 
 
 def choice_from_environment(variable: str, known: tuple[str, ...]) -> str | None:
-    """Return the value of a variable that names one of a few choices; None for false.
+    """Return the value of an environment variable that names one of a few choices; None for `false` or no value.
 
     Raises:
         ArgumentError: for another value, with the nearest valid value.

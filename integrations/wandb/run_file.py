@@ -34,7 +34,7 @@ class Written:
     rows: int = 0
     """The number of rows of that step."""
     readable: bool = False
-    """Whether the file has the record of its run, so that `wandb sync` takes it."""
+    """Whether the file has the record that describes the run. `wandb sync` needs this record."""
 
 
 def records(path: Path, start: int = 0) -> Iterator[Any]:
@@ -67,7 +67,7 @@ def records(path: Path, start: int = 0) -> Iterator[Any]:
 
 
 def last_written(path: Path, axis: str) -> Written:
-    """Return the last step of a file. It reads from the end, so a long run takes no more time than a short one.
+    """Return the last step in the file of a run. The function reads from the end, so it is fast for a long run too.
 
     Args:
         path: the `.wandb` file.
@@ -106,9 +106,9 @@ def wait_until_complete(folder: Path, seconds: float = 5.0) -> bool:
 
 
 def wait_until_quiet(folder: Path) -> None:
-    """Wait until a segment is no longer written, for some seconds at most.
+    """Wait until no process writes to a segment any more, for some seconds at most.
 
-    The service can run longer than its killed program.
+    The service of wandb can run longer than the killed program that started it.
     """
     files = list(folder.glob("run-*.wandb"))
     deadline = time.monotonic() + 2 * QUIET_SECONDS

@@ -108,6 +108,5 @@ class _Trials:
 
 
 def _in_sections(key: str) -> str:
-    """Return `eval/loss` for `eval_loss`, and `train/` before training values. A sweep needs this name for its
-    metric."""
+    """Return the name of a value in the rows, such as `eval/loss` for `eval_loss`. A sweep needs it for its metric."""
     return key.replace("_", "/", 1) if key.startswith(("eval_", "test_")) else f"train/{key}"

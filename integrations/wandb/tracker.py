@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 AXES = {"step": AXIS, "epoch": "train/epoch", "samples": "train/samples_seen", "tokens": "train/num_input_tokens_seen"}
 """The names of axes -> their columns."""
 SETTLE_SECONDS = 0.1
-"""Seconds that a checkpoint waits for rows that are not written yet. Each written row restarts the wait."""
+"""Seconds that a checkpoint waits for rows that are not written yet. The wait starts again with each written row."""
 ON_CHANGE = ("continue", "fork", "new")
 LOG_MODEL = ("end", "checkpoint", "best")
 WATCH = ("gradients", "parameters", "all")
@@ -63,7 +63,7 @@ class Wandb(RowTracker):
     Set `report_to="wandb"`, or add `Wandb(project="demo", mode="offline")` to the callbacks. Everything that is logged
     at a step is one row, with the axis `train/global_step`. The run finishes at `trainer.end()` or at the end of the
     program, with an exit code that depends on how training ended. If the service fails, the run goes offline and
-    training continues. If `wandb.run` is open already, the callback reports to it and leaves it open. See
+    training continues. If your program already opened `wandb.run`, the callback uses this run and leaves it open. See
     `docs/wandb.md`.
 
     Raises:
@@ -78,9 +78,9 @@ class Wandb(RowTracker):
     name: str | None = None
     """The name of the run. Default: `args.run_name`, else `WANDB_NAME`, else a generated name."""
     mode: Literal["online", "offline", "shared", "disabled"] | None = None
-    """Whether to upload. Default: the environment variable `WANDB_MODE`."""
+    """`online`, `offline`, `shared` or `disabled`. Default: the environment variable `WANDB_MODE`."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Additional options of `wandb.init`. They override the options that this callback sets; `config` is merged."""
+    """Additional options of `wandb.init`. They override the options that this callback sets. `config` is merged."""
     entity: str | None = field(default=None, kw_only=True)
     """The user or team. Default: `WANDB_ENTITY`, else the default of the account."""
     group: str | None = field(default=None, kw_only=True)
@@ -92,28 +92,33 @@ class Wandb(RowTracker):
     job_type: str | None = field(default=None, kw_only=True)
     """The type of the job, such as `train`. Default: `WANDB_JOB_TYPE`."""
     axis: str | Mapping[str, str] = field(default="step", kw_only=True)
-    """The x-axis: `step`, `epoch`, `samples` or `tokens`. Or a dict of name patterns: `{"eval/*": "epoch"}`."""
+    """The x-axis: `step`, `epoch`, `samples` or `tokens`. Or a dict of name pattern -> axis: `{"eval/*": "epoch"}`."""
     on_change: str = field(default="continue", kw_only=True)
-    """The action if a resume has other arguments: `continue` the run, `fork` it at this step, or start a `new` run."""
+    """The action if a resumed training has other arguments: `continue` the run, `fork` it at the step of the resume, or
+    start a `new` run."""
     init_timeout: float = field(default=60.0, kw_only=True)
     """Seconds that the start of the run waits for the service. After that, the run goes offline."""
     finish_timeout: float = field(default=300.0, kw_only=True)
     """Seconds that the end of the run waits for uploads. Files that are not uploaded stay on disk for `wandb sync`."""
     log_model: str | None = field(default=None, kw_only=True)
-    """Which models are uploaded as artifacts: every `checkpoint`, each new `best` one, or the final one at the `end`.
-    Default: `WANDB_LOG_MODEL`, else none."""
+    """The models to upload as artifacts: `checkpoint` (every checkpoint), `best` (each new best checkpoint) or `end`
+    (the final model). Default: `WANDB_LOG_MODEL`, else none."""
     watch: str | None = field(default=None, kw_only=True)
-    """Histograms at log steps of `gradients` (before clipping), `parameters` or `all`. Default: `WANDB_WATCH`."""
+    """The histograms to record when the loss is logged: `gradients` (before clipping), `parameters` or `all`. Default:
+    `WANDB_WATCH`, else none."""
     alerts: bool = field(default=False, kw_only=True)
-    """Send an alert if the run fails or a logged loss is not finite, at most one of each kind in ten minutes."""
+    """Whether to send an alert if the run fails or a logged loss is not finite. At most one alert per problem is sent
+    in ten minutes."""
     save_code: bool = field(default=False, kw_only=True)
-    """Upload the Python files of the working directory. By default no file is uploaded."""
+    """Whether to upload the Python files of the working directory."""
     reference_above: float | None = field(default=None, kw_only=True)
-    """Bytes above which an artifact only refers to the checkpoint folder, and uploads nothing. Default: no limit."""
+    """The size in bytes above which a checkpoint is not uploaded. The artifact then only has a reference to the folder.
+    Default: no limit."""
     tables: Predictions | None = field(default=None, kw_only=True)
-    """The tables and charts of each evaluation: a table of predictions, a confusion matrix, and ROC and PR curves."""
+    """The settings of the prediction table, the confusion matrix and the curves of each evaluation. Default: none of
+    them."""
     shared: bool = field(default=False, kw_only=True)
-    """With several machines: record the system metrics of each of them in the run, by the shared mode of the client."""
+    """Whether all machines record their system metrics in the run. This uses the shared mode of the client."""
     _node: NodeWriter | None = field(default=None, init=False, repr=False, compare=False)
     _stop: bool = field(default=False, init=False, repr=False, compare=False)
     _models: ModelArtifacts = field(default_factory=ModelArtifacts, init=False, repr=False, compare=False)
@@ -308,13 +313,13 @@ class Wandb(RowTracker):
         return lambda: open_run(request)
 
     def start(self, output_dir: str = "tmp_trainer", resume: bool = False) -> Wandb:
-        """Open the run now, before data and model are built. The run then includes failures and output of the start.
+        """Open the run now, before you build data and model. The run then shows the output and errors of this part too.
 
         Only rank 0 opens a run.
 
         Args:
             output_dir: the output folder of the arguments.
-            resume: continue the run of this folder, if it has one. Training must then resume too.
+            resume: whether to continue the run of this folder, if the folder has one. Training must then resume too.
 
         Returns:
             This callback, for the list of the trainer.
