@@ -33,7 +33,7 @@ def add_to(commands: Any) -> None:
         description="Write a package into the folder NAME: source, manifest, tests, README, CI file and licence. It "
         "installs with `pip install ./NAME`, and its tests pass with `pytest NAME`.",
     )
-    parser.add_argument("name", help="the name of the package, such as skip-spikes. The module is skip_spikes")
+    parser.add_argument("name", help="the name of the package, such as damp-spikes. The module is damp_spikes")
     kinds = parser.add_mutually_exclusive_group()
     for kind, description in KINDS.items():
         if kind != "callback":
@@ -54,7 +54,7 @@ def _write(options: argparse.Namespace) -> int:
 
 
 def checked_module(name: str) -> str:
-    """Return the name of the module for the name of a package: `skip-spikes` becomes `skip_spikes`.
+    """Return the name of the module for the name of a package: `damp-spikes` becomes `damp_spikes`.
 
     Raises:
         ArgumentError: if Python cannot import a module of this name, if such a module is installed, or if the name has
@@ -64,13 +64,13 @@ def checked_module(name: str) -> str:
     if not module.isidentifier() or not module.isascii():
         raise ArgumentError(
             f"{name!r} is not a Python package name. Use letters, digits, `-` and `_`, and begin with a letter, as "
-            "in `skip-spikes`."
+            "in `damp-spikes`."
         )
     if keyword.iskeyword(module) or keyword.issoftkeyword(module):
         raise ArgumentError(f"{module!r} is a keyword of Python. Add a word, such as `{module}-plugin`.")
     if _is_own(module):
         raise ArgumentError(
-            f"trainbus has a callback {module!r}, which texts would name instead. Add a word, such as `{module}-plugin`."
+            f"trainbus has a callback {module!r}, which texts name instead. Add a word, such as `{module}-plugin`."
         )
     if module in ("all", "none"):
         raise ArgumentError(
@@ -93,7 +93,7 @@ def _is_own(module: str) -> bool:
 
 
 def class_name(module: str) -> str:
-    """Return the name of the class: `skip_spikes` becomes `SkipSpikes`."""
+    """Return the name of the class: `damp_spikes` becomes `DampSpikes`."""
     return "".join(word.capitalize() for word in module.split("_")) or module
 
 

@@ -1,4 +1,4 @@
-"""The options of installed plugins on the command line and in configuration files: `--skip_spikes.factor 4`."""
+"""The options of installed plugins on the command line and in configuration files: `--damp_spikes.factor 4`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .text import Spec, as_texts, unknown_name, value_of
 
 
 def plugin_of(name: str) -> str:
-    """Return the plugin in the name of an option: `skip_spikes` for `skip_spikes.factor`. Empty if there is none."""
+    """Return the plugin in the name of an option: `damp_spikes` for `damp_spikes.factor`. Empty if there is none."""
     plugin, dot, _ = name.partition(".")
     return plugin if dot and plugin.isidentifier() and plugin in installed() else ""
 
@@ -33,7 +33,7 @@ def unknown_plugin(name: str) -> str:
 
 
 def named_in(words: Iterable[str]) -> list[str]:
-    """Return the names of the plugins that have flags among the words, such as `--skip_spikes.factor`."""
+    """Return the names of the plugins that have flags among the words, such as `--damp_spikes.factor`."""
     names = (word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--") and "." in word)
     return [*dict.fromkeys(filter(None, map(plugin_of, names)))]
 

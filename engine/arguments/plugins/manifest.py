@@ -13,7 +13,7 @@ from ....events.callback import Callback
 from ....events.capabilities import Conflict
 from ....events.catalog import CATALOG, Event
 from ....events.contract import CONTRACT
-from ....events.errors import ArgumentError
+from ....events.errors import ArgumentError, TrainbusError
 from ....events.installed import MANIFEST, Plugin, duplicates, installed, manifest_of, module_folder
 from ....events.stages import ORDER_MARK, Order, Stage
 from .callback_problems import problems_of as callback_problems
@@ -101,9 +101,9 @@ def problems_of(plugin: Plugin) -> list[str]:
     annotations are valid. Its contract is supported. Its manifest is not outdated.
     """
     try:
-        target = unbound(plugin.entry.load())[0]
-    except (Exception, SystemExit) as error:
-        return [f"cannot be loaded: {type(error).__name__}: {error}"]
+        target = unbound(plugin.load())[0]
+    except TrainbusError as error:
+        return [f"cannot be loaded: {type(error.__cause__).__name__}: {error.__cause__}"]
     problems = []
     if isinstance(target, type):
         try:

@@ -48,7 +48,7 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """Parse a text such as `skip_spikes(factor=4)`.
+        """Parse a text such as `damp_spikes(factor=4)`.
 
         Raises:
             ArgumentError: if the text has another form.
