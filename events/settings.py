@@ -116,8 +116,9 @@ def _problem(cls: type, name: str, value: Any, takes: str) -> str:
 
 def _declared_as_other(cls: type, name: str) -> str:
     """Return the annotation of a field, as text, if it allows no text; empty otherwise."""
-    field: Any = getattr(cls, "__dataclass_fields__", {}).get(name)
-    classes = classes_of_field(cls, name) if field is not None else None
+    declared = getattr(cls, "__dataclass_fields__", {})
+    classes = classes_of_field(cls, name) if name in declared else None
     if not classes or any(issubclass(str, each) or issubclass(each, str) for each in classes):
         return ""
-    return str(field.type if isinstance(field.type, str) else getattr(field.type, "__name__", field.type))
+    annotation = declared[name].type
+    return str(getattr(annotation, "__name__", annotation))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import custom_events
 from .callback import Callback
 from .contract import check_requires
 from .errors import SubscriptionError, nearest
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 FOREIGN_BASE = "TrainerCallback"
 """The name of the base class of foreign callbacks, in transformers and libraries derived from it."""
 
-POLICIES, checked_policy = ACTIONS, policy_of
+POLICIES, checked_policy, own_events = ACTIONS, policy_of, custom_events.own_events
 """The former names."""
 
 

@@ -186,7 +186,7 @@ def test_a_name_with_a_dash_is_not_suggested(packages, tmp_path):
         net_trainer(tmp_path, plugins=["my_thing"])
 
 
-def test_what_a_plugin_prints_at_import_does_not_join_the_output(packages, capsys):
+def test_the_json_output_has_no_text_that_a_plugin_prints_at_import(packages, capsys):
     package = offer(packages, "print('hello')\n" + thing())
     assert main(["plugins", "--check", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["plugins"]

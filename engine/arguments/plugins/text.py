@@ -112,7 +112,7 @@ def as_texts(value: Any) -> Any:
 def _with_options(name: str, options: dict[str, Any]) -> str:
     """Return the text of a name with options.
 
-    A name that is no plain name, such as `ema(decay=0.9)`, stays as it is. With options of its own it cannot be parsed.
+    A name that has options already, such as `ema(decay=0.9)`, takes no others: the result cannot be parsed.
     """
     return f"{name} {Spec('', options)}" if options and "(" in name else str(Spec(name, options))
 
