@@ -13,6 +13,7 @@ from ..events.callback import Callback
 from ..events.capabilities import Capability
 from ..events.composition import refuse_conflicts
 from ..events.errors import ArgumentError
+from ..events.subscribers import refuse_wrong_settings
 from ..events.triggers import never
 from .base.cadence import Cadence
 from .defaults import DEFAULTS
@@ -38,10 +39,13 @@ def compose(
         named: callbacks and plugins that the arguments name. A named callback that equals a listed callback is skipped.
 
     Raises:
+        SubscriptionError: if a setting of a callback, such as `id`, has a value of another kind.
         ArgumentError: if a listed or named callback contradicts an argument that the user set, if a named one
             contradicts a listed one, or if two callbacks exclude each other. The error names both.
     """
     explicit = [callback() if isinstance(callback, type) else callback for callback in listed]
+    named = [*named]
+    refuse_wrong_settings(each for each in (*explicit, *named) if isinstance(each, Callback))
     explicit = [*_beside(explicit, named), *explicit]
     built = [callback for callback in (cls.from_arguments(args) for cls in DEFAULTS) if callback is not None]
     built += [callback for callback in found if callback is not None]

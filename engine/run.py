@@ -320,7 +320,7 @@ class Run:
 
     def announce(self, event: str, **values: Any) -> None:
         """Announce an event. `values` are parameters that only this announcement carries."""
-        self.bus.announce(event, **values)
+        self.bus.announce_checked(event, values)
 
     def log(self, logs: Mapping[str, Any]) -> None:
         """Log values now, in addition to the values that the run logs."""

@@ -41,6 +41,16 @@ def contradictions(handler: Callable[..., Any], params: Mapping[str, Param]) -> 
     ]
 
 
+def classes_of_field(cls: type, name: str) -> tuple[type, ...] | None:
+    """Return the classes that the annotation of a dataclass field allows.
+
+    None if it allows anything, or if it cannot be resolved.
+    """
+    owner = next((base for base in cls.__mro__ if name in inspect.get_annotations(base)), cls)
+    annotation = inspect.get_annotations(owner).get(name, Any)
+    return _classes_of(annotation, vars(sys.modules.get(owner.__module__, typing)))
+
+
 def short_type(type: str) -> str:
     """Return a type of the catalogue without module paths: `Tensor | None` for `torch.Tensor | None`."""
     return " | ".join(_short(part) for part in type.split(" | "))

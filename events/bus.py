@@ -13,6 +13,7 @@ from .catalog import ALL_HANDLERS_RUN, CATALOG, LAST_IN_FIRST_OUT, Event
 from .channels import Channel, Route, Signals, Subscription, directly
 from .closing import call_all
 from .control import TrainerControl
+from .custom_events import check_announced, check_event, own_events
 from .errors import SubscriptionError, note
 from .event_names import EventName
 from .filters import filter_of, filtered, ids_in, number_in
@@ -21,7 +22,7 @@ from .isolation import Isolation, refuse_thinning
 from .ordering import Slot, resolve
 from .policies import Budget, Policy, policy_of
 from .stages import ORDER_MARK, Order, Stage
-from .subscribers import Subscriber, budget_for, identity, inspect_subscriber, is_same, own_events
+from .subscribers import Subscriber, budget_for, checked_on_error, identity, inspect_subscriber, is_same
 from .timeline import CALL, DONE, FULL, Timeline, now
 
 logger = logging.getLogger(__name__)
@@ -92,13 +93,9 @@ class EventBus:
         Raises:
             SubscriptionError: if another event has this name, or the name does not begin with `on_`.
         """
-        if not event.name.startswith("on_"):
-            raise SubscriptionError(f"The event name {event.name!r} does not begin with 'on_'. Rename it.")
-        known = self.signals.setdefault(event.name, Channel(event)).event
-        if known != event:
-            raise SubscriptionError(
-                f"The event {event.name!r} exists with another meaning: {known.doc!r} Rename your event."
-            )
+        known = self.signals[event.name].event if event.name in self.signals else None
+        check_event(event, known)
+        self.signals.setdefault(event.name, Channel(event))
 
     def declare_events_of(self, subscriber: object) -> None:
         """Add the custom events of a callback.
@@ -128,7 +125,7 @@ class EventBus:
             if other.callback is subscriber:
                 raise SubscriptionError(f"{other_id} is already attached. Attach a second instance instead.")
         owner_id = identity(subscriber, record.wanted_id, self._subscribers)
-        policy, budget = policy_of(record.on_error, owner_id), budget_for(subscriber, owner_id)
+        policy, budget = checked_on_error(subscriber, record.on_error, owner_id), budget_for(subscriber, owner_id)
         subscriptions: list[Subscription] = []
         for name, handler in record.handlers.items():
             event, label = self.signals[name].event, f"{owner_id}.{name}"
@@ -331,6 +328,11 @@ class EventBus:
                 watch(event, self.run)
         if calls:
             self.call(calls, event, self.run, extras)
+
+    def announce_checked(self, event: str, values: Mapping[str, Any]) -> None:
+        """Announce an event for a callback, and check the parameters of a custom event."""
+        check_announced(self.signals[event].event, values, self.run)
+        self.announce(event, **values)
 
     def call(self, ordered: Iterable[Subscription], event: str, run: Any, extras: Mapping[str, Any]) -> None:
         """Call handlers, each as the author of its writes. `announce` describes the effect of their exceptions."""

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from .errors import SubscriptionError
+
 
 class Kind(str, Enum):
     """Whether an event requests work or states a fact."""
@@ -72,7 +74,13 @@ class Event:
         origin: str = "trainbus",
         deprecated: str = "",
     ) -> None:
-        """Declare an event. `params` may hold names instead of `Param` objects; the type of these is `Any`."""
+        """Declare an event. `params` may hold names instead of `Param` objects; the type of these is `Any`.
+
+        Raises:
+            SubscriptionError: if `params` is a text, or holds something else than parameters with names of their own.
+        """
+        if isinstance(params, str):
+            raise SubscriptionError(f"The parameters of the event {name!r} are a text. Write a tuple: ({params!r},).")
         values = {
             "name": name,
             "doc": doc,
@@ -84,6 +92,23 @@ class Event:
         }
         for field, value in values.items():
             object.__setattr__(self, field, value)
+        self._check_params()
+
+    def _check_params(self) -> None:
+        taken: set[str] = set()
+        for param in self.params:
+            if not isinstance(param, Param) or not param.name.isidentifier():
+                raise SubscriptionError(
+                    f"The event {self.name!r} has the parameter {param!r}. Write a name, or Param(name, type, doc)."
+                )
+            if param.name in COMMON_NAMES:
+                raise SubscriptionError(
+                    f"The event {self.name!r} has the parameter {param.name!r}, which every handler may name already. "
+                    "Rename or remove it."
+                )
+            if param.name in taken:
+                raise SubscriptionError(f"The event {self.name!r} has the parameter {param.name!r} twice. Rename one.")
+            taken.add(param.name)
 
     @property
     def param_names(self) -> tuple[str, ...]:

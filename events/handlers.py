@@ -49,6 +49,7 @@ def compile_handler(
     """
     _refuse_suspended(handler, label)
     known = tuple(event.all_params)
+    _refuse_without_self(handler, label, known)
     try:
         parameters = list(inspect.signature(handler).parameters.values())
     except (TypeError, ValueError):  # some builtins and extension functions have no signature
@@ -102,6 +103,17 @@ def _refuse_suspended(handler: Handler, label: str) -> None:
             f"{label} is {kind}, so calling it does not run its body. Write a plain function: without `async` "
             "and without `yield`."
         )
+
+
+def _refuse_without_self(handler: Handler, label: str, known: tuple[str, ...]) -> None:
+    """Raise an error for a method without `self`: its first parameter would receive the callback."""
+    code = getattr(getattr(handler, "__func__", None), "__code__", None)
+    if code is None or (not code.co_argcount and code.co_flags & inspect.CO_VARARGS):
+        return
+    first = code.co_varnames[0] if code.co_argcount else ""
+    if not first or first in known:
+        name, given = label.rpartition(".")[2], ", ".join(("self", *code.co_varnames[: code.co_argcount]))
+        raise SubscriptionError(f"{label} does not take `self`. Write `def {name}({given})`.")
 
 
 def suspended_kind(function: Any) -> str:

@@ -81,15 +81,21 @@ class Plugin:
             TrainbusError: if the import fails. The error names the plugin and the ways to leave it out.
         """
         try:
+            if self.entry.pattern.fullmatch(self.value) is None:
+                raise ValueError("the entry point is not `package.module:name`")
             return self.entry.load()
-        except (Exception, SystemExit) as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # also SystemExit, and a panic of an extension module
             raise self.failure(error) from error
 
     def failure(self, error: BaseException) -> TrainbusError:
         """Return the error that names the plugin, for an exception of its code."""
+        kind = "command" if self.entry.group == COMMAND_GROUP else "plugin"
+        leave_out = f", or leave it out with TRAINBUS_DISABLE_PLUGINS={self.name}" if kind == "plugin" else ""
         return TrainbusError(
-            f"The plugin {self.name!r} of {self.origin} ({self.value}) cannot be loaded: {type(error).__name__}: "
-            f"{str(error).rstrip('.')}. Fix or uninstall it, or leave it out with TRAINBUS_DISABLE_PLUGINS={self.name}."
+            f"The {kind} {self.name!r} of {self.origin} ({self.value}) cannot be loaded: {type(error).__name__}: "
+            f"{str(error).rstrip('.')}. Fix or uninstall it{leave_out}."
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from ...events.bus import EventBus
 from ...events.callback import Callback
 from ...events.capabilities import Capability
-from ...events.errors import CheckpointError
+from ...events.errors import CheckpointError, noting
 from ...events.state import exported_states
 
 logger = logging.getLogger(__name__)
@@ -373,17 +373,19 @@ def _exports(callback: Any) -> bool:
 
 
 def _state_of(callback: Any) -> Any:
-    if _exports(callback):
-        return callback.state()
-    return callback.state_dict() if hasattr(callback, "state_dict") else None
+    with noting(f"{type(callback).__name__}.state_dict failed."):
+        if _exports(callback):
+            return callback.state()
+        return callback.state_dict() if hasattr(callback, "state_dict") else None
 
 
 def _load_state(callback: Any, state: Any) -> None:
-    if not _exports(callback):
-        if hasattr(callback, "load_state_dict"):
-            callback.load_state_dict(state)
-    elif isinstance(state, dict):
-        if state.get("args"):
-            callback.__init__(**state["args"])  # the same object, made with the arguments that were saved
-        for name, value in state.get("attributes", {}).items():
-            setattr(callback, name, value)
+    with noting(f"{type(callback).__name__}.load_state_dict failed, with the state of the checkpoint."):
+        if not _exports(callback):
+            if hasattr(callback, "load_state_dict"):
+                callback.load_state_dict(state)
+        elif isinstance(state, dict):
+            if state.get("args"):
+                callback.__init__(**state["args"])  # the same object, made with the arguments that were saved
+            for name, value in state.get("attributes", {}).items():
+                setattr(callback, name, value)

@@ -99,6 +99,14 @@ class Strategy:
     def barrier(self, *args: Any) -> None:
         """Do nothing: handlers of all ranks run at the same event."""
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ArgumentError(
+            f"A callback of Lightning reads `trainer.strategy.{name}`, which trainbus does not have. Write it as a "
+            "callback of trainbus: docs/plugins/migrating.md."
+        )
+
 
 class FitLoop:
     """The counters of the loop that callbacks read."""

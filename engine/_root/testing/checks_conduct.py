@@ -19,7 +19,7 @@ from ..events import Kind, Subscription
 from .faults import InjectedFault, Injector, raise_at, signal_at
 from .lab import Lab, Watch, around_handlers, other_weights
 from .registry import RUNS, check, fail
-from .resources import growth, resources
+from .resources import growth, resources, settings
 from .runs import train
 from .tiny import weights
 
@@ -80,7 +80,7 @@ def keeps_arguments(lab: Lab) -> None:
     "`on_train_end` does not.",
 )
 def closes(lab: Lab) -> None:
-    """The callback closes its files, threads and hooks in every case: end of a run, exception, Ctrl-C, signal."""
+    """The callback closes its files, threads and hooks, and resets signal handlers, however the run ends."""
     kept: list[Any] = []  # an open file that nothing refers to would be closed by Python
     early: set[str] = set()
 
@@ -93,7 +93,8 @@ def closes(lab: Lab) -> None:
         callback = lab.new()
         kept.append(callback)
         trainer = lab.among(callback)
-        before, noted, undo = resources(trainer.model), NotedWeights(trainer), inject(trainer)
+        before = resources(trainer.model) - settings() + lab.settings
+        noted, undo = NotedWeights(trainer), inject(trainer)
         with suppress(error):
             train(trainer)
         undo()

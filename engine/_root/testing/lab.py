@@ -15,6 +15,7 @@ import torch
 
 from .. import Stage, Trainer
 from ..events import Subscription
+from .resources import settings
 from .runs import TinyRun, beside, train
 from .subject import Subject
 from .tiny import Net, equal, same_weights, tiny_trainer, weights
@@ -37,6 +38,8 @@ class Lab:
         self.folder = folder
         self.watch: Watch | None = None
         """What the handlers did in the watched run; None before this run."""
+        self.settings = settings()
+        """The settings of the process before the first run."""
         self._runs = 0
         self._built: list[Trainer] = []
 
