@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import os
 import uuid
@@ -14,7 +13,6 @@ from typing import Any, ClassVar, Literal
 from ...callbacks.base.predictions import Predictions
 from ...callbacks.base.row_tracker import Opening, Outcome, RowTracker, TrackerSession, outcome_of
 from ...callbacks.base.tracker import in_sections
-from ...callbacks.base.tracker_rows import AXIS
 from ...engine.arguments import ALIASES, TrainingArguments
 from ...engine.distributed.ranks import Ranks
 from ...engine.run import Run
@@ -25,6 +23,7 @@ from ...events.errors import ArgumentError, nearest
 from ...events.state import TrainerState
 from . import identity
 from .artifacts import ModelArtifacts
+from .axes import AXES, axis_column, check_axes
 from .client import Request, WandbSession, open_run, speaking_for
 from .config import changed_arguments, changes_between, run_config
 from .histograms import Histograms
@@ -47,8 +46,6 @@ from .tables import EvaluationTables
 
 logger = logging.getLogger(__name__)
 
-AXES = {"step": AXIS, "epoch": "train/epoch", "samples": "train/samples_seen", "tokens": "train/num_input_tokens_seen"}
-"""The names of axes -> their columns."""
 SETTLE_SECONDS = 0.1
 """Seconds that a checkpoint waits for rows that are not written yet. The wait starts again with each written row."""
 ON_CHANGE = ("continue", "fork", "new")
@@ -134,9 +131,7 @@ class Wandb(RowTracker):
             value = getattr(self, name)
             if value is not None and value not in known:
                 raise ArgumentError(f"{name}={value!r} is unknown{nearest(value, known)} Known: {', '.join(known)}.")
-        for axis in [self.axis] if isinstance(self.axis, str) else self.axis.values():
-            if axis not in AXES:
-                raise ArgumentError(f"axis={axis!r} is unknown{nearest(axis, AXES)} Known: {', '.join(AXES)}.")
+        check_axes(self.axis)
         given = checked({**self._own_options(), **self.options})
         if not is_disabled():
             check_environment(given)
@@ -355,10 +350,7 @@ class Wandb(RowTracker):
 
     def axis_of(self, column: str) -> str:
         """Return the column that is the x-axis of a column."""
-        if column in AXES.values() or isinstance(self.axis, str):
-            return AXIS if column in AXES.values() else AXES[str(self.axis)]
-        found = next((axis for pattern, axis in self.axis.items() if fnmatch.fnmatchcase(column, pattern)), "step")
-        return AXES[found]
+        return axis_column(self.axis, column)
 
     def extra_columns(self, run: Run) -> dict[str, Any]:
         wanted = {self.axis} if isinstance(self.axis, str) else set(self.axis.values())
