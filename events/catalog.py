@@ -240,7 +240,7 @@ EVENTS: tuple[Event, ...] = (
     _shared("on_save", "A checkpoint is complete on disk.", (_CHECKPOINT,)),
     Event(
         "on_delete",
-        "The retention policy deleted a checkpoint. The event comes before the next save, or when training ends.",
+        "The retention policy deleted a checkpoint. The event comes before the next save, or at the end.",
         (_CHECKPOINT, _SAVED_STEP),
     ),
     _shared("on_push_begin", "A model is about to be pushed to a hub."),

@@ -561,7 +561,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The retention policy deleted a checkpoint. The event comes before the next save, or when training ends."""
+            """The retention policy deleted a checkpoint. The event comes before the next save, or at the end."""
 
         def on_push_begin(
             self,
@@ -1222,7 +1222,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The retention policy deleted a checkpoint. The event comes before the next save, or when training ends."""
+        """The retention policy deleted a checkpoint. The event comes before the next save, or at the end."""
 
     def on_push_begin(
         self,
