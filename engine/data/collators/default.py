@@ -85,7 +85,7 @@ def _tuple_batch(features: list[Any]) -> tuple[Any, ...]:
 
 
 def _position(name: str, values: Any) -> Any:
-    """Stack the values of one position of tuples, a sequence. A list of numbers is one value, as in a dict of columns.
+    """Stack the values at one position of samples that are tuples. A list of numbers is one value, as in a dict.
 
     torch's `default_collate` would make a tensor of each of its elements.
     """
