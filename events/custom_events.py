@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .callback import Callback
-from .catalog import CATALOG, Event
+from .catalog import Event
 from .errors import SubscriptionError, nearest
 
 
@@ -50,7 +50,7 @@ def check_event(event: Event, known: Event | None) -> None:
 
 
 def check_announced(event: Event, values: Mapping[str, Any], run: Any) -> None:
-    """Check that the announcement of a custom event has its parameters. Events of the catalogue are not checked.
+    """Check that the announcement of a custom event has its parameters.
 
     Args:
         event: the event.
@@ -61,8 +61,6 @@ def check_announced(event: Event, values: Mapping[str, Any], run: Any) -> None:
         SubscriptionError: if a parameter is missing, or if the event does not declare it, with the nearest name.
     """
     name = event.name
-    if name in CATALOG:
-        return
     for value in values:
         if value not in event.param_names:
             raise SubscriptionError(
