@@ -13,6 +13,7 @@ from ..events.callback import Callback
 from ..events.capabilities import Capability
 from ..events.composition import refuse_conflicts
 from ..events.errors import ArgumentError
+from ..events.subscribers import refuse_wrong_settings
 from ..events.triggers import never
 from .base.cadence import Cadence
 from .defaults import DEFAULTS
@@ -28,20 +29,23 @@ def compose(
     """Return the callbacks of a trainer in the order in which they are attached.
 
     The order is: callbacks that the arguments build, found trackers and plugins, callbacks that the arguments name as
-    text, callbacks of the user's list. A named or listed callback replaces a built or found callback of its class or of
-    a class in its `instead_of`. A variant, such as a `Log` with a prefix, replaces nothing.
+    text, callbacks of the user's list. A named or listed callback replaces a built or found callback of its class, or
+    of a class in its `instead_of`. A variant, such as a `Log` with a prefix, replaces nothing.
 
     Args:
         args: the training arguments.
         listed: the user's list: callbacks, or classes of callbacks.
-        found: trackers, and plugins that join every run. None is skipped.
+        found: trackers, and plugins that join every run. Entries that are None are skipped.
         named: callbacks and plugins that the arguments name. A named callback that equals a listed callback is skipped.
 
     Raises:
+        SubscriptionError: if a setting of a callback, such as `id`, has a value of another kind.
         ArgumentError: if a listed or named callback contradicts an argument that the user set, if a named one
             contradicts a listed one, or if two callbacks exclude each other. The error names both.
     """
     explicit = [callback() if isinstance(callback, type) else callback for callback in listed]
+    named = [*named]
+    refuse_wrong_settings(each for each in (*explicit, *named) if isinstance(each, Callback))
     explicit = [*_beside(explicit, named), *explicit]
     built = [callback for callback in (cls.from_arguments(args) for cls in DEFAULTS) if callback is not None]
     built += [callback for callback in found if callback is not None]
@@ -65,8 +69,8 @@ def changed_arguments(args: TrainingArguments, before: TrainingArguments) -> set
 def recompose(bus: EventBus, before: TrainingArguments, args: TrainingArguments, changed: Collection[str]) -> None:
     """Update the attached callbacks after arguments changed, as if the trainer was built with the new values.
 
-    A callback that the earlier arguments built is changed in place, attached or detached. A callback that the program
-    listed, changed or removed does not change.
+    The function changes, attaches or detaches only callbacks that the arguments build. A callback that the program
+    listed, changed or removed stays as it is.
 
     Args:
         bus: the bus of the trainer.
@@ -75,7 +79,8 @@ def recompose(bus: EventBus, before: TrainingArguments, args: TrainingArguments,
         changed: the names of the arguments that changed.
 
     Raises:
-        ArgumentError: for an argument that decides how the model is placed, or if two callbacks exclude each other.
+        ArgumentError: if an argument changed that decides how the model is placed, if `callbacks` or `plugins` changed,
+            or if two callbacks exclude each other.
     """
     if texts := sorted({"callbacks", "plugins"} & {*changed}):
         raise ArgumentError(
@@ -114,7 +119,7 @@ def _built(cls: type[Callback], args: TrainingArguments, flow: bool) -> Callback
 
 
 def _attach_in_order(bus: EventBus, callback: Callback) -> None:
-    """Attach a callback that the arguments build at its place in the order of `compose`."""
+    """Attach a callback that the arguments build. Its place is the one that `compose` would give it."""
     ids = list(bus.subscribers)
     later = DEFAULTS[DEFAULTS.index(type(callback)) + 1 :]
     following = [index for index, each in enumerate(bus.subscribers.values()) if type(each) in later]
@@ -145,7 +150,7 @@ def _replaces(listed: Any, built: Any) -> bool:
 
 
 def _beside(listed: list[Any], named: Iterable[Any]) -> list[Any]:
-    """Return the named callbacks that do not equal a listed callback."""
+    """Return the callbacks that the arguments name and that do not equal a callback of the user's list."""
     kept, problems = [], []
     for callback in named:
         same = [other for other in listed if type(other) is type(callback)]
@@ -166,7 +171,7 @@ def _beside(listed: list[Any], named: Iterable[Any]) -> list[Any]:
 def _are_equal(one: Any, other: Any) -> bool:
     """Return whether two callbacks of one class have the same settings.
 
-    Callbacks of other libraries define no equality.
+    Callbacks of other libraries define no `==`, so the function compares their attributes.
     """
     return bool(one == other) or (not isinstance(one, Callback) and vars(one) == vars(other))
 

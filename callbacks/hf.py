@@ -33,17 +33,17 @@ ProgressCallback = Progress
 class DefaultFlowCallback(Callback):
     """Decides when to log, evaluate, save and stop, from the arguments.
 
-    By default four callbacks decide this: `Log`, `Evaluate`, `Checkpoint` and `StopAtMaxSteps`. If a
-    `DefaultFlowCallback` or a subclass is in the list of callbacks, it makes these decisions. `Log`, `Evaluate` and
-    `Checkpoint` then only do the work. After `trainer.remove_callback(DefaultFlowCallback)`, none of them decides: the
-    run logs, evaluates, saves and stops early only if another callback requests it.
+    By default four other callbacks decide this: `Log`, `Evaluate`, `Checkpoint` and `StopAtMaxSteps`. If the list of
+    callbacks has a `DefaultFlowCallback` or a subclass, this callback makes the decisions. `Log`, `Evaluate` and
+    `Checkpoint` then only do the work. `trainer.remove_callback(DefaultFlowCallback)` turns off the decisions of all
+    five callbacks. The run then logs, evaluates, saves and stops early only if another callback requests it.
     """
 
     previews = True
     _saves = _evaluates = False
 
     def on_setup(self, args: TrainingArguments) -> None:
-        """Note whether the arguments request evaluations, and checkpoints: a signal saves a run that saves."""
+        """Note whether the arguments request evaluations and checkpoints. Other callbacks ask for it with `has`."""
         self._evaluates = Evaluate.from_arguments(args).trigger != never()
         self._saves = Checkpoint.from_arguments(args).trigger != never()
 
@@ -123,8 +123,9 @@ class EarlyStoppingCallback(ExportableState, Callback):
 
     It has the name and the arguments of transformers' callback.
 
-    It reads `metric_for_best_model` and `greater_is_better`. `EarlyStopping("eval_loss", patience=3)` does the same
-    without these arguments. A subclass may override `check_metric_value`, or `on_evaluate` to decide by itself.
+    The callback reads the training arguments `metric_for_best_model` and `greater_is_better`.
+    `EarlyStopping("eval_loss", patience=3)` needs neither of them. A subclass may override `check_metric_value` to
+    change the rule, or `on_evaluate` to make the whole decision.
 
     Raises:
         ArgumentError: if the arguments set no `metric_for_best_model`.
@@ -211,7 +212,7 @@ class EarlyStoppingCallback(ExportableState, Callback):
         self._best, self.early_stopping_patience_counter = rule.best, rule.waited
 
     def state(self) -> dict[str, Any]:
-        """Return settings and counter in the form of transformers' exportable states."""
+        """Return the settings and the counter in the format of transformers' `ExportableState`."""
         names = ("early_stopping_patience", "early_stopping_threshold")
         counter = {"early_stopping_patience_counter": self.early_stopping_patience_counter}
         return {"args": {name: getattr(self, name) for name in names}, "attributes": counter}

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("engine", "callbacks", "integrations")
 ARGUMENTS = ROOT / "engine" / "arguments"
 
-_CHECKS = ("problems", "__post_init__", "_normalize_and_check", "fallbacks")
+_CHECKS = ("problems", "__post_init__", "_normalize_and_check", "fallbacks", "check_resumes")
 """The methods that check the arguments."""
 
 

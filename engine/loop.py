@@ -1,7 +1,7 @@
 """The training loop: a state machine that announces the events of a run. It knows no feature.
 
-The loop takes the batches of each step from a source, makes the step, announces the events, and serves the raised flags
-in a fixed order: log, evaluate, save. Everything else is a callback.
+The loop takes the batches of each step from a source, makes the step and announces the events. It serves the raised
+flags in a fixed order: log, evaluate, save. Everything else is a callback.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NEXT: dict[Phase, frozenset[Phase]] = {
 """The phases that may follow each phase. `make docs` draws the diagram in docs/tour.md from this table."""
 
 WORK: dict[Flag, str] = dict(zip(SERVED, ("on_log_due", "on_evaluate_due", "on_save_due")))
-"""The event that requests the work of each flag."""
+"""Flag -> the event in which callbacks do the work of this flag."""
 
 
 class StepBatches(Protocol):
@@ -58,7 +58,7 @@ class BatchSource(Protocol):
     """The source of the batches of each step."""
 
     def begin(self, epoch: int, batches_done: int) -> None:
-        """Go to a batch of an epoch, both from 0."""
+        """Go to a position in the data: the number of the epoch, and the number of its batches to skip."""
 
     def take(self) -> Any | None:
         """Return the batches of the next step, or None at the end of the epoch."""
@@ -91,7 +91,7 @@ class Loop:
 
         Args:
             bus: announces the events.
-            state: the loop counts its steps, epochs and samples.
+            state: the trainer state, in which the loop counts steps, epochs and samples.
             control: the flags that callbacks raise.
             feed: the source of the batches of each step.
             stepper: makes a step from its batches.

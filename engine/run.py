@@ -58,14 +58,14 @@ def _of(path: str) -> Any:
 
 
 class Run:
-    """The values that handlers can name as parameters. Callbacks may write only the fields that say so."""
+    """The values that handlers can name as parameters. Callbacks may write a field only if its description says so."""
 
     args: TrainingArguments
     """The training arguments."""
     state: TrainerState
     """The progress of the run."""
     control: TrainerControl
-    """The flags. Callbacks write it."""
+    """The control with the flags. Callbacks write to it."""
     model: nn.Module
     """The user's model, unwrapped."""
     model_wrapped: nn.Module
@@ -85,7 +85,7 @@ class Run:
     activity: Activity
     """The activity of this process, for error reports."""
     plugins: Sequence[str]
-    """The installed plugins that joined, with package and version. They are equal on all ranks."""
+    """One line for each plugin that is attached, or that a setting left out. The lines are equal on all ranks."""
     storage: Storage
     """The place where checkpoints are: the output folder."""
     callback_states: CallbackStates
@@ -158,7 +158,7 @@ class Run:
             ranks: this process and its process group.
             services: logging, evaluating, saving and publishing on request.
             processing_class: the tokenizer or processor of the model.
-            plugins: the installed plugins that joined.
+            plugins: one line for each plugin that is attached, or that a setting left out.
         """
         self.args, self.state, self.control = args, state, control
         self.model, self.processing_class = model, processing_class
@@ -195,7 +195,7 @@ class Run:
         self.model = self.model_wrapped = model
 
     def replace_state(self, state: TrainerState) -> None:
-        """Use another trainer state. A training begins with a new one of its own."""
+        """Use another trainer state. Each training begins with a new state."""
         self.state = state
 
     def use_arguments(self, args: TrainingArguments) -> None:
@@ -211,7 +211,7 @@ class Run:
         self.session.train_batch_size = samples
 
     def restore_step(self, last: Mapping[str, Any]) -> None:
-        """Restore the values of the last step before a checkpoint."""
+        """Restore the gradient norm and the learning rate of the last step before a checkpoint."""
         self.step.grad_norm, self.step.learning_rate = last.get("grad_norm"), last.get("learning_rate")
 
     def set_checkpoint(self, checkpoint: Any) -> None:
@@ -219,7 +219,7 @@ class Run:
         self.checkpoint = checkpoint
 
     def report_grad_norm(self, norm: Any) -> None:
-        """Set the gradient norm of the step, where the wrapped model clips the gradients itself."""
+        """Set the gradient norm of the step. Wrappers that clip the gradients themselves report their norm here."""
         self.step.grad_norm = norm
 
     def continue_from(self, rng_states: dict[str, Any]) -> None:
@@ -260,13 +260,13 @@ class Run:
     def evaluating(
         self, prefix: str, *, complete: bool, prefixes: Iterable[str] = (), foreign: bool = False
     ) -> Iterator[EvaluationRecord]:
-        """Give an evaluation its own record. An evaluation that runs inside another one restores the outer record.
+        """Give an evaluation its own record. After an evaluation inside of another one, the outer record is used again.
 
         Args:
             prefix: the prefix of the metric names.
-            complete: whether it covers all of the trainer's own eval datasets.
+            complete: whether the evaluation covers all of the trainer's own eval datasets.
             prefixes: the starts of the metric names, one per dataset.
-            foreign: whether it measures other data than the trainer's eval datasets, under the same metric names.
+            foreign: whether the evaluation measures other data under the metric names of the trainer's eval datasets.
         """
         outer = self._open_evaluations[-1] if self._open_evaluations else None
         record = self.evaluation = new_record(
@@ -320,7 +320,7 @@ class Run:
 
     def announce(self, event: str, **values: Any) -> None:
         """Announce an event. `values` are parameters that only this announcement carries."""
-        self.bus.announce(event, **values)
+        self.bus.announce_checked(event, values)
 
     def log(self, logs: Mapping[str, Any]) -> None:
         """Log values now, in addition to the values that the run logs."""
@@ -331,9 +331,9 @@ class Run:
         return self.services.evaluate(**options)
 
     def full_gradients(self) -> dict[str, torch.Tensor]:
-        """Return the full gradients of the step by name, also of sharded ones. Call it on every rank.
+        """Return the full gradients of the step by name, also of sharded parameters. Call it on every rank.
 
-        Handlers of `on_gradients` to `on_optimizer_step` call it. Parameters without a gradient are left out.
+        Handlers of `on_gradients` to `on_optimizer_step` can call it. Parameters without a gradient are left out.
         """
         return self.seams.full_gradients(self.model)
 
@@ -375,7 +375,7 @@ class Run:
         return Moment(place, step, state.epoch, max_steps, self.seconds(), last, cut)
 
     def _interrupted(self) -> bool:
-        """Return whether the stop is an interruption only: a later session continues the run."""
+        """Return whether all callbacks that request the stop only interrupt the run. A later session continues it."""
         attached = self.bus.subscribers
         stops = [attached.get(author) for author in self.control.reasons("training_stop")]
         return len(stops) > 0 and len(providers(stops, Capability.INTERRUPTS)) == len(stops)
@@ -385,7 +385,7 @@ class Run:
         return self.state.seconds + self.clock() - self.session.began[1]
 
     def clock(self) -> float:
-        """Return the time in seconds, from any start. A preview replaces it."""
+        """Return the time in seconds since an arbitrary start. A preview replaces this method."""
         return time.monotonic()
 
     def current_learning_rate(self) -> float:

@@ -1,6 +1,6 @@
 """The seams: parts of a step that callbacks can replace, each with a default.
 
-Callbacks fill them during `on_setup`. Only one callback can fill a seam. A second one is an error.
+Callbacks fill them during `on_setup`. Only one callback can fill a seam. A second callback for a seam is an error.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _synchronise(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
 
 def clip_gradients(optimizer: Optimizer, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
-    """Clip gradients to `max_norm` and return their norm before clipping. With 0, gradients are only measured."""
+    """Clip gradients to `max_norm` and return their norm before clipping. With 0, only measure the norm."""
     total = nn.utils.get_total_norm([_dense(weight.grad) for weight in parameters if weight.grad is not None])
     if max_norm > 0:
         nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
@@ -131,7 +131,7 @@ class Seams:
     load_optimizer: Callable[[Optimizer, dict[str, Any]], None]
     """Load a full optimizer state. Called on every rank. Default: `load_state_dict()`."""
     model_state: Callable[[nn.Module], dict[str, torch.Tensor] | None]
-    """Return the full weights, or None to save the model's own. Called on every rank. Default: None."""
+    """Return the full weights; None: the model itself has the full weights. Called on every rank. Default: None."""
     full_gradients: Callable[[nn.Module], dict[str, torch.Tensor]]
     """Return the full gradients by name. Called on every rank, after `on_gradients` began. Default: `.grad`."""
     load_model: LoadModel

@@ -1,4 +1,4 @@
-"""Sessions: the end of a session closes all its resources, also after an error. It raises the original error."""
+"""Sessions: the end of a session closes all its resources. If an error ends the session, it is raised after that."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def session(run: Run, mode: str) -> Iterator[None]:
     """Enclose training, evaluation or prediction in a session. Inside an open session, it opens no second one.
 
     It announces `on_setup` for evaluation and prediction. Training announces `on_setup` itself, after it built the
-    optimizer and loaders. If an error ends the session, it announces `on_exception`. It always announces `on_close` at
-    the end.
+    optimizer and loaders. If an error ends the session, the session announces `on_exception`. It always announces
+    `on_close` at the end.
 
     Args:
         run: the run.

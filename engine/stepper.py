@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TrainingStep(Protocol):
-    """Forward and backward of one batch. Returns its loss, detached and divided by the batches of its step."""
+    """Forward and backward of one batch. Returns the detached loss, divided by the number of batches of the step."""
 
     def __call__(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor: ...
 
@@ -47,10 +47,11 @@ class Stepper:
         Args:
             run: the record. The stepper writes `run.step`.
             training_step: forward and backward of one batch.
-            count_items: counts the label items of a step; None if the loss does not use them.
+            count_items: returns the number of label items of a step; None if the loss does not use this number.
             max_grad_norm: the norm to clip gradients to; 0 only measures it.
             filter_nonfinite: leave non-finite losses out of the logged average.
-            agree: makes the ranks agree on whether the update is skipped. By default every rank decides the same.
+            agree: makes the ranks agree on whether the update is skipped. The default does nothing, because all ranks
+                make the same decision.
             extra_parameters: other parameters that the optimizer updates, such as parameters of a criterion.
             learning_rate: returns the learning rate of the update; by default the rate of the first parameter group.
             unclipped_parameters: the extra parameters that are neither clipped nor counted in the gradient norm.

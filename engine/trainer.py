@@ -54,24 +54,25 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
     Its methods are in `engine/api/`, one file per subject.
 
     Args:
-        model: a torch module that returns its loss. With `criterion` or `compute_loss_func` it returns logits.
+        model: a torch module that returns its loss. With `criterion` or `compute_loss_func`, it returns logits instead.
         args: the training arguments; by default `TrainingArguments("tmp_trainer")`.
         data_collator: converts a list of samples to a batch. By default it stacks tensors, or pads with
             `processing_class`.
         train_dataset: a map-style or iterable dataset whose samples are dicts or tuples. A `pandas.DataFrame`, and the
             path of a `.csv`, `.tsv`, `.json`, `.jsonl` or `.parquet` file, become datasets of their rows.
-        eval_dataset: the same for evaluation, or a dict of named datasets.
+        eval_dataset: a dataset for evaluation, in the same forms as `train_dataset`, or a dict of named datasets.
         processing_class: the tokenizer or processor of the model. It is saved with the model.
         model_init: returns a new model, in place of `model`. Each `train()` calls it. If it has a parameter, it
             receives the trial of a hyperparameter search, or None.
-        compute_loss_func: `(outputs, labels, num_items_in_batch=...) -> loss`. It divides by the items itself.
+        compute_loss_func: `(outputs, labels, num_items_in_batch=...) -> loss`. It must divide by the number of items.
         compute_metrics: `(EvalPrediction) -> {name: number}`. An evaluation calls it once, with all predictions. A
             metric of the library `evaluate` also works: it receives the argmax of the logits, and the labels that are
             not -100.
-        callbacks: callbacks, or callback classes. `Stage` decides the order of handlers, not the list.
+        callbacks: callbacks, or callback classes. The stage of a handler decides when it runs, not its place in the
+            list.
         optimizers: an optimizer and a schedule that replace the ones in `args`. Either may be None.
         optimizer_cls_and_kwargs: an optimizer class and its options, in place of the name in `args`.
-        preprocess_logits_for_metrics: `(logits, labels) -> what to keep` for each evaluation batch.
+        preprocess_logits_for_metrics: `(logits, labels) -> the predictions to keep`, for each evaluation batch.
         criterion: `(logits, labels) -> loss`, a mean over the batch, for models that return logits only. It receives no
             `num_items_in_batch`. If the criterion or `compute_loss_func` is a module, it is trained too: its
             parameters are updated, clipped, saved and resumed. Parameters that only the optimizer of `optimizers`
@@ -202,7 +203,7 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
 
     @staticmethod
     def _composed(args: TrainingArguments, listed: Iterable[Any], found: Iterable[Any]) -> tuple[list[Any], list[str]]:
-        """Return all callbacks, and a line for each plugin among them."""
+        """Return all callbacks, and one line for each plugin that is attached or left out."""
         listed, written = list(listed), build(as_texts(args.callbacks), args)
         joined = join(args, [*listed, *written])
         named = [*written, *joined.named]

@@ -39,15 +39,15 @@ R = TypeVar("R")
 
 
 def _no_mark(name: str, begins: bool) -> None:
-    """Do nothing. The default, also of other threads."""
+    """Do nothing. This is the default of `Activity.mark` on every thread."""
 
 
 class Activity(threading.local):
-    """The current activity of the engine. Each thread has its own, so a background save does not change the step's."""
+    """The current activity of the engine, separate for each thread. A background save does not change the main one."""
 
     name: str = IDLE
     mark: Callable[[str, bool], None] = staticmethod(_no_mark)
-    """Called as `mark(name, begins)` at both ends of a `with` block, on the thread that trains."""
+    """A function that is called as `mark(name, begins)` at both ends of a `with` block, on the thread that trains."""
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
@@ -101,7 +101,7 @@ def during(name: str) -> Callable[[Callable[Concatenate[RunT, P], R]], Callable[
 def note_activity(error: BaseException, name: str) -> None:
     """Record an activity on an exception.
 
-    If the exception or one of its causes has an activity already, that one stays, because it is the innermost.
+    If the exception or one of its causes already has an activity, this activity stays, because it is the innermost.
     """
     if name and not activity_of(error):
         error.__dict__[_KEY] = name

@@ -1,6 +1,7 @@
 """Annotations of handlers: check them once against the catalogue, when a handler is attached.
 
-The check refuses only annotations that are certainly wrong, such as `logs: int`. It accepts whatever it cannot resolve.
+The check refuses only annotations that are certainly wrong, such as `logs: int`. It accepts every annotation that it
+cannot resolve.
 """
 
 from __future__ import annotations
@@ -38,6 +39,16 @@ def contradictions(handler: Callable[..., Any], params: Mapping[str, Param]) -> 
         for name, annotation in function.__annotations__.items()
         if name in params and _contradicts(_classes_of(annotation, names), params[name].type)
     ]
+
+
+def classes_of_field(cls: type, name: str) -> tuple[type, ...] | None:
+    """Return the classes that the annotation of a dataclass field allows.
+
+    None if it allows anything, or if it cannot be resolved.
+    """
+    owner = next((base for base in cls.__mro__ if name in inspect.get_annotations(base)), cls)
+    annotation = inspect.get_annotations(owner).get(name, Any)
+    return _classes_of(annotation, vars(sys.modules.get(owner.__module__, typing)))
 
 
 def short_type(type: str) -> str:

@@ -13,6 +13,7 @@ from .catalog import ALL_HANDLERS_RUN, CATALOG, LAST_IN_FIRST_OUT, Event
 from .channels import Channel, Route, Signals, Subscription, directly
 from .closing import call_all
 from .control import TrainerControl
+from .custom_events import check_announced, check_event, own_events
 from .errors import SubscriptionError, note
 from .event_names import EventName
 from .filters import filter_of, filtered, ids_in, number_in
@@ -21,7 +22,7 @@ from .isolation import Isolation, refuse_thinning
 from .ordering import Slot, resolve
 from .policies import Budget, Policy, policy_of
 from .stages import ORDER_MARK, Order, Stage
-from .subscribers import Subscriber, budget_for, identity, inspect_subscriber, is_same, own_events
+from .subscribers import Subscriber, budget_for, checked_on_error, identity, inspect_subscriber, is_same
 from .timeline import CALL, DONE, FULL, Timeline, now
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,8 @@ class Handle:
 class EventBus:
     """All signals of one trainer, and the order of their handlers.
 
-    `attach` subscribes a callback with `on_*` methods, `on` a plain function for one event. Both return a `Handle`.
+    `attach` subscribes a callback with `on_*` methods. `on` subscribes a plain function to one event. Both return a
+    `Handle`.
     `announce` calls the handlers. Other code can connect through blinker, `signals[name].connect(receiver)`. The bus
     calls them as `receiver(run, **values)` in the DECIDE stage, like every callback that sets no stage.
     """
@@ -81,7 +83,7 @@ class EventBus:
         self.timeline = Timeline()
         """Where the time of a training goes, by part and by handler."""
         self.watchers: list[Callable[[str, Any], None]] = []
-        """Called as `watcher(event, run)` for each announced event, with or without handlers. For recording."""
+        """Functions that are called as `watcher(event, run)` for each announced event, with or without handlers."""
 
     # Subscribing.
 
@@ -91,13 +93,9 @@ class EventBus:
         Raises:
             SubscriptionError: if another event has this name, or the name does not begin with `on_`.
         """
-        if not event.name.startswith("on_"):
-            raise SubscriptionError(f"The event name {event.name!r} does not begin with 'on_'. Rename it.")
-        known = self.signals.setdefault(event.name, Channel(event)).event
-        if known != event:
-            raise SubscriptionError(
-                f"The event {event.name!r} exists with another meaning: {known.doc!r} Rename your event."
-            )
+        known = self.signals[event.name].event if event.name in self.signals else None
+        check_event(event, known)
+        self.signals.setdefault(event.name, Channel(event))
 
     def declare_events_of(self, subscriber: object) -> None:
         """Add the custom events of a callback.
@@ -127,7 +125,7 @@ class EventBus:
             if other.callback is subscriber:
                 raise SubscriptionError(f"{other_id} is already attached. Attach a second instance instead.")
         owner_id = identity(subscriber, record.wanted_id, self._subscribers)
-        policy, budget = policy_of(record.on_error, owner_id), budget_for(subscriber, owner_id)
+        policy, budget = checked_on_error(subscriber, record.on_error, owner_id), budget_for(subscriber, owner_id)
         subscriptions: list[Subscription] = []
         for name, handler in record.handlers.items():
             event, label = self.signals[name].event, f"{owner_id}.{name}"
@@ -172,8 +170,8 @@ class EventBus:
             after: a number n: call it only after the n-th, and count `every` from there. One or more ids: run it after
                 these callbacks.
             stage: the stage in which it runs.
-            on_error: what an exception does: `raise`, `warn` (log a warning), `quarantine` (log it and unsubscribe),
-                `quarantine(after=3)` or `retry(3)`.
+            on_error: the effect of an exception: `raise`, `warn` (log a warning), `quarantine` (log a warning and
+                unsubscribe), `quarantine(after=3)` or `retry(3)`.
             id: the name in the ledger and in error messages. Default: the name of the function.
 
         Raises:
@@ -225,7 +223,7 @@ class EventBus:
         self._note_names()
 
     def _retire(self, owner_id: str) -> None:
-        """Unsubscribe a callback that fails, and let it release what it holds."""
+        """Unsubscribe a callback that fails, and call its `on_close`, so that it releases its resources."""
         closing = [each for each in self._subscriptions.get(owner_id, ()) if each.event.name == "on_close"]
         self.detach(owner_id)
         if closing and self.control.speaking.event not in LAST_IN_FIRST_OUT:
@@ -331,8 +329,14 @@ class EventBus:
         if calls:
             self.call(calls, event, self.run, extras)
 
+    def announce_checked(self, event: str, values: Mapping[str, Any]) -> None:
+        """Announce an event for a callback, and check the parameters of a custom event."""
+        if event not in CATALOG:
+            check_announced(self.signals[event].event, values, self.run)
+        self.announce(event, **values)
+
     def call(self, ordered: Iterable[Subscription], event: str, run: Any, extras: Mapping[str, Any]) -> None:
-        """Call handlers, each as the author of its writes. Their exceptions are handled as `announce` says."""
+        """Call handlers, each as the author of its writes. `announce` describes the effect of their exceptions."""
         control, speaking, marks = self.control, self.control.speaking, self.timeline.marks
         before = speaking.author, speaking.event
         marks += (CALL, 0)

@@ -41,9 +41,9 @@ class Callback(EventMethods):
     """The action when a handler raises an error: `raise`, `warn` (log and continue), `quarantine` (log and detach),
     `quarantine(after=3)` or `retry(3, then='warn')`."""
     budget: str | None = None
-    """The time that the handlers may take per step: a share such as `2%`, or a time such as `200us`. None: any."""
+    """The time that the handlers may take per step: a share such as `2%`, or a time such as `200us`. None: no limit."""
     over_budget: str = "warn"
-    """The action above the budget: `warn`, `thin` (a reporter is called less often) or `quarantine` (detach)."""
+    """The action above the budget: `warn`, `thin` (call a callback in REPORT less often) or `quarantine` (detach)."""
     local: ClassVar[bool] = False
     """Whether the callback decides from a value that only one rank knows: a clock, a signal, a file."""
     previews: ClassVar[bool] = False
@@ -52,7 +52,7 @@ class Callback(EventMethods):
     events: ClassVar[tuple[Event, ...]] = ()
     """New events that the callback announces with `run.announce(name, ...)`. Other callbacks may subscribe to them."""
     auto: ClassVar[bool] = False
-    """Whether the callback joins every trainer when its package is installed. Otherwise a run must name it."""
+    """Whether the callback joins every trainer when its package is installed. If False, a run must name it."""
     requires: ClassVar[str] = ""
     """The versions of the plugin contract that the callback works with, such as `>=1,<2`. Empty: all."""
     arguments: ClassVar[tuple[str, ...]] = ()
@@ -65,7 +65,7 @@ class Callback(EventMethods):
     """The version of the result of `state_dict`. A resume refuses the state of a later version, and passes the state of
     an earlier version to `migrate`."""
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
-    """Properties that other parts of the run must know. `has` returns the answer for one instance."""
+    """Properties that other parts of the run must know. `has` returns whether one instance has such a property."""
     conflicts_with: ClassVar[tuple[Conflict, ...]] = ()
     """The callbacks that this class does not work with. Building a trainer with both raises an error."""
     publisher: Any = None
@@ -89,13 +89,13 @@ class Callback(EventMethods):
         return None
 
     def has(self, capability: Capability) -> bool:
-        """Return whether this instance has a capability. Override it if the answer depends on fields."""
+        """Return whether this instance has a capability. Override this method if the answer depends on fields."""
         return capability in self.capabilities
 
     def conflict_with(self, other: Callback) -> str:
         """Return why this callback does not work with another one, and the remedy. Empty if they work together.
 
-        The default looks up `other` in `conflicts_with`. Override it if the answer depends on fields.
+        By default the method looks up `other` in `conflicts_with`. Override it if the answer depends on fields.
         """
         for conflict in self.conflicts_with:
             known = conflict.other

@@ -17,7 +17,8 @@ class Capability(Enum):
     REPLACES_WEIGHTS = "replaces the weights in evaluations and checkpoints"
     """Evaluates and saves other weights than the trained weights, such as their average."""
     HOLDS_WEIGHTS = "holds trained weights in its state"
-    """The state of the callback is trained, as in a loss module. It is loaded with the best model."""
+    """Has trained weights in its callback state, such as the weights of a loss module. The run loads this state
+    together with the best model."""
     CHOOSES_BEST_MODEL = "chooses the best model"
     """Decides which checkpoint holds the best model. `best_metric` has the metric."""
     WRITES_CHECKPOINTS = "writes checkpoints"
@@ -25,7 +26,7 @@ class Capability(Enum):
     EVALUATES = "evaluates"
     """Runs the evaluations of the run. Callbacks decide from their metrics."""
     INTERRUPTS = "interrupts the run"
-    """Stops a session that a later session continues, such as after a signal. `at_end()` is not due at such a stop."""
+    """Stops a session so that a later session continues the run, such as after a signal. `at_end()` is not due then."""
     PLANS_EVALUATIONS = "plans evaluations"
     """Requests evaluations during a run."""
     READS_PREDICTIONS = "reads predictions"

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from .errors import SubscriptionError
+
 
 class Kind(str, Enum):
-    """The kind of work that an event expects from its handlers."""
+    """Whether an event requests work or states a fact."""
 
     WORK = "work"
     """Some work is due now, and a handler must do it."""
@@ -72,7 +74,13 @@ class Event:
         origin: str = "trainbus",
         deprecated: str = "",
     ) -> None:
-        """Declare an event. `params` may hold names instead of `Param` objects; the type of these is `Any`."""
+        """Declare an event. `params` may hold names instead of `Param` objects; the type of these is `Any`.
+
+        Raises:
+            SubscriptionError: if `params` is a text, or holds something else than parameters with names of their own.
+        """
+        if isinstance(params, str):
+            raise SubscriptionError(f"The parameters of the event {name!r} are a text. Write a tuple: ({params!r},).")
         values = {
             "name": name,
             "doc": doc,
@@ -84,6 +92,23 @@ class Event:
         }
         for field, value in values.items():
             object.__setattr__(self, field, value)
+        self._check_params()
+
+    def _check_params(self) -> None:
+        taken: set[str] = set()
+        for param in self.params:
+            if not isinstance(param, Param) or not param.name.isidentifier():
+                raise SubscriptionError(
+                    f"The event {self.name!r} has the parameter {param!r}. Write a name, or Param(name, type, doc)."
+                )
+            if param.name in COMMON_NAMES:
+                raise SubscriptionError(
+                    f"The event {self.name!r} has the parameter {param.name!r}, which every handler may name already. "
+                    "Rename or remove it."
+                )
+            if param.name in taken:
+                raise SubscriptionError(f"The event {self.name!r} has the parameter {param.name!r} twice. Rename one.")
+            taken.add(param.name)
 
     @property
     def param_names(self) -> tuple[str, ...]:
@@ -124,7 +149,7 @@ _EVAL_BATCH = Param("batch", "Any", "The batch of the evaluation or prediction, 
 _PREDICTION = Param(
     "prediction",
     "trainbus.engine.evaluation.outputs.EvalPrediction | None",
-    "Predictions and labels of the batch over all ranks, as tensors; None unless a callback reads predictions.",
+    "Predictions and labels of the batches of all ranks, as tensors; None unless a callback reads predictions.",
 )
 _LOSS = Param(
     "loss", "torch.Tensor", "The loss of the batch, a scalar. It has a graph in `on_loss`, and is detached afterwards."
@@ -168,7 +193,7 @@ def _shared(name: str, doc: str, params: tuple[Param, ...] = (), clock: Clock = 
 EVENTS: tuple[Event, ...] = (
     _shared("on_init_end", "The trainer is constructed."),
     Event(
-        "on_setup", "Build now: wrap the model, fill the seams of the step, open what the run needs.", kind=Kind.WORK
+        "on_setup", "Build now: wrap the model, fill the seams of the step, open files and connections.", kind=Kind.WORK
     ),
     Event("on_load", "The run is restored from a checkpoint.", (_CHECKPOINT,)),
     _shared("on_train_begin", "Training begins. Model, optimizer and loaders exist."),
@@ -215,7 +240,7 @@ EVENTS: tuple[Event, ...] = (
     _shared("on_save", "A checkpoint is complete on disk.", (_CHECKPOINT,)),
     Event(
         "on_delete",
-        "The retention policy deleted a checkpoint. Announced before the next save, and when training ends.",
+        "The retention policy deleted a checkpoint. The event comes before the next save, or at the end.",
         (_CHECKPOINT, _SAVED_STEP),
     ),
     _shared("on_push_begin", "A model is about to be pushed to a hub."),

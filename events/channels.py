@@ -22,7 +22,7 @@ FINISHES: dict[str, Flag] = {
     "on_save": "save",
     "on_epoch_begin": "epoch_stop",
 }
-"""Event -> the flag that becomes False before the event, as in transformers, because its work is done."""
+"""Event -> the flag that becomes False before the event, as in transformers, because the requested work is done."""
 
 
 @dataclass(eq=False)
@@ -52,7 +52,7 @@ class Subscription:
 
 
 class Channel(blinker.Signal):
-    """The signal of one event. It holds receivers strongly and in order."""
+    """The signal of one event. It holds its receivers in order, with strong references."""
 
     set_class = Ordered  # type: ignore[assignment]
 
@@ -62,11 +62,14 @@ class Channel(blinker.Signal):
         self.ordered: tuple[Subscription, ...] | None = None
         """The resolved order of the handlers; None after a change."""
         self.calls: tuple[Subscription, ...] | None = None
-        """What an announcement calls: the handlers, through the route of the bus."""
+        """The handlers that an announcement calls: the result of the bus's `Route`; None after a change."""
         self.finishes: Flag | None = FINISHES.get(event.name)
 
     def connect(self, receiver: Any, sender: Any = blinker.ANY, weak: bool = False) -> Any:
-        """Connect a receiver, strongly by default: blinker's own default drops bound methods silently."""
+        """Connect a receiver, by default with a strong reference.
+
+        blinker's own default is a weak reference, which silently drops bound methods.
+        """
         self.ordered = self.calls = None
         return super().connect(receiver, sender, weak=weak)
 

@@ -26,7 +26,8 @@ def call_all(
         subscriptions: the handlers, in order.
         run: the record that holds the values of the parameters.
         extras: the parameters that only this announcement has.
-        control: the flags. It receives the author of each call, and the answer of a handler written for transformers.
+        control: the flags. The function sets the author of each call on it, and requests the flags that a handler
+            written for transformers returns.
         event: the event.
         forgives: a function that returns whether the run continues after an exception of a handler.
     """
@@ -57,8 +58,7 @@ def call_all(
 
 
 def _began(function: Callable[..., Any], error: BaseException) -> bool:
-    """Return whether a function began before the error that the caller caught. Ctrl-C may arrive before the
-    call."""
+    """Return whether a function had begun when the caught error was raised. Ctrl-C may arrive before the call."""
     inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
     code = getattr(function, "__code__", None)
     return code is None or (inner is not None and inner.tb_frame.f_code is code)

@@ -8,7 +8,8 @@ from typing import Any
 def has_common_step(both: Any) -> bool:
     """Return whether a `Both` can ever be due.
 
-    The answer is False only if one side names its steps, as `at(3)` does, and the other side is never due at them.
+    The answer is False only if one side names its steps, as `at(3)` does, and the other side is never due at these
+    steps.
     """
     steps = _named(both, type(both))
     return not steps or any(_may_be_due(both, step, type(both)) for step in steps)

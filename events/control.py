@@ -41,7 +41,8 @@ RUN = "run"
 class Speaker:
     """The author of writes to the control: the current handler, its event and its step.
 
-    The bus sets it around each handler, and the loop counts its steps. A separate object makes this cheap.
+    The bus sets the handler and the event around each call, and the loop sets the step. A separate object makes this
+    cheap.
     """
 
     __slots__ = ("author", "event", "step")
@@ -67,8 +68,8 @@ class TrainerControl:
         """Start with the given flags raised.
 
         Args:
-            rank: the process that entries of the ledger name.
-            **flags: flags to raise, as `should_save=True`.
+            rank: the rank of this process, for the entries of the ledger.
+            **flags: the flags to raise, such as `should_save=True`.
         """
         self.rank = rank
         self.ledger = Ledger()
@@ -78,7 +79,7 @@ class TrainerControl:
         self.pending = False
         """Whether a flag was requested or vetoed since the last `settle`. In most steps it is False."""
         self.serving: set[str] = set()
-        """The flags whose work is in progress. They are True although their requests are taken."""
+        """The flags whose work is in progress. They read as True, although the run already took their requests."""
         for flag, raised in flags.items():
             if raised:
                 self.request(_flag(flag), reason="given")
@@ -275,7 +276,7 @@ class TrainerControl:
         )
 
     def state(self) -> dict[str, Any]:
-        """Return the flags in the form of transformers' exportable states."""
+        """Return the flags in the format of transformers' `ExportableState`."""
         return {"args": {f"should_{flag}": self._reads(flag) for flag in HF_FLAGS}, "attributes": {}}
 
     def __repr__(self) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class TrainbusError(Exception):
@@ -138,3 +139,13 @@ def note(error: BaseException, text: str) -> None:
     """
     if hasattr(error, "add_note") and text not in getattr(error, "__notes__", ()):
         error.add_note(text)
+
+
+@contextmanager
+def noting(text: str) -> Iterator[None]:
+    """Add a note to an exception of the `with` block."""
+    try:
+        yield
+    except Exception as error:
+        note(error, text)
+        raise

@@ -14,7 +14,7 @@ class EventMethods:
         """The trainer is constructed."""
 
     def on_setup(self, *args: Any, **kwargs: Any) -> Any:
-        """Build now: wrap the model, fill the seams of the step, open what the run needs."""
+        """Build now: wrap the model, fill the seams of the step, open files and connections."""
 
     def on_load(self, *args: Any, **kwargs: Any) -> Any:
         """The run is restored from a checkpoint."""
@@ -86,7 +86,7 @@ class EventMethods:
         """A checkpoint is complete on disk."""
 
     def on_delete(self, *args: Any, **kwargs: Any) -> Any:
-        """The retention policy deleted a checkpoint. Announced before the next save, and when training ends."""
+        """The retention policy deleted a checkpoint. The event comes before the next save, or at the end."""
 
     def on_push_begin(self, *args: Any, **kwargs: Any) -> Any:
         """A model is about to be pushed to a hub."""
@@ -114,4 +114,4 @@ class EventMethods:
 
 
 class TypedEventMethods(EventMethods):
-    """The same handlers. For type checkers, they have typed keyword-only parameters."""
+    """The handlers of `EventMethods`. For type checkers, they have typed keyword-only parameters."""

@@ -84,7 +84,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """Build now: wrap the model, fill the seams of the step, open what the run needs."""
+            """Build now: wrap the model, fill the seams of the step, open files and connections."""
 
         def on_load(
             self,
@@ -561,7 +561,7 @@ class EventMethods:
             run: Run,
             **kwargs: Any,
         ) -> Any:
-            """The retention policy deleted a checkpoint. Announced before the next save, and when training ends."""
+            """The retention policy deleted a checkpoint. The event comes before the next save, or at the end."""
 
         def on_push_begin(
             self,
@@ -745,7 +745,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """Build now: wrap the model, fill the seams of the step, open what the run needs."""
+        """Build now: wrap the model, fill the seams of the step, open files and connections."""
 
     def on_load(
         self,
@@ -1222,7 +1222,7 @@ class TypedEventMethods(EventMethods):
         run: Run,
         **kwargs: Any,
     ) -> Any:
-        """The retention policy deleted a checkpoint. Announced before the next save, and when training ends."""
+        """The retention policy deleted a checkpoint. The event comes before the next save, or at the end."""
 
     def on_push_begin(
         self,

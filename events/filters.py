@@ -53,7 +53,7 @@ def filtered(call: Call, keep: Callable[[int], bool], clock: Clock) -> Call:
 
 
 def number_in(bound: int | str | Iterable[str] | None) -> int | None:
-    """Return the count in `before=` or `after=`; None if it names callbacks."""
+    """Return the value of `before=` or `after=` if it is a count; None if it names callbacks."""
     return bound if isinstance(bound, int) else None
 
 

@@ -27,10 +27,13 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITI
 def compile_handler(
     handler: Handler, event: Event, label: str, *, lenient: bool = False, open_ended: bool = False
 ) -> tuple[Call, frozenset[str]]:
-    """Compile a handler. Return a function that calls the handler with the parameters that it names, and their names.
+    """Compile a handler into a function that calls the handler with the parameters that the handler names.
 
-    A handler with `**kwargs` receives all parameters. A parameter with a default that the event does not pass is the
-    handler's own, unless its name looks like a misspelt one.
+    A handler with `**kwargs` receives all parameters. A handler may have parameters of its own, which the event does
+    not pass: they need a default, and a name that does not look like a misspelt parameter of the event.
+
+    Returns:
+        The function, and the names of the parameters that the handler names.
 
     Args:
         handler: a bound method or a function.
@@ -46,6 +49,7 @@ def compile_handler(
     """
     _refuse_suspended(handler, label)
     known = tuple(event.all_params)
+    _refuse_without_self(handler, label, known)
     try:
         parameters = list(inspect.signature(handler).parameters.values())
     except (TypeError, ValueError):  # some builtins and extension functions have no signature
@@ -101,8 +105,19 @@ def _refuse_suspended(handler: Handler, label: str) -> None:
         )
 
 
+def _refuse_without_self(handler: Handler, label: str, known: tuple[str, ...]) -> None:
+    """Raise an error for a method without `self`: its first parameter would receive the callback."""
+    code = getattr(getattr(handler, "__func__", None), "__code__", None)
+    if code is None or (not code.co_argcount and code.co_flags & inspect.CO_VARARGS):
+        return
+    first = code.co_varnames[0] if code.co_argcount else ""
+    if not first or first in known:
+        name, given = label.rpartition(".")[2], ", ".join(("self", *code.co_varnames[: code.co_argcount]))
+        raise SubscriptionError(f"{label} does not take `self`. Write `def {name}({given})`.")
+
+
 def suspended_kind(function: Any) -> str:
-    """Return which kind of function does not run its body when it is called: `a generator`; empty if it runs."""
+    """Return the kind of a function whose call does not run its body, such as `a generator`; empty if it runs."""
     kinds = {
         "an async function": inspect.iscoroutinefunction,
         "an async generator": inspect.isasyncgenfunction,
@@ -132,7 +147,7 @@ def in_either_style(handler: Handler) -> Handler:
     control, **kwargs)`.
 
     Args:
-        handler: a method whose parameters are keyword-only, and parameters of its event.
+        handler: a method. All its parameters are keyword-only, and the event has all of them.
 
     Raises:
         TypeError: when a call leaves out a parameter of the handler.
@@ -207,7 +222,7 @@ def _call_by_name(handler: Handler, first: tuple[str, ...], rest: tuple[str, ...
 
 
 def _call_in_order(handler: Handler, names: tuple[str, ...]) -> Call:
-    """Return a call with values by position. This is the usual and cheapest case: one `attrgetter` reads all."""
+    """Return a function that passes all values by position. It is the usual and cheapest case: one `attrgetter`."""
     if not names:
         return lambda run, extras: handler()
     read = attrgetter(*names)

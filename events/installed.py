@@ -20,7 +20,7 @@ GROUP = "trainbus.callbacks"
 """The entry-point group of callbacks."""
 
 COMMAND_GROUP = "trainbus.commands"
-"""The entry-point group of commands: modules with `add_to`, or such functions."""
+"""The entry-point group of commands. An entry point names a function `add_to`, or a module that has this function."""
 
 MANIFEST = "trainbus_plugins.json"
 """The name of the static manifest in the folder of a package."""
@@ -39,7 +39,7 @@ class Plugin:
 
     @property
     def value(self) -> str:
-        """The path of its object, as `package.module:Class`."""
+        """The path of the object that the entry point names, such as `package.module:Class`."""
         return self.entry.value
 
     @property
@@ -59,12 +59,12 @@ class Plugin:
 
     @property
     def module(self) -> str:
-        """The module that it names."""
+        """The name of the module that contains the object."""
         return self.value.partition(":")[0].strip()
 
     @property
     def file(self) -> str:
-        """The path of its module; empty if there is none. No module is imported."""
+        """The path of the file of the module; empty if there is none. No module is imported."""
         place = module_file(self.module)
         return "" if place is None else str(place)
 
@@ -81,15 +81,21 @@ class Plugin:
             TrainbusError: if the import fails. The error names the plugin and the ways to leave it out.
         """
         try:
+            if self.entry.pattern.fullmatch(self.value) is None:
+                raise ValueError("the entry point is not `package.module:name`")
             return self.entry.load()
-        except (Exception, SystemExit) as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # also SystemExit, and a panic of an extension module
             raise self.failure(error) from error
 
     def failure(self, error: BaseException) -> TrainbusError:
         """Return the error that names the plugin, for an exception of its code."""
+        kind = "command" if self.entry.group == COMMAND_GROUP else "plugin"
+        leave_out = f", or leave it out with TRAINBUS_DISABLE_PLUGINS={self.name}" if kind == "plugin" else ""
         return TrainbusError(
-            f"The plugin {self.name!r} of {self.origin} ({self.value}) cannot be loaded: {type(error).__name__}: "
-            f"{str(error).rstrip('.')}. Fix or uninstall it, or leave it out with TRAINBUS_DISABLE_PLUGINS={self.name}."
+            f"The {kind} {self.name!r} of {self.origin} ({self.value}) cannot be loaded: {type(error).__name__}: "
+            f"{str(error).rstrip('.')}. Fix or uninstall it{leave_out}."
         )
 
 
@@ -141,7 +147,7 @@ def _entries(group: str) -> tuple[EntryPoint, ...]:
 
 @lru_cache(maxsize=8)
 def _read(group: str, folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
-    """Return the entry points. Reading them is slow, so it is repeated only if a folder has changed."""
+    """Return the entry points of a group. Reading them is slow, so they are read again only if a folder has changed."""
     return tuple(entry_points(group=group))
 
 

@@ -1,4 +1,4 @@
-"""Isolation: failing and slow callbacks do not end the run. It counts them, and says who failed and when.
+"""Isolation: failing and slow callbacks do not end the run. A summary names the callbacks that failed, and the steps.
 
 A callback with `on_error="raise"` and without a budget is called directly, without extra cost per event.
 """
@@ -27,14 +27,14 @@ WINDOW = 10
 """The steps after which the time of a callback is compared with its budget. Two windows in a row must exceed it."""
 
 LISTED = 5
-"""How many steps of failures a summary lists."""
+"""The largest number of failed steps that a summary lists for a callback."""
 
 _ONCE = frozenset(
     {"on_init_end", "on_setup", "on_load", "on_train_begin", "on_train_end", "on_exception", "on_close", "on_end"}
 )
 """Events whose handlers have no budget: they do not run per step."""
 _THINNED_CALLS = frozenset({"on_prediction_step", "on_log"})
-"""Events without a step of their own at which a thinned reporter is called less often."""
+"""Events outside of a step. A thinned callback misses some of their announcements."""
 _NEVER_ISOLATED = (RankFailure, RankDivergence, EvaluationStopped)
 """Errors that always leave a handler: they are about the run, not about the handler."""
 
@@ -60,7 +60,7 @@ class CallbackFailures:
     over_budget: str = ""
     """A text with the time that the callback took, if it exceeded its budget; otherwise empty."""
     every: int = 1
-    """A thinned callback is called at every n-th step only: n. 1 for other callbacks."""
+    """The n of a thinned callback, which is called at every n-th step only. 1 for other callbacks."""
     quarantined: int | None = None
     """The step at which the callback was unsubscribed; None if it was not."""
 
@@ -94,11 +94,11 @@ class Verdict:
     """The action that this rank proposes for a callback. The ranks agree on it before they do it."""
 
     failed: str = ""
-    """The last exception of a handler whose decisions the ranks must drop."""
+    """The last exception of a handler, in one line; empty if none failed. The ranks drop what this handler decided."""
     quarantine: str = ""
-    """Why to unsubscribe the callback; empty if it stays subscribed."""
+    """The reason to unsubscribe the callback; empty if it stays subscribed."""
     every: int = 1
-    """Call the callback at every n-th step only."""
+    """The n of a callback that must be called at every n-th step only. 1: at every step."""
 
 
 class Isolation:
@@ -144,9 +144,10 @@ class Isolation:
     # Failures.
 
     def guarded(self, call: Call, owner_id: str, policy: Policy) -> Call:
-        """Return a call that withdraws the flags of a failed handler, and repeats it as the policy says.
+        """Return a function that calls a handler, and withdraws the flags that the handler wrote if the call fails.
 
-        Values that the handler wrote to `logs`, to metrics or to itself stay.
+        The function then repeats the call as often as the policy says. Values that the handler wrote to `logs`, to
+        metrics or to its own attributes stay.
         """
         control = self.control
 
@@ -207,7 +208,7 @@ class Isolation:
         self._detach(owner_id)
 
     def thin(self, owner_id: str, every: int) -> None:
-        """Call a reporter at every n-th step only."""
+        """Call a callback at every n-th step only. Its handlers run in REPORT."""
         meter = self.meters.get(owner_id)
         if meter is not None and every > meter.every:
             meter.every = self.of(owner_id).every = every
@@ -217,7 +218,7 @@ class Isolation:
     # Time.
 
     def timed(self, call: Call, event: Event, owner_id: str, budget: Budget) -> Call:
-        """Return a call that adds its time to the used budget of its callback."""
+        """Return a function that calls a handler, and adds the time of the call to the used budget of its callback."""
         if event.name in _ONCE or event.kind is Kind.WORK:
             return call
         meter = self.meters.setdefault(owner_id, Meter(self, owner_id, budget))
@@ -254,11 +255,11 @@ class Meter:
 
     @property
     def may_act(self) -> bool:
-        """Whether the callback may be thinned or quarantined."""
+        """Whether the callback is thinned or quarantined when it exceeds its budget."""
         return self._budget.remedy != "warn"
 
     def add(self, seconds: float) -> None:
-        """Add the time of a handler, and judge if a window is full."""
+        """Add the time of a handler call. At the end of a window, compare the sum with the budget."""
         step, now = self._isolation.control.step, self._isolation.clock()
         if self._first < 0 or step < self._first:  # the first call may import and compile what later ones use
             self._first, self._began, self._spent, self._exceeded = step, now, 0.0, 0
@@ -292,7 +293,7 @@ class Meter:
 
 
 def is_thinned(event: Event) -> bool:
-    """Return whether a thinned reporter misses some announcements of an event."""
+    """Return whether a thinned callback misses some announcements of an event."""
     return event.clock in (Clock.STEP, Clock.STEPS_DONE) or event.name in _THINNED_CALLS
 
 

@@ -22,7 +22,7 @@ class Stage(IntEnum):
     ACT = 40
     """Do the work that a flag requests."""
     REPORT = 50
-    """Report: print, upload, draw. Handlers in REPORT see the values that all earlier stages wrote."""
+    """Report: print, upload, draw. Handlers in REPORT see the values that all other callbacks wrote."""
     RELEASE = 60
     """Rotate checkpoints, close files, free memory."""
 

@@ -28,9 +28,9 @@ class TrainerState:
     logging_steps: float = 500
     """Steps between logs. A fraction of the run is converted to steps."""
     eval_steps: float = 500
-    """Steps between evaluations, converted in the same way."""
+    """Steps between evaluations. A fraction of the run is converted to steps."""
     save_steps: float = 500
-    """Steps between checkpoints, converted in the same way."""
+    """Steps between checkpoints. A fraction of the run is converted to steps."""
     train_batch_size: int | None = None
     """Samples per batch on one rank."""
     num_train_epochs: int = 0
@@ -105,8 +105,9 @@ class TrainerState:
         Attributes that transformers does not know are stored under one key of `stateful_callbacks`.
 
         Args:
-            exported: states for transformers only, by class. It needs one of each exportable callback that it has.
-            **further: other values to store under that key. `flattened` returns them.
+            exported: class name -> callback state, for transformers only. transformers requires a state for each of its
+                exportable callbacks.
+            **further: other values to store under the same key. `flattened` returns them.
         """
         # A callback may set a number of numpy or torch, which JSON cannot hold.
         values = {name: value.item() if hasattr(value, "item") else value for name, value in self.to_dict().items()}
@@ -127,10 +128,10 @@ class TrainerState:
 
 
 _OWN = ("samples_seen", "steps_skipped", "seconds")
-"""The attributes that transformers' `TrainerState` does not have. It rejects a file with unknown keys."""
+"""The attributes that transformers' `TrainerState` does not have. transformers rejects a file with unknown keys."""
 
 _APART = "trainbus"
-"""The key of these attributes in a file, among the states of callbacks, which may have any name."""
+"""The key in `stateful_callbacks` under which a file has these attributes. transformers accepts any key there."""
 
 
 def flattened(values: dict[str, Any]) -> dict[str, Any]:
@@ -145,10 +146,10 @@ def flattened(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def exported_states(callbacks: Iterable[Any]) -> dict[str, Any]:
-    """Return the states of callbacks with the interface of transformers' `ExportableState`, by class, as transformers
-    saves them.
+    """Return the states of callbacks in the format of transformers: class name -> state.
 
-    Several callbacks of one class have a list of states. Other callbacks have none.
+    If a class has several callbacks, the value is a list of states. Callbacks without the interface of transformers'
+    `ExportableState` are left out.
     """
     found: dict[str, list[Any]] = {}
     for callback in callbacks:

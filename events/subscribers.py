@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import custom_events
 from .callback import Callback
-from .catalog import Event
 from .contract import check_requires
 from .errors import SubscriptionError, nearest
 from .handlers import Handler
-from .policies import ACTIONS, Budget, budget_of, policy_of
+from .policies import ACTIONS, Budget, Policy, budget_of, policy_of
+from .settings import meaning, problems_of_settings
 from .stages import Stage, names
 
 logger = logging.getLogger(__name__)
@@ -21,8 +22,8 @@ logger = logging.getLogger(__name__)
 FOREIGN_BASE = "TrainerCallback"
 """The name of the base class of foreign callbacks, in transformers and libraries derived from it."""
 
-POLICIES, checked_policy = ACTIONS, policy_of
-"""The former names."""
+POLICIES, checked_policy, own_events = ACTIONS, policy_of, custom_events.own_events
+"""The former names of `ACTIONS`, `policy_of` and `custom_events.own_events`."""
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Subscriber:
     on_error: str = "raise"
     foreign: bool = False
     attributes: dict[str, Any] = field(default_factory=dict)
-    """The attributes when it was attached, before the run changes them."""
+    """The attributes of the callback when it was attached, before the run changes them."""
 
 
 def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
@@ -62,6 +63,8 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
         check_requires(callback.requires, type(callback).__name__)
     base = _base_of(type(callback))
     foreign = base is not None and base is not Callback
+    if not foreign and (problems := problems_of_settings(callback)):
+        raise SubscriptionError(" ".join(problems))
     handlers: dict[str, Handler] = {}
     known = list(known)
     for name in dir(callback):
@@ -78,11 +81,16 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
                 f"{type(callback).__name__}.{name} cannot be read: {type(error).__name__}: {error}. Write a method."
             ) from error
         if not callable(handler):
+            if isinstance(callback, Callback) and name in known and handler is not None:
+                raise SubscriptionError(
+                    f"{type(callback).__name__}.{name} is {handler!r}, not a method. An event has this name: write "
+                    f"`def {name}(self)`, or rename it."
+                )
             continue
         if name not in known:
             message = f"{type(callback).__name__}.{name} matches no event{nearest(name, known)}"
             if not foreign:
-                raise SubscriptionError(f"{message} Rename or remove it.")
+                raise SubscriptionError(f"{message} {_of_lightning(callback) or 'Rename or remove it.'}")
             logger.warning("%s It is never called.", message)
             continue
         handlers[name] = handler
@@ -99,11 +107,7 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
         )
     stage = getattr(callback, "stage", Stage.DECIDE)
     if not isinstance(stage, Stage):
-        if not foreign:
-            raise SubscriptionError(
-                f"{type(callback).__name__}.stage is {stage!r}, not a Stage. Set it to one, such as Stage.REPORT."
-            )
-        stage = Stage.DECIDE
+        stage = Stage.DECIDE  # of a foreign class
     wanted = None if foreign else getattr(callback, "id", None)
     return Subscriber(
         callback,
@@ -118,19 +122,42 @@ def inspect_subscriber(callback: object, known: Iterable[str]) -> Subscriber:
     )
 
 
-def own_events(callback: object) -> tuple[Event, ...]:
-    """Return the custom events of a `Callback`. For other objects the attribute `events` is ignored.
+def refuse_wrong_settings(callbacks: Iterable[Callback]) -> None:
+    """Check the settings that every callback has, such as `id`, `on_error` and `budget`.
 
     Raises:
-        SubscriptionError: if an item of `events` is not an `Event`.
+        SubscriptionError: lists each setting with a wrong value, with the remedy.
     """
-    declared = tuple(callback.events) if isinstance(callback, Callback) else ()
-    for event in declared:
-        if not isinstance(event, Event):
-            raise SubscriptionError(
-                f"{type(callback).__name__}.events contains {event!r}, which is not an event. Write Event(name, doc)."
-            )
-    return declared
+    problems = [problem for callback in callbacks for problem in _problems_of(callback)]
+    if problems:
+        one = len(problems) == 1
+        raise SubscriptionError(problems[0] if one else f"{len(problems)} problems:\n  - " + "\n  - ".join(problems))
+
+
+def _problems_of(callback: Callback) -> Iterator[str]:
+    yield from problems_of_settings(callback)
+    label = type(callback).__name__
+    checks: tuple[Callable[[], object], ...] = (
+        lambda: checked_on_error(callback, callback.on_error, label),
+        lambda: budget_for(callback, label),
+    )
+    for check in checks:
+        try:
+            check()
+        except SubscriptionError as error:
+            yield str(error)
+
+
+def checked_on_error(callback: object, on_error: Any, label: str) -> Policy:
+    """Return the effect of an exception in a handler of a callback.
+
+    Raises:
+        SubscriptionError: if `on_error` is none of the known texts.
+    """
+    try:
+        return policy_of(on_error, label)
+    except SubscriptionError as error:
+        raise SubscriptionError(f"{error}{meaning(callback, 'on_error')}") from None
 
 
 def budget_for(callback: object, owner_id: str) -> Budget | None:
@@ -153,7 +180,7 @@ def budget_for(callback: object, owner_id: str) -> Budget | None:
 def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:
     """Return the id of a subscriber: the requested id, or the name of its class.
 
-    A second subscriber of a class gets a number.
+    A second subscriber of a class gets the suffix `-2`, a third one `-3`.
 
     Raises:
         SubscriptionError: if another subscriber has the wanted id.
@@ -168,6 +195,16 @@ def identity(subscriber: Any, wanted: str | None, taken: Container[str]) -> str:
     while (candidate := name if serial == 1 else f"{name}-{serial}") in taken:
         serial += 1
     return candidate
+
+
+def _of_lightning(callback: object) -> str:
+    """Return how to attach a callback of Lightning; empty for another object."""
+    tops = {base.__module__.partition(".")[0] for base in type(callback).__mro__}
+    name = type(callback).__name__
+    return f"It is a callback of Lightning: write Lightning({name}(...))." if tops & _LIGHTNING else ""
+
+
+_LIGHTNING = {"lightning", "pytorch_lightning", "lightning_fabric"}
 
 
 def _methods_of(cls: type[Callback]) -> list[str]:

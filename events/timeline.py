@@ -5,7 +5,7 @@ Code that runs in every step makes a mark with `marks += (PART, now())`. That ca
 adds up many marks at once.
 
 Marks nest. The bus opens a level with `CALL`, marks each handler, and closes the level with `DONE`. A `Scope`, such as
-an evaluation, is a level too: all time in it belongs to it, also the time of handlers.
+an evaluation, is a level too: all time in the scope belongs to the scope, also the time of handlers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLIP = "clip"
 APPLY = "update"
 CALLBACKS = "callbacks"
 ENGINE = "engine"
-"""What the loop does between the other parts."""
+"""The code of the loop between the other parts."""
 LOGS = "log"
 EVALUATE = "evaluate"
 SAVES = "save"
@@ -67,7 +67,7 @@ SCOPES: dict[str, Scope] = {
     **{LOG: Scope(LOGS), EVALUATION: Scope(EVALUATE), PREDICTION: Scope(EVALUATE), SAVE: Scope(SAVES)},
     **{AGREE: Scope(WAIT)},
 }
-"""The activities that are parts of their own."""
+"""Activity -> the scope that gets all time of this activity."""
 
 
 class Sums:
@@ -80,7 +80,7 @@ class Sums:
         """(callback, event) -> nanoseconds and number of calls. Work that the handler started is not included."""
 
     def add(self, other: Sums, time: float = 1, calls: float = 1) -> None:
-        """Add other sums, multiplied."""
+        """Add other sums: their times multiplied by `time`, their numbers of calls multiplied by `calls`."""
         for part, passed in other.parts.items():
             self.parts[part] += passed * time
         for key, (passed, number) in other.handlers.items():
@@ -103,7 +103,7 @@ class Timeline:
     def _reset(self) -> None:
         self.marks.clear()
         self.ranks: list[dict[str, float]] = []
-        """Part -> seconds of the median step, of each rank. Empty until the training ends, and for one rank."""
+        """For each rank: part -> seconds of the median step. Empty until the training ends, and in a single process."""
         self.rows: deque[tuple[float, dict[str, float]]] = deque(maxlen=KEPT)
         """The last measured steps without a rare part: nanoseconds of the step, and of each of its parts."""
         self.steps = 0
@@ -172,7 +172,7 @@ class Timeline:
         return found
 
     def _mark_activity(self, name: str, begins: bool) -> None:
-        """Mark the begin or the end of an activity of the engine, if it is a part of its own."""
+        """Mark the begin or the end of an activity of the engine, if `SCOPES` has this activity."""
         scope = SCOPES.get(name)
         if scope is not None:
             if begins and scope.part in RARE:
@@ -274,7 +274,7 @@ class Timeline:
 
 
 def _places(taken: list[Any]) -> list[int]:
-    """Return the places of the marks `STEP`."""
+    """Return the indices of the marks `STEP` in a list of marks."""
     found, place = [], -2
     try:
         while True:

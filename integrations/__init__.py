@@ -31,7 +31,7 @@ class Kind(Enum):
     DATA = "data"
     """Converts tables to datasets. The Trainer loads it when a dataset is a table."""
     OTHER = "other"
-    """Has its own argument or callback."""
+    """Any other purpose. The integration has its own argument or callback."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Integration:
     kind: Kind
     """The kind of integration."""
     option: str = ""
-    """The word that users write for it. Default: its name in the registry."""
+    """The word that users write for the integration. Default: the name of the row in the registry."""
 
     @property
     def class_name(self) -> str:
@@ -155,7 +155,7 @@ def found_callbacks(args: Any) -> list[Any]:
 
     `engine.arguments.plugins.selection.join` returns the callbacks of installed plugins.
     """
-    found = [load(name).from_arguments(args) for name in _trackers(args)]
+    found = [load(name).from_arguments(args) for name in dict.fromkeys(_trackers(args))]  # a name counts once
     if way := way_to_shard(args):
         found.append(load(way).from_arguments(args))
     if args.push_to_hub:
@@ -166,8 +166,9 @@ def found_callbacks(args: Any) -> list[Any]:
 
 
 def way_to_shard(args: Any) -> str:
-    """Return the registry name of the strategy that shards the training; empty if torch shards it, or nothing is
-    sharded.
+    """Return the registry name of the strategy that shards the training.
+
+    The name is empty if torch shards the training, or if nothing is sharded.
 
     Raises:
         ArgumentError: in a single process, with the remedy. DeepSpeed also works there, for offloading.

@@ -44,8 +44,8 @@ class ClearML(ServiceTracker):
     """Reports to one ClearML task. A resumed training continues the task.
 
     Set `report_to="clearml"`, or add `ClearML("demo", offline=True)` to the callbacks. Offline, each session writes an
-    archive for `clearml-task-import`, and a resumed training is a separate task. If your program opened
-    a task already, the callback uses this task and leaves it open.
+    archive for `clearml-task-import`, and a resumed training is a separate task. If your program already opened a task,
+    the callback uses this task and leaves it open.
     """
 
     service: ClassVar[str] = "ClearML"

@@ -36,7 +36,7 @@ class Comet(ServiceTracker):
     """Reports to one Comet experiment. A resumed training reports to the same experiment.
 
     Set `report_to="comet"`, or add `Comet("demo", online=False)` to the callbacks. Offline, each session writes an
-    archive, and Comet prints the `comet upload` command. If your program opened an experiment already, the callback
+    archive, and Comet prints the `comet upload` command. If your program already opened an experiment, the callback
     uses this experiment and leaves it open.
     """
 

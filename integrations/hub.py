@@ -42,13 +42,13 @@ STAGED = ".push-"
 """The prefix of staging folders. Such a folder holds the files of one push until the push is done."""
 
 NOT_OF_MODEL = tuple(pattern for pattern in files.TO_RESUME if pattern != files.ARGUMENTS)
-"""Patterns of files in a checkpoint that are not part of the model. The training arguments are pushed."""
+"""Patterns of files in a checkpoint that are not pushed with the model. The training arguments are pushed too."""
 
 REMEDY = "When the hub is reachable, `trainer.push_to_hub()` pushes the output folder."
 """The remedy for a failed push."""
 
 NOT_PUSHED = ("_*", ".*", "*/.*", f"{files.PREFIX}-*", STATUS, GOODPUT, f"{CAPSULES}/*")
-"""Patterns of files in the output folder that are not pushed. A hidden file may disappear: a callback is writing it."""
+"""Patterns of files in the output folder that are not pushed. This includes hidden files: they are temporary."""
 
 
 def files_of_model(checkpoint: Path) -> list[Path]:
@@ -106,7 +106,7 @@ def evaluations(facts: Facts, results: dict[str, Any]) -> list[EvalResult]:
 
 
 def check_name(name: str, remedy: str) -> None:
-    """Raise an `ArgumentError` if the hub does not allow a name. `remedy` is the end of its message."""
+    """Raise an `ArgumentError` if the hub does not allow a name. `remedy` is the last sentence of the message."""
     try:
         validate_repo_id(name)
     except HFValidationError as error:
@@ -132,7 +132,8 @@ class Repository:
     def create_repository(self, run: Run, token: str | None, private: bool | None) -> str:
         """Create the repository if it does not exist, and return its full name.
 
-        The token and `private` default to the settings. The name defaults to the name of the output folder.
+        The token and `private` default to the settings of the callback. The name defaults to the name of the output
+        folder.
         """
         wanted = self.settings.repository or run.args.output_path.absolute().name
         check_name(wanted, "It is the name of `output_dir`. Set `hub_model_id`.")
@@ -167,7 +168,7 @@ class Repository:
         self.watch(self._api.run_as_future(push), message)
 
     def watch(self, push: Future[Any], message: str) -> None:
-        """Register a push, so that the run waits for it before it ends. Log a warning if the push fails."""
+        """Register a push, so that the run waits for the push before the run ends. Log a warning if the push fails."""
 
         def warn_if_failed() -> None:
             error = push.exception()
@@ -238,8 +239,8 @@ class PushToHub(Callback):
     """Pushes the model to the Hugging Face hub: in the background at every save, and when training ends.
 
     Set `push_to_hub=True`, or add `PushToHub("me/model", strategy="end")` to the callbacks. Log in with `hf auth
-    login` or set `hub_token`. A push that fails logs one warning, and training continues. The run waits for all pushes
-    at its end.
+    login` or set `hub_token`. A push that fails logs one warning, and training continues. At its end, the run waits for
+    all pushes.
 
     Raises:
         ArgumentError: for an unknown strategy or a name that no repository can have.
@@ -253,9 +254,9 @@ class PushToHub(Callback):
     repository: str | None = None
     """The repository, as `name` or `owner/name`. Default: the name of the output folder."""
     strategy: str = "every_save"
-    """What is pushed, and when: `end`, `every_save`, `checkpoint` or `all_checkpoints`. With `end`, the model is pushed
-    at the end. With `every_save`, the model is pushed at each save and at the end. `checkpoint` also pushes the newest
-    checkpoint, as `last-checkpoint`. `all_checkpoints` pushes the model and every checkpoint."""
+    """What is pushed, and when: `end`, `every_save`, `checkpoint` or `all_checkpoints`. `end` pushes the model at the
+    end. `every_save` pushes the model at each save and at the end. `checkpoint` does the same, and pushes the newest
+    checkpoint as `last-checkpoint`. `all_checkpoints` pushes the model at each save, and every checkpoint."""
     private: bool | None = None
     """Whether a new repository is private. Default: the settings of its owner on the hub."""
     always: bool = False
@@ -361,7 +362,7 @@ class PushToHub(Callback):
         return True
 
     def _warn(self, error: Exception) -> None:
-        """Warn that the repository could not be created. Consecutive further failures are logged at level INFO."""
+        """Warn that the repository could not be created. Later failures are logged at level INFO."""
         if self.on_error != "warn" or isinstance(error, ArgumentError):
             raise error
         said = f"{type(error).__name__}: {error}"

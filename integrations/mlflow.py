@@ -66,15 +66,15 @@ class MLflow(RowTracker):
     """Reports to one MLflow run. A resumed training, and evaluations after it, report to the same run.
 
     Set `report_to="mlflow"`, or add `MLflow(experiment="demo")` to the callbacks. MLflow's settings, such as
-    `MLFLOW_TRACKING_URI`, choose the server. Metrics have the names of transformers, such as `loss` and `eval_loss`.
-    During training the run is MLflow's active run. If a run is active already, the callback reports to this run and
-    leaves it active.
+    `MLFLOW_TRACKING_URI`, choose the server. Metrics have the same names as with transformers, such as `loss` and
+    `eval_loss`. During training the run is MLflow's active run. If another run is already active, the callback reports
+    to that run and leaves it active.
     """
 
     service: ClassVar[str] = "MLflow"
 
     experiment: str | None = None
-    """The experiment. It is created if it does not exist. Default: `MLFLOW_EXPERIMENT_NAME`, else MLflow's default."""
+    """The experiment. A missing one is created. Default: `MLFLOW_EXPERIMENT_NAME`, else MLflow's default."""
     name: str | None = None
     """The name of the run. Default: `args.run_name`, else a generated name."""
     _active: Any = field(default=None, init=False, repr=False, compare=False)
@@ -130,8 +130,9 @@ class MLflow(RowTracker):
 def _name(column: str) -> str:
     """Return the name of a metric as transformers writes it to MLflow.
 
-    Characters that MLflow does not allow become `_`.
+    Characters that MLflow does not allow become `_`. Parts of the path such as `..` are left out.
     """
     section, _, rest = column.partition("/")
     key = rest if section == "train" else f"{section}_{rest}" if section in ("eval", "test") else column
-    return re.sub(r"[^\w\-. :/]", "_", key, flags=re.ASCII)
+    parts = re.sub(r"[^\w\-. :/]", "_", key, flags=re.ASCII).split("/")
+    return "/".join(part for part in parts if part not in ("", ".", "..")) or "_"

@@ -45,7 +45,7 @@ class Neptune(ServiceTracker):
     service: ClassVar[str] = "Neptune"
 
     mode: Literal["async", "sync", "offline", "debug"] | None = field(default=None, kw_only=True)
-    """How to upload. Default: `NEPTUNE_MODE`, else `async`."""
+    """How to upload: `async`, `sync`, `offline` or `debug`. Default: `NEPTUNE_MODE`, else `async`."""
 
     def open_session(self, opening: Opening, name: str | None, config: Mapping[str, Any]) -> ServiceSession:
         given: dict[str, Any] = {"project": self.project, "name": name, "mode": self.mode}

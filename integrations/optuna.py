@@ -18,7 +18,7 @@ OPTIMIZE = ("timeout", "n_jobs", "catch", "callbacks", "gc_after_trial", "show_p
 
 @dataclass
 class OptunaSearch:
-    """Lets optuna choose the values of each trial, and stop trials early by its pruner.
+    """Lets optuna choose the values of each trial. Optuna's pruner may stop a trial early.
 
     With several ranks, rank 0 runs the study and sends each trial to the other ranks.
     """
@@ -116,7 +116,7 @@ def _send(search: Search, **message: Any) -> None:
 
 
 def _follow(search: Search) -> BestRun | list[BestRun]:
-    """Train the trials of rank 0 until it sends the best trial, or an error."""
+    """Train the trials that rank 0 sends, until rank 0 sends the best trial or an error."""
     failure: Exception | None = None
     while "number" in (message := _from_rank_0(search)):
         trial = optuna.trial.FixedTrial(message["params"], message["number"])

@@ -17,9 +17,9 @@ from ..events.errors import TrainbusError, note
 class RaySearch:
     """Lets Ray Tune choose the values of each trial, and train each trial in its own process.
 
-    Ray sends the inputs of the trainer to this process, so they must be picklable. A trial reports several times. The
-    environment variable `RAY_SCOPE` selects the report that counts: `last` (the default), or another scope of
-    `get_best_trial`.
+    Ray sends the inputs of the trainer to the processes of the trials, so they must be picklable. A trial reports
+    several times. The environment variable `RAY_SCOPE` selects the report that counts: `last` (the default), or another
+    scope of `get_best_trial`.
     """
 
     def default_space(self, trial: Any) -> dict[str, Any]:

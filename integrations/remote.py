@@ -25,19 +25,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class RemoteStore(Callback):
-    """Copies each checkpoint to a remote store, such as `s3://bucket/run`, and starts a run with the newest of them.
+    """Copies each checkpoint to a remote store, such as `s3://bucket/run`, so that a run on any machine can resume.
 
         trainer = Trainer(..., callbacks=[RemoteStore("s3://bucket/run-7")])
         trainer.train(resume_from_checkpoint="auto")
 
-    The path may name any store that fsspec knows: `s3://`, `gs://`, `az://`, `file://`, `memory://`. A thread copies
-    while training continues. The manifest is copied last, so a remote checkpoint without a manifest is incomplete and
-    never used. If the store has a newer checkpoint than the output folder, a new trainer fetches and verifies this
-    checkpoint. If the retention policy deletes a local checkpoint of this run, its remote copy is deleted too. Rank 0
-    copies. With `save_on_each_node`, checkpoints of other machines are not copied.
+    `url` may name any store that fsspec knows: `s3://`, `gs://`, `az://`, `file://`, `memory://`. Rank 0 copies a
+    checkpoint on a thread while training continues. The manifest is copied last, so a remote checkpoint without a
+    manifest is incomplete and never used. If the store has a newer checkpoint than the output folder, a new trainer
+    fetches and verifies this checkpoint. If the retention policy deletes a local checkpoint of this run, the callback
+    deletes its remote copy too. With `save_on_each_node`, checkpoints of other machines are not copied.
 
     Raises:
-        ArgumentError: if a path has no protocol, or if the package of its protocol is missing.
+        ArgumentError: if `url` has no protocol, or if the package for the protocol is missing.
         CheckpointError: if the store fails and `on_store_error` is `raise`.
     """
 
@@ -129,7 +129,7 @@ def upload(system: Any, folder: PurePosixPath, checkpoint: Path) -> None:
 
 
 def complete_checkpoints(system: Any, folder: PurePosixPath) -> dict[str, tuple[float, str]]:
-    """Return the complete checkpoints in a store: name -> time and run."""
+    """Return the complete checkpoints in a folder of a store: name -> (time of the save, id of the run)."""
     found = {}
     for path in system.ls(str(folder), detail=False) if system.exists(str(folder)) else ():
         name = PurePosixPath(path).name
@@ -141,7 +141,7 @@ def complete_checkpoints(system: Any, folder: PurePosixPath) -> dict[str, tuple[
 
 
 def fetch_newest(system: Any, folder: PurePosixPath, output: Path) -> None:
-    """Copy the newest complete checkpoint of a store into an output folder that has no newer one.
+    """Copy the newest complete checkpoint of a store into an output folder, if the folder has no newer checkpoint.
 
     Raises:
         CheckpointError: if the copy does not agree with its manifest.

@@ -37,10 +37,10 @@ class SwanLabSession(ServiceSession):
 
 @dataclass
 class SwanLab(ServiceTracker):
-    """Reports to one SwanLab run. A resumed training reports to the same run, if the service keeps it.
+    """Reports to one SwanLab run. A resumed training reports to the same run, if the service still has this run.
 
     Set `report_to="swanlab"`, or add `SwanLab("demo", mode="offline")` to the callbacks. Offline, each session writes
-    a folder, and SwanLab prints the `swanlab sync` command. If your program opened a run already, the callback uses
+    a folder, and SwanLab prints the `swanlab sync` command. If your program already opened a run, the callback uses
     this run and leaves it open.
     """
 

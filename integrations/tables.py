@@ -15,7 +15,7 @@ class Tables:
 
     @staticmethod
     def from_frame(frame: Any) -> datasets.Dataset:
-        """Return a dataset of the rows of a `pandas.DataFrame`. Its index is not a column."""
+        """Return a dataset of the rows of a `pandas.DataFrame`. The index of the frame does not become a column."""
         return datasets.Dataset.from_pandas(frame, preserve_index=False)
 
     @staticmethod

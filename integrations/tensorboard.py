@@ -22,6 +22,8 @@ from ..callbacks.base.tracker_rows import AXIS
 from ..engine.arguments import TrainingArguments
 from ..engine.run import Run
 
+logger = logging.getLogger(__name__)
+
 LAYOUT = {"trainbus": {"loss": ["Multiline", ["train/loss", "eval/loss"]]}}
 """The default layout of the page Custom Scalars: the losses of training and evaluation in one chart."""
 
@@ -35,20 +37,30 @@ class TensorBoardSession(TrackerSession):
     def __init__(self, writer: SummaryWriter, run_id: str) -> None:
         self.writer, self.run_id, self._step = writer, run_id, 0
         self._totals: dict[str, Any] = {}
+        self._refused: set[str] = set()
 
     def write(self, row: dict[str, Any], step: int) -> None:
-        for name, value in _leaves(row):
-            _add(self.writer, name, value, step)
+        # The step comes last: a row that a kill cuts off has none, and is written again.
+        for name, value in _leaves({name: row[name] for name in sorted(row, key=AXIS.__eq__)}):
+            self._add(name, value, step)
         self._step = step
         self._write_totals()
         self.writer.flush()  # a killed run keeps its rows
+
+    def _add(self, name: str, value: Any, step: int) -> None:
+        try:
+            _add(self.writer, name, value, step)
+        except (ArithmeticError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
+            if name not in self._refused:
+                self._refused.add(name)
+                logger.warning("TensorBoard cannot show %r of the type %s: %s", name, type(value).__name__, error)
 
     def summarize(self, values: Mapping[str, Any]) -> None:
         self._totals.update(values)  # they come before the last row, and belong to its step
 
     def _write_totals(self) -> None:
         for name, value in self._totals.items():
-            _add(self.writer, in_sections(name), value, self._step)
+            self._add(in_sections(name), value, self._step)
         self._totals.clear()
 
     def finish(self, outcome: Outcome) -> None:
@@ -76,7 +88,7 @@ class TensorBoard(RowTracker):
     hparams: Mapping[str, Any] | None = field(default=None, kw_only=True)
     """The values on the page HParams. Default: the learning rate, batch size and other arguments."""
     metrics: tuple[str, ...] = field(default=("train/loss", "eval/loss"), kw_only=True)
-    """The columns that the page HParams compares."""
+    """The metrics that the page HParams compares."""
     _opened: tuple[str, Path] | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
@@ -107,7 +119,7 @@ class TensorBoard(RowTracker):
             writer = SummaryWriter(str(folder), purge_step=opening.step + 1 if opening.resumes else None)
             session = TensorBoardSession(writer, opening.run_id)
             if opening.resumes:
-                session.last_step = last_step(folder, opening.step)
+                session.last_step, session.rows_of_last_step = last_step(folder, opening.step)
             elif not reopened:
                 writer.add_text("arguments", described)
                 writer.add_custom_scalars(dict(LAYOUT if self.layout is None else self.layout))
@@ -120,7 +132,7 @@ class TensorBoard(RowTracker):
 
 
 def _folder(base: Path, opening: Opening) -> Path:
-    """Return the folder of a run: `base`, or a folder in it if another run has event files there."""
+    """Return the folder of a run: `base`, or a subfolder if another run already has event files in `base`."""
     if opening.resumes and (known := opening.state.get("folder")) and Path(known).exists():
         return Path(known)
     last = base
@@ -131,8 +143,8 @@ def _folder(base: Path, opening: Opening) -> Path:
     return last
 
 
-def last_step(folder: Path, upto: int) -> int:
-    """Return the last step up to `upto` that the event files have; -1 if none."""
+def last_step(folder: Path, upto: int) -> tuple[int, int]:
+    """Return the last step in the event files that is not above `upto`, and its number of rows; -1 and 0 if none."""
     reader = logging.getLogger("tensorboard")  # it warns of the rows that a resumed run hides on purpose
     before = reader.level
     reader.setLevel(logging.ERROR)
@@ -141,7 +153,8 @@ def last_step(folder: Path, upto: int) -> int:
     finally:
         reader.setLevel(before)
     steps = [event.step for event in events.Scalars(AXIS)] if AXIS in events.Tags()["scalars"] else []
-    return max((step for step in steps if step <= upto), default=-1)
+    last = max((step for step in steps if step <= upto), default=-1)
+    return last, steps.count(last)
 
 
 def _default_hparams(args: TrainingArguments) -> dict[str, Any]:
@@ -165,6 +178,7 @@ def _add(writer: SummaryWriter, name: str, value: Any, step: int) -> None:
     elif isinstance(value, (bool, int, float, np.number)):
         writer.add_scalar(name, value, step)
     elif isinstance(value, (np.ndarray, torch.Tensor)):
+        value = value.to_dense() if isinstance(value, torch.Tensor) and value.is_sparse else value
         if value.ndim == 0 or value.shape == (1,):
             writer.add_scalar(name, value.item(), step)
         elif value.ndim == 1:

@@ -49,8 +49,8 @@ class Trackio(RowTracker):
     bucket_id: str | None = None
     """The bucket on the hub for the data of the Space. Default: Trackio creates one."""
     static_space_id: str | bool | None = None
-    """The Space for a static snapshot after training, if the run reports to a Space. None lets Trackio choose its name.
-    False writes no snapshot."""
+    """The Space for a static snapshot after training, if the run reports to a Space. None: Trackio chooses a name.
+    False: no snapshot."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> Trackio:

@@ -44,7 +44,7 @@ def module() -> str:
             for event in EVENTS
         ),
         "\nclass TypedEventMethods(EventMethods):\n"
-        '    """The same handlers. For type checkers, they have typed keyword-only parameters."""\n',
+        '    """The handlers of `EventMethods`. For type checkers, they have typed keyword-only parameters."""\n',
     ]
     return "\n".join(parts)
 

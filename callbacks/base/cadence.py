@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ...engine.run import Run
+from ...events.bus import Handle
 from ...events.callback import Callback
 from ...events.control import Flag, TrainerControl
+from ...events.errors import ArgumentError
 from ...events.stages import Stage, order
 from ...events.state import TrainerState
 from ...events.triggers import Moment, Place, Trigger, never
@@ -20,13 +23,13 @@ class Cadence(Callback):
     The trigger is checked at the end of each step and epoch, and the flag is raised at most once per step.
 
     `Log`, `Evaluate` and `Checkpoint` derive from it. A subclass sets `flag` and handles the event `on_<flag>_due`.
-    Two instances with the same flag and variant exclude each other, unless the trigger of one is `never()`.
+    Two instances with the same flag and variant exclude each other, unless one of their triggers is `never()`.
     """
 
     previews = True
 
     flag: ClassVar[Flag]
-    """The flag it raises: `log`, `evaluate` or `save`."""
+    """The flag that the callback raises: `log`, `evaluate` or `save`."""
     alternative: ClassVar[str] = ""
     """A second remedy for the error about two equal instances."""
 
@@ -34,10 +37,13 @@ class Cadence(Callback):
     """When the flag is raised."""
     _last: Moment | None = field(default=None, init=False, repr=False, compare=False)
     _next_check: float = field(default=0.0, init=False, repr=False, compare=False)
+    _cost: float = field(default=math.inf, init=False, repr=False, compare=False)
+    """Seconds of the last work; infinity if unknown."""
+    _timers: list[Handle] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def last_due(self) -> Moment | None:
-        """The moment at which the flag was raised last; None before the first."""
+        """The moment at which the callback last raised its flag; None if it has not raised it yet."""
         return self._last
 
     @property
@@ -53,12 +59,25 @@ class Cadence(Callback):
         return f"both raise the flag {self.flag!r}. Join their triggers with |{self.alternative}."
 
     def replace_trigger(self, trigger: Trigger) -> None:
-        """Set another trigger, which decides from the end of the next step on."""
+        """Set another trigger. It decides from the end of the next step.
+
+        Raises:
+            ArgumentError: if the new trigger reads the cost of the work, and the present trigger does not.
+        """
+        if trigger.priced and not self.trigger.priced:
+            raise ArgumentError(f"{trigger!r} cannot be set while a run measures no cost. Pass it to the callback.")
         self.trigger, self._next_check = trigger, 0.0
 
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
             self._last, self._next_check = None, 0.0  # a resumed run restores its own values later
+            self._cost = math.inf
+            self._stop_timers()
+            if self.trigger.priced:
+                self._time_work(run)
+
+    def on_close(self, run: Run) -> None:
+        self._stop_timers()
 
     def on_epoch_begin(self) -> None:
         self._next_check = 0.0  # the trigger may have been replaced
@@ -82,13 +101,45 @@ class Cadence(Callback):
         if self.local and not run.state.is_world_process_zero:
             return  # rank 0's clock counts alone; another clock could raise the flag again one step later
         now = run.moment(place)
+        if self.trigger.priced:
+            now = now._replace(cost=self._cost_of_last())
         if (self._last is None or self._last.step != now.step) and self.trigger.due(now, self._last):
             self._last = now
             run.control.request(self.flag, f"due by {self.trigger!r}")
 
+    def _cost_of_last(self) -> float:
+        """Return the seconds of the last work; infinity if unknown. A subclass may add the time of work on threads."""
+        return self._cost
+
+    def _time_work(self, run: Run) -> None:
+        """Measure the time of each announcement of `on_<flag>_due`, which includes the handlers of all callbacks."""
+        began = 0.0
+
+        def begin() -> None:
+            nonlocal began
+            began = run.clock()
+
+        def end() -> None:
+            self._cost = run.clock() - began or math.inf  # the clock of a preview stands still
+
+        for work, stage in ((begin, Stage.PREPARE), (end, Stage.RELEASE)):
+            name = f"{type(self).__name__}.{work.__name__}"
+            self._timers.append(run.bus.on(f"on_{self.flag}_due", work, stage=stage, id=name))
+
+    def _stop_timers(self) -> None:
+        timers, self._timers = self._timers, []
+        for stop in timers:
+            stop()
+
     def state_dict(self) -> dict[str, Any]:
-        return {} if self._last is None else {"last_step": self._last.step, "last_seconds": self._last.seconds}
+        if self._last is None:
+            return {}
+        cost = self._cost_of_last()
+        known = {} if cost == math.inf else {"last_cost": cost}
+        return {"last_step": self._last.step, "last_seconds": self._last.seconds, **known}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:
-            self._last = Moment("step", state["last_step"], 0.0, 0, state["last_seconds"])
+            self._cost = state.get("last_cost", math.inf)
+            if self._cost < math.inf or not self.trigger.priced:  # else the work is due soon, and measured
+                self._last = Moment("step", state["last_step"], 0.0, 0, state["last_seconds"])

@@ -11,7 +11,8 @@ import torch
 
 BINS = 4000
 LOG_ODDS = 20.0
-"""Scores are log-odds between -20 and 20, in bins of 0.01. Scores of one bin share a threshold of the curves."""
+"""The limit of the scores. Scores are log-odds between -20 and 20, in bins of 0.01. Each bin is one threshold of the
+curves."""
 POINTS = 200
 """The largest number of points of a curve."""
 
@@ -64,7 +65,7 @@ class ClassCounts:
         self.scores += counted.view_as(self.scores).cpu()
 
     def curves(self, number: int) -> Curves | None:
-        """Return the curves of a class; None if no sample, or every sample, belongs to the class."""
+        """Return the curves of a class; None if all samples or no samples belong to the class."""
         others, own = self.scores[number].flip(1).cumsum(1)
         if not others[-1] or not own[-1]:
             return None

@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 class LineFile:
-    """A text file.
+    """A text file to which `append` adds whole lines.
 
-    Each call of `append` is a single write of whole lines, so a reader never sees half a line.
+    Each call of `append` is a single write, so a reader never sees half a line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,8 +52,8 @@ def whole_lines(path: Path) -> list[bytes]:
 
 
 def free_name(path: Path) -> Path:
-    """Return a file name that is not used yet, in the folder of a file: `metrics-1.jsonl`, `metrics-2.jsonl` and so
-    on.
+    """Return a file name with a number that is not used yet: for `metrics.jsonl` it is `metrics-1.jsonl`, then
+    `metrics-2.jsonl` and so on.
     """
     number = 1
     while (found := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():

@@ -39,9 +39,10 @@ def greater_is_better(metric: str, mode: str | None) -> bool:
 
 
 def value_of(metric: str, metrics: Mapping[str, Any], run: Run, reader: str) -> float | None:
-    """Return the value of a metric, or None if another evaluation of the run measures it.
+    """Return the value of a metric in an evaluation; None if another evaluation of the run measures the metric.
 
-    An evaluation of other data under the same name does not count: see `EvaluationRecord.decides`.
+    The function also returns None for an evaluation of other data whose metrics have the same names: see
+    `EvaluationRecord.decides`.
 
     Args:
         metric: the full name of the metric.
@@ -74,7 +75,7 @@ def _is_of_variant(metric: str, run: Run) -> bool:
 
 
 def check_measured(metric: str, run: Run, reader: str) -> None:
-    """Check before the first step that an evaluation measures a metric. A trial evaluation of one batch shows it.
+    """Check before the first step that an evaluation will measure a metric. The check evaluates one batch.
 
     Raises:
         ArgumentError: if no evaluation will measure the metric. The error lists the metrics that exist.
@@ -93,9 +94,9 @@ def check_measured(metric: str, run: Run, reader: str) -> None:
 
 
 def may_be_added(metric: str, run: Run) -> bool:
-    """Return whether something other than the evaluations of the trainer's datasets may measure a metric.
+    """Return whether an additional `Evaluate`, or a handler of the user, may measure a metric.
 
-    It is an additional `Evaluate`, or a handler of the user.
+    The evaluations of the trainer's own datasets then need not measure it.
     """
     handlers = (handler.owner for event in _MEASURING for handler in run.bus.order_of(event))
     return _is_of_variant(metric, run) or any(map(_is_outside, handlers))
@@ -128,7 +129,7 @@ def _is_outside(subscriber: object) -> bool:
 
 
 def _number(metric: str, value: Any, reader: str) -> float:
-    """Return the value of a metric as a number. Text is not a number, even if it reads like one."""
+    """Return the value of a metric as a number. Text is an error, even if it can be parsed as a number."""
     try:
         if not isinstance(value, str):
             return float(value)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -16,35 +18,43 @@ from ...engine.run import Run
 from ...events.errors import ArgumentError
 from .class_counts import ClassCounts
 
+logger = logging.getLogger(__name__)
+
 LARGEST = 10_000
 SHOWN_VALUES = 16
-"""The number of values that are shown of a prediction that is neither a class nor a text."""
+"""For a prediction that is neither a class nor a text: the number of its values that the table shows."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions of each evaluation that a tracker shows: a table, a confusion matrix, and ROC and PR curves.
+    """Settings for the tables and charts of each evaluation in a tracker.
 
-    `Wandb(tables=Predictions(rows=64))` uses it. Evaluations then compute logits, also without `compute_metrics`. The
-    logits of one batch are kept at a time.
+    A tracker shows a table of predictions, a confusion matrix, and ROC and PR curves. Use it as
+    `Wandb(tables=Predictions(rows=64))`. Evaluations then compute logits, also without `compute_metrics`. Only the
+    logits of one batch are in memory at a time.
     """
 
     rows: int = 64
     """The number of rows of the table: the first samples of the evaluation on rank 0. 0 leaves the table out."""
     task: Literal["classification", "other"] | None = None
-    """The task. Default: `classification` if the labels are class numbers, with one logit per class or a single one."""
+    """The task. Default: `classification` if the labels are class numbers, and a sample has one logit per class or a
+    single logit."""
     class_names: Sequence[str] | None = None
-    """The names of the classes. Default: `model.config.id2label`, else the numbers."""
+    """The names of the classes. Default: `model.config.id2label`, else the class numbers."""
     max_classes: int = 50
-    """With more classes there is no confusion matrix and there are no curves."""
+    """The largest number of classes for which the confusion matrix and the curves are made."""
     inputs: bool = True
-    """Whether the table has texts and images of the batch."""
+    """Whether the table shows the texts and images of the batch."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.rows, int) or not 0 <= self.rows <= LARGEST:
             raise ArgumentError(f"Predictions(rows={self.rows!r}) is not a number from 0 to {LARGEST}.")
         if self.task not in (None, "classification", "other"):
             raise ArgumentError(f"Predictions(task={self.task!r}) is unknown. Known: classification, other.")
+        if isinstance(self.class_names, str) or not isinstance(self.class_names, (Sequence, type(None))):
+            raise ArgumentError(f"Predictions(class_names={self.class_names!r}) is not a list of names.")
+        if not isinstance(self.max_classes, int) or self.max_classes < 0:
+            raise ArgumentError(f"Predictions(max_classes={self.max_classes!r}) is not a number of classes.")
 
 
 @dataclass
@@ -65,7 +75,7 @@ class Collected:
         Args:
             run: the run.
             batch: the batch of this rank.
-            prediction: predictions and labels of all ranks. The rows of rank 0 come first.
+            prediction: predictions and labels of the batches of all ranks. The rows of rank 0 come first.
         """
         logits, labels = _first(prediction.predictions), _first(prediction.label_ids)
         if logits is None or logits.ndim == 0:
@@ -101,8 +111,10 @@ class Collected:
 
     def names(self, run: Run, classes: int) -> list[str]:
         """Return the names of the classes."""
-        if self.wanted.class_names is not None and len(self.wanted.class_names) == classes:
-            return [str(name) for name in self.wanted.class_names]
+        if self.wanted.class_names is not None:
+            if len(self.wanted.class_names) == classes:
+                return [str(name) for name in self.wanted.class_names]
+            _warn_names(len(self.wanted.class_names), classes)
         known = getattr(getattr(run.model, "config", None), "id2label", None)
         found = {int(number): str(name) for number, name in known.items()} if isinstance(known, Mapping) else {}
         return [found.get(number, str(number)) for number in range(classes)]
@@ -113,8 +125,8 @@ def classes_of(
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return logits of shape (samples, classes) and class numbers of shape (samples,); None for other tasks.
 
-    A single logit belongs to class 1. Class 0 then has the logit 0. Logits of shape (samples, tokens, classes) are
-    one sample per token.
+    A single logit belongs to class 1. Class 0 then has the logit 0. For logits of shape (samples, tokens, classes),
+    each token counts as a sample.
 
     Args:
         logits: the predictions.
@@ -154,15 +166,21 @@ def inputs_of(run: Run, batch: Any, rows: int) -> dict[str, list[Any]]:
     return found
 
 
+@cache
+def _warn_names(names: int, classes: int) -> None:
+    """Warn once for each pair of numbers."""
+    logger.warning("Predictions(class_names=...) has %d names, but the model has %d classes.", names, classes)
+
+
 def _first(values: Any) -> Any:
-    """Return the first tensor of a prediction that may have several."""
+    """Return the first tensor of a prediction that may have several tensors; None if it has no tensor."""
     while isinstance(values, (tuple, list, Mapping)):
         values = next(iter(values.values() if isinstance(values, Mapping) else values), None)
     return values if isinstance(values, torch.Tensor) else None
 
 
 def _is_text(run: Run, predictions: torch.Tensor) -> bool:
-    """Return whether predictions are tokens, or logits over the tokens of the tokenizer or the output embedding."""
+    """Return whether predictions are token ids, or logits over the vocabulary of the model."""
     if not predictions.is_floating_point():
         return predictions.ndim == 2 and hasattr(run.processing_class, "decode")
     read = getattr(run.model, "get_output_embeddings", lambda: None)

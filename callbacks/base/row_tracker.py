@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import sys
 import uuid
 import weakref
@@ -17,15 +18,15 @@ from ...events.control import TrainerControl
 from ...events.errors import ArgumentError
 from ...events.stages import Stage
 from ...events.state import TrainerState
-from .tracker_rows import AXIS, merge, row_of, rows_of_history, totals_of
+from .tracker_rows import AXIS, merge, row_of, rows_of_history, settled, totals_of
 from .tracker_worker import TrackerWorker
 
 logger = logging.getLogger(__name__)
 
 
 DRAIN_SECONDS = 5.0
-"""Seconds that the end of a training waits for rows on their way to the client. Each row that arrives restarts the
-wait."""
+"""Seconds that the end of a training waits for rows that the client has not received yet. The wait starts again with
+each row that the client receives."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Outcome:
     exit_code: int = 0
     """0 for success, 255 after Ctrl-C, 128 plus the number for another signal, 1 for an error."""
     reason: str = ""
-    """Why the training stopped, or the error."""
+    """Why the training ended: the error or the signal, as text. Empty if it ended normally."""
     preempted: bool = False
     """Whether a signal other than Ctrl-C ended the run, so that the program will probably be restarted."""
     error: str = ""
@@ -51,11 +52,11 @@ class Opening:
     resumes: int = 0
     """How often the run was resumed, this time included. 0 for a new run."""
     step: int = 0
-    """The step from which it continues."""
+    """The step from which the run continues."""
     state: Mapping[str, Any] = field(default_factory=dict)
-    """What `saved_state` returned in the checkpoint; empty for a new run."""
+    """The values of `saved_state` in the checkpoint; empty for a new run."""
     exact: bool = True
-    """Whether the resumed training repeats the rows that the run has already."""
+    """Whether the rows that the resumed training repeats equal the rows that the run already has."""
 
 
 class TrackerSession:
@@ -64,7 +65,16 @@ class TrackerSession:
     run_id: str = ""
     """The id under which the service knows the run."""
     last_step: int = -1
-    """The last step that the run had when it opened; -1 if none. Rows up to it are not written again."""
+    """The last step with a row when the run opened; -1 if there was no row. Rows up to this step are not written
+    again."""
+    rows_of_last_step: float = math.inf
+    """The number of rows that the run had of that step; infinite if it is not known. A step may have several rows."""
+    _repeated = 0
+
+    def has(self, step: int) -> bool:
+        """Return whether the run had the next repeated row when it opened. Call it once for each repeated row."""
+        self._repeated += step == self.last_step
+        return step < self.last_step or (step == self.last_step and self._repeated <= self.rows_of_last_step)
 
     def write(self, row: dict[str, Any], step: int) -> None:
         """Write a row."""
@@ -80,13 +90,13 @@ class TrackerSession:
 
 @dataclass
 class RowTracker(Callback):
-    """Writes one row per step to a run of a tracker, on rank 0, and continues that run on resume.
+    """Writes one row per step to a run of a tracker, on rank 0. A resumed training continues the same run.
 
     All values that are logged at one step become one row, with the step under `train/global_step`. A thread calls the
-    service. An error of the service is a warning. After a crash, rows that the service already has are not written
-    again. Rows that the service lost are restored from the log history of the checkpoint.
+    service. An error of the service is logged as a warning. After a crash, rows that the service already has are not
+    written again. Rows that the service lost are restored from the log history of the checkpoint.
 
-    A subclass implements `connect`. It returns the function that opens a `TrackerSession`.
+    A subclass implements `connect`, which returns the function that opens a `TrackerSession`.
     """
 
     stage = Stage.REPORT
@@ -117,15 +127,15 @@ class RowTracker(Callback):
     # What a subclass implements.
 
     def connect(self, run: Run, opening: Opening) -> Callable[[], TrackerSession]:
-        """Collect the values for the service. Return a function that opens the run; the worker calls it."""
+        """Collect the values for the service. Return a function that opens the run; the worker calls this function."""
         raise NotImplementedError
 
     def prepare(self, run: Run, opening: Opening) -> Opening:
-        """Return another identity for the run, such as the identity of a fork. It runs before `connect`."""
+        """Return `opening`, or another one with the id of another run, such as a fork. Called before `connect`."""
         return opening
 
     def extra_columns(self, run: Run) -> dict[str, Any]:
-        """Return columns that every row has, such as other axes."""
+        """Return the columns to add to every row, such as other x-axes."""
         return {}
 
     def unfinished_run(self, run: Run) -> str | None:
@@ -211,7 +221,7 @@ class RowTracker(Callback):
             self._put(row, step, repeated=True)
 
     def _begin(self, opens: Callable[[], TrackerSession]) -> None:
-        """Start the worker, and let it open the run."""
+        """Start the worker thread with the function that opens the run."""
 
         def open_run() -> None:
             session = opens()
@@ -230,7 +240,7 @@ class RowTracker(Callback):
             _finish_at_exit(self)
 
     def _adopt(self, run: Run, opening: Opening) -> None:
-        """Use the run that `start` or an evaluation before the training opened."""
+        """Use the tracker's run that is already open. `start`, or an earlier evaluation, opened it."""
         wanted = self.prepare(run, opening)
         if wanted.run_id != self.run_id:
             self._finish(Outcome())
@@ -245,7 +255,7 @@ class RowTracker(Callback):
         """Write the settings of the training to a run that is open already."""
 
     def backfilled(self, run: Run, opening: Opening) -> Any:
-        """Return the log history whose rows the service may lack; empty for a new run."""
+        """Return the log history with rows that the service may lack; empty for a new run."""
         return run.state.log_history if opening.resumes or opening.step else ()
 
     # Rows.
@@ -257,7 +267,7 @@ class RowTracker(Callback):
             self._open(run, Opening(self.run_id or self.new_id(run)))
         if totals := totals_of(logs):
             self.submit(lambda session: session.summarize(totals), again=True)
-        if row := row_of(logs, state.global_step):
+        if row := row_of(settled(logs), state.global_step):
             self.add(run, row)
 
     def add(self, run: Run, row: dict[str, Any]) -> None:
@@ -277,7 +287,7 @@ class RowTracker(Callback):
             self._put(row, self._step, repeated=self._repeats)
 
     def _put(self, row: dict[str, Any], step: int, repeated: bool) -> None:
-        """Write a row on the worker. A repeated row equals the row of an earlier session, if the run has it."""
+        """Let the worker write a row. With `repeated`, skip a row that the run already has."""
         if step < self._written and not self._warned:
             self._warned = True
             logger.warning(
@@ -288,16 +298,16 @@ class RowTracker(Callback):
         self._written = max(step, self._written)
 
         def write(session: TrackerSession) -> None:
-            if not (repeated and step <= session.last_step):
+            if not (repeated and session.has(step)):
                 session.write(row, step)
 
         self.submit(write, again=True)
 
     def submit(self, call: Callable[[Any], None], again: bool = False) -> None:
-        """Make a call with the open session, on the worker, after all earlier ones.
+        """Let the worker call a function with the open session, after all earlier calls.
 
         Args:
-            call: the call.
+            call: the function. It receives the `TrackerSession`.
             again: whether to repeat the call after a failure.
         """
         if self._worker is not None:
@@ -376,7 +386,7 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def _finish_at_exit(tracker: RowTracker) -> None:
-    """Finish a run that is open when the program ends. Trackers open later finish first."""
+    """Finish the run of a tracker if it is still open when the program ends. The last opened tracker finishes first."""
     reference = weakref.ref(tracker)
 
     def finish() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,13 +22,13 @@ FOLDER = ".trackers"
 
 
 class ServiceSession(TrackerSession):
-    """An open run of a service. It records the last written step in a file, which a killed process leaves behind.
+    """An open run of a service. It records the last written step in a file, which stays if the process is killed.
 
     A subclass implements `log`, `tell` and `close`.
     """
 
     def __init__(self, run_id: str, owned: bool = True) -> None:
-        """Take the id of an open run.
+        """Store the id of an open run.
 
         Args:
             run_id: the id under which the service knows the run.
@@ -35,6 +36,7 @@ class ServiceSession(TrackerSession):
         """
         self.run_id, self.owned = run_id, owned
         self.record: Path | None = None
+        self._reached, self._rows = -1, 0
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Write numbers."""
@@ -50,9 +52,15 @@ class ServiceSession(TrackerSession):
 
     def write(self, row: dict[str, Any], step: int) -> None:
         self.log(dict(numbers_of(row)), step)
-        self.last_step = max(step, self.last_step)
+        if step >= self._reached:
+            self._reached, self._rows = step, self._rows + 1 if step == self._reached else 1
         if self.record is not None:
-            _keep(self.record, self.last_step)
+            _keep(self.record, self._reached, self._rows)
+
+    def continue_after(self, step: int, rows: float) -> None:
+        """Skip the rows that an earlier process wrote: the steps before `step`, and that number of rows of `step`."""
+        self.last_step, self.rows_of_last_step = step, rows
+        self._reached, self._rows = step, 0 if rows == math.inf else int(rows)
 
     def summarize(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
@@ -88,9 +96,9 @@ class ServiceTracker(RowTracker):
         """Open the run `opening.run_id`, on the worker.
 
         Args:
-            opening: the id, and whether the run continues.
+            opening: the id of the run, and how often it was resumed.
             name: the name of the run.
-            config: the training arguments. A run that continues has them already.
+            config: the training arguments. A resumed run already has them.
         """
         raise NotImplementedError
 
@@ -105,37 +113,38 @@ class ServiceTracker(RowTracker):
             session = self.open_session(opening, name, config)
             session.record = record
             if opening.resumes:
-                session.last_step = _kept(record, opening.step)
+                session.continue_after(*_kept(record, opening.step))
             return session
 
         return open_session
 
 
-def _keep(record: Path, step: int) -> None:
+def _keep(record: Path, step: int, rows: int) -> None:
     beside = record.with_suffix(".new")
     try:
-        beside.write_text(str(step), encoding="utf-8")
+        beside.write_text(f"{step} {rows}", encoding="utf-8")
         os.replace(beside, record)
     except OSError as error:  # the row is written: an error here would write it a second time
         logger.debug("The last written step cannot be kept in %s: %s", record, error)
 
 
-def _kept(record: Path, default: int) -> int:
+def _kept(record: Path, default: int) -> tuple[int, float]:
     try:
-        return int(record.read_text(encoding="utf-8"))
+        step, *rows = map(int, record.read_text(encoding="utf-8").split())
     except (OSError, ValueError):  # no file, or one that a full disk cut off
-        return default
+        return default, math.inf
+    return step, rows[0] if rows else math.inf
 
 
 def numbers_of(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a row.
+    """Yield the numbers of a row, each with its name.
 
-    The name of a number in a nested dict is the name of the dict and its key, with `/` between them.
+    A number in a nested dict has the name `<name of the dict>/<key>`.
     """
     for name, value in row.items():
         if isinstance(value, Mapping):
             yield from numbers_of(value, f"{above}{name}/")
-        elif isinstance(value, (bool, int, float)):
-            yield f"{above}{name}", value
-        elif getattr(value, "ndim", None) == 0:
-            yield f"{above}{name}", value.item()
+        else:
+            number = value.item() if getattr(value, "ndim", None) == 0 else value
+            if isinstance(number, (bool, int, float)):
+                yield f"{above}{name}", number

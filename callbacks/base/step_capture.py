@@ -18,18 +18,18 @@ from ...events.stages import Stage, order
 USUAL = 50
 """The number of earlier steps whose median is the usual value."""
 FEWEST = 10
-"""The least number of earlier steps that a spike is compared with."""
+"""The number of earlier steps that a run needs before a step can be a spike."""
 TRIED = 20
 """The number of steps after which an automatic capture compares its own time with the time of the steps."""
 SHARE = 0.01
 """The largest share of the time of the steps that an automatic capture takes."""
 
 Failed = Callable[[Run, str, dict[str, Any]], None]
-"""The function for a failed step. Its arguments are the run, why the step failed, and the numbers of the step."""
+"""The function to call for a failed step, with the run, the reason, and the losses and gradient norm of the step."""
 
 
 class StepCapture:
-    """Keeps the batches, random states and buffers of a step, and calls a function if the step fails.
+    """Keeps the batches, RNG states and buffers of a step, and calls a function if the step fails.
 
     A `Capsule` attaches it to the bus.
     """
@@ -40,15 +40,17 @@ class StepCapture:
         """Begin before the first step.
 
         Args:
-            spike: a step fails if its loss or its gradient norm exceeds the median of the last steps by this factor.
-            automatic: whether the capture ends after some steps if it takes too much of their time. A spike must then
-                also exceed the first steps.
-            failed: called after the backward of a step that fails. If consecutive steps fail, only for the first one.
-            end: called if the capture takes too much time.
+            spike: a step fails if its loss or its gradient norm is more than this many times the median of the last
+                steps.
+            automatic: whether the capture ends after some steps if it takes too much of their time. A value is then a
+                spike only if it also exceeds its median over the first steps.
+            failed: the function to call after the backward of a step that fails. If consecutive steps fail, it is
+                called only for the first of them.
+            end: the function to call if the capture takes too much time.
         """
         self.spike, self.automatic, self.failed, self.end = spike, automatic, failed, end
         self.noted: list[tuple[Any, tuple[Any, ...]]] = []
-        """The batches of the step so far, each with the random states before it."""
+        """The batches of the step so far, each with the RNG states before the batch."""
         self.buffers: dict[str, torch.Tensor] = {}
         """The buffers of the model before the step."""
         self._losses: list[torch.Tensor] = []
@@ -63,7 +65,7 @@ class StepCapture:
         """The seconds of this capture in the present step, before the backward."""
 
     def states(self) -> list[dict[str, Any]]:
-        """Return the random states before each batch."""
+        """Return the RNG states before each batch of the step."""
         return [QuickStates.named(states) for _, states in self.noted]
 
     def forget(self) -> None:
@@ -101,7 +103,10 @@ class StepCapture:
             self._try(began)
 
     def problem(self, loss: float, norm: float, scaled: bool) -> str:
-        """Return why a step failed; empty if it did not. A gradient scaler deals with infinite gradients itself."""
+        """Return why a step failed; empty if it did not.
+
+        With a gradient scaler, an infinite gradient norm does not count, because the scaler handles it.
+        """
         if not math.isfinite(loss):
             return "the loss is not finite"
         if not (scaled or math.isfinite(norm)):
@@ -113,7 +118,7 @@ class StepCapture:
         return ""
 
     def note_usual(self, loss: float, norm: float) -> None:
-        """Keep the numbers of a step that did not fail. The medians are computed in every tenth step."""
+        """Keep the loss and gradient norm of a step that did not fail. Every tenth step computes the medians."""
         self._usual.append((loss, norm))
         if len(self._usual) % FEWEST == 0:
             self._usual = self._usual[-USUAL:]
@@ -121,10 +126,10 @@ class StepCapture:
             self._first = self._first or self._medians
 
     def _try(self, began: float) -> None:
-        """Note a step of the trial. After the last one, end the capture if it takes too much time.
+        """Note the time of a step of the trial. After the last trial step, end the capture if it takes too much time.
 
         Args:
-            began: when the present handler began.
+            began: the time at which the present handler began, as `time.perf_counter` returns it.
         """
         now = time.perf_counter()
         self._trial.append((self._spent + now - began, now))
@@ -137,7 +142,7 @@ class StepCapture:
 
 
 def numbers_of(losses: list[torch.Tensor]) -> list[float]:
-    """Return the losses of a step as numbers. It waits for the device once."""
+    """Return the losses of a step as numbers. The function waits for the device once."""
     if not losses:
         return []
     single = len(losses) == 1 and losses[0].dim() == 0

@@ -33,11 +33,11 @@ class Tracker(Callback):
     _reports: bool = field(default=False, init=False, repr=False, compare=False)
 
     def open(self, run: Run) -> str:
-        """Open the tracker's run `run_id`, or a new one if that is None. Return its id."""
+        """Open the tracker's run `run_id`, or a new run if `run_id` is None. Return the id of the open run."""
         raise NotImplementedError
 
     def describe(self, run: Run) -> None:
-        """Write the settings of a new run. Override it if `open` does not write them."""
+        """Write the settings of a new run. Override this method if `open` does not write the settings."""
 
     def report(self, logs: Mapping[str, Any], step: int) -> None:
         """Write logged values to the open run."""

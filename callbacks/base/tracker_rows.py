@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+import torch
+
+from ...engine.evaluation.outputs import plain
 from .tracker import in_sections
 
 AXIS = "train/global_step"
-"""The column with the optimizer step, as under transformers."""
+"""The column with the optimizer step. transformers uses the same name."""
 
 TOTALS = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos")
 """Values that a training logs once, at its end. They belong to the summary of a run, not to a curve."""
@@ -28,7 +32,7 @@ def totals_of(logs: Mapping[str, Any]) -> dict[str, Any]:
 def merge(row: dict[str, Any], more: Mapping[str, Any]) -> bool:
     """Add columns to a row and return True.
 
-    If the row has another value for one of them, add nothing and return False.
+    If the row already has one of the columns with another value, add nothing and return False.
     """
     if any(key in row and not _equal(row[key], value) for key, value in more.items()):
         return False
@@ -37,13 +41,36 @@ def merge(row: dict[str, Any], more: Mapping[str, Any]) -> bool:
 
 
 def rows_of_history(history: Iterable[Mapping[str, Any]], upto: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield pairs of step and row from the log history of a run, up to a given step. Each step has one row."""
-    rows: dict[int, dict[str, Any]] = {}
-    for entry in history:
-        step = int(entry.get("step", 0))
-        if step <= upto and (row := row_of(entry, step)):
-            rows.setdefault(step, {}).update(row)
-    yield from sorted(rows.items())
+    """Yield pairs of step and row from the log history of a run, up to a given step.
+
+    The rows of a step are divided as when they were logged: see `merge`.
+    """
+    rows: list[tuple[int, dict[str, Any]]] = []
+    for entry in sorted(history, key=_step_of):
+        step = _step_of(entry)
+        row = row_of(entry, step) if step <= upto else {}
+        if row and not (rows and rows[-1][0] == step and merge(rows[-1][1], row)):
+            rows.append((step, row))
+    yield from rows
+
+
+def settled(value: Any) -> Any:
+    """Return a logged value as it is now. A row is written later, and the program may change the value until then.
+
+    Tensors and arrays are copied, and those with one element become numbers. Other objects, such as images, are kept.
+    """
+    if isinstance(value, Mapping):
+        return {name: settled(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [settled(item) for item in value]
+    value = plain(value)
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _step_of(entry: Mapping[str, Any]) -> int:
+    return int(entry.get("step", 0))
 
 
 def _equal(one: Any, other: Any) -> bool:

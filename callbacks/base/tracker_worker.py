@@ -20,18 +20,18 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """The shortest and the longest pause between attempts to open the run, in seconds. The pause doubles with each
 attempt."""
 GATHER = 0.1
-"""Seconds that the thread sleeps after a group of calls, so that many short steps share one wake-up. Each wake-up takes
-time from the training, because both need the interpreter lock."""
+"""Seconds that the thread sleeps after a group of calls, so that many short steps share one wake-up. Each wake-up
+delays the training, because the thread and the training need the same interpreter lock."""
 HOPELESS = 3
-"""After this number of consecutive failed rows, the end of the run does not retry the remaining rows."""
+"""The number of consecutive failed rows after which the end of the run drops the remaining rows."""
 
 
 class TrackerWorker:
     """Opens the run of a tracker, and makes calls one after the other, on a daemon thread.
 
-    If the run does not open, the calls wait and the worker tries again. A row that fails is written again before the
-    next row. If it fails again and a later row succeeds, the service refuses it: the row is dropped and counted. The
-    first failure is logged once.
+    If the run does not open, the calls wait and the worker tries again to open it. After a row fails, the worker
+    retries it before the next row. If the row fails again and the next row succeeds, the worker drops the failed row
+    and counts it in `missed`. Only the first failure is logged.
     """
 
     def __init__(self, name: str, opens: Call, limit: int = LIMIT) -> None:
@@ -44,7 +44,7 @@ class TrackerWorker:
         """
         self.name = name
         self.missed = 0
-        """The number of calls that failed without a further attempt, or were dropped."""
+        """The number of calls that were dropped, or that failed in their last attempt."""
         self.reason = ""
         """Why the first call failed."""
         self._opens, self._limit = opens, limit
@@ -62,11 +62,11 @@ class TrackerWorker:
         return self._tried.wait(timeout)
 
     def submit(self, call: Call, again: bool = False) -> None:
-        """Make a call later. It returns at once.
+        """Put a call into the queue of the worker, and return at once.
 
         Args:
-            call: the call.
-            again: whether to repeat the call after a failure. Rows need it, because they must not be lost.
+            call: the function to call.
+            again: whether to repeat the call after a failure. Set it for rows, because they must not be lost.
         """
         try:
             self._calls.put_nowait((call, again))
@@ -74,11 +74,11 @@ class TrackerWorker:
             self._miss("the queue is full, because the service is too slow")
 
     def drain(self, timeout: float, longest: float = float("inf")) -> bool:
-        """Wait until the calls so far are made. Return whether they are.
+        """Wait until the worker has made all calls so far. Return whether it has made them.
 
         Args:
-            timeout: stop waiting if no call is made in this number of seconds.
-            longest: stop waiting after this number of seconds in any case.
+            timeout: stop waiting if the worker makes no call in this number of seconds.
+            longest: stop waiting after this number of seconds, even if the worker still makes calls.
         """
         reached = threading.Event()
         self.submit(reached.set)
@@ -99,9 +99,9 @@ class TrackerWorker:
                 self._hurry.clear()
 
     def close(self, timeout: float, last: Call | None = None) -> bool:
-        """Make the waiting calls and a last one, then end the thread. Return False if that takes longer than `timeout`.
+        """Make the waiting calls and the call `last`, then end the thread.
 
-        A call that takes longer is not cancelled. It continues while the caller continues.
+        Return False if that takes longer than `timeout` seconds. The thread then continues its calls in the background.
         """
         deadline = time.monotonic() + timeout
         self._last = last
@@ -138,7 +138,7 @@ class TrackerWorker:
             self.missed += 1
 
     def _open(self) -> bool:
-        """Open the run, and try again until it opens or the worker closes. At the end there is one more attempt."""
+        """Open the run, and return whether it opened. Try again until it opens, or for a last time at the end."""
         pause = FIRST_PAUSE
         while True:
             closing = self._closing.is_set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,8 +58,8 @@ class Checkpoint(Cadence):
     on_save_error: str = "raise"
     """The action when a checkpoint cannot be written: `raise` ends the run, `warn` logs and continues training."""
     async_save: bool = True
-    """Copy the checkpoint to host memory and write it on a thread while training continues. Training waits for the
-    write if there are several ranks, if a handler of `on_save` is attached, or if the model cannot be written from a
+    """Copy the checkpoint to host memory and write it on a thread while training continues. Training still waits for
+    the write in three cases: with several ranks, with a handler of `on_save`, and if the model cannot be written from a
     copy. One checkpoint is written at a time."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
@@ -68,7 +69,7 @@ class Checkpoint(Cadence):
     _told_unmeasured: bool = field(default=False, init=False, repr=False, compare=False)
     _best_before: str | None = field(default=None, init=False, repr=False, compare=False)
     _deleted: list[tuple[Any, int]] = field(default_factory=list, init=False, repr=False, compare=False)
-    """The deleted checkpoints that are not announced yet, each with the step of the save that replaced it."""
+    """The deleted checkpoints that are not announced yet, each with the step after which it was deleted."""
     _pinned: str | None = field(default=None, init=False, repr=False, compare=False)
     """The checkpoint of the best model when checkpoints were last rotated."""
 
@@ -146,7 +147,7 @@ class Checkpoint(Cadence):
             self._rotate_after_evaluation(run)
 
     def _rotate_after_evaluation(self, run: Run) -> None:
-        """Rotate if a checkpoint became the best one after it was saved, because its step was evaluated later."""
+        """Rotate if a checkpoint became the best one after its save, because the evaluation of its step came later."""
         self._guarded(run, self._writer.wait)
         self._pinned = best = run.state.best_model_checkpoint
         if run.args.should_save and best is not None and run.storage.holds(best):
@@ -165,14 +166,18 @@ class Checkpoint(Cadence):
             self._tell_unmeasured(run, run.storage.checkpoints(run))
 
     def on_close(self, run: Run) -> None:
+        super().on_close(run)
         self._copies = HostCopies()  # free the host memory
         self._guarded(run, self._writer.close)
         self._deleted.clear()
 
-    def _guarded(self, run: Run, work: Callable[[], None]) -> bool:
-        """Do work that may fail on the disk, and return whether it succeeded.
+    def _cost_of_last(self) -> float:
+        return math.inf if self._writer.busy else super()._cost_of_last() + self._writer.seconds
 
-        `on_save_error` decides what happens to an error.
+    def _guarded(self, run: Run, work: Callable[[], None]) -> bool:
+        """Call `work`, which may fail on the disk, and return whether it succeeded.
+
+        `on_save_error` decides whether a `CheckpointError` is raised or logged.
         """
         try:
             work()
@@ -210,7 +215,7 @@ class Checkpoint(Cadence):
                 )
 
     def _announce_deleted(self, run: Run) -> None:
-        """Announce the deleted checkpoints, at a point of the run that does not depend on the speed of the writer."""
+        """Announce the deleted checkpoints. Called at fixed points of the run, whatever the speed of the writer."""
         deleted, self._deleted = self._deleted, []
         for checkpoint, step in deleted:
             record = files.CheckpointRecord(checkpoint.path, checkpoint.step, dict(checkpoint.metrics))

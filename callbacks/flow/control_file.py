@@ -28,9 +28,9 @@ _TOLD = "trainbus tell: "
 class ControlFile(Callback):
     """Serves the requests of `trainbus tell`, and raises a flag if a file `save`, `evaluate`, `log` or `stop` exists.
 
-    It acts at the end of a step, on all ranks. It deletes the file, so each file counts once. Only rank 0 looks for
-    files. Every trainer has one. Add one to the callbacks to change its folder: `ControlFile("/tmp/run-7",
-    seconds=10)`. Request a checkpoint now: `trainbus tell <output_dir> save`, or `touch <output_dir>/save`.
+    Request a checkpoint now: `trainbus tell <output_dir> save`, or `touch <output_dir>/save`. The callback acts at the
+    end of a step, on all ranks. It deletes the file, so each file counts once. Only rank 0 looks for files. Every
+    trainer has one. To change the folder, add `ControlFile("/tmp/run-7", seconds=10)` to the callbacks.
     """
 
     local = True

@@ -30,7 +30,7 @@ def improves(value: float, best: float | None, greater: bool) -> bool:
 
 @dataclass
 class KeepBest(Callback):
-    """Tracks the best value of a metric, saves that model, and loads it when training ends.
+    """Tracks the best value of a metric, saves the model with this value, and loads this model when training ends.
 
     It works with any evaluation and save interval: when a new best value appears, it requests a checkpoint. The best
     model is therefore always on disk. A run can have only one `KeepBest`. Set `load_best_model_at_end=True`, or add
@@ -52,7 +52,8 @@ class KeepBest(Callback):
     metric: str = "eval_loss"
     """The metric. The prefix `eval_` is optional."""
     mode: Mode | None = None
-    """Whether `min` or `max` is best. Default: the name decides; losses and error rates are better low."""
+    """Whether the lowest (`min`) or the highest (`max`) value is best. Default: `min` for the names of losses and error
+    rates, `max` for other names."""
     save: bool = True
     """Request a checkpoint when a new best value appears."""
     load_at_end: bool = True
@@ -60,7 +61,7 @@ class KeepBest(Callback):
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     greater: bool = field(init=False, repr=False)
-    """Whether a greater value is better, from `mode` or the name."""
+    """Whether a greater value is better. `mode` or the name of the metric decides."""
     _saved: files.Checkpoint | None = field(default=None, init=False, repr=False, compare=False)
     _loaded: bool = field(default=False, init=False, repr=False, compare=False)
 
@@ -109,7 +110,7 @@ class KeepBest(Callback):
             control.request("save", f"{self.metric} is the best so far{value}")
 
     def _note_best(self, run: Run, metrics: dict[str, Any]) -> bool:
-        """Note the metric in the state if it is the best so far, and return whether it is."""
+        """Store the value of the metric in the state if it is the best so far. Return whether it is the best."""
         state, value = run.state, value_of(self.metric, metrics, run, "KeepBest")
         # An evaluation before the first step measures no training, so it requests no checkpoint.
         if value is None or state.global_step == 0 or not improves(value, state.best_metric, self.greater):

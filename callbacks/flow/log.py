@@ -38,7 +38,7 @@ class Log(Cadence):
     trigger: Trigger = field(default_factory=lambda: every(500) | at_end())
     """When to log. Default: every 500 steps and at the end."""
     prefix: str = ""
-    """The prefix of `loss` in the log. A logger with a prefix logs only the loss, and only on its own trigger."""
+    """The prefix of `loss` in the log. A `Log` with a prefix logs only the loss, when its own trigger is due."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _window: LossWindow | None = field(default=None, init=False, repr=False, compare=False)
@@ -98,7 +98,7 @@ class Log(Cadence):
 
 
 def serves(callback: Cadence, own_id: str, requested_by: frozenset[str], run: Run) -> bool:
-    """Return whether this callback does the requested work, if the run has several callbacks of its class.
+    """Return whether this callback must do the requested work. Other callbacks of its class may do it instead.
 
     A variant, such as a `Log` with a prefix, serves only its own requests. The main callback serves all
     requests except those of variants.
@@ -115,8 +115,8 @@ def from_strategy(strategy: Any, steps: float | None, after: float = 0, times: i
     Args:
         strategy: `no`, `epoch` or `steps`. With `steps` the last planned step is due too.
         steps: the interval of `steps`; below 1, a fraction of the run. Default: 500.
-        after: nothing is due before this many steps or epochs.
-        times: the least number of times that `steps` is due in a run.
+        after: the trigger is not due before this number of steps or epochs.
+        times: the minimum number of times that the trigger is due in a run, for the strategy `steps`. 0: no minimum.
 
     Raises:
         ArgumentError: for another strategy.

@@ -22,7 +22,7 @@ class ReportToTrial(Callback):
 
     The search can then prune the trial.
 
-    `Trainer.hyperparameter_search` attaches one. Attach it yourself if you run the search in your own code:
+    `Trainer.hyperparameter_search` attaches this callback. If you run the search in your own code, attach it yourself:
     `ReportToTrial(report=lambda objective, step, metrics: trial.report(objective, step))`.
     """
 
@@ -39,7 +39,7 @@ class ReportToTrial(Callback):
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     objective: Any = field(default=None, init=False, repr=False, compare=False)
-    """The last objective that was reported. None before the first."""
+    """The last objective that was reported. None before the first report."""
 
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":

@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 class SaveOnException(Callback):
     """Writes a checkpoint of the last complete step if an error or Ctrl-C ends the training.
 
-    The run resumes from this checkpoint exactly. The callback writes nothing if the error happens during an update, if
-    no step is complete, or if the step already has a checkpoint. In each step it records the RNG states, the data
-    position and the buffers, so the failed step has no effect on the checkpoint. It works in a single process only:
-    with several ranks, other ranks may have ended.
+    The run resumes from this checkpoint exactly. The callback writes nothing in three cases: the error happens during
+    an update, no step is complete, or the last complete step already has a checkpoint. After each step the callback
+    records the RNG states, the data position and the buffers, so a failed step has no effect on the checkpoint. The
+    callback works in a single process only: with several ranks, other ranks may have ended.
     """
 
     conflicts_with = (

@@ -42,13 +42,13 @@ class SkipBatches(Callback):
 
     A skipped batch has no loss and no gradients. If all batches of a step are skipped, there is no update.
 
-        SkipBatches("skipped_batches.json")                          # as `SkipSpikes` writes it
+        SkipBatches("skipped_batches.json")                          # a file that `SkipSpikes` wrote
         SkipBatches(when=lambda batch: batch["input_ids"].shape[1] > 4096)
 
-    The number of steps of the run stays the same. A skipped step counts in `state.steps_skipped`. In the logged loss, a
-    skipped batch counts with the average loss of the batches before it. If a step has skipped and other batches, its
-    loss is divided by the number of all its batches. On several ranks, all ranks skip a batch if `when` is true on one
-    of them.
+    The run keeps its number of steps. If all batches of a step are skipped, `state.steps_skipped` grows by one. For the
+    logged loss, the loss of a skipped batch is the mean loss of the batches before it. Even if some batches of a step
+    are skipped, the loss of the step is divided by the number of all its batches. On several ranks, all ranks skip a
+    batch if `when` is true on one of them.
 
     Raises:
         DataError: if the list cannot be read.
@@ -67,7 +67,7 @@ class SkipBatches(Callback):
     _number: int = field(default=0, init=False, repr=False, compare=False)
     """The number of batches of the current step so far."""
     _skipped: int = field(default=0, init=False, repr=False, compare=False)
-    """How many of them were skipped."""
+    """The number of skipped batches of the current step so far."""
 
     def on_setup(self, run: Run) -> None:
         if run.mode != "train":

@@ -22,8 +22,8 @@ class AlignTokens(Callback):
     """Copies the tokenizer's special tokens to the config and generation config of the model, before training.
 
     Every trainer has one. The model can then pad batches, and a reloaded model stops generation at the tokenizer's end
-    token. Tokens that the tokenizer does not define do not change. Other end tokens in the configs also stay. A warning
-    names the changed tokens. Without a tokenizer or a config, the callback does nothing.
+    token. If the tokenizer does not define a token, the configs keep their token. Other end tokens in the configs also
+    stay. A warning names the changed tokens. Without a tokenizer or a config, the callback does nothing.
     """
 
     stage = Stage.PREPARE

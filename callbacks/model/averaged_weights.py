@@ -28,7 +28,7 @@ class AveragedWeights(Callback):
     The average replaces the weights during evaluations, in checkpoints, and after training.
 
     Checkpoints also hold the trained weights, so a resumed run continues with the trained weights. The average is
-    float32 or wider. A subclass fills `_average`: name -> tensor, empty as long as there is no average.
+    float32 or wider. A subclass fills `_average`, a dict of name -> tensor. It is empty before the average begins.
     """
 
     capabilities = frozenset({Capability.REPLACES_WEIGHTS})
@@ -51,14 +51,14 @@ class AveragedWeights(Callback):
         self._loss_module = next((each for each in attached if isinstance(each, LossModule)), None)
 
     def begin_average(self, model: nn.Module) -> None:
-        """Start the average at the present weights, for all weights that have none yet."""
+        """Start the average of each weight that has no average yet, at the present value of the weight."""
         for name, weight in self._floating(model):
             if name not in self._average:
                 # float32 or wider: the changes of the average are too small for half precision.
                 self._average[name] = at_least_float32(weight).clone()
 
     def move_average(self, model: nn.Module, share: float) -> None:
-        """Move the average towards the present weights by a share of the distance."""
+        """Set average = average + share * (weights - average), with the present weights."""
         if any(name not in self._average for name, _ in self._floating(model)):
             self.begin_average(model)  # the first batch gave lazy weights their shape
         pairs = ((self._average[name], at_least_float32(weight)) for name, weight in self._floating(model))
@@ -121,7 +121,7 @@ class AveragedWeights(Callback):
             self._trained = {}
 
     def _floating(self, model: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
-        """Yield names and weights of the model and of a loss module that can be averaged."""
+        """Yield the floating-point weights of the model and of the loss module, each with its name."""
         loss = [] if self._loss_module is None else self._loss_module.own_parameters(model)
         for name, weight in (*model.named_parameters(), *((f"{LOSS_MODULE}{name}", weight) for name, weight in loss)):
             if weight.is_floating_point() and not is_lazy(weight):

@@ -27,12 +27,12 @@ def blocks_of(model: nn.Module, wanted: Kinds | int | None = None) -> list[nn.Mo
 
     Args:
         model: the model. It is not a block itself.
-        wanted: the classes of the blocks, or their names. Or a number: a block is a module with at least this many
-            weight elements outside of its inner blocks. Default: the classes in the model's `_no_split_modules`, as
-            models of transformers have it; without such names, the members of the outermost `nn.ModuleList`s.
+        wanted: the classes of the blocks, or the names of these classes. Or a number: a block is a module with at least
+            this many weight elements outside of its inner blocks. Default: the classes that a transformers model names
+            in `_no_split_modules`. If a model names none, the members of the outermost `nn.ModuleList`s.
 
     Raises:
-        ModelError: if the model has no module of a named class.
+        ModelError: if the model has no module of a class in `wanted`.
     """
     if isinstance(wanted, int):
         found = [module for module, _ in _of_size(model, wanted)]
@@ -50,7 +50,7 @@ def modules_of(model: nn.Module, kinds: Kinds) -> list[nn.Module]:
 
     Args:
         model: the model. It may be in the result.
-        kinds: classes, or their names.
+        kinds: classes, or the names of classes.
 
     Raises:
         ModelError: if the model has no module of a class. The error gives the nearest name.
@@ -72,7 +72,7 @@ def _is(module: nn.Module, kind: str | type[nn.Module]) -> bool:
 def _class_of(module: nn.Module) -> type:
     """Return the original class of a module.
 
-    FSDP2 replaces the class of a module by a subclass of it and of FSDPModule.
+    FSDP2 replaces the class of a module by a subclass of this class and of `FSDPModule`.
     """
     kind, *bases = type(module).__mro__
     return bases[1] if bases[0].__name__ == "FSDPModule" else kind
@@ -91,7 +91,7 @@ def _members_of_lists(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _of_size(module: nn.Module, least: int) -> Iterator[tuple[nn.Module, int]]:
-    """Yield the blocks below a module, each with its number of weight elements."""
+    """Yield the blocks below a module, each with its number of weight elements outside of its inner blocks."""
     for child in module.children():
         inside = [] if isinstance(child, WHOLE) else [*_of_size(child, least)]
         yield from inside

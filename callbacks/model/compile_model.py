@@ -34,7 +34,7 @@ class Compile(Callback):
     mode: str | None = None
     """`default`, `reduce-overhead`, `max-autotune` or `max-autotune-no-cudagraphs`. Only for `inductor`."""
     dynamic: bool | None = None
-    """Whether to compile for dynamic shapes, so that a new shape needs no new compilation. None detects it."""
+    """Whether to compile for dynamic shapes, so that a new shape needs no new compilation. None: PyTorch decides."""
     _before: tuple[Any, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -14,8 +14,9 @@ from ...events.stages import Stage, order
 class ExportModel(Callback):
     """Writes the trained model as `<output_dir>/export/model.pt2`, which PyTorch runs without the model's code.
 
-    Set `do_export=True` in the arguments to use it. The export happens at the end of training, after the best model is
-    loaded. Load it with `torch.export.load(path).module()`. `trainer.export_model()` exports without training.
+    Set `do_export=True` in the arguments to use it. The export happens at the end of training. With
+    `load_best_model_at_end`, it exports the best model. Load the file with `torch.export.load(path).module()`.
+    `trainer.export_model()` exports without training.
 
     Raises:
         ModelError: if the model cannot be traced, or if its weights are sharded.

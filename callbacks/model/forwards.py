@@ -12,8 +12,8 @@ from torch import nn
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
     """Replace the forward of a module, and return a function that restores it.
 
-    The new forward has the signature of the old one. If a forward is replaced several times, restore the last
-    replacement first.
+    `inspect.signature` returns the signature of the old forward for the new one. If you replace a forward several
+    times, restore the last replacement first.
 
     Args:
         module: the module.

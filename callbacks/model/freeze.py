@@ -16,7 +16,7 @@ from ...events.triggers import Trigger, never
 
 
 def matching(model: nn.Module, patterns: Iterable[str]) -> dict[str, nn.Parameter]:
-    """Return the parameters whose name starts with a pattern, or matches it as a regular expression.
+    """Return the parameters with a name that starts with a pattern, or matches the pattern as a regular expression.
 
     Raises:
         ModelError: for a pattern that matches no name. The error gives the nearest module name.
@@ -39,9 +39,10 @@ def matching(model: nn.Module, patterns: Iterable[str]) -> dict[str, nn.Paramete
 class Freeze(Callback):
     """Freezes parameters until a trigger is due, or for the whole run.
 
-    Frozen parameters get no gradient, so no update and no weight decay. The optimizer holds them from the start, so one
-    schedule applies to all parameters. After the run each parameter has the `requires_grad` that it had before.
-    The patterns match parameters of the model. To freeze parameters of a loss module, call `requires_grad_(False)`.
+    Frozen parameters get no gradient, so they get no update and no weight decay. The optimizer holds them from the
+    start, so one schedule applies to all parameters. After the run each parameter has the `requires_grad` that it had
+    before the run. The patterns match parameters of the model. To freeze parameters of a loss module, call
+    `requires_grad_(False)`.
 
         Freeze("encoder")                                    # the whole run
         Freeze("encoder", until=at(500))                     # train the head first, then all

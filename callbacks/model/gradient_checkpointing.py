@@ -24,12 +24,14 @@ class GradientCheckpointing(Callback):
     """Recomputes activations in the backward pass, to save memory.
 
     Set `gradient_checkpointing=True` in the arguments to use it. If the model has a method
-    `gradient_checkpointing_enable` or `activation_checkpointing_enable`, the callback calls it. Models of transformers
-    have such a method. For any other model, name the classes of its blocks: `GradientCheckpointing(blocks=(Block,))`.
-    If checkpointing is enabled on the model already, the callback changes nothing.
+    `gradient_checkpointing_enable` or `activation_checkpointing_enable`, the callback calls this method. Models of
+    transformers have such a method. If checkpointing is already enabled on such a model, the callback changes nothing.
+    For any other model, name the classes of its blocks: `GradientCheckpointing(blocks=(Block,))`. The callback then
+    wraps the blocks and calls no method of the model.
 
     Raises:
-        ModelError: if the model has no such method and `blocks` is empty, or has no module of a class in `blocks`.
+        ModelError: if `blocks` is empty and the model has no such method, or if `blocks` names a class that no module
+            of the model has.
     """
 
     stage = Stage.PREPARE
@@ -38,7 +40,7 @@ class GradientCheckpointing(Callback):
     options: dict[str, Any] = field(default_factory=dict)
     """Options for `torch.utils.checkpoint.checkpoint`, or for the method of the model."""
     blocks: Kinds = ()
-    """The classes of the modules to recompute, or their names, for a model without such a method."""
+    """The classes of the modules to recompute, or the names of these classes. Default: the model chooses."""
     _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @classmethod

@@ -23,8 +23,8 @@ class RecurrentMemory(Callback):
 
     Set `past_index=1` in the arguments to use it. If the parameter of your model is not called `mems`, add the callback
     yourself: `RecurrentMemory(index=2, name="past")`. The memory is empty at the start of each epoch, and before and
-    after each evaluation. No gradient flows through it. In a single process, checkpoints save the memory, and a resume
-    restores it if the batch size is the same. With several ranks, each rank has its own memory, and a resumed run
+    after each evaluation. No gradient flows through the memory. In a single process, checkpoints save the memory, and a
+    resume with the same batch size restores it. With several ranks, each rank has its own memory, and a resumed run
     starts with an empty memory.
 
     The id of the callback is `CarryPast`, the former name of the class. Checkpoints use this name too.

@@ -38,7 +38,7 @@ class SWA(AveragedWeights):
     """
 
     start: float = 0.75
-    """The share of the steps of the run after which weights are averaged, in [0, 1)."""
+    """The average begins after this share of the steps of the run, in [0, 1)."""
     trigger: Trigger = field(default_factory=lambda: every(1, "epoch"))
     """When the weights are added to the average. Default: at the end of each epoch."""
     learning_rate: float | None = None
@@ -48,7 +48,7 @@ class SWA(AveragedWeights):
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     count: int = field(default=0, init=False)
-    """The number of averaged weights in this run."""
+    """How often the weights were added to the average in this run."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < 1:

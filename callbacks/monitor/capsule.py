@@ -1,4 +1,4 @@
-"""Write the batches, weights and random states of a bad step, so that the step can be made again."""
+"""Write the batches, weights and RNG states of a step that fails, so that the step can be repeated."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _SHARDED = "its weights are spread over the ranks. Train with DDP, or on one pro
 
 @dataclass
 class Capsule(Callback):
-    """Writes a capsule of a step that fails: its batches, and the weights and random states from before it.
+    """Writes a capsule of a step that fails: the batches of the step, and the weights and RNG states from before it.
 
-    A step fails if its loss or its gradient norm is not finite or much larger than usual, or if its forward or backward
-    raises an error. `trainbus rerun CAPSULE` makes exactly this step again and names the first module or gradient that
-    is not finite.
+    A step fails if its loss or its gradient norm is not finite or much larger than usual. It also fails if its forward
+    or backward raises an error. `trainbus rerun CAPSULE` repeats exactly this step and names the first module or
+    gradient that is not finite.
 
     On a CPU, every trainer has an automatic `Capsule`. `capsule=False` turns it off. `capsule=True`, or `Capsule()` in
     the list of callbacks, turns it on for every device and every step. The callback reads the loss of each step. This
-    takes about 40 microseconds on the CPU. On a GPU, it waits for the device.
+    takes about 40 microseconds on a CPU. On a GPU, each step waits for the device.
 
-    The capsule is written before the weights are updated, so the training continues as without it. Each rank writes its
-    own capsule.
+    A capsule does not change the training. The callback writes it before the optimizer updates the weights. Each rank
+    writes its own capsule.
 
     Raises:
-        ArgumentError: if a number is not positive.
+        ArgumentError: if `spike`, `limit` or `max_gigabytes` is not positive.
     """
 
     arguments = ("capsule",)
@@ -54,16 +54,17 @@ class Capsule(Callback):
     conflicts_with = (Conflict(Capability.SHARDS_MODEL, _SHARDED), Conflict(Capability.DEEPSPEED, _SHARDED))
 
     spike: float = 10.0
-    """A step fails if its loss or its gradient norm exceeds the median of the last 50 steps by this factor."""
+    """A step fails if its loss or its gradient norm is more than this many times the median of the last 50 steps."""
     limit: int = 2
-    """The largest number of capsules in the output folder, for each rank. A session keeps its first capsules. They
-    replace the capsules of earlier sessions. If consecutive steps fail, only the first of them is captured."""
+    """The largest number of capsules in the output folder, for each rank. New capsules replace only those of earlier
+    sessions. A session that wrote this number of capsules writes no more. If consecutive steps fail, only the first of
+    these steps gets a capsule."""
     max_gigabytes: float = 8.0
     """The size of the weights and batches above which no capsule is written, in units of 10^9 bytes."""
     automatic: bool = False
     """Whether the callback works only where it costs little: on a CPU, outside of a hyperparameter search, without
-    sharding. If an automatic callback takes more than 1 % of the time of the first 20 steps, it ends. It counts a
-    spike only if the value also exceeds its median over the first 10 steps."""
+    sharding. An automatic callback turns itself off if it takes more than 1 % of the time of the first 20 steps. It
+    counts a spike only if the value also exceeds its median over the first 10 steps."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _capture: StepCapture | None = field(default=None, init=False, repr=False, compare=False)
@@ -106,7 +107,7 @@ class Capsule(Callback):
             handle()
 
     def _write(self, run: Run, reason: str, found: dict[str, Any]) -> None:
-        """Write a capsule. A problem with it is a warning, so that it does not hide the failure of the step."""
+        """Write a capsule. If the write fails, only warn, so that the failure of the step stays visible."""
         step = run.state.global_step + 1
         ranks = run.ranks
         name = f"step-{step}" + ("" if ranks.single_process else f"-rank-{ranks.rank}")
@@ -134,7 +135,7 @@ class Capsule(Callback):
         logger.warning("Step %d fails: %s. To make it again: trainbus rerun %s", step, reason, folder)
 
     def _make_room(self, folder: Path, rank: int) -> None:
-        """Delete capsules of earlier sessions: one of the same step, and those above the limit."""
+        """Delete capsules of earlier sessions: the capsule of the same step, and the oldest ones above the limit."""
         own = [path for path in folder.parent.glob("step-*") if _rank_of(path.name) == rank]
         earlier = sorted(
             (path for path in own if path.name not in self._written), key=lambda path: path.stat().st_mtime
@@ -145,13 +146,13 @@ class Capsule(Callback):
 
 
 def _described(run: Run, batches: int) -> dict[str, Any]:
-    """Return the values of the description that do not depend on the failure."""
+    """Return the values in the description of a capsule that do not depend on the failure."""
     ranks = {"rank": run.ranks.rank, "world_size": run.ranks.world_size}
     return {"samples": dataset_indices(run, range(batches)), **ranks, **command_line()}
 
 
 def command_line() -> dict[str, Any]:
-    """Return the program of this process, its arguments, whether it is a module, and the working folder."""
+    """Return how this process was started: the program, its arguments, whether it is a module, the working folder."""
     main = import_module("__main__")
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     program = spec.name if spec is not None else file and str(Path(file).resolve())
@@ -159,7 +160,7 @@ def command_line() -> dict[str, Any]:
 
 
 def _is_free(run: Run) -> bool:
-    """Return whether an automatic capsule takes neither time of a GPU nor much of a disk."""
+    """Return whether an automatic capsule is cheap in this run: it delays no GPU, and writes little to the disk."""
     callbacks = run.bus.subscribers.values()
     sharded = any(provides(callbacks, each) for each in (Capability.SHARDS_MODEL, Capability.DEEPSPEED))
     repeated = run.state.trial_params is not None or run.args.auto_find_batch_size

@@ -16,8 +16,8 @@ from ...events.stages import Stage
 class CountFlops(Callback):
     """Adds the floating-point operations of each batch to `state.total_flos`. `trainer.floating_point_ops` counts them.
 
-    Every trainer has one. If the model cannot count its operations, the callback stops after the
-    first batch, so it has no cost in later steps. Override `Trainer.floating_point_ops` for a model of your own.
+    Every trainer has one. If the model cannot count its operations, the callback stops after the first batch, so it has
+    no cost in later steps. For a model of your own, override `Trainer.floating_point_ops`.
     """
 
     stage = Stage.MEASURE

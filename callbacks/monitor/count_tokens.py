@@ -24,8 +24,8 @@ def tokens_in(batch: Any, tokens: torch.Tensor, pad: int | None) -> torch.Tensor
     """Return the number of tokens in a batch without padding, as a tensor without dimensions.
 
     Args:
-        batch: the batch. If its `attention_mask` has a value for each token, the result is the sum of the mask. The
-            mask of a packed batch has a value for each pair of tokens instead.
+        batch: the batch. If its `attention_mask` has one value for each token, the result is the sum of the mask. The
+            mask of a packed batch has one value for each pair of tokens, so the function counts by `pad`.
         tokens: the main input, of shape (batch, length).
         pad: the id of the padding token. None counts all tokens.
     """

@@ -29,16 +29,17 @@ _READS = frozenset(
 
 
 def counts_reads(handler: Subscription) -> bool:
-    """Return whether the reads of a handler count.
+    """Return whether the reads of a handler are counted.
 
-    On a machine without accelerator, callbacks of trainbus do not count: some of them read only the CPU's tensors.
+    On a machine without accelerator, reads of callbacks of trainbus are not counted: some of them read only tensors on
+    the CPU.
     """
     own = type(handler.owner).__module__.startswith("trainbus.")
     return handler.event.name in _EVENTS and (not own or torch.accelerator.is_available())
 
 
 class _Reads(TorchFunctionMode):
-    """Notes the functions of torch that read a value, while it is entered."""
+    """Notes each call of a torch function that reads a value, inside of a `with` block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class DeviceReads:
         self._entered = False
 
     def call(self, label: str, handler: Callable[[], Any]) -> Any:
-        """Call a handler and note its reads. The reads of a handler inside of it count for the outer one."""
+        """Call a handler and note its reads. They include the reads of handlers that this handler causes to run."""
         if self._entered:
             return handler()
         self._entered, reads = True, _Reads()
@@ -77,7 +78,7 @@ class DeviceReads:
                 self.counts[label] += len(reads.found)
 
     def report(self, steps: int) -> None:
-        """Log the number of reads of each handler, and begin again."""
+        """Log the number of reads of each handler, and set all numbers to 0."""
         counts, self.counts = self.counts, Counter()
         for label, count in counts.most_common():
             logger.warning("%s read values of tensors %d times in %d steps.", label, count, steps)
@@ -93,7 +94,7 @@ def _warn(label: str, read: str) -> None:
 
 
 def _reads(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """Return whether a function reads values of an accelerator; on a machine without one, of the CPU."""
+    """Return whether a call reads values from an accelerator. On a machine without accelerator: from the CPU."""
     if not any(_on_device(value) for value in args):
         return False
     if name == "to":

@@ -22,15 +22,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class DryBatch(Callback):
-    """Checks a training before its first step, and leaves no trace in it. Findings are warnings.
+    """Checks a training before its first step, and does not change it. The callback logs its findings as warnings.
 
-    Every trainer has one that reads no sample and calls no code of the program: it checks that the optimizer has all
+    Every trainer has one that reads no sample and calls none of your code. It checks that the optimizer has all
     trainable parameters, and that the evaluations measure all metrics that callbacks read. It takes about a microsecond
     for each parameter tensor.
 
-    `dry_batch=True`, or `DryBatch()` in the list, also reads the largest batch and runs forward and backward. It prints
-    shapes, loss, GPU memory, and the shares of masked labels, padding and truncated samples. Then it restores weights,
-    buffers, modes, attributes, gradients and random states: the training is the same, bit for bit, with and without it.
+    `dry_batch=True`, or `DryBatch()` in the list of callbacks, also reads the largest batch and runs forward and
+    backward. It prints shapes, loss, GPU memory, and the shares of masked labels, padding and truncated samples. Then
+    it restores weights, buffers, modes, attributes, gradients and RNG states. The training is the same, bit for bit,
+    with and without the callback.
 
     Raises:
         ArgumentError: if the largest batch does not fit in memory.
@@ -42,13 +43,13 @@ class DryBatch(Callback):
     arguments = ("dry_batch",)
 
     forward: bool = True
-    """Read the largest batch and run the model on it. False: read no sample and call no code of the program."""
+    """Read the largest batch and run the model on it. False: read no sample and call none of your code."""
     silent: bool | None = None
-    """Print no report; warnings are logged all the same. None: as `disable_tqdm` and `log_level` say."""
+    """Whether to print no report. True still logs warnings. None: `disable_tqdm` and `log_level` decide."""
     id: str | None = None
-    """Its name in the ledger and in checkpoints."""
+    """The name of the callback in the ledger and in checkpoints."""
     report: DryBatchReport = field(default_factory=DryBatchReport, init=False, repr=False, compare=False)
-    """The result of the last training."""
+    """The result of the check before the last training."""
 
     def __post_init__(self) -> None:
         self.on_error = "raise" if self.forward else "warn"

@@ -22,7 +22,7 @@ _COMPARED = ("log", "evaluate", "save", "stop")
 
 @dataclass
 class FollowPlan(DecisionRecorder):
-    """Compares the run with a preview file. It warns once, at the first log, evaluation, save or stop that differs.
+    """Compares the run with a preview file, and warns at the first log, evaluation, save or stop that differs from it.
 
     Set `plan="plan.json"` in the arguments to use it. `trainbus preview PROGRAM --out plan.json` writes the file, and
     so does `Path("plan.json").write_text(trainer.preview().to_json())`. Deletions of checkpoints are not compared.

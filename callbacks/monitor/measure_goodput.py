@@ -34,10 +34,10 @@ IMPORTED = time.time()
 class MeasureGoodput(Callback):
     """Appends the time of each session to `goodput.jsonl` in the output folder: start, each save, heartbeats, end.
 
-    `trainbus status` and the report show the goodput: the share of the time, over all sessions, that was spent on
-    steps that the run kept. Every trainer has one. A run that saves no checkpoint writes no file. A thread writes the
-    heartbeats, so steps have no extra cost. A kill loses at most the time since the last heartbeat. Rank 0 writes the
-    file.
+    `trainbus status` and the report show the goodput: the share of the time of all sessions that was spent on steps
+    that the run kept. Every trainer has one `MeasureGoodput`. Rank 0 writes the file. A run that saves no checkpoint
+    writes no file. A thread writes the heartbeats, so steps have no extra cost. If the process is killed, only the time
+    since the last heartbeat is missing in the file.
 
     Raises:
         ArgumentError: if `seconds` is not above 0.
@@ -150,10 +150,10 @@ _known_session = [False]
 
 
 def _began_of_session() -> float:
-    """Return when a session began, in seconds since 1970.
+    """Return when the present session began, in seconds since 1970.
 
-    The first session of a program begins with its process, so that imports and the preparation of data count. A later
-    session begins now. So does a session in a notebook or at a prompt.
+    The first session of a program begins with its process, so that imports and the preparation of data count. All other
+    sessions begin now: a later session of the program, and each session in a notebook or at a prompt.
     """
     first, _known_session[0] = not _known_session[0], True
     interactive = hasattr(sys, "ps1") or "ipykernel" in sys.modules

@@ -21,15 +21,16 @@ PLACES = ("cpu", "gpu")
 
 @dataclass
 class MemoryMetrics(Callback):
-    """Adds memory in bytes to the metrics of training, evaluation and prediction.
+    """Adds memory in bytes to the metrics of `train()`, `evaluate()` and `predict()`.
 
-    Set `skip_memory_metrics=False`, or add `MemoryMetrics()` to the callbacks. The metrics are:
+    Set `skip_memory_metrics=False`, or add `MemoryMetrics()` to the callbacks. These are the metrics, where `<stage>`
+    is `train`, `eval` or `test`:
 
     - `<stage>_mem_cpu_alloc_delta`: the growth of the process's resident set;
-    - `<stage>_mem_cpu_peaked_delta`: the peak above the final value;
-    - the same with `gpu`, if there is a GPU: the memory that PyTorch allocated;
-    - `init_mem_...` and `before_init_mem_cpu`, in the first metrics of a trainer: the memory for building it, and the
-      memory in use before.
+    - `<stage>_mem_cpu_peaked_delta`: how far the peak was above the final value;
+    - `<stage>_mem_gpu_...`, if there is a GPU: both values for the memory that PyTorch allocated on the GPU;
+    - `init_mem_...`, in the first metrics of a trainer: the same values for the construction of the trainer;
+    - `before_init_mem_...`, in the first metrics too: the memory in use before the construction.
 
     Each measurement runs the garbage collector.
     """
@@ -92,7 +93,7 @@ class MemoryMetrics(Callback):
 
 
 def memory_now() -> dict[str, int]:
-    """Return the bytes in use now, and the peak since `forget_peak`, for the host and for the GPU if there is one."""
+    """Return the bytes in use now and their peak since `forget_peak`, for the host and, if there is one, the GPU."""
     used = _host_memory()
     if torch.cuda.is_available():
         used |= {"gpu": torch.cuda.memory_allocated(), "gpu_peak": torch.cuda.max_memory_allocated()}

@@ -18,13 +18,13 @@ from ...events.state import TrainerState
 from .pace import Pace, pace_of
 
 REFRESH = 0.2
-"""The shortest time between two drawings of the bar, in seconds. A browser cannot follow more."""
+"""The shortest time between two drawings of the bar, in seconds. A browser cannot draw more often."""
 
 HIDDEN = ("epoch", "total_flos", "grad_norm", "learning_rate")
-"""Logged values without a column. Values with names that end with `_HIDDEN_ENDS` have no column either."""
+"""Logged values without a column. Values whose names end with a text in `_HIDDEN_ENDS` have no column either."""
 _HIDDEN_ENDS = ("_runtime", "_per_second", "_preparation_time")
 NAMES = {"loss": "Training Loss", "eval_loss": "Validation Loss"}
-"""Columns with a name of their own, as under transformers."""
+"""The values whose column has another name than the value. The names are those in transformers."""
 
 
 def in_notebook() -> bool:

@@ -9,7 +9,7 @@ from ...engine.api.costs.verdict import duration
 from ...events.timeline import EVALUATE
 
 TOO_SHORT = 1.0
-"""Seconds of a session from which its speed is reliable."""
+"""The length of a session in seconds above which its measured speed is reliable."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Pace:
 
     @property
     def evaluations_left(self) -> float:
-        """Seconds of the evaluations that are left, if they come as often as before."""
+        """The expected seconds of the remaining evaluations, if they come as often as before."""
         if not self.evaluations:
             return 0.0
         left = self.remaining * self.evaluations // max(1, self.steps)

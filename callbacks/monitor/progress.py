@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
 from tqdm.auto import tqdm
 
 from ...engine.api.console import is_terminal, open_console, say
 from ...engine.arguments import TrainingArguments
 from ...engine.data.build import length_of
+from ...engine.evaluation.outputs import plain
 from ...engine.run import Run
 from ...events.bus import Handle
 from ...events.callback import Callback
@@ -45,7 +48,7 @@ class Progress(Callback):
     arguments = ("disable_tqdm",)
 
     bar: bool | None = None
-    """Draw progress bars. Default: only if stderr is a terminal, or in a notebook."""
+    """Whether to draw progress bars. Default: True in a notebook, and if stderr is a terminal."""
     _bars: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _notebook: NotebookProgress | None = field(default=None, init=False, repr=False, compare=False)
     _bar_handle: Handle | None = field(default=None, init=False, repr=False, compare=False)
@@ -162,12 +165,14 @@ class Progress(Callback):
 def in_one_line(logs: Mapping[str, Any], state: TrainerState, widths: dict[str, int] | None = None) -> str:
     """Return logged values as one line: the step and epoch, then each value with up to four digits.
 
-    Speeds are left out, except for the speed of the whole training. The line has the pace of the training.
+    The line leaves out logged speeds, except for the speed of the whole training. It also shows the pace of the
+    training.
 
     Args:
         logs: name -> value.
         state: the state of the trainer.
-        widths: name -> the width of its column so far. It grows, so that the next lines are aligned with this one.
+        widths: name -> the width of the column of this value. The function increases a width if the value needs more
+            space, so that the next lines are aligned with this one.
     """
     whole = "train_runtime" in logs and "loss" not in logs
     if widths is None or whole:
@@ -183,7 +188,15 @@ def in_one_line(logs: Mapping[str, Any], state: TrainerState, widths: dict[str, 
     return "  ".join(cell.ljust(widths[key]) for key, cell in cells.items()).rstrip()
 
 
+LONGEST_VALUE = 100
+"""The most characters of a text in a line."""
+
+
 def _short(value: Any) -> str:
+    value = plain(value)
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return f"{type(value).__name__}{list(value.shape)}"
     if not isinstance(value, float):
-        return str(value)
+        text = " ".join(str(value).split())
+        return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"

@@ -34,23 +34,23 @@ BYTES = 1024
 """The bytes at each end of a batch that its fingerprint covers."""
 
 WORDS = 64
-"""The 32-bit words of a random state that its fingerprint covers. All words change when the generator refills them, and
-the position in them changes with each draw."""
+"""The number of 32-bit words of an RNG state that its fingerprint covers. The generator changes all words from time to
+time, and the position in the words with each draw."""
 
 _ORDINARY = INSIDE | {"on_step_begin", "on_step_end"}
 """The events of a step that share a line."""
 
 _LINES = 512
-"""The records after which the file is written."""
+"""The number of buffered records at which they are written to the file."""
 
 _LISTED = frozenset({"on_batch", "on_substep_end", "on_gradients"})
 """The events that a step may have several times."""
 
 _SECONDS = 1.0
-"""The time after which the file is written."""
+"""The seconds since the last write to the file after which the next record causes a write."""
 
 _SAVING = frozenset({"on_snapshot", "on_save"})
-"""The events at which the file is written. A run that resumes from the checkpoint then has all records before it."""
+"""The events at which the file is written. A resumed run then has all records from before its checkpoint."""
 
 
 @dataclass
@@ -58,10 +58,10 @@ class Record(Recorder):
     """Writes every event, every flag with author and reason, and the values of the run to `events.jsonl`.
 
     Set `record=True`, or add `Record()` to the callbacks. The commands `trainbus diff`, `trace` and `replay`
-    read the file. Each rank writes its own: `events-rank1.jsonl` of rank 1. A resumed run removes the records that
-    follow the checkpoint. A new run in the folder keeps the earlier file as `events-1.jsonl`.
+    read the file. Each rank writes its own file: rank 1 writes `events-rank1.jsonl`. A resumed run removes the records
+    that follow the checkpoint. A new run in the same folder renames the earlier file to `events-1.jsonl`.
 
-    With fingerprints, each step also records checksums of its batches and of the RNG states of torch and numpy. Each
+    With `fingerprints`, each step also records checksums of its batches and of the RNG states of torch and numpy. Each
     log also records a checksum of the RNG state of Python. A comparison then finds the first step with other data or
     another random draw. If the file cannot be written, the run continues with one warning.
     """
@@ -69,7 +69,7 @@ class Record(Recorder):
     arguments = ("record",)
 
     fingerprints: bool = True
-    """Record checksums of batches and random states."""
+    """Record checksums of batches and RNG states."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _file: LineFile | None = field(default=None, init=False, repr=False, compare=False)
@@ -77,9 +77,9 @@ class Record(Recorder):
     _encoder: Encoder = field(default_factory=Encoder, init=False, repr=False, compare=False)
     _flushed: float = field(default=0.0, init=False, repr=False, compare=False)
     _events: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
-    """The events so far of an ordinary step that is being made."""
+    """The events so far of the current step, as long as it is an ordinary one."""
     _step: Entry = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The line of this step."""
+    """The line of the current step."""
     _random: RandomStates | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
@@ -218,7 +218,7 @@ class Record(Recorder):
             self._buffer.append(line)
 
     def _unfold(self) -> None:
-        """Write one record for each event of the step so far, because something else happens in it."""
+        """Write one record for each event of the step so far, because the step turned out not to be ordinary."""
         if self._events:
             events, self._events = self._events, []
             for record in records_of_step(self._step, events):
@@ -268,7 +268,7 @@ def _close_quietly(file: LineFile) -> None:
 
 
 def _read_tensors(records: list[Entry]) -> None:
-    """Replace the tensors of records by numbers. Those of a device are read together, with one synchronisation."""
+    """Replace the tensors in records by numbers. Tensors on a device are read together, with one synchronisation."""
     places: list[tuple[Any, Any, bool]] = []
     tensors: list[torch.Tensor] = []
     for record in records:
@@ -308,9 +308,9 @@ def _on_host(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def fingerprint(batch: Any) -> Any:
-    """Return a checksum of the first tensor of a batch: its shape, and its first and last bytes.
+    """Return a checksum of the first tensor of a batch: its number of elements, and its first and last bytes.
 
-    For a tensor on another device it returns these bytes as a tensor on that device, which is read later.
+    For a tensor that is not on the CPU, return only these bytes, as a tensor on the same device. They are read later.
     """
     tensor = first_tensor(batch)
     if tensor is None or tensor.is_meta or tensor.layout is not torch.strided:
@@ -342,7 +342,7 @@ class RandomStates:
     """A checksum of the RNG states of torch and numpy."""
 
     def __init__(self) -> None:
-        """Find the memory of numpy's generator."""
+        """Find the memory that holds the state of numpy's random number generator."""
         self._generator = np.random.get_bit_generator()  # type: ignore[attr-defined] # keeps its memory alive
         address = self._generator.ctypes.state_address
         known = isinstance(self._generator, np.random.MT19937)
@@ -350,7 +350,7 @@ class RandomStates:
         self._position = (ctypes.c_uint32 * int(known)).from_address(address + 4 * 624)
 
     def checksum(self) -> int:
-        """Return a number that differs after a draw."""
+        """Return a checksum of the RNG states. It changes when a random number is drawn."""
         memory = torch.default_generator.get_state().numpy().data
         value = zlib.crc32(self._position, zlib.crc32(self._head, zlib.crc32(memory[: 4 * WORDS])))
         for generator in torch.cuda.default_generators:  # empty until CUDA is initialized

@@ -31,19 +31,21 @@ class RowFileSession(TrackerSession):
         Args:
             path: the file.
             run_id: the id of the run.
-            upto: the last step whose rows stay, for a run that continues. None for a new run: an earlier file is kept
-                under another name.
+            upto: for a resumed run, the last step whose rows stay in the file. None for a new run, which renames an
+                earlier file.
         """
         self.path, self.run_id = path, run_id
         path.parent.mkdir(parents=True, exist_ok=True)
         if upto is None and path.exists() and path.stat().st_size:
             path.rename(free_name(path))
         kept = self.prepare(-1.0 if upto is None else upto)
-        self.last_step = max((int(row[AXIS]) for row in kept), default=-1)
+        steps = [int(row[AXIS]) for row in kept]
+        self.last_step = max(steps, default=-1)
+        self.rows_of_last_step = steps.count(self.last_step)
         self._file = LineFile(path)
 
     def prepare(self, upto: float) -> list[dict[str, Any]]:
-        """Remove from the file a torn last line and the rows after step `upto`. Return the rows that stay."""
+        """Remove from the file an incomplete last line and the rows after step `upto`. Return the rows that stay."""
         raise NotImplementedError
 
     def line(self, row: dict[str, Any]) -> str:
@@ -110,8 +112,8 @@ class CsvSession(RowFileSession):
 class RowFile(RowTracker):
     """Base class of trackers that write rows to a file, on rank 0.
 
-    A resumed run removes the rows after its checkpoint, and writes them again. A new run in the same folder keeps the
-    file of the earlier run as `metrics-1`, `metrics-2` and so on.
+    A resumed run removes the rows after its checkpoint, and writes them again. A new run in the same folder renames the
+    file of the earlier run to `metrics-1`, `metrics-2` and so on.
     """
 
     filename: ClassVar[str] = ""
@@ -120,7 +122,7 @@ class RowFile(RowTracker):
     """The class of the open file."""
 
     path: str | None = None
-    """The file. Default: `metrics.jsonl` or `metrics.csv` in the output folder."""
+    """The file. Default: `metrics.jsonl` (`JsonLines`) or `metrics.csv` (`Csv`) in the output folder."""
     _known: str | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
@@ -182,6 +184,6 @@ def _rows_upto(path: Path, rows: Iterable[dict[str, Any]], upto: float) -> list[
 
 
 def _cell(value: Any) -> Any:
-    """Return a value for a cell. A row is one line, so text with line breaks is written as JSON."""
+    """Return a value as the text of a CSV cell. A row is one line, so text with line breaks is written as JSON."""
     breaks = isinstance(value, str) and ("\n" in value or "\r" in value)
     return json.dumps(value, ensure_ascii=False) if breaks or isinstance(value, (dict, list)) else value

@@ -34,7 +34,7 @@ from ..stopping.stop_on_signal import Stopped
 logger = logging.getLogger(__name__)
 
 CALLBACKS = 20
-"""The number of callbacks in the file, the slowest first."""
+"""The largest number of callbacks in the file. The file has the slowest callbacks, the slowest first."""
 DECISIONS = 10
 """The number of the newest entries of the ledger that the file holds."""
 
@@ -54,9 +54,10 @@ class StatusFile(Callback):
 
     The file also holds the speed and the costs of this session, the last value of each metric, and the last decisions
     of the ledger.
-    Rank 0 writes it when training begins and ends, at each checkpoint, and when values are logged. After an error the
-    failing rank writes it too. A rank that only reports the failure of another rank does not overwrite the error of
-    that rank.
+
+    Rank 0 writes the file when training begins and ends, at each checkpoint, and when values are logged. After an error
+    the failing rank writes the file too. A rank that only reports the failure of another rank does not overwrite the
+    error of that rank.
     """
 
     on_error = "warn"
@@ -157,7 +158,7 @@ class StatusFile(Callback):
                 self._warned = True
 
     def _look_for_newest(self, folder: Path) -> None:
-        """Find the newest good checkpoint. Read only the checkpoints that are new since the last call.
+        """Find the newest undamaged checkpoint. Read only the checkpoints that are new since the last call.
 
         A folder may hold thousands of checkpoints. Reading all of them at each save would make each save slower.
         """
@@ -195,7 +196,7 @@ class StatusFile(Callback):
 
 
 def _best(run: Run) -> dict[str, Any] | None:
-    """Return the metric, value and step of the best evaluation; None if no callback chooses the best model."""
+    """Return the metric, value and step of the best evaluation; None before the first evaluation that is compared."""
     state = run.state
     if state.best_metric is None:
         return None
@@ -222,7 +223,12 @@ def _checkpoints_in(folder: Path) -> frozenset[tuple[str, int]]:
 
 
 def preempted_by(signal: str, stopped: str) -> str:
-    """Return why a run was preempted: the signal, and the reason in the control if that is a different one."""
+    """Return why a run was preempted: the signal and the stop reason, without repeating the signal.
+
+    Args:
+        signal: the name of the signal, and its origin.
+        stopped: the reason of the stop request in the control.
+    """
     name = signal.partition(",")[0]
     return stopped if name in stopped else "; ".join(filter(None, (signal, stopped)))
 

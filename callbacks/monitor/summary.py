@@ -21,9 +21,9 @@ from ...events.composition import providers
 from ...events.stages import Stage, order
 
 PARTS = 5
-"""The number of parts in the closing lines, the longest first."""
+"""The number of parts of the training time that the closing lines name, the longest first."""
 CHECKPOINTS = 4
-"""The number of checkpoints that the closing lines name, the last ones."""
+"""The number of checkpoints that the closing lines name. They name the last ones."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Summary(Callback):
     on_error = "warn"
 
     silent: bool | None = None
-    """Print nothing. Default: True if `disable_tqdm` is True, or if the log level is above `warning`."""
+    """Whether to print nothing. Default: True if `disable_tqdm` is True, or if the log level is above `warning`."""
     _resumed: str = field(default="", init=False, repr=False, compare=False)
     _loaded: int | None = field(default=None, init=False, repr=False, compare=False)
 

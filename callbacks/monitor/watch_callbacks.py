@@ -43,20 +43,21 @@ _EVALUATING = frozenset(
 
 @dataclass
 class WatchCallbacks(Callback):
-    """Watches each handler, and raises an error that names a handler that makes a forbidden change.
+    """Watches each handler. If a handler makes a forbidden change, raises an error that names the handler.
 
     Use it while you write a callback: set `debug="callbacks"`, or add `WatchCallbacks()` to the callbacks. It
     copies the weights in evaluations, so the run is slower. It finds a handler that
 
-    - replaces or changes weights during an evaluation, in the stages MEASURE, DECIDE and REPORT;
+    - replaces the model or changes weights during an evaluation, in the stages MEASURE, DECIDE and REPORT;
     - changes the grad mode, or the train or eval mode of a module, in the same stages;
     - draws from the global random generators of Python, NumPy or torch, in MEASURE and REPORT;
     - announces its own event again and again, directly or through other handlers;
-    - takes longer than `slow_after` seconds: a warning shows its stack. Events that request work do not count.
-    - reads values of tensors in the events of each step, for example with `.item()`: a warning shows the line. On a
-      GPU, the step waits for each read. A machine without GPU warns too.
+    - takes longer than `slow_after` seconds. This is only a warning, with the stack of the handler. A handler that does
+      work, such as a handler of `on_save_due`, may take any time.
+    - reads values of tensors in the events of each step, for example with `.item()`. This is only a warning, with the
+      line of the code. On a GPU, the step waits for each read. The warning also comes on a machine without a GPU.
 
-    The `on_error` of the callback decides the effect of the error.
+    The `on_error` of the callback that owns the handler decides the effect of the error.
 
     Raises:
         ArgumentError: if `slow_after` or `depth` is not positive.
@@ -68,7 +69,7 @@ class WatchCallbacks(Callback):
     slow_after: float = 10.0
     """The seconds after which a warning shows the stack of a handler."""
     depth: int = 20
-    """The largest depth of recursion of a handler: an event that it announces calls it again."""
+    """The largest recursion depth of a handler. A handler recurses if it announces an event that calls it again."""
     _stack: list[tuple[str, float]] = field(default_factory=list, init=False, repr=False, compare=False)
     _warned: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
     _ends: threading.Event | None = field(default=None, init=False, repr=False, compare=False)
@@ -100,7 +101,7 @@ class WatchCallbacks(Callback):
             self._ends.set()
 
     def _watched(self, found: Subscription) -> Subscription:
-        """Return a handler whose calls are watched."""
+        """Return the handler with checks around each of its calls."""
         if found.owner is self:
             return found
         call, counts_reads = found.call, device_reads.counts_reads(found)

@@ -27,7 +27,8 @@ class WatchModules(Callback):
     - `weights/<module>`: the norm of the weights;
     - `activations/<module>/mean`, `/std` and `/max`: the statistics of the last output. `max` is the largest magnitude.
 
-    In other steps it costs one comparison. `WatchModules(every(100), modules="encoder")` watches a part of the model.
+    In a step without a measurement it costs one comparison. `WatchModules(every(100), modules="encoder")` watches a
+    part of the model.
     """
 
     stage = Stage.MEASURE
@@ -39,11 +40,11 @@ class WatchModules(Callback):
     trigger: Trigger = field(default_factory=lambda: every(100))
     """When to measure, at the end of a step. Default: every 100 steps."""
     modules: str = ""
-    """The modules to watch: a regular expression that their names start with. Default: all."""
+    """The modules to watch: a regular expression that matches the start of their names. Default: all modules."""
     gradients: bool = True
     """Whether to log the norms of gradients and weights."""
     activations: bool = True
-    """Whether to log the outputs."""
+    """Whether to log the statistics of the outputs."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _hooks: list[RemovableHandle] = field(default_factory=list, init=False, repr=False, compare=False)

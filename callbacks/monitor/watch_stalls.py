@@ -20,7 +20,7 @@ from ...events.timeline import DATA, EVALUATE, SAVES, WAIT
 logger = logging.getLogger(__name__)
 
 _OWN_PARTS = (DATA, WAIT, EVALUATE, SAVES)
-"""Parts of a step that are waiting time already, so a stall in them is not counted again."""
+"""Parts of a step that already count as waiting time, so a stall in one of them is not counted again."""
 
 LONGEST = 10.0
 """The longest time between two checks of the training, in seconds."""
@@ -30,8 +30,8 @@ LONGEST = 10.0
 class WatchStalls(Callback):
     """Logs a warning if a training makes no progress: its activity, and the stack of its thread.
 
-    Every trainer has one, for 600 seconds; `stall_after` sets another time. A step, an evaluation batch and the call of
-    a handler are progress. A thread checks for progress every few seconds, so steps have no extra cost.
+    Every trainer has one, which warns after 600 seconds. `stall_after` sets another time. A step, an evaluation batch
+    and the call of a handler are progress. A thread checks for progress every few seconds, so steps have no extra cost.
 
     Raises:
         ArgumentError: if `seconds` is not above 0.
@@ -41,7 +41,7 @@ class WatchStalls(Callback):
     arguments = ("stall_after",)
 
     seconds: float = 600.0
-    """The time without progress, in seconds."""
+    """The time without progress after which the callback warns, in seconds."""
     _ended: threading.Event | None = field(default=None, init=False, repr=False, compare=False)
     _thread: threading.Thread | None = field(default=None, init=False, repr=False, compare=False)
 

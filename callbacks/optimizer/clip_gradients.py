@@ -67,9 +67,9 @@ class ClipAdaptively(Callback):
     )
 
     factor: float = 0.01
-    """The largest ratio of the two norms."""
+    """The largest ratio of the norm of the gradient to the norm of the weights."""
     eps: float = 1e-3
-    """The least norm of weights that counts, so that weights of zero can grow."""
+    """The lowest norm of weights in the formula, so that weights of zero can grow."""
 
     def __post_init__(self) -> None:
         for name in ("factor", "eps"):

@@ -26,7 +26,7 @@ from ...events.stages import Stage, order
 
 
 def steepest(rates: list[float], losses: list[float]) -> float:
-    """Return the learning rate at which the loss falls fastest over the logarithm of the rate, before the minimum loss.
+    """Return the learning rate at which the loss falls fastest, before its minimum, on a logarithmic scale of rates.
 
     Args:
         rates: the rate of each step.
@@ -59,11 +59,12 @@ class FindLearningRate(Callback):
         trainer.remove_callback(finder)
         print(finder.suggestion)
 
-    It blocks evaluations and checkpoints, and restores the weights of the model and of the criterion at the end.
+    The callback blocks evaluations and checkpoints. At the end it restores the weights of the model and of the
+    criterion.
 
     Raises:
         ArgumentError: for fields outside of their ranges.
-        NonFiniteError: by `suggestion`, if the losses suggest no rate.
+        NonFiniteError: when you read `suggestion`, if the losses suggest no rate.
     """
 
     start: float = 1e-7
@@ -71,11 +72,11 @@ class FindLearningRate(Callback):
     end: float = 10.0
     """The learning rate of the last step."""
     steps: int = 100
-    """The greatest number of optimizer steps. A run that is shorter ends earlier."""
+    """The largest number of optimizer steps. If the run has fewer steps, the test ends with the run."""
     smoothing: float = 0.95
     """The weight of the old running mean of the losses at each step, in [0, 1)."""
     diverged: float = 4.0
-    """Stop when the smoothed loss exceeds its minimum by this factor."""
+    """Stop when the smoothed loss is more than this many times its minimum so far."""
     rates: list[float] = field(default_factory=list, init=False)
     """The learning rate of each step so far."""
     losses: list[float] = field(default_factory=list, init=False)

@@ -17,9 +17,9 @@ from ..base.metric_names import check_measured, full_name, value_of
 class MetricSchedule(Callback):
     """Steps schedules that read a metric, such as `reduce_lr_on_plateau` and `greedy`, after each evaluation.
 
-    Set `lr_scheduler_type="reduce_lr_on_plateau"` in the arguments to use it. Add one to the callbacks for a schedule
-    of your own that needs a metric: `MetricSchedule("f1")`. With another schedule it does nothing. An evaluation
-    before the first step is ignored.
+    Set `lr_scheduler_type="reduce_lr_on_plateau"` in the arguments to use it. For a schedule of your own that needs a
+    metric, add `MetricSchedule("f1")` to the callbacks. If the schedule reads no metric, the callback does nothing. An
+    evaluation before the first step is ignored.
 
     Raises:
         ArgumentError: if no evaluation measures the metric.

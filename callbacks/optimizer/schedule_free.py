@@ -19,13 +19,14 @@ def has_two_modes(optimizer: Any) -> bool:
 
 @dataclass
 class ScheduleFree(Callback):
-    """Calls the optimizer's `train()` for steps, and its `eval()` for evaluations, checkpoints and the end of training.
+    """Calls `train()` of a schedule-free optimizer before steps, and its `eval()` before evaluations and saves.
 
-    Such an optimizer keeps an average of the weights (Defazio et al., arXiv:2405.15682). The run evaluates and saves
-    the average. After training the model has the averaged weights. With another optimizer the callback does nothing.
+    A schedule-free optimizer keeps an average of the weights (Defazio et al., arXiv:2405.15682). The run evaluates and
+    saves the average. At the end of training the callback calls `eval()` too, so the model has the averaged weights. If
+    the optimizer has no methods `train` and `eval`, the callback does nothing.
 
-    The trainer adds it for `optim="schedule_free_*"`, and if you pass such an optimizer to the trainer. Add
-    `ScheduleFree()` to the callbacks if your own `create_optimizer` returns one.
+    The trainer adds the callback for `optim="schedule_free_*"`, and if you pass a schedule-free optimizer to the
+    trainer. Add `ScheduleFree()` to the callbacks if your own `create_optimizer` returns such an optimizer.
     """
 
     stage = Stage.PREPARE
@@ -36,7 +37,7 @@ class ScheduleFree(Callback):
 
     @classmethod
     def for_optimizers(cls, args: TrainingArguments, *optimizers: Any) -> ScheduleFree | None:
-        """Build the callback for optimizers, or classes of them, with train and eval modes.
+        """Build the callback if one of these optimizers, or classes of optimizers, has train and eval modes.
 
         Returns:
             None if no optimizer has the two modes, or if the arguments build the callback already.

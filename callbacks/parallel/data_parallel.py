@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 class DataParallel(Callback):
     """Splits each batch over the GPUs of one process. Each GPU computes its part with a copy of the model.
 
-    It needs no launcher. `torchrun --nproc_per_node=N`, with one rank per GPU, is faster: it copies no model in each
-    step, and the GPUs do not share one Python interpreter.
+    It needs no launcher. `torchrun --nproc_per_node=N` starts one rank per GPU and is faster. It does not copy the
+    model in each step, and the GPUs do not share one Python interpreter.
     """
 
     stage = Stage.PREPARE
@@ -65,9 +65,9 @@ class DataParallelModel(nn.Module):
 
         Args:
             *inputs: tensors of shape (samples, ...), possibly nested.
-            num_items_in_batch: the number that the model divides its loss by. Each GPU gets an equal part of it, so
-                that the mean of the losses is their sum divided by the whole number.
-            **named: keyword inputs, as `inputs`.
+            num_items_in_batch: the number that the model divides its loss by. Each GPU gets an equal part of this
+                number, so the mean of the losses of the GPUs is the loss of the whole batch.
+            **named: keyword inputs, of the same form as `inputs`.
         """
         if num_items_in_batch is not None:
             part = torch.as_tensor(num_items_in_batch) / self.devices

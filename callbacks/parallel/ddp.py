@@ -38,7 +38,8 @@ class DDP(Callback):
     arguments = ("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph")
 
     find_unused_parameters: bool | None = None
-    """Whether DDP searches for weights that a step does not use; None searches, unless activations are recomputed."""
+    """Whether DDP searches for weights that a step does not use. None: True, except if backward recomputes activations
+    or with a PowerSGD hook."""
     bucket_cap_mb: int | None = None
     """Size of the gradient buckets in MiB; None for torch's default of 25."""
     broadcast_buffers: bool | None = None
@@ -49,7 +50,7 @@ class DDP(Callback):
     """The communication hook: `fp16`, `bf16`, `powersgd`, `batched_powersgd`, or a function for `register_comm_hook`,
     which receives None as its state. None sends gradients unchanged."""
     comm_options: dict[str, Any] = field(default_factory=dict)
-    """Options of torch's `PowerSGDState`, such as `matrix_approximation_rank`. Its error feedback is empty again when a
+    """Options of torch's `PowerSGDState`, such as `matrix_approximation_rank`. PowerSGD loses its error feedback when a
     run is resumed, and when weights are frozen or unfrozen."""
     _wrapping: Wrapping | None = field(default=None, init=False, repr=False, compare=False)
 

@@ -35,9 +35,9 @@ logger = logging.getLogger(__name__)
 class FSDP(ShardedModel):
     """Shards the weights over the ranks, with their gradients and optimizer state (ZeRO stages 2 and 3).
 
-    A block of the model is gathered when it computes. The model stays sharded after the run. Evaluation, saving and
-    further training use the sharded model. Checkpoints hold whole weights. All ranks must use the same weights in each
-    step. Start it with `torchrun --nproc_per_node=N`.
+    FSDP gathers the weights of a block when this block computes. The model stays sharded after the run. Evaluation,
+    saving and further training use the sharded model. Checkpoints hold whole weights. All ranks must use the same
+    weights in each step. Start the program with `torchrun --nproc_per_node=N`.
 
     `bf16` and `fp16` have their usual meaning: float32 weights and autocast.
     """
@@ -48,8 +48,8 @@ class FSDP(ShardedModel):
     degree: int | None = None
     """The number of ranks that share one copy of the weights, such as the ranks of one machine; None for all ranks."""
     mixed_precision: Literal["bf16", "fp16"] | None = None
-    """The dtype of gathered weights and of the computation. None keeps the dtype of the weights. Gradients are reduced
-    in float32."""
+    """The dtype of gathered weights and of the computation. None keeps the dtype of the weights. With another dtype,
+    gradients are still reduced in float32."""
     activation_checkpointing: bool = False
     """Whether backward recomputes the activations of each block instead of keeping them."""
     whole_optimizer: bool = False
@@ -73,7 +73,7 @@ class FSDP(ShardedModel):
 
     @property
     def _backend(self) -> Any:
-        """The module that does the work. Its import takes a second, so only runs that shard import it."""
+        """The module `fully_shard`. Its import takes a second, so only runs that shard import it."""
         from . import fully_shard
 
         return fully_shard

@@ -45,7 +45,7 @@ def mesh_of(device: torch.device, world_size: int, degree: int | None) -> Device
 
 
 _holding: list[weakref.ref[Any]] = []
-"""Meshes and models made here. Torch's caches keep some of them alive, and they hold process groups."""
+"""Meshes and models that this module made. torch caches some of them, and they hold process groups."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class ShardLayout:
 
 
 def shard_model(model: nn.Module, blocks: list[nn.Module], layout: ShardLayout, ranks: Ranks) -> None:
-    """Shard a model in place, block by block. At most one block is whole on the device at a time.
+    """Shard a model in place, block by block. The device holds at most one unsharded block at a time.
 
     All ranks start with the weights of rank 0. If rank 0 has a model on the meta device, the weights are initialised by
     the model's `_init_weights`, or by each module's `reset_parameters`. Tensors that these methods do not set are
@@ -116,11 +116,11 @@ def shard_model(model: nn.Module, blocks: list[nn.Module], layout: ShardLayout, 
 
 
 def check_weights(model: nn.Module, together: list[nn.Parameter]) -> None:
-    """Raise an error if weights cannot be gathered together or cannot be sharded.
+    """Raise an error if the weights of one unit cannot be gathered together or cannot be sharded.
 
     Args:
-        model: the model, for the names.
-        together: the weights of one unit.
+        model: the model. The error takes the names of the weights from it.
+        together: the weights of the unit.
 
     Raises:
         ModelError: with the name of a weight and the remedy.
@@ -196,7 +196,7 @@ def _is_weight(tensor: torch.Tensor) -> bool:
 
 
 def unfilled_tensors(model: nn.Module) -> list[str]:
-    """Return the names of weights and buffers whose shard on this rank has a NaN."""
+    """Return the names of the weights and buffers that have a NaN in the shard of this rank."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return [name for name, tensor in named if tensor.is_floating_point() and bool(local_part(tensor).isnan().any())]
 
@@ -207,7 +207,7 @@ def is_sharded_model(model: nn.Module) -> bool:
 
 
 def synchronise(model: Any, last: bool) -> None:
-    """Reduce and shard the gradients in the last batch of a step. Until then they stay whole on each rank."""
+    """Configure FSDP to reduce and shard gradients only in the last batch of a step."""
     model.set_requires_gradient_sync(last)
 
 

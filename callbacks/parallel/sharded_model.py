@@ -27,12 +27,12 @@ class ShardedModel(Callback):
     capabilities = frozenset({Capability.PLACES_MODEL, Capability.SHARDS_MODEL})
 
     wrap: Kinds | int | None = None
-    """The modules that are gathered as one unit: classes, class names, or a minimum number of weights. Default:
-    the classes that a transformers model names in `_no_split_modules`. If a model names none, the members of each
-    `nn.ModuleList`. `()` gathers the whole model at once."""
+    """The modules that are gathered as one unit: their classes, their class names, or their minimum number of weights.
+    Default: the classes that a transformers model names in `_no_split_modules`. If a model names no classes, the
+    members of each `nn.ModuleList`. `()` gathers the whole model at once."""
     reshard_after_forward: bool = True
-    """Whether gathered weights are freed between forward and backward (stage 3). It saves memory and gathers once more
-    than stage 2."""
+    """Whether gathered weights are freed between forward and backward (True: stage 3, False: stage 2). Stage 3 saves
+    memory, but gathers the weights a second time for backward."""
     offload: bool = False
     """Whether weights, gradients and optimizer state are kept in host memory, and updated there."""
 

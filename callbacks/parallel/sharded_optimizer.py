@@ -27,7 +27,8 @@ from ..optimizer.schedule_free import has_two_modes
 class ShardedOptimizer(Callback):
     """Shards the optimizer state: each rank keeps the state of some weights, updates them and sends them to the others.
 
-    It works together with DDP and reaches the same weights. Start it with `torchrun --nproc_per_node=N`.
+    It works together with DDP and reaches the same weights as DDP alone. Start the program with
+    `torchrun --nproc_per_node=N`.
     """
 
     stage = Stage.PREPARE
@@ -76,8 +77,8 @@ def refuse_optimizer(run: Run, kind: type[Optimizer], name: str) -> None:
 
     Args:
         run: the run.
-        kind: the class of optimizers that are sharded already, which are accepted.
-        name: the callback, for the message.
+        kind: the class of sharded optimizers. An optimizer of this class is accepted.
+        name: the name of the callback, for the message.
 
     Raises:
         ArgumentError: if there is an optimizer of another class.
@@ -94,10 +95,10 @@ def options_to_share(optimizer: Optimizer, name: str) -> dict[str, Any]:
 
     Args:
         optimizer: an optimizer of all weights.
-        name: the callback, for the messages.
+        name: the name of the callback, for the messages.
 
     Raises:
-        ArgumentError: if its options are not known, or if it has train and eval modes.
+        ArgumentError: if the options of the optimizer are not known, or if it has train and eval modes.
         ModelError: if the weights have several dtypes.
     """
     kind = type(optimizer).__name__
@@ -135,7 +136,7 @@ def options_of(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def _taken(optimizer: Optimizer) -> set[str]:
-    """Return the names of the options of an optimizer's class, without the weights."""
+    """Return the names of the parameters of the optimizer's constructor, without the weights."""
     _, *taken = inspect.signature(type(optimizer)).parameters.values()
     return {each.name for each in taken if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
 

@@ -19,8 +19,8 @@ def clip_shards(ranks: Ranks, device: torch.device, exact: bool) -> Clip:
     Args:
         ranks: this process and the other ranks.
         device: the device of the tensors that are sent.
-        exact: whether each gradient is gathered and measured whole, as in torch without sharding. Otherwise the
-            squares of the shards are summed in float64, and the norm may differ in the last digit.
+        exact: True gathers each gradient and computes the norm of the whole gradient, as torch does without sharding.
+            False sums the squares of the shards in float64, and the norm may differ in the last digit.
     """
 
     def norms_of_shards(gradients: list[Any]) -> torch.Tensor:
@@ -73,7 +73,7 @@ def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], 
 
     Args:
         device: the device of the tensors that are sent.
-        keep: whether this rank keeps the gathered weights. Other ranks never hold all weights.
+        keep: whether this rank keeps the gathered weights. A rank that does not keep them never holds all weights.
     """
 
     def gather(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -94,7 +94,7 @@ def gathered_weights(device: torch.device, keep: bool) -> Callable[[nn.Module], 
 
 
 def gathered_state(device: torch.device, keep: bool) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that gathers an optimizer state. Ranks that do not keep it get an empty dict."""
+    """Return a function that gathers an optimizer state. Ranks that do not keep the state get an empty dict."""
 
     def gather(optimizer: Any) -> dict[str, Any]:
         state: dict[str, Any] = optimizer.state_dict()

@@ -29,7 +29,7 @@ class Wrapping:
     """
 
     def __init__(self, run: Run, wrap: Callable[[nn.Module, Any], nn.Module]) -> None:
-        """Prepare to wrap with `wrap(model, optimizer)`, which registers the weights that are trainable then."""
+        """Store the function `wrap(model, optimizer)`, which registers the weights that are trainable when it runs."""
         self.run = run
         self.weights: list[nn.Parameter] = []
         """The weights of the model, in the order of `model.parameters()`."""
@@ -70,14 +70,14 @@ class Wrapping:
 
     @contextmanager
     def watched(self, around: AbstractContextManager[Any], last: bool) -> Iterator[None]:
-        """Enclose forward and backward of a batch.
+        """Return a context for forward and backward of a batch, which detects a step that bypasses the wrapper.
 
         Args:
             around: a context to enter first, such as `no_sync()`.
             last: whether the batch is the last of its step.
 
         Raises:
-            ModelError: if it is the last batch, and gradients exist although the wrapper was not called.
+            ModelError: after the last batch, if gradients exist although this batch did not call the wrapper.
         """
         self._called = False
         with around:

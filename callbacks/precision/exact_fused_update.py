@@ -1,9 +1,8 @@
 """Fused optimizer updates of sharded weights with the same rounding as for full weights.
 
-On the CPU a fused optimizer computes one vector register of numbers at a time. It computes the remaining
-numbers at the end of a tensor one by one, with another rounding. The shards of a tensor end at other places than the
-full tensor. A shard that does not end at a register boundary is therefore updated again, at its place in a tensor of
-the full size.
+On the CPU a fused optimizer computes one vector register of numbers at a time. It computes the remaining numbers at the
+end of a tensor one by one, with another rounding. A shard may end where the full tensor does not end. If a shard does
+not end at a register boundary, the hook updates it again, at its place in a tensor of the full size.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ REGISTERS = 64
 
 
 def exact_fused_update(optimizer: Optimizer) -> Callable[[], None]:
-    """Make a fused optimizer update sharded weights to the same bits as full weights.
+    """Make a fused optimizer update sharded weights with the same result, bit for bit, as full weights.
 
     Args:
         optimizer: an optimizer of sharded weights. Groups that are not fused do not change.

@@ -26,8 +26,8 @@ class HalfWeights(MixedPrecision):
     """Trains with weights and gradients in half precision. The optimizer updates float32 copies, the master weights.
 
     This is level `O2` of apex and PaddleNLP. Set `fp16_opt_level="O2"` with `bf16=True` or `fp16=True`, or add
-    `HalfWeights("bf16")` to the callbacks. It saves more memory than `MixedPrecision`, which it replaces.
-    Normalization layers stay in float32. Checkpoints hold the half-precision weights and, for an exact resume, the
+    `HalfWeights("bf16")` to the callbacks. It replaces `MixedPrecision` and saves more memory. Normalization layers
+    stay in float32. Checkpoints hold the half-precision weights and, for an exact resume, the
     master weights. After the run the model has the values of the master weights.
 
     Raises:

@@ -21,7 +21,7 @@ class TF32(Callback):
     generation or later. After the run torch's previous settings return.
 
     Raises:
-        ArgumentError: if it is enabled and the device has no TF32.
+        ArgumentError: if `enabled` is True and the device has no TF32.
     """
 
     stage = Stage.PREPARE

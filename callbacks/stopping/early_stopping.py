@@ -35,7 +35,7 @@ class StopRule:
     threshold: float = 0.0
     """The least difference from the best value that counts as an improvement."""
     baseline: float | None = None
-    """The first value to beat. None takes the first evaluation."""
+    """The first value to beat. None takes the value of the first evaluation."""
     divergence: float | None = None
     """A limit: a value worse than this stops at once."""
     finite: bool = True
@@ -102,19 +102,20 @@ class EarlyStopping(Callback):
     threshold: float = 0.0
     """The least difference from the best value that counts as an improvement, in units of the metric."""
     mode: Mode | None = None
-    """Whether `min` or `max` is best. Default: the name decides; losses and error rates are better low."""
+    """Whether the lowest (`min`) or the highest (`max`) value is best. Default: `min` for the names of losses and error
+    rates, `max` for other names."""
     baseline: float | None = None
-    """The first value to beat. Default: the first evaluation."""
+    """The first value to beat. Default: the value of the first evaluation."""
     divergence: float | None = None
-    """A limit of the metric: a value worse than this stops at once. Default: no limit."""
+    """A limit of the metric: a value worse than this stops the run at once. Default: no limit."""
     finite: bool = True
-    """Whether NaN or infinity stops at once."""
+    """Whether a value of NaN or infinity stops the run at once."""
     target: float | None = None
-    """A value of the metric that is good enough: a value at least this good stops at once. Default: none."""
+    """A value of the metric that is good enough: a value at least this good stops the run at once. Default: none."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     rule: StopRule = field(init=False, repr=False, compare=False)
-    """The rule, with its state in this run."""
+    """The rule that decides, with the best value of this run so far."""
 
     def __post_init__(self) -> None:
         if self.patience < 1:

@@ -23,24 +23,24 @@ ACTIONS = ("raise", "skip", "stop")
 class NaNGuard(Callback):
     """Checks before each update that the gradient norm is finite.
 
-    One NaN or infinity in any gradient makes the norm NaN or infinite. A step with such a norm never changes the
-    weights. `NaNGuard()` raises an error at the first such step. `NaNGuard("skip", limit=20)` skips up to 20
-    consecutive updates. The loss is logged unchanged.
+    One NaN or infinity in any gradient makes the norm NaN or infinite. The callback prevents the update of a step with
+    such a norm. `NaNGuard()` raises an error at the first such step. `NaNGuard("skip", limit=20)` skips up to 20
+    consecutive updates. The logged loss includes the losses of skipped steps.
 
     With a loss scaler (fp16) the callback does nothing, because the scaler handles overflows. With stages 1 to 3 of
-    DeepSpeed the norm is known only after the step. DeepSpeed skips such an update itself, and the check runs
-    afterwards.
+    DeepSpeed the norm is known only after the step. DeepSpeed itself skips such an update, and the callback checks the
+    norm after the step.
 
     Raises:
         ArgumentError: for an unknown action.
-        NonFiniteError: at such a step, if `action` is `raise`, if more than `limit` consecutive steps were skipped, or
-            if the weights were updated anyway.
+        NonFiniteError: at a step with such a norm, in three cases: `action` is `raise`, more than `limit` consecutive
+            steps have such a norm, or DeepSpeed updated the weights all the same.
     """
 
     action: Literal["raise", "skip", "stop"] = "raise"
     """The action: `raise` an error, `skip` the update and continue, or `stop` training after the step."""
     limit: int = 10
-    """The number of consecutive updates that may be skipped before it raises."""
+    """The number of consecutive updates that may be skipped. One more such step raises an error."""
     skipped: int = field(default=0, init=False)
     """The number of skipped updates in this run so far."""
     _in_a_row: int = field(default=0, init=False, repr=False, compare=False)

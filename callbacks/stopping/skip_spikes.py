@@ -20,8 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 def is_spike(loss: float, usual: float, factor: float) -> bool:
-    """Return whether a loss is not finite, or exceeds the usual loss by more than `factor` times the magnitude of the
-    usual loss.
+    """Return whether a loss is not finite, or is more than `factor` times the usual loss.
+
+    For a negative usual loss, the limit is usual + (factor - 1) * |usual|.
     """
     return not math.isfinite(loss) or loss - usual > (factor - 1) * abs(usual)
 
@@ -32,7 +33,7 @@ class SkipSpikes(Callback):
 
     The usual loss is an exponential moving average of the losses of earlier steps. The batches of a skipped step are
     listed in `<output_dir>/skipped_batches.json`, with `epoch`, `batch`, `step`, `loss` and `usual`. `SkipBatches`
-    takes this file and leaves the batches out of another run. To read the loss, the host waits for the device in each
+    reads this file and skips the listed batches in another run. To read the loss, the host waits for the device in each
     step. On several ranks, the loss is the mean over the ranks.
 
     Raises:
@@ -40,17 +41,17 @@ class SkipSpikes(Callback):
     """
 
     factor: float = 3.0
-    """The ratio to the usual loss above which a loss is a spike."""
+    """A loss is a spike if it is more than this many times the usual loss."""
     window: int = 20
     """The number of steps over which the usual loss is averaged."""
     warmup: int = 20
-    """The number of steps of the run that are never skipped."""
+    """The number of steps at the start of the run that are never skipped."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     usual: float = field(default=math.nan, init=False)
     """The usual loss."""
     skipped: list[dict[str, Any]] = field(default_factory=list, init=False)
-    """The batches of skipped steps."""
+    """The batches of skipped steps, as in the file `skipped_batches.json`."""
     _loss: list[torch.Tensor] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

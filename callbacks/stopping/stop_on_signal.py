@@ -24,7 +24,12 @@ class Stopped(SystemExit):
     """Ends the program after a signal stopped training. The exit code is 128 plus the number of the signal."""
 
     def __init__(self, number: int, reason: str) -> None:
-        """Store the exit code of the signal `number`, and `reason`: its name, and the rank or time of its arrival."""
+        """Store the exit code for the signal `number`.
+
+        Args:
+            number: the number of the signal.
+            reason: the name of the signal, and the rank or the time of its arrival.
+        """
         super().__init__(128 + number)
         self.reason = reason
 
@@ -113,7 +118,7 @@ class StopOnSignal(Callback):
             raise EvaluationStopped(signal.Signals(self._received).name)
 
     def _any_rank_received(self, run: Run) -> bool:
-        """Exchange the stored signals with all ranks, and return whether any has one. All ranks call it together."""
+        """Exchange the stored signals with all ranks, and return whether any rank has one. All ranks must call it."""
         received = [number for (number,) in run.ranks.gather_numbers(self._received)]
         largest = max(received)
         if largest > self._received:  # a signal that arrives during the exchange stays stored

@@ -332,7 +332,7 @@ _IN_PRESENT_PACKAGES = {
     f"{FORMER[parent]}.{child}": FORMER[f"{parent}.{child}"]
     for parent, _, child in (path.rpartition(".") for path in FORMER) if parent in FORMER
 }  # fmt: skip
-"""`from former.package import former_module` asks for the module under the present package."""
+"""Former module name in its present package -> present path, for `from former.package import former_module`."""
 
 
 class _Alias(Loader):

@@ -14,8 +14,8 @@ def lazy_exports(package: str, places: Mapping[str, tuple[str, ...]]) -> tuple[C
     """Return the `__getattr__` and the `__all__` of a package that re-exports names of its modules.
 
     Args:
-        package: the package, as `__name__`.
-        places: module, relative to the package -> the names it provides.
+        package: the name of the package: its `__name__`.
+        places: module, relative to the package -> the names that the package re-exports from this module.
     """
     home = {name: module for module, names in places.items() for name in names}
 
@@ -30,12 +30,12 @@ def lazy_exports(package: str, places: Mapping[str, tuple[str, ...]]) -> tuple[C
 def load(module: str, package: str) -> ModuleType:
     """Import a module of a package, without garbage collections.
 
-    An import makes many objects and frees few. Each full collection would look at all objects of torch, which takes a
+    An import makes many objects and frees few. Full collections would look at all objects of torch. This would take a
     third of the time of `from trainbus import Trainer`.
 
     Args:
         module: the name of the module, relative to the package.
-        package: the package, as `__name__`.
+        package: the name of the package: its `__name__`.
     """
     name = f"{package}.{module}"
     if name in sys.modules or not gc.isenabled():

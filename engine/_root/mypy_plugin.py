@@ -1,7 +1,8 @@
 """A mypy plugin that checks the annotations of handlers against the catalogue of events.
 
 Python's rules for overriding forbid a handler that names only some parameters of its event. So `Callback` accepts any
-handler, and mypy alone does not see a wrong annotation. With this plugin it is an error. Add to the configuration:
+handler, and mypy alone does not see a wrong annotation. With this plugin, mypy reports a wrong annotation as an error.
+Add to the configuration of mypy:
 
     [mypy]
     plugins = trainbus.mypy_plugin
@@ -18,7 +19,8 @@ from mypy.types import CallableType, Instance, NoneType, Type, UnionType, get_pr
 CALLBACK = "trainbus.events.callback.Callback"
 CATALOGUE = "trainbus.events.event_methods.TypedEventMethods"
 NUMBERS = ("builtins.int", "builtins.float", "builtins.complex")
-"""Type checkers accept each of these classes as a later one (PEP 484)."""
+"""The classes of numbers, from narrow to wide. Where one of them is expected, type checkers also accept each class
+before it (PEP 484)."""
 
 
 class HandlerPlugin(Plugin):
@@ -68,7 +70,10 @@ def _parameters(function: FuncDef) -> Iterator[tuple[str, Type]]:
 
 
 def _accepts(annotation: Type, value: Type) -> bool:
-    """Return whether a parameter of this annotation may accept the value. Type arguments are not compared."""
+    """Return whether a parameter with this annotation may accept a value of this type.
+
+    Arguments of types, such as `int` in `list[int]`, are not compared.
+    """
     annotation, value = get_proper_type(annotation), get_proper_type(value)
     if isinstance(value, UnionType):
         return all(_accepts(annotation, item) for item in value.items)

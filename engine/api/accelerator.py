@@ -49,7 +49,7 @@ PROCESSES = (
     "local_main_process_first", "local_process_index", "main_process_first", "mixed_precision", "num_processes",
     "print", "process_index", "use_distributed", "wait_for_everyone",
 )  # fmt: skip
-"""The attributes and methods of `Accelerator` that its state has too."""
+"""The attributes and methods that both `Accelerator` and `AcceleratorState` have."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class AcceleratorState:
     """
 
     accelerator: Accelerator = field(repr=False)
-    """Has the attributes of the processes, such as `num_processes`."""
+    """The accelerator. It has the attributes of the processes, such as `num_processes`."""
     deepspeed_plugin: None = None
     """Always None. The callback `DeepSpeed` has the configuration."""
     fsdp_plugin: None = None
@@ -87,7 +87,7 @@ class Accelerator:
     seed: int = 0
     """The seed of the data order."""
     _even_batches: bool | None = None
-    """The values that a program set."""
+    """The value that a program assigned to `even_batches`; None if no program assigned a value."""
 
     def backward(self, loss: torch.Tensor, **options: Any) -> None:
         """Backpropagate the loss of a batch. Announces `on_loss`. With float16, the loss is scaled.
@@ -149,7 +149,7 @@ class Accelerator:
     def unwrap_model(
         self, model: nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
     ) -> nn.Module:
-        """Return the user's model for the wrapped model; for another model, the module inside of torch's wrappers.
+        """Return the user's model if `model` is the wrapped model. For any other model, remove torch's wrappers.
 
         Args:
             model: a module.
@@ -176,7 +176,7 @@ class Accelerator:
 
     @property
     def even_batches(self) -> bool:
-        """Whether ranks with fewer batches get samples again. It may be set, without effect on several ranks."""
+        """Whether ranks with fewer batches get samples again. A program may assign a value, which has no effect."""
         return self._config.even_batches if self._even_batches is None else self._even_batches
 
     @even_batches.setter
@@ -254,7 +254,7 @@ class Accelerator:
 
         Args:
             input_data: nested tensors, or a list of objects.
-            use_gather_object: join the lists of all ranks. Objects other than tensors are joined in any case.
+            use_gather_object: join the lists of all ranks. Lists without tensors are joined in any case.
         """
         if self.num_processes == 1:
             return input_data
@@ -320,11 +320,11 @@ class Accelerator:
             yield
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Clip gradients to a norm and return the norm before. The Trainer clips to `max_grad_norm` by itself."""
+        """Clip gradients to a norm and return the norm before clipping. The Trainer itself clips to `max_grad_norm`."""
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
     def free_memory(self, *parts: Any) -> list[Any]:
-        """Return None for each part. When a session ends, the Trainer frees the objects that it made."""
+        """Return None for each argument. When a session ends, the Trainer frees the objects that it made."""
         return [None] * len(parts)
 
     @property

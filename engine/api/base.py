@@ -77,7 +77,7 @@ class TrainerBase:
     def model_wrapped(self) -> nn.Module:
         """The model that is called: wrapped by DDP, FSDP or another wrapper if one is used.
 
-        Programs that set `model` may set it to the same model. To wrap the model, override `_wrap_model`.
+        Programs that set `model` may also set `model_wrapped` to this model. To wrap the model, override `_wrap_model`.
         """
         return self.run.model_wrapped
 

@@ -72,9 +72,9 @@ class CallbackHandler:
 
     A subclass of transformers' `CallbackHandler` may also be assigned to `trainer.callback_handler`.
 
-    The engine then calls the replacement once per event, in the stage DECIDE. In it, `callbacks` has the callbacks
-    whose handlers take `(args, state, control, **kwargs)` and run in that stage. The bus calls all other handlers, as
-    before. Other attributes may be set, and are kept.
+    The engine then calls the replacement once per event, in the stage DECIDE. During this call, `callbacks` has the
+    callbacks whose handlers take `(args, state, control, **kwargs)` and run in DECIDE. The bus calls all other
+    handlers, as before. A program may set other attributes too. They are kept.
     """
 
     trainer: HasCallbacks
@@ -87,7 +87,7 @@ class CallbackHandler:
     eval_dataloader: Any
 
     def __init__(self, trainer: HasCallbacks) -> None:
-        """Show the callbacks of a trainer."""
+        """Create the view of the callbacks of a trainer."""
         self.__dict__["trainer"] = trainer
         self._replaced: dict[str, Call] = {}
         self._current: _Routed | None = None
@@ -119,8 +119,8 @@ class CallbackHandler:
     def call_through(self, handler: Any) -> None:
         """Call the callbacks through the methods of another handler, such as a subclass of transformers' own.
 
-        Callbacks of that handler that are not attached yet are attached. Its attributes become attributes of this
-        object.
+        This attaches the callbacks of that handler that are not attached yet. The attributes of that handler become
+        attributes of this object.
         """
         for callback in handler.callbacks:
             if not any(callback is other for other in self.trainer.callbacks.values()):
@@ -160,10 +160,10 @@ class CallbackHandler:
         return bool(self._replaced)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. From now on, a replaced method calls the callbacks.
+        """Set an attribute. A function that replaces a method calls the callbacks from now on.
 
         Raises:
-            ArgumentError: for a method that calls no callbacks, and for anything that is not a function.
+            ArgumentError: if the replaced method calls no callbacks, or if the value of a method is not a function.
         """
         if name == _CALL_EVENT or name in _SHARED:
             if not callable(value):
@@ -216,7 +216,7 @@ class CallbackHandler:
         return self._call_by_name(event, args, state, control, **named)
 
     def _calls(self, event: str) -> bool:
-        """Return whether the handlers of this event are being called, through a replaced method."""
+        """Return whether a replaced method is running that calls the handlers of this event."""
         return self._current is not None and self._current.event == event
 
     def _announce(self, event: str, *more: Any, **named: Any) -> TrainerControl:
@@ -234,14 +234,14 @@ class CallbackHandler:
         return run.control
 
     def _call_handlers(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> TrainerControl:
-        """Call the handlers of the current event with the arguments of a replaced method."""
+        """Call the handlers of the current event with the arguments that a replaced method passes."""
         run, handlers = self.trainer.run, () if self._current is None else self._current.handlers
         with self._leaving():
             self.trainer.bus.call(handlers, event, _Given(run, args, state, control), self._shown(named))
         return run.control
 
     def _call_by_name(self, event: str, args: Any, state: Any, control: Any, **named: Any) -> Any:
-        """Call the methods of an event that is not in the catalogue, as transformers calls any name."""
+        """Call the methods with the name of an event that is not in the catalogue. transformers calls any name too."""
         having = [each for each in self.trainer.callbacks.values() if callable(getattr(each, event, None))]
         if not having:
             raise AttributeError(f"No callback has a method {event!r}{nearest(event, self.trainer.bus.signals)}")
@@ -252,8 +252,10 @@ class CallbackHandler:
         return control
 
     def _shown(self, named: dict[str, Any]) -> dict[str, Any]:
-        """Return the values for the handlers: the values that a program set on this object, and the values that it
-        passes.
+        """Return the values for the handlers: the attributes that a program set on this object, and `named`.
+
+        Args:
+            named: the values that the program passes in this call.
         """
         return {**{name: vars(self)[name] for name in self._fields_set()}, **named}
 
@@ -263,7 +265,7 @@ class CallbackHandler:
     # The route of the bus.
 
     def _route(self, event: str, ordered: tuple[Subscription, ...]) -> tuple[Subscription, ...]:
-        """Put one call of the replaced method in place of the handlers that it calls."""
+        """Return the subscriptions of an event. A call of the replaced method stands for the handlers that it calls."""
         changed = {event, _CALL_EVENT} & self._replaced.keys() or self._fields_set()
         if event not in _SHARED or not changed:
             return ordered
@@ -301,7 +303,7 @@ class _Routed:
 
     @property
     def subscription(self) -> Subscription:
-        """The subscription that the bus calls in their place."""
+        """The subscription that the bus calls instead of these handlers."""
         slot = replace(self.handlers[0].slot, owner_id=_AUTHOR) if self.handlers else Slot(_AUTHOR, Stage.DECIDE)
         return Subscription(CATALOG[self.event], self.owner, _AUTHOR, self._call, self._call, slot)
 
@@ -352,13 +354,13 @@ class AttachedCallbacks(MutableSequence[Any]):
         self._set(now)
 
     def insert(self, index: int, value: Any) -> None:
-        """Attach a callback at a place of the order."""
+        """Attach a callback at a position in the order of attachment."""
         now = self._now()
         now.insert(index, value)
         self._set(now)
 
     def sort(self, *, key: Callable[[Any], Any], reverse: bool = False) -> None:
-        """Sort the order of attachment."""
+        """Sort the callbacks by a key. This changes the order of attachment."""
         self._set(sorted(self._now(), key=key, reverse=reverse))
 
     def copy(self) -> list[Any]:
@@ -381,7 +383,7 @@ class AttachedCallbacks(MutableSequence[Any]):
 
 
 class _Authors(list[Any]):
-    """The callbacks that a replaced method calls. A write to the control has the callback as author."""
+    """The callbacks that a replaced method calls. A flag write of a callback has this callback as author."""
 
     def __init__(self, routed: _Routed, run: Run) -> None:
         super().__init__(each.owner for each in routed.handlers)

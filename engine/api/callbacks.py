@@ -30,12 +30,12 @@ class CallbackMethods(TrainerBase):
 
     @property
     def signals(self) -> dict[str, Channel]:
-        """blinker's signal of each event, by its name: `trainer.signals["on_log"].connect(receiver)`."""
+        """The blinker signal of each event, by event name: `trainer.signals["on_log"].connect(receiver)`."""
         return self.bus.signals
 
     @property
     def callback_handler(self) -> CallbackHandler:
-        """The callbacks with one method per event, for a loop of your own. See `CallbackHandler`."""
+        """An object with one method per event that calls the callbacks, for a loop of your own: a `CallbackHandler`."""
         return self._callback_handler
 
     @callback_handler.setter
@@ -48,7 +48,7 @@ class CallbackMethods(TrainerBase):
         return self.bus.subscribers
 
     plugins: list[str]
-    """The installed plugins that joined, and those that a setting left out: one line each, as in the log of the run."""
+    """One line for each plugin that is attached, or that a setting left out, as in the log of the run."""
 
     def callbacks_as_config(self) -> list[str]:
         """Return the attached callbacks as texts, for the argument `callbacks` and for configuration files.
@@ -116,8 +116,8 @@ class CallbackMethods(TrainerBase):
         """Attach a callback, or an instance of a callback class. Return a handle that detaches it.
 
         Raises:
-            SubscriptionError: if it is not a callback, or if its order is impossible. It is not attached then.
-            ArgumentError: if it does not work with an attached callback. It is not attached then.
+            SubscriptionError: if `callback` is not a callback, or if its order is impossible. It is not attached then.
+            ArgumentError: if `callback` does not work with an attached callback. It is not attached then.
         """
         # A callback of transformers may call its own `on_init_end`, with more than the event passes.
         handle = self.bus.attach(
@@ -136,7 +136,7 @@ class CallbackMethods(TrainerBase):
         return handle
 
     def _warn_of_twin(self, callback: Any) -> None:
-        """Warn if another callback of the same class and settings is attached: each does the same work."""
+        """Warn if another attached callback has the same class and settings, because both do the same work."""
         same = [one for one, other in self.bus.subscribers.items() if type(other) is type(callback)]
         settings = [owner_of(self.bus.subscribers[one], self.bus.attributes_of(one))["settings"] for one in same]
         twin = settings[-1] in settings[:-1]
@@ -163,7 +163,7 @@ class CallbackMethods(TrainerBase):
         """Detach a callback. Pass the callback, its id, or its class: then the first callback of the class is detached.
 
         Raises:
-            SubscriptionError: if there is none.
+            SubscriptionError: if no such callback is attached.
         """
         if isinstance(callback, str) and callback in self.bus.subscribers:
             self.bus.detach(callback)
@@ -174,7 +174,7 @@ class CallbackMethods(TrainerBase):
             )
 
     def describe(self) -> str:
-        """Return as text: every callback, and the handlers of each event in the order in which they run."""
+        """Return a text that lists every callback, and the handlers of each event in the order in which they run."""
         lines = [f"{owner_id} = {callback!r}" for owner_id, callback in self.bus.subscribers.items()]
         parts = ["Callbacks, in order of attachment:\n  " + "\n  ".join(lines)]
         parts += [describe_capabilities(self.bus.subscribers), self.bus.describe()]

@@ -33,9 +33,9 @@ class DataLoaderMethods(LossMethods):
     eval_dataset: Any
     data_collator: Collator
     _signature_columns: list[str] | None = None
-    """The columns to keep, once they are known. Set it to keep others."""
+    """The columns to keep. None: the columns that the model takes. A program may set this attribute."""
     _told_columns: frozenset[tuple[str, tuple[str, ...]]] = frozenset()
-    """The uses of data, and their dropped columns, that were logged."""
+    """What was logged about dropped columns: pairs of a description, such as `Training`, and the columns."""
 
     def get_train_dataloader(self) -> Any:
         """Return the loader of the training batches. Override it for a loader of your own.
@@ -57,7 +57,8 @@ class DataLoaderMethods(LossMethods):
         """Return the loader of the evaluation batches. Override it for a loader of your own.
 
         Args:
-            eval_dataset: a dataset, or the name of one of the trainer's; by default the trainer's `eval_dataset`.
+            eval_dataset: a dataset, or the name of an eval dataset of the trainer; by default the trainer's
+                `eval_dataset`.
 
         Raises:
             DataError: if there is no eval dataset.
@@ -85,7 +86,7 @@ class DataLoaderMethods(LossMethods):
         return loader
 
     def _slice(self, dataset: Any, rows: int) -> Any:
-        """Return a random subset of an eval dataset. It depends on no generator of the run."""
+        """Return a random subset of an eval dataset. The subset depends on the seed, but on no generator of the run."""
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         return slice_of(as_dataset(dataset, self._integration), rows, seed)
 
@@ -149,13 +150,16 @@ class DataLoaderMethods(LossMethods):
         distributed over the ranks. A `RandomSampler` over all samples is seeded with the epoch, as in transformers.
 
         Args:
-            train_dataset: by default the trainer's.
+            train_dataset: the dataset; by default the trainer's `train_dataset`.
         """
         dataset = self.train_dataset if train_dataset is None else train_dataset
         return self._default_sampler(dataset, self._train_batch_size, training=True)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        """Return the sampler of an evaluation or prediction; None for the order of the dataset. Override it."""
+        """Return the sampler of an evaluation or prediction; None for the order of the dataset.
+
+        Override it for an order of your own.
+        """
         return self._default_sampler(eval_dataset, self.args.eval_batch_size, training=False)
 
     def _default_sampler(self, dataset: Any, batch_size: int, *, training: bool) -> Any:
@@ -177,7 +181,7 @@ class DataLoaderMethods(LossMethods):
     # Columns.
 
     def _set_signature_columns_if_needed(self) -> None:
-        """Set `_signature_columns`, the columns to keep, if it is None. Override it to keep others."""
+        """If `_signature_columns` is None, set it to the columns that the model takes. Override this to keep others."""
         if self._signature_columns is None:
             accepted = self.objective.accepted_columns
             self._signature_columns = None if accepted is None else list(accepted)
@@ -209,7 +213,8 @@ class DataLoaderMethods(LossMethods):
         """Return a dataset of the library `datasets` without the columns that the model does not take.
 
         Args:
-            dataset: any other dataset is returned unchanged; its samples are filtered in the collator.
+            dataset: the dataset. A dataset of another library is returned unchanged, because the collator drops the
+                columns of its samples.
             description: not used.
 
         Raises:
@@ -226,12 +231,12 @@ class DataLoaderMethods(LossMethods):
         return self.run.train_batch_size or self.args.train_batch_size
 
     def num_examples(self, dataloader: Any) -> int:
-        """Return the samples of a loader's dataset, or an estimate from its number of batches."""
+        """Return the number of samples of a loader's dataset, or an estimate from the number of batches."""
         samples = length_of(getattr(dataloader, "dataset", None))
         return samples if samples is not None else len(dataloader) * self.args.train_batch_size
 
     @staticmethod
     def num_tokens(dataloader: Any, max_steps: int | None = None) -> int:
-        """Return the tokens of all batches, or of the first batch times `max_steps`."""
+        """Return the number of tokens in all batches; with `max_steps`, the tokens of the first batch x `max_steps`."""
         counts = (int(batch["input_ids"].numel()) for batch in dataloader)
         return sum(counts) if max_steps is None else next(counts, 0) * max_steps

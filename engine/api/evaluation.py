@@ -52,13 +52,13 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
 
         Args:
             eval_dataset: a dataset, a data frame, the path of a file of rows, a dict of named datasets, or the name of
-                one of the trainer's; by default all of the trainer's. The metrics of a named dataset are
-                `<prefix>_<name>_<metric>`.
+                an eval dataset of the trainer. By default, all eval datasets of the trainer. The metrics of a named
+                dataset are `<prefix>_<name>_<metric>`.
             ignore_keys: keys of the model's outputs that are not predictions.
             metric_key_prefix: the prefix of all metric names.
 
         Raises:
-            DataError: if there is no dataset, or if one is empty.
+            DataError: if there is no dataset, or if a dataset is empty.
         """
         run = self.run
         if not run.mode:
@@ -97,12 +97,13 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     # Overrides of `evaluate` and `predict`.
 
     _override: EvaluationRecord | None = None
-    """The record of the evaluation that an overridden `evaluate` makes; None outside of one."""
+    """The record of the evaluation that an overridden `evaluate` makes; None while no override runs."""
 
     def _through_evaluate(self, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Call a method that overrides `evaluate` as one evaluation. Callbacks use its result to decide.
+        """Call a method that overrides `evaluate`, and record the call as one evaluation.
 
-        The metrics of that evaluation are the metrics that the method returns, logs or announces.
+        The metrics of this evaluation are the metrics that the method returns, logs or announces. Callbacks use them to
+        decide.
         """
         if self._override is not None:  # an override that calls another one
             return method(self, *args, **options)
@@ -215,7 +216,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Any, Any, Any]:
-        """Return loss, logits and labels of a batch, without gradients; None for each that does not exist.
+        """Return loss, logits and labels of a batch, without gradients. A missing value is None.
 
         Override it to change how a batch is evaluated.
         """
@@ -260,12 +261,12 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         )
 
     def _evaluating(self, prefix: str, dataset: Any, names: Iterable[str]) -> AbstractContextManager[EvaluationRecord]:
-        """Return the scope of an evaluation, with a record of its own.
+        """Return a context manager that gives an evaluation its own record.
 
         Args:
             prefix: the prefix of the metric names.
             dataset: the value that the caller passed as the dataset.
-            names: the names of the datasets that it measures; the empty text for one without a name.
+            names: the names of the evaluated datasets; an empty text for a dataset without a name.
         """
         own = dataset is None or dataset is self.eval_dataset
         prefixes = {_joined(prefix, name) for name in names}
@@ -277,10 +278,10 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         )
 
     def _is_foreign(self, prefixes: set[str]) -> bool:
-        """Return whether an evaluation of a caller's dataset uses the names of the trainer's own metrics.
+        """Return whether an evaluation on a caller's dataset uses metric names of the trainer's own eval datasets.
 
-        Callbacks do not use such an evaluation to decide. The dataset of an `Evaluate` callback is the run's own, as is
-        any dataset of a trainer without an `eval_dataset`.
+        Callbacks do not use such an evaluation to decide. The result is False if an `Evaluate` callback passes the
+        dataset, or if the trainer has no `eval_dataset`.
         """
         if self.eval_dataset is None:
             return False
@@ -305,7 +306,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         return output
 
     def _check_slice(self, loader: Any) -> None:
-        """Raise an ArgumentError if the evaluation uses a random subset of rows, and the loader has more rows."""
+        """Raise an ArgumentError if the evaluation should use a random subset of rows, but the loader has more rows."""
         rows, found = self.run.evaluation.rows, length_of(getattr(loader, "dataset", None))
         if rows is not None and (found is None or found > rows):
             raise ArgumentError(
@@ -335,7 +336,7 @@ class EvaluationMethods(DataLoaderMethods, LoggingMethods):
         )
 
     def _known_eval_datasets(self) -> dict[str, Any]:
-        """Return the map-style evaluation datasets by name, if no subclass overrides their loader."""
+        """Return the map-style eval datasets by name; empty if a subclass overrides `get_eval_dataloader`."""
         overridden = is_overridden(self, "get_eval_dataloader")
         if self.eval_dataset is None or overridden or self.args.eval_strategy == IntervalStrategy.NO:
             return {}

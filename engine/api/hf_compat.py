@@ -60,7 +60,7 @@ class HFCompatMethods(TrainerBase):
 
     @property
     def current_gradient_accumulation_steps(self) -> int:
-        """The batches of the current step. The last step of an epoch may have fewer than the arguments say."""
+        """The number of batches of the current step. The last step of an epoch may have fewer batches than others."""
         stepper = vars(self).get("_stepper")
         return stepper.accumulating if self.run.mode == "train" and stepper else self.args.gradient_accumulation_steps
 
@@ -93,7 +93,7 @@ class HFCompatMethods(TrainerBase):
     if not TYPE_CHECKING:  # a type checker would otherwise accept every misspelt attribute
 
         def __setattr__(self, name: str, value: Any) -> None:
-            """Set an attribute. A subclass may set any before it calls the constructor, which then sets its own."""
+            """Set an attribute. A subclass may set attributes before it calls the constructor of the Trainer."""
             try:
                 object.__setattr__(self, name, value)
             except AttributeError:

@@ -66,7 +66,9 @@ class TrainerInputs:
         return DataCollatorWithPadding(self.processor) if hasattr(self.processor, "pad") else default_data_collator
 
     def loaded(self, load: Callable[[str], Any], loaders: Collection[str]) -> TrainerInputs:
-        """Return these inputs with tables and files of rows as datasets, and a metric of `evaluate` as a function.
+        """Return these inputs with tables and files of rows converted to datasets.
+
+        A metric of the library `evaluate` is converted to a function.
 
         Args:
             load: returns an integration by name.
@@ -79,7 +81,7 @@ class TrainerInputs:
         """Refuse inputs of a wrong type, before any of them is used.
 
         Raises:
-            ArgumentError: that lists every problem with its remedy.
+            ArgumentError: if there are problems. The error lists every problem with its remedy.
         """
         _refuse([*self._function_problems(), *self._pair_problems()])
 
@@ -120,7 +122,7 @@ class TrainerInputs:
         """Refuse a model that is not a module. Require exactly one of `model` and `model_init`.
 
         Raises:
-            ArgumentError: with the remedy.
+            ArgumentError: if the inputs break one of these rules. The error names the remedy.
         """
         model: object = self.model
         if not isinstance(model, (nn.Module, type(None))):
@@ -132,14 +134,14 @@ class TrainerInputs:
             raise ArgumentError("The Trainer needs exactly one of `model` and `model_init`. Pass one of them.")
 
     def check(self, args: TrainingArguments, loaders: Collection[str] = ()) -> None:
-        """Refuse inputs that cannot work, all of them in one error.
+        """Refuse inputs that cannot work. One error lists all of them.
 
         Args:
             args: the training arguments.
             loaders: the datasets that go through the trainer's own loaders: `train_dataset`, `eval_dataset`.
 
         Raises:
-            ArgumentError: that lists every problem with its remedy.
+            ArgumentError: if there are problems. The error lists every problem with its remedy.
         """
         checks = (self._data_problems(args, loaders), self._optimizer_problems(args), self._metric_problems(args))
         _refuse([problem for check in checks for problem in check])

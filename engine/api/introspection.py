@@ -32,8 +32,8 @@ class IntrospectionMethods(MomentMethods):
         """Return the floating-point operations of forward and backward for a batch; 0 if unknown.
 
         The estimate is 6 per weight and input token, without embeddings: 2 in the forward pass, 4 in the backward
-        pass (Kaplan et al., arXiv:2001.08361). `CountFlops` adds them to `state.total_flos`. Override it for a model
-        that the formula does not fit.
+        pass (Kaplan et al., arXiv:2001.08361). `CountFlops` adds the operations to `state.total_flos`. Override this
+        method for a model that the formula does not fit.
         """
         model: Any = self.run.model
         tokens = main_input(model, inputs) if hasattr(model, "num_parameters") else None

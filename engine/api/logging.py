@@ -25,7 +25,8 @@ class LoggingMethods(TrainerBase):
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Add values to `state.log_history` and announce `on_log`.
 
-        The history also keeps what handlers add to `logs` before the reporters run. Override it to log differently.
+        The history also keeps the values that handlers add to `logs` in a stage before REPORT. Override this method to
+        log in another way.
 
         Args:
             logs: name -> value. `epoch` is added.
@@ -80,7 +81,7 @@ class LoggingMethods(TrainerBase):
         Args:
             split: the split of the metrics.
             metrics: as `train`, `evaluate` or `predict` return them.
-            combined: also merge them into `all_results.json`.
+            combined: also merge the metrics into `all_results.json`.
         """
         if not self.is_world_process_zero():
             return

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OutputSmoother:
-    """Computes a loss with label smoothing. It has the name and the call of transformers' `LabelSmoother`."""
+    """Computes a loss with label smoothing. A call takes the arguments of transformers' `LabelSmoother`."""
 
     smoother: LabelSmoother
     """Computes the loss from logits."""
@@ -48,7 +48,7 @@ class OutputSmoother:
         Args:
             model_output: the outputs of the model, or a dict with `logits`.
             labels: the labels; a dict with `labels` is accepted.
-            shift_labels: compare each position with the label of the next one.
+            shift_labels: compare the output at each position with the label at the next position.
             num_items_in_batch: the divisor of the sum; None for the mean.
         """
         labels = labels["labels"] if isinstance(labels, Mapping) else labels
@@ -63,15 +63,15 @@ class LossMethods(MomentMethods):
     objective: Objective
     """Computes the loss of the model."""
     loss_takes_items = True
-    """Whether `compute_loss` takes `num_items_in_batch`. An override without that parameter cannot divide by it."""
+    """Whether `compute_loss` takes `num_items_in_batch`, the number of items by which the loss is divided."""
     loss_is_scaled_for_ga: bool | None = None
-    """Whether the loss is already divided by the batches of its step; None to decide by how it is computed."""
+    """Whether the loss is already divided by the number of batches of its step. None: the Trainer finds this out."""
     _collected: tuple[Any, Any] = (None, None)
-    """The batches of the step that an overridden `get_batch_samples` returned, and their items."""
+    """The return value of an overridden `get_batch_samples`: the batches of the step, and the number of their items."""
     _counting = False
-    """Whether an overridden method asks for the default count."""
+    """Whether `_get_num_items_in_batch` runs. Then `count_items` counts the items itself."""
     _told_own_loss = False
-    """Whether label smoothing was compared with an overridden `compute_loss`."""
+    """Whether `_tell_own_loss` has already checked an overridden `compute_loss`."""
     _objective_settings: Mapping[str, Any] = {}
     """Attributes of the objective that a subclass set. Models that `model_init` makes later get them too."""
 
@@ -84,7 +84,8 @@ class LossMethods(MomentMethods):
             model: the model, wrapped or not.
             inputs: the batch: a dict, a tuple or a tensor.
             return_outputs: also return the outputs of the model.
-            num_items_in_batch: the label items of the whole step, a scalar tensor; None for a mean over the batch.
+            num_items_in_batch: the number of label items of the whole step, a scalar tensor; None for a mean over the
+                batch.
         """
         loss, outputs = self.objective(model, inputs, num_items_in_batch)
         if num_items_in_batch is not None and self._averages_items and self.objective.divides_by_items:
@@ -93,9 +94,10 @@ class LossMethods(MomentMethods):
         return (loss, outputs) if return_outputs else loss
 
     def count_items(self, batches: list[Any]) -> Any:
-        """Return the label items of a step, a scalar tensor; None if the loss does not use them.
+        """Return the number of label items of a step, a scalar tensor; None if the loss does not use this number.
 
-        With `average_tokens_across_devices` it is the sum over all ranks. Override it to count otherwise.
+        With `average_tokens_across_devices`, the number is the sum over all ranks. Override this method to count in
+        another way.
 
         Args:
             batches: all batches of the step on this rank.
@@ -107,7 +109,7 @@ class LossMethods(MomentMethods):
         return self.run.ranks.sum(items) if items is not None and self._averages_items else items
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
-        """Return the items that the loss of a step is averaged over; None for a mean over each batch."""
+        """Return the number of items that the loss of a step is averaged over; None for a mean over each batch."""
         before, self._counting = self._counting, True
         try:
             return self.count_items(batch_samples)
@@ -115,7 +117,7 @@ class LossMethods(MomentMethods):
             self._counting = before
 
     def _collect(self, batches: Iterator[Any], count: int) -> list[Any]:
-        """Return the batches of a step from an overridden `get_batch_samples`, and note their items."""
+        """Return the batches of a step from an overridden `get_batch_samples`, and note the number of their items."""
         self._collected = self.get_batch_samples(batches, count, self.args.device)
         return self._collected[0]
 
@@ -156,7 +158,7 @@ class LossMethods(MomentMethods):
 
     @property
     def label_smoother(self) -> OutputSmoother | None:
-        """The loss with label smoothing; None without `label_smoothing_factor`. It takes the model's outputs."""
+        """Computes the loss with label smoothing from outputs and labels; None without `label_smoothing_factor`."""
         smoother = self.objective.smoother
         return None if smoother is None else OutputSmoother(smoother)
 
@@ -190,9 +192,9 @@ class LossMethods(MomentMethods):
         self._tell_own_loss()
 
     def _tell_own_loss(self) -> None:
-        """Warn once that label smoothing has no effect.
+        """Warn once if label smoothing has no effect.
 
-        This is so if an overridden `compute_loss` neither calls its parent nor smooths.
+        It has no effect if an overridden `compute_loss` does not call its parent and does not call `label_smoother`.
         """
         if self._told_own_loss or not self.args.label_smoothing_factor or not is_overridden(self, "compute_loss"):
             return
@@ -227,7 +229,7 @@ class LossMethods(MomentMethods):
         return objective
 
     def _loss_is_scaled(self, num_items_in_batch: Any) -> bool:
-        """Return whether the loss of a batch is already divided by the batches of its step."""
+        """Return whether the loss of a batch is already divided by the number of batches of its step."""
         if self.loss_is_scaled_for_ga is not None:
             return self.loss_is_scaled_for_ga
         # Without a count, a loss function can only return a mean over its batch.

@@ -41,7 +41,7 @@ METRICS = (
 """The metrics that the hub knows by name."""
 
 NO_DATASETS = frozenset({None, "csv", "json", "pandas", "parquet", "text", "generator"})
-"""Builders of `datasets` for files and generators. Their names say nothing about the data."""
+"""Names of the builders in the library `datasets` for files and generators. They say nothing about the data."""
 
 _SPEEDS = ("runtime", "samples_per_second", "steps_per_second")
 _NEEDED = "More information needed"
@@ -173,7 +173,8 @@ def training_results(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 def final_results(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
     """Return the metrics of the last evaluation, by name and without `eval_`.
 
-    If the best model was loaded at the end of training and not evaluated after that, these are its earlier metrics.
+    If the best model was loaded at the end of training and not evaluated after that, the metrics are from its earlier
+    evaluation.
     """
     history = state.log_history
     last = max((index for index, entry in enumerate(history) if _metrics(entry)), default=None)

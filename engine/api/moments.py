@@ -53,27 +53,31 @@ CALLED: dict[str, str] = {
     "get_sp_size": "When training begins, by `get_total_train_batch_size`.",
     "get_tp_size": "When training begins, by `get_total_train_batch_size`.",
 }
-"""Method of transformers' Trainer that is called only if a subclass overrides it -> the moment."""
+"""Method of transformers' Trainer -> when the engine calls it, and what it returns.
+
+The engine calls these methods only if a subclass overrides them.
+"""
 
 
 class MomentMethods(TrainerBase):
-    """The default versions of these methods.
+    """The default versions of the methods in `CALLED`.
 
-    Each does the part of the engine's work that transformers does in this method, or nothing.
+    Each method does the part of the engine's work that transformers does in this method, or nothing.
 
-    The engine calls `_at(name, work, ...)`. If no subclass overrides the method, this calls `work()`. Otherwise it
-    calls the overriding method, and `super()` in that method does the same work.
+    The engine calls `_at(name, work, ...)`. If no subclass overrides the method `name`, `_at` calls `work()`.
+    If a subclass overrides the method, `_at` calls the override. The default version, called by `super()`, calls
+    `work()`.
     """
 
     _works: Mapping[str, Callable[[], Any]] = {}
-    """Method whose moment it is -> the engine's work."""
+    """Method that the engine calls at present -> the work of the engine that the default version does."""
     _overridden: frozenset[str] = frozenset()
     """The methods of `CALLED_BY_STEPS` that the class overrides. `adapt_overrides` sets it."""
     _saved_and_announced: int | None = None
     """The step for which `_save_checkpoint` has announced `on_save`."""
 
     def _at(self, name: str, work: Callable[[], Any], *arguments: Any, **named: Any) -> Any:
-        """Do the work of a moment. If a subclass overrides the method, call the override."""
+        """Do `work`, the engine's work in the method `name`. If a subclass overrides the method, call the override."""
         if not is_overridden(self, name):
             return work()
         with self._doing(name, work):
@@ -88,7 +92,7 @@ class MomentMethods(TrainerBase):
             self._works = before
 
     def _work(self, name: str) -> Any:
-        """Do the engine's work of the current moment. Outside of a moment, do nothing."""
+        """Do the engine's work in the method `name`. Do nothing if the engine did not call the method."""
         return self._works.get(name, _nothing)()
 
     def overrides(self, *names: str) -> bool:
@@ -98,7 +102,7 @@ class MomentMethods(TrainerBase):
     # Construction and data.
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Do nothing: `self.accelerator` exists already. Override it to change it."""
+        """Do nothing: `self.accelerator` exists already. Override this method to change the accelerator."""
 
     def _validate_args(self) -> None:
         """Do nothing: the inputs are checked already. Override it to check more."""
@@ -112,12 +116,12 @@ class MomentMethods(TrainerBase):
         return data_collator
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
-        """Return the next batches, at most `num_batches`, and the items that their loss is averaged over."""
+        """Return the next batches, at most `num_batches`, and the number of items that the loss is averaged over."""
         batches = list(islice(epoch_iterator, num_batches))
         return batches, self._get_num_items_in_batch(batches, device) if batches else None
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
-        """Return the items that the loss of a step is averaged over; None for a mean over each batch."""
+        """Return the number of items that the loss of a step is averaged over; None for a mean over each batch."""
         raise NotImplementedError
 
     def _prepare_input(self, data: Any) -> Any:
@@ -127,7 +131,7 @@ class MomentMethods(TrainerBase):
     # The step.
 
     def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
-        """Return the context around `compute_loss`. A callback does mixed precision, so by default it does nothing."""
+        """Return the context around `compute_loss`. By default it does nothing: a callback does mixed precision."""
         return self.autocast_smart_context_manager()
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager[Any]:
@@ -154,7 +158,7 @@ class MomentMethods(TrainerBase):
         return self.run.model_wrapped if model is self.run.model else model
 
     def _through_overrides(self, clip: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the clip seam, called through the overridden methods."""
+        """Return a function for the seam `clip` that calls the overridden `_clip_grad_norm` and `_get_grad_norm`."""
 
         def clipped(optimizer: Any, parameters: Any, max_norm: float) -> Any:
             model = self.run.model_wrapped
@@ -280,4 +284,4 @@ class MomentMethods(TrainerBase):
 
 
 def _nothing() -> None:
-    """Do nothing. The work of a moment that has none."""
+    """Do nothing. This is the work in a method that the engine did not call."""

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class OptimizerMethods(TrainerBase):
-    """Methods that build the optimizer and the schedule, and return facts about them."""
+    """Methods that build the optimizer and the schedule, and return values such as the learning rates."""
 
     optimizer_cls_and_kwargs: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None
     criterion: Any
@@ -43,7 +43,7 @@ class OptimizerMethods(TrainerBase):
     _unclipped_parameters: Sequence[nn.Parameter] = ()
     """Extra parameters that the user put into the optimizer. As in transformers, their gradients are not clipped."""
     _told_untrained = False
-    """Whether the warning about modules of a loss function that nothing trains was logged."""
+    """Whether the warning about untrained modules of a loss function was logged."""
     _given_optimizers: tuple[Any, Any]
     """The optimizer and the schedule of the user; None for each that the arguments define."""
 
@@ -134,7 +134,7 @@ class OptimizerMethods(TrainerBase):
         If a subclass overrides it, the trainer builds the optimizer from the returned class and options.
 
         Args:
-            args: name the optimizer.
+            args: the training arguments, which name the optimizer.
             model: not used.
 
         Raises:
@@ -171,7 +171,7 @@ class OptimizerMethods(TrainerBase):
         """Return the parameter group that contains a parameter, or None.
 
         Args:
-            param: the parameter; without it, returns the list of each group's parameters.
+            param: the parameter; None to return a list with the parameters of each group instead.
 
         Raises:
             ArgumentError: if there is no optimizer yet.
@@ -202,8 +202,8 @@ class OptimizerMethods(TrainerBase):
         """Build the optimizer through the seam `make_optimizer`.
 
         Raises:
-            ArgumentError: if a callback replaced the optimizer that the user's schedule belongs to; if it builds an
-                optimizer of the model only and the loss module has parameters; if the optimizer needs a closure.
+            ArgumentError: in three cases. A callback replaces the optimizer of the user's schedule. The loss module has
+                parameters, but a callback builds an optimizer of the model only. The optimizer needs a closure.
         """
         run = self.run
         self._extra_parameters = self._unclipped_parameters = ()
@@ -241,7 +241,8 @@ class OptimizerMethods(TrainerBase):
         """Create the optimizer, and let it update the parameters of a loss module too.
 
         Raises:
-            ArgumentError: if the user's schedule has no rate for them, or if the way to shard does not update them.
+            ArgumentError: if the user's schedule has no learning rate for the parameters of the loss module, or if the
+                way to shard does not update these parameters.
         """
         run, args = self.run, self.args
         created = self.create_optimizer()
@@ -277,7 +278,7 @@ class OptimizerMethods(TrainerBase):
         return created
 
     def _tell_untrained(self, trained: set[Any]) -> None:
-        """Warn once of modules that a plain loss function uses, and whose parameters nothing trains."""
+        """Warn once about modules that a loss function uses, but that are not trained."""
         found = untrained_modules(self.criterion or self.compute_loss_func, trained)
         if is_overridden(self, "compute_loss"):  # a module in eval mode is a teacher or a reference
             found += [each for each in untrained_modules(cast(Any, self).compute_loss, trained) if each.training]

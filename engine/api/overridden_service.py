@@ -9,7 +9,8 @@ from ..loop import Loop, Phase
 
 
 class OverriddenService(Loop):
-    """A loop that serves requests with the overridden method. The requests of that step then count as served."""
+    """A loop that calls the overridden method to serve requests. After the call, the requests of the step count as
+    served."""
 
     trainer: Any
     """The trainer."""
@@ -47,7 +48,13 @@ class OverriddenService(Loop):
 
 
 def loop_of(trainer: Any, *parts: Any, **options: Any) -> Loop:
-    """Return the loop of a training. After the bus it takes the parts and options of `Loop`."""
+    """Return the loop of a training.
+
+    Args:
+        trainer: the trainer.
+        *parts: the positional arguments of `Loop` after `bus`.
+        **options: the keyword arguments of `Loop`.
+    """
     if not trainer.overrides("_maybe_log_save_evaluate"):
         return Loop(trainer.bus, *parts, **options)
     loop = OverriddenService(trainer.bus, *parts, **options)

@@ -39,7 +39,7 @@ def _is_ours(cls: type) -> bool:
 
 
 def adapt_overrides(cls: type) -> None:
-    """Adapt methods that `cls` overrides with the signature of an earlier trainer to the current signature.
+    """Make overrides in `cls` that have the signature of an earlier trainer accept the current signature.
 
     Runs once, when the class is created. A method that takes `**kwargs` stays as it is. An override that trainbus
     never calls gets a warning that names the replacement.

@@ -22,7 +22,7 @@ CARD = "README.md"
 
 
 class Publisher(Protocol):
-    """Pushes to a hub and writes the metadata that hubs read. A callback offers one as its `publisher`."""
+    """Pushes to a hub and writes the metadata that hubs read. A callback offers a publisher as its `publisher`."""
 
     def create_repository(self, run: Run, token: str | None, private: bool | None) -> str:
         """Create the repository if it does not exist, and return its full name."""
@@ -181,7 +181,7 @@ class PublishingMethods(SavingMethods):
         return PushInProgress() if busy else None
 
     def _publisher(self) -> Publisher:
-        """Return the publisher of the callback that pushes, or one of the trainer's own."""
+        """Return the publisher of the callback that pushes. Without such a callback, return the trainer's own one."""
         attached = (each.publisher for each in providers(self.bus.subscribers.values(), Capability.PUBLISHES))
         found: Publisher | None = next((publisher for publisher in attached if publisher is not None), None)
         if found is not None:

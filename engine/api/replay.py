@@ -28,7 +28,7 @@ _ENDS: dict[str, tuple[Flag, ...]] = {
     "on_save_due": ("save",),
     "on_train_end": ("training_stop", "epoch_stop"),
 }
-"""Event -> the flags that stop to read True after it, as in the loop."""
+"""Event -> the flags that read False again after the event, as in the loop."""
 
 
 class ReplayError(TrainbusError):
@@ -67,7 +67,7 @@ class ReplayRun:
     """The run that handlers read in a replay. It holds recorded values, and an `Absent` for each other parameter."""
 
     def __init__(self, head: dict[str, Any], folder: Path) -> None:
-        """Begin a run as the first session of a recording does."""
+        """Create the run in the state in which the first session of a recording begins."""
         self.args = _arguments(head["args"])
         self.state = TrainerState.from_dict(head["state"])
         self.control = TrainerControl(head["rank"])
@@ -99,7 +99,7 @@ class ReplayRun:
         return {Clock.STEP: step + 1, Clock.STEPS_DONE: step, Clock.EPOCH: epoch}.get(clock, calls)
 
     def follow(self, record: Record) -> None:
-        """Take the values of a record."""
+        """Set the values of the run to the values of a record."""
         state = self.state
         for name, value in record.get("state", {}).items():
             if name == "best_model_checkpoint" and value is not None:
@@ -150,10 +150,10 @@ class _Node:
 
 
 def replay(recording: Path | str | Recording, callback: Any) -> Replayed:
-    """Call a callback as a recorded run would call it. It runs last in its stage.
+    """Call a callback as a recorded run would call it. The callback runs last in its stage.
 
-    It gets state, control, logs, metrics, loss, gradient norm and learning rate of the run. A parameter such as
-    `model`, which only a live run has, is an object that raises an error when it is used.
+    The callback gets state, control, logs, metrics, loss, gradient norm and learning rate of the run. A parameter such
+    as `model`, which only a live run has, is an object that raises an error when the callback uses it.
 
     Args:
         recording: a recording, its file, or the output folder of a run.
@@ -186,7 +186,7 @@ def replay(recording: Path | str | Recording, callback: Any) -> Replayed:
 
 
 def _tree(records: Sequence[Record]) -> list[_Node]:
-    """Return the records that no handler caused, each with the records that its handlers caused."""
+    """Return the records as trees. A record contains the records that handlers of its event caused."""
     path: list[_Node] = []
     roots: list[_Node] = []
     for record in _with_losses(records):

@@ -52,7 +52,7 @@ class SavingMethods(MomentMethods):
             ) from error
 
     def _save(self, output_dir: str | None = None, state_dict: Weights | None = None) -> None:
-        """Write what `save_model` writes, on the rank that writes. Override it to write other files.
+        """Write the files of `save_model`. Only the rank that writes calls it. Override it to write other files.
 
         Args:
             output_dir: the folder; by default `args.output_dir`.
@@ -63,9 +63,12 @@ class SavingMethods(MomentMethods):
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Return a function that writes the present model to a folder later, on any thread; None if impossible.
 
-        It is impossible if `save_model`, `_save`, `_save_checkpoint` or a method that it calls is overridden, or if
-        `save_pretrained` takes no `state_dict`, because those write the live model. It is also impossible if a callback
-        gathers the weights.
+        It is impossible in three cases:
+
+        - A subclass overrides `save_model`, `_save`, `_save_checkpoint`, or a method that these methods call. An
+          override writes the live model.
+        - The `save_pretrained` of the model takes no `state_dict`, so it writes the live model.
+        - A callback gathers the weights.
 
         Args:
             copy: returns a copy of a weight, given its name and the weight.
@@ -127,6 +130,6 @@ class SavingMethods(MomentMethods):
             self.run.state.save_to_json(self.args.output_path / files.STATE)
 
     def end(self) -> None:
-        """End the trainer: close the trackers and leave the process group. It cannot run after that."""
+        """End the trainer: close the trackers and leave the process group. After that, the trainer cannot run."""
         self.bus.announce("on_end")
         self.run.leave()

@@ -48,21 +48,21 @@ class SearchMethods(CallbackMethods):
     ) -> BestRun | list[BestRun]:
         """Train with several sets of hyperparameters and return the best trial.
 
-        Each trial builds a new trainer from the inputs of this one, with a model that `model_init` makes. It writes to
-        its own folder, `<output_dir>/run-<number>`. This trainer does not change.
+        Each trial builds a new trainer from the inputs of this one, with a model that `model_init` makes. Each trial
+        writes to its own folder, `<output_dir>/run-<number>`. This trainer does not change.
 
         Args:
-            hp_space: a function that receives a trial and returns a dict from argument to value. For ray and wandb, it
-                receives None and returns their description of the space. By default, the learning rate, the epochs, the
-                seed and the batch size vary.
+            hp_space: a function that receives a trial and returns a dict from argument to value. For ray and wandb, the
+                function receives None and returns the search space in the format of the library. By default, the
+                learning rate, the epochs, the seed and the batch size vary.
             compute_objective: a function that receives the metrics of an evaluation and returns the objective, or a
                 list of objectives. By default, the objective is the sum of the metrics of `compute_metrics`, or the
                 loss if there are none.
             n_trials: the number of trials.
             direction: `minimize` or `maximize`; a list of these for several objectives.
             backend: `optuna`, `ray` or `wandb`; by default the first one that is installed.
-            hp_name: a function that receives a trial and returns its name. Its folder and its run in trackers get this
-                name.
+            hp_name: a function that receives a trial and returns the name of the trial. The folder of the trial and its
+                run in trackers get this name.
             **kwargs: options of the library. optuna: `optuna.create_study` and `Study.optimize`. ray: `ray.tune.run`.
                 wandb: `sweep_id`, `project`, `entity`, `name` and `metric`.
 

@@ -43,7 +43,7 @@ class Services(Protocol):
         """Write the model as a program for inference."""
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Do the work of a moment. If a subclass overrides the method of this name, call the override."""
+        """Do the engine's work in a Trainer method. If a subclass overrides the method, call the override."""
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Return a function that writes the present model later, on any thread; None if that is impossible."""
@@ -52,7 +52,7 @@ class Services(Protocol):
         """Return the random generators that datasets, collator and sampler hold."""
 
     def plugins(self) -> list[str]:
-        """Return a line for each plugin that joined."""
+        """Return one line for each plugin that is attached, or that a setting left out."""
 
     def replace_schedule(self, schedule: Any) -> None:
         """Use another learning-rate schedule from now on."""
@@ -119,11 +119,11 @@ class TrainerServices:
         return self.trainer.export_model(output_dir)
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Do the work of a moment. If a subclass overrides the method of this name, call the override.
+        """Do the engine's work in a Trainer method. If a subclass overrides the method, call the override.
 
         Args:
-            moment: the name of the method. `CALLED` lists all of them.
-            work: what the engine does at this moment. The trainer's own method of this name does it.
+            moment: the name of the method. `CALLED` lists all names.
+            work: does the engine's work. The trainer's own version of the method calls it.
             *arguments: the arguments of the method.
         """
         return self.trainer._at(moment, work, *arguments)
@@ -148,7 +148,7 @@ class TrainerServices:
         )
 
     def plugins(self) -> list[str]:
-        """Return a line for each plugin that joined."""
+        """Return one line for each plugin that is attached, or that a setting left out."""
         return list(self.trainer.plugins)
 
     def replace_schedule(self, schedule: Any) -> None:

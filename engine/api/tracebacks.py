@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 VARIABLE = "TRAINBUS_FULL_TRACEBACKS"
-"""The environment variable that keeps tracebacks whole, if it is set to anything but 0."""
+"""The environment variable that turns shortening off, if its value is not 0."""
 
 _INTERNAL = (__name__.partition(".")[0], "torch", "contextlib", "functools")
 """The packages whose frames are left out, except for the innermost frame."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -37,15 +36,13 @@ from .search import SearchMethods
 from .seeding import set_seed
 from .tracebacks import short_tracebacks
 
-logger = logging.getLogger(__name__)
-
 
 class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
     """Trains the model."""
 
     _stepper: Stepper
     _places_model: bool
-    """Whether the Trainer moves the model to its device. A callback that shards the model does so itself."""
+    """Whether the Trainer moves the model to its device. A callback that shards the model moves the model itself."""
 
     @short_tracebacks
     def train(
@@ -58,7 +55,7 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
 
         Args:
             resume_from_checkpoint: a checkpoint folder to resume from, or True for the newest good checkpoint in
-                `args.output_dir`. "auto" is True if there is a checkpoint, and starts a new run if there is none.
+                `args.output_dir`. "auto" means True if there is a checkpoint. Without one, it starts a new run.
             trial: the trial of a hyperparameter search, for `model_init`.
             ignore_keys_for_eval: keys of the model's outputs that are not predictions, for evaluations during
                 training.
@@ -74,15 +71,14 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         self._ignore_keys = ignore_keys_for_eval
         self.run.use_batch_size(self.args.train_batch_size)
         self.run.session.resume_requested = bool(resume_from_checkpoint)
-        if resume_from_checkpoint is None and self.args.resume_from_checkpoint:
-            _warn_that_nothing_resumes(self.args.resume_from_checkpoint)
+        self.args.check_resumes(resume_from_checkpoint)
         choose = cache(lambda: self._choose_checkpoint(resume_from_checkpoint))  # once for all attempts
         if self.args.auto_find_batch_size and self.run.ranks.single_process:
             return with_smaller_batches(self.run, lambda: self._train(choose, trial))
         return self._train(choose, trial)
 
     def _choose_checkpoint(self, resume_from_checkpoint: str | bool | None) -> SavedCheckpoint | None:
-        """Return the checkpoint to resume from. A batch size that an earlier session found is the first to try."""
+        """Return the checkpoint to resume from, and first try the batch size that an earlier session found."""
         run = self.run
         checkpoint = checkpoint_to_resume(run, resume_from_checkpoint)
         if checkpoint is not None and self.args.auto_find_batch_size:
@@ -160,14 +156,15 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         return TrainOutput(run.state.global_step, summary["train_loss"], summary)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Run forward and backward of one batch. Return its loss, detached, divided by the batches of its step.
+        """Run forward and backward of one batch. Return the detached loss, divided by the number of batches per step.
 
         Override it to change how a batch is trained on.
 
         Args:
             model: the model, wrapped.
             inputs: the batch, on its device.
-            num_items_in_batch: the label items of the whole step, a scalar tensor; None for a mean over the batch.
+            num_items_in_batch: the number of label items of the whole step, a scalar tensor; None for a mean over the
+                batch.
         """
         if not model.training:
             to_train(model)
@@ -254,14 +251,3 @@ class TrainingMethods(EvaluationMethods, OptimizerMethods, SearchMethods):
         device = self.args.device
         self._at("_move_model_to_device", lambda: model.to(device), model, device)
         return model
-
-
-@cache
-def _warn_that_nothing_resumes(named: str | bool) -> None:
-    """Warn once per process. As under transformers, the argument is for the script, and `train` does not read it."""
-    logger.warning(
-        "This training does not resume: the arguments have resume_from_checkpoint=%r, but `train` got no checkpoint. "
-        "Call `trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)`. To start a new run without this "
-        "warning, call `trainer.train(resume_from_checkpoint=False)`.",
-        named,
-    )

@@ -32,13 +32,13 @@ NAMES: dict[str, tuple[str, ...]] = {
     "training_args": ("OptimizerNames", "ParallelMode", "TrainingArguments"),
     "training_args_seq2seq": ("Seq2SeqTrainingArguments",),
 }  # fmt: skip
-"""Module of transformers that defines them -> the names that trainbus replaces.
+"""Module of transformers -> the names defined there that trainbus replaces.
 
-Collators, schedule functions and trackers of transformers work with this Trainer, and stay.
+Collators, schedule functions and trackers of transformers are not replaced, because they work with this Trainer.
 """
 
 _TRAINING = ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "Seq2SeqTrainingArguments")
-"""The names that make a module train with transformers, if it holds them."""
+"""The names of classes for training. A module that holds such a class of transformers trains with transformers."""
 
 
 def as_transformers(*, strict: bool = True) -> Replacement:
@@ -59,11 +59,11 @@ def as_transformers(*, strict: bool = True) -> Replacement:
             False logs a warning that lists these modules. They keep the names of transformers.
 
     Returns:
-        The names that were replaced. It prints as a list.
+        A `Replacement` with the names that were replaced. `print` shows them as a list.
 
     Raises:
         MissingExtra: if transformers is not installed.
-        ImportOrderError: if such a module is already imported, with the line to move.
+        ImportOrderError: if a module that uses these names is already imported. The error names the line to move.
     """
     exchanged = _exchanged()
     held = _holders({id(theirs) for theirs, _ in exchanged.values() if theirs.__name__ in _TRAINING})
@@ -86,10 +86,10 @@ class Replacement:
     """The names of transformers that trainbus replaced. As a context manager, it restores them at the end."""
 
     names: dict[str, Any] = field(default_factory=dict)
-    """Place, such as `transformers.trainer.Trainer` -> the object there now. Empty if another call replaced the
+    """Place, such as `transformers.trainer.Trainer` -> the object there now. Empty if an earlier call replaced the
     names."""
     held: tuple[str, ...] = ()
-    """The modules that were imported before and keep the names of transformers."""
+    """The modules that were imported before the call. They keep the names of transformers."""
     _exchanged: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
@@ -122,10 +122,10 @@ class Replacement:
 
 
 def _exchanged() -> dict[int, tuple[Any, Any]]:
-    """Return the id of each name's object, in transformers and in trainbus -> both objects. Names already replaced are
-    absent.
+    """Return id of an object -> the object of transformers and the object of trainbus with the same name.
 
-    It imports every module that defines one of them: a module that is imported later takes them from there.
+    The ids of both objects are keys. Names that are already replaced are left out. The function imports every module in
+    `NAMES`, because modules that are imported later take the names from there.
     """
     try:
         package = importlib.import_module(_LIBRARY)
@@ -148,9 +148,9 @@ def _exchanged() -> dict[int, tuple[Any, Any]]:
 def _modules_of(package: str) -> list[ModuleType]:
     """Return the modules of a package.
 
-    `sys.modules` does not have all of them: transformers 5 replaces its top module while it is imported, and a program
-    may hold the one before. The garbage collector does not list objects that `gc.freeze()` excluded, so the modules
-    that other modules hold are added.
+    `sys.modules` does not have all of them. transformers 5 replaces its top module while it is imported, and a program
+    may hold the replaced module object. The garbage collector lists such objects, except after `gc.freeze()`. So the
+    modules that other modules hold are added.
     """
     loaded = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
     held = [value for each in loaded for value in list(vars(each).values())]

@@ -60,10 +60,22 @@ def type_problems(args: Group, declared: type[Group]) -> dict[str, str]:
     """Return name -> problem for the fields of `declared` with a value in `args` of the wrong type."""
     hints = hints_of(declared)
     return {
-        field.name: f"`{field.name}` is {value!r} ({type(value).__name__}); it takes {field.type}."
+        field.name: f"`{field.name}` is {value!r} ({type(value).__name__}); it takes {field.type}.{_remedy(value)}"
         for field in fields(declared)
         if not (fits(value := getattr(args, field.name), hints[field.name]) or field.metadata.get("texts"))
     }
+
+
+def _remedy(value: Any) -> str:
+    """Return the place for a value that is a callback, or a list of them; empty for other values."""
+    found = next(
+        (each for each in (value if isinstance(value, (list, tuple)) else [value]) if _is_callback(each)), None
+    )
+    return "" if found is None else " Pass the callback to the Trainer: `callbacks=[...]`."
+
+
+def _is_callback(value: Any) -> bool:
+    return hasattr(value, "on_step_end") or hasattr(value, "stage")
 
 
 def fits(value: Any, hint: Any) -> bool:

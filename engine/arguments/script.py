@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from ._base import Group, arg
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
@@ -24,4 +29,24 @@ class ScriptArguments(Group):
         "Checkpoint folder that the script should pass to `train()`. True: the newest checkpoint in `output_dir`. "
         "'auto': the same, if there is any.",
         path=True,
+    )
+
+    def check_resumes(self, wanted: str | Path | bool | None) -> None:
+        """Warn if `resume_from_checkpoint` is set, but `train` received no checkpoint.
+
+        Args:
+            wanted: the parameter `resume_from_checkpoint` of `train`. False starts a new run without a warning.
+        """
+        if wanted is None and self.resume_from_checkpoint:
+            _warn_that_nothing_resumes(self.resume_from_checkpoint)
+
+
+@cache
+def _warn_that_nothing_resumes(named: str | bool) -> None:
+    """Warn once per process. As under transformers, the argument is for the script, and `train` does not read it."""
+    logger.warning(
+        "This training does not resume: the arguments have resume_from_checkpoint=%r, but `train` got no checkpoint. "
+        "Call `trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)`. To start a new run without this "
+        "warning, call `trainer.train(resume_from_checkpoint=False)`.",
+        named,
     )

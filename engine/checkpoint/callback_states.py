@@ -1,6 +1,6 @@
 """The states of callbacks: collected for a checkpoint and restored on resume.
 
-States of callbacks that are not attached are kept for later checkpoints.
+The states of callbacks that are not attached stay, and later checkpoints contain them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from ...events.bus import EventBus
 from ...events.callback import Callback
 from ...events.capabilities import Capability
-from ...events.errors import CheckpointError
+from ...events.errors import CheckpointError, noting
 from ...events.state import exported_states
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class ResumeReport:
     restored: list[str] = field(default_factory=list)
     """The ids of callbacks that received their state."""
     migrated: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Id of a callback that received a state of an earlier version -> the version of the state, and of the callback."""
+    """Id of a callback that received a state of an earlier version -> that version, and the version of its class."""
     orphaned: list[str] = field(default_factory=list)
     """The ids of saved states without a callback.
 
@@ -77,7 +77,7 @@ class CallbackStates:
         return exported_states(self._bus.subscribers.values())
 
     def owners(self) -> dict[str, Any]:
-        """Return which callback each collected state belongs to, by id: class, settings and version of the state."""
+        """Return the callback of each collected state, by id: its class, its settings and the version of the state."""
         attached = self._bus.subscribers
         return self._carried_owners | {
             owner_id: owner_of(callback, self._bus.attributes_of(owner_id), saved=True)
@@ -90,7 +90,7 @@ class CallbackStates:
         return {one: owner_of(callback, self._bus.attributes_of(one)) for one, callback in attached.items()}
 
     def forget_carried(self) -> None:
-        """Drop the states that an earlier run of this trainer carried, and its report: they belong to that run."""
+        """Drop the carried states and the resume report of an earlier run of this trainer."""
         self._carried, self._carried_owners, self.report = {}, {}, ResumeReport()
 
     def restore(self, states: Mapping[str, Any], owners: Mapping[str, Any] | None = None) -> None:
@@ -98,7 +98,7 @@ class CallbackStates:
 
         Args:
             states: the states by id.
-            owners: what `owners` returned when they were saved; None to go by the ids alone.
+            owners: the result of `owners` when the states were saved; None to match the states by their ids only.
 
         Raises:
             CheckpointError: if a callback cannot read the state of a later version of its class.
@@ -187,7 +187,7 @@ class CallbackStates:
                 )
 
     def _why_not_restored(self, owner: Mapping[str, Any], restores: bool) -> str:
-        """Return why no callback restores the weights of an owner, and the remedy."""
+        """Return a text: why no callback restores the trained weights that an owner saved, and the remedy."""
         kind, subscribers = owner["class"], self._bus.subscribers.values()
         call = f"{kind}({', '.join(f'{name}={value!r}' for name, value in owner['settings'].items())})"
         switch = "`restore_callback_states_from_checkpoint`"
@@ -205,8 +205,8 @@ def owner_of(callback: Any, attributes: Mapping[str, Any] | None = None, *, save
 
     Args:
         callback: the callback.
-        attributes: the attributes that it had when it was attached. Default: its current settings.
-        saved: leave out attributes that changed since then, because they are state and not settings.
+        attributes: the attributes of the callback when it was attached. Default: its current settings.
+        saved: leave out attributes that changed since the callback was attached: they are state, not settings.
     """
     settings = _settings(callback) if is_dataclass(callback) else _attributes(callback, attributes, saved)
     return {
@@ -220,9 +220,10 @@ def owner_of(callback: Any, attributes: Mapping[str, Any] | None = None, *, save
 def matched(
     states: Iterable[str], saved: Mapping[str, Any], attached: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """Return which attached callback each saved state belongs to: saved id -> attached id.
+    """Return the attached callback for each saved state: saved id -> attached id.
 
-    Callbacks of one class get their numbers in the order of the list, so equal settings decide before equal ids.
+    The ids of two callbacks of one class depend on their order in the list. So equal settings decide first, and equal
+    ids second.
 
     Args:
         states: the ids of the saved states.
@@ -286,7 +287,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _fits(saved: Any, now: Any) -> bool:
-    """Compare values of owners. Settings are compared by the names that both have: a run may change the others."""
+    """Return whether the values of two owners are equal. A setting that only one owner has does not count."""
     if isinstance(saved, Mapping) and isinstance(now, Mapping):
         return all(saved[name] == now[name] for name in saved.keys() & now.keys())
     return bool(saved == now)
@@ -301,7 +302,7 @@ def _is_comparable(value: Any) -> bool:
 
 
 def _tell_matched_by_position(owners: Mapping[str, Mapping[str, Any]]) -> None:
-    """Say which states of one class could not be told apart by their settings."""
+    """Warn about states of one class with equal settings: they are matched by position."""
     alike: dict[str, list[str]] = {}
     for owner_id, owner in owners.items():
         if owner_id.partition("-")[0] == owner["class"]:  # an id of the user's own tells it apart
@@ -342,7 +343,7 @@ def _migrates(callback: Any) -> bool:
 
 
 def _migrated(callback: Any, owner_id: str, state: Any, version: int) -> Any:
-    """Return a state of an earlier version as the callback's `migrate` converts it.
+    """Convert a state of an earlier version with the `migrate` of the callback, and return it.
 
     Raises:
         CheckpointError: if `migrate` fails or returns something else than a dict.
@@ -372,17 +373,19 @@ def _exports(callback: Any) -> bool:
 
 
 def _state_of(callback: Any) -> Any:
-    if _exports(callback):
-        return callback.state()
-    return callback.state_dict() if hasattr(callback, "state_dict") else None
+    with noting(f"{type(callback).__name__}.state_dict failed."):
+        if _exports(callback):
+            return callback.state()
+        return callback.state_dict() if hasattr(callback, "state_dict") else None
 
 
 def _load_state(callback: Any, state: Any) -> None:
-    if not _exports(callback):
-        if hasattr(callback, "load_state_dict"):
-            callback.load_state_dict(state)
-    elif isinstance(state, dict):
-        if state.get("args"):
-            callback.__init__(**state["args"])  # the same object, made with the arguments that were saved
-        for name, value in state.get("attributes", {}).items():
-            setattr(callback, name, value)
+    with noting(f"{type(callback).__name__}.load_state_dict failed, with the state of the checkpoint."):
+        if not _exports(callback):
+            if hasattr(callback, "load_state_dict"):
+                callback.load_state_dict(state)
+        elif isinstance(state, dict):
+            if state.get("args"):
+                callback.__init__(**state["args"])  # the same object, made with the arguments that were saved
+            for name, value in state.get("attributes", {}).items():
+                setattr(callback, name, value)

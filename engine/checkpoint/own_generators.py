@@ -167,7 +167,7 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _held_by_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield what a function of the program reads from its closure, its defaults and its module."""
+    """Yield the objects that a function of the program reads from its closure, its defaults and its module."""
     if function.__module__ and function.__module__.partition(".")[0] in _LIBRARIES and not function.__closure__:
         return
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):

@@ -30,7 +30,7 @@ class ModelWriter(Protocol):
         """Write the model, with its config and tokenizer, into a folder."""
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Do the work of a moment. If a subclass overrides the method of this name, call the override."""
+        """Call `work`. If a subclass of the Trainer overrides the method `moment`, call the override instead."""
 
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Copy the weights and return a function that writes them later; None if the model cannot be written later."""

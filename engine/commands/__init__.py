@@ -21,5 +21,5 @@ COMMANDS = {
 }
 """Command -> its module in this folder and its line in the help. Only the module of the chosen command is imported.
 
-Installed packages add theirs; see `main.py`.
+Installed packages add their own commands; see `main.py`.
 """

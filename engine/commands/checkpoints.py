@@ -105,7 +105,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _data(checkpoint: SavedCheckpoint, problems: list[str], pins: dict[int, list[str]]) -> dict[str, Any]:
-    """Return a checkpoint for `--json`. The metrics and the time of a damaged one are not known."""
+    """Return a checkpoint for `--json`. The metrics and the time of a damaged checkpoint are not known."""
     return {
         "step": checkpoint.step,
         "path": str(checkpoint.path),
@@ -172,7 +172,7 @@ def _measured_metric(name: str, checkpoints: Sequence[SavedCheckpoint]) -> str:
     """Return the name of a metric as the checkpoints have it: `accuracy` may be `eval_accuracy` there.
 
     Raises:
-        CheckpointError: if no checkpoint has a number for it. Without one, the best ones are unknown.
+        CheckpointError: if no checkpoint has a number for the metric, so that the best checkpoints are unknown.
     """
     known = {
         metric
@@ -195,7 +195,7 @@ def _on_terminal() -> bool:
 
 
 def _agreed(count: int) -> bool:
-    """Ask on the terminal. Anything but yes means no."""
+    """Ask on the terminal whether to delete checkpoints. Any answer except yes means no."""
     try:
         return input(f"Delete {count} checkpoint{'s' * (count > 1)}? [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
@@ -248,7 +248,10 @@ def _only_for_resuming(folder: str, names: list[str]) -> set[str]:
 
 
 def pins_of(good: list[SavedCheckpoint]) -> dict[int, list[str]]:
-    """Return step -> why this checkpoint is never deleted: it is the newest, or the best that the newest names."""
+    """Return step -> the reasons why its checkpoint is never deleted.
+
+    The reasons are `newest`, and `best` for the checkpoint that the newest one names as the best.
+    """
     ordered = newest_first(good)
     pins: dict[int, list[str]] = {}
     if ordered:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 
 _DESCRIPTION = (
     "Print the callbacks of a run with these arguments, as Python and as YAML: those that the arguments build, those "
@@ -38,7 +40,8 @@ def run(words: Sequence[str]) -> int:
     before = logger.level
     logger.setLevel(logging.ERROR)  # the composition is the output
     try:
-        composed = Trainer.compose(args)
+        with redirect_stdout(sys.stderr):  # a plugin may print when it is imported
+            composed = Trainer.compose(args)
     finally:
         logger.setLevel(before)
     parts = {"python": as_python, "yaml": as_yaml}

@@ -27,20 +27,20 @@ TRAINING_ONLY = {
     **{"load_best_model_at_end": False, "push_to_hub": False, "plan": None, "max_time": None},
     **{"eval_on_start": False, "auto_find_batch_size": False, "dry_batch": False},
 }
-"""The arguments of a training that writes and reports nothing. `with_arguments` adds that it does not evaluate."""
+"""The arguments of a training that writes and reports nothing. `with_arguments` also turns evaluations off."""
 NEVER = {"eval_strategy": "steps", "eval_steps": 10**12}
-"""Evaluations that never come due. `eval_strategy="no"` is an error for callbacks that need evaluations."""
+"""Arguments with which no evaluation comes due. Callbacks that need evaluations refuse `eval_strategy="no"`."""
 
 
 class Instead(Protocol[Result_co]):
-    """What happens instead of the first `train()` of a program."""
+    """A function that runs instead of the first `train()` of a program."""
 
     def __call__(self, trainer: Trainer, train: Callable[[], Any], resume_from_checkpoint: Any) -> Result_co:
-        """Return the result of the run.
+        """Return the value that `at_first_training` returns.
 
         Args:
-            trainer: the trainer whose `train()` the program calls.
-            train: the replaced `train()` of this trainer.
+            trainer: the trainer on which the program calls `train()`.
+            train: the original `train()` of this trainer.
             resume_from_checkpoint: what the program passes to `train()`.
         """
 
@@ -73,10 +73,11 @@ def at_first_training(
         program: a Python file, or the name of a module.
         arguments: the arguments of the program.
         is_module: whether the program is a module.
-        instead: receives the trainer. Its result is returned.
-        changed: returns the inputs with which each Trainer of the program is built. None: the inputs of the program.
-        of_transformers: whether the program imports its Trainer from transformers. A file that names transformers and
-            not trainbus is recognized without it.
+        instead: the function to call instead of `train()`. Its result is returned.
+        changed: receives the inputs of each Trainer that the program builds, and returns the inputs to build it with.
+            None: the inputs of the program.
+        of_transformers: whether the program imports its Trainer from transformers. A file that contains `transformers`
+            but not `trainbus` is recognized without this option.
 
     Raises:
         ArgumentError: if there is no such program, or if it ends without a call of `train()`.
@@ -122,7 +123,7 @@ def with_arguments(inputs: TrainerInputs, values: Mapping[str, Any], left_out: C
     Args:
         inputs: the inputs of the program.
         values: training arguments. Names that the arguments of the program do not have are skipped.
-        left_out: whether a callback, or a class of callbacks, is left out.
+        left_out: returns whether a callback, or a class of callbacks, is left out.
     """
     from ..search.hyperparameters import with_values
 
@@ -148,7 +149,7 @@ def _module_of(callback: Any) -> str:
 
 
 def _imports_transformers(program: str, is_module: bool) -> bool:
-    """Return whether a program trains with transformers: it names this library, and not trainbus."""
+    """Return whether the file of a program contains `transformers` but not `trainbus`. False for a module."""
     if is_module or find_spec("transformers") is None:
         return False
     text = Path(program).read_text(encoding="utf-8", errors="replace")

@@ -15,7 +15,7 @@ from ...events.installed import COMMAND_GROUP, Plugin, installed
 from . import COMMANDS
 
 ERROR_STATUS = 2
-"""The exit status of an error, as of argparse. A command sets another one with `set_defaults(error_status=...)`."""
+"""The exit status of an error, as in argparse. A command sets another one with `set_defaults(error_status=...)`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,7 +52,10 @@ def _done(words: list[str]) -> int:
         expanded = getattr(_module(command), "expanded", list) if command in COMMANDS else list
         options = parser.parse_args(expanded(words))
         status = getattr(options, "error_status", ERROR_STATUS)
-        return int(options.do(options) or 0)
+        code = options.do(options) or 0
+        if not isinstance(code, int):
+            raise TrainbusError(f"The command {words[0]!r} returned {code!r}. Return an exit status, or None.")
+        return int(code)
     except BrokenPipeError:
         raise
     except (TrainbusError, OSError) as error:
@@ -128,16 +131,32 @@ def _add_installed(commands: Any, chosen: str) -> None:
 def _add(plugin: Plugin, commands: Any) -> None:
     offered = plugin.load()
     add = getattr(offered, "add_to", offered)
+    label = f"The command {plugin.name!r} of {plugin.origin} ({plugin.value})"
+    before = {*commands.choices}
     try:
         add(commands)
-        parser = commands.choices[plugin.name]
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise plugin.failure(error) from error
-    if parser.get_default("do") is None and parser._subparsers is None:
+    if plugin.name not in commands.choices:
+        added = ", ".join(map(repr, {*commands.choices} - before)) or "none"
         raise TrainbusError(
-            f"The command {plugin.name!r} of {plugin.origin} ({plugin.value}) does nothing. Its `add_to(commands)` "
-            "must call `parser.set_defaults(do=function)`."
+            f"{label} adds no parser of its name. Its `add_to(commands)` must call "
+            f"`commands.add_parser({plugin.name!r})`. It adds {added}."
         )
+    parser = commands.choices[plugin.name]
+    if not callable(parser.get_default("do")) and parser._subparsers is None:
+        raise TrainbusError(
+            f"{label} does nothing. Its `add_to(commands)` must call `parser.set_defaults(do=function)`."
+        )
+
+
+def problem_of(plugin: Plugin) -> str:
+    """Return why an installed command cannot be called; empty if it can. This imports it."""
+    try:
+        _add(plugin, Parser("trainbus").add_subparsers(dest="command", parser_class=Parser))
+    except TrainbusError as error:
+        return str(error)
+    return ""
 
 
 if __name__ == "__main__":

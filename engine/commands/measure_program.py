@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Stopwatch(Callback):
-    """Measures the time from the end of a step to the end of the last step."""
+    """Measures the time from the end of the step `warmup` to the end of the last step."""
 
     def __init__(self, warmup: int) -> None:
         self.warmup = warmup
@@ -48,7 +48,8 @@ def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[st
     """Run a program up to the end of its first training, and return the rows per second of that training.
 
     Args:
-        spec: `changes` (training arguments), `steps`, `warmup`, `folder` (the output folder), `module`.
+        spec: `changes` (training arguments), `steps`, `warmup`, `folder` (the output folder) and `module`. With
+            `describe`, do not train, and return the result of `describe`.
         program: a Python file, or the name of a module.
         arguments: the arguments of the program.
     """
@@ -70,7 +71,7 @@ def measure(spec: dict[str, Any], program: str, arguments: list[str]) -> dict[st
 
 
 def describe(trainer: Any) -> dict[str, Any]:
-    """Return the values of a training that `changes_for` reads."""
+    """Return the values of a training from which `changes_for` chooses changes."""
     import torch
 
     args, device = trainer.args, trainer.args.device

@@ -6,6 +6,7 @@ import argparse
 import keyword
 import re
 import shutil
+from importlib import import_module
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +23,7 @@ KINDS = {
     "decider": "a callback that decides, with state",
     "stepper": "a callback that changes how a step is made",
 }
-"""The kinds of packages: kind -> description. It is also the name of the template folder."""
+"""Kind of package -> description. The kind is also the name of its template folder."""
 
 
 def add_to(commands: Any) -> None:
@@ -32,7 +33,7 @@ def add_to(commands: Any) -> None:
         description="Write a package into the folder NAME: source, manifest, tests, README, CI file and licence. It "
         "installs with `pip install ./NAME`, and its tests pass with `pytest NAME`.",
     )
-    parser.add_argument("name", help="the name of the package, such as skip-spikes. The module is skip_spikes")
+    parser.add_argument("name", help="the name of the package, such as damp-spikes. The module is damp_spikes")
     kinds = parser.add_mutually_exclusive_group()
     for kind, description in KINDS.items():
         if kind != "callback":
@@ -53,19 +54,28 @@ def _write(options: argparse.Namespace) -> int:
 
 
 def checked_module(name: str) -> str:
-    """Return the name of the module for the name of a package: `skip-spikes` becomes `skip_spikes`.
+    """Return the name of the module for the name of a package: `damp-spikes` becomes `damp_spikes`.
 
     Raises:
-        ArgumentError: if Python cannot import a module of this name, or if such a module is installed.
+        ArgumentError: if Python cannot import a module of this name, if such a module is installed, or if the name has
+            another meaning in texts.
     """
     module = re.sub(r"[-.]+", "_", name).lower()
     if not module.isidentifier() or not module.isascii():
         raise ArgumentError(
             f"{name!r} is not a Python package name. Use letters, digits, `-` and `_`, and begin with a letter, as "
-            "in `skip-spikes`."
+            "in `damp-spikes`."
         )
     if keyword.iskeyword(module) or keyword.issoftkeyword(module):
         raise ArgumentError(f"{module!r} is a keyword of Python. Add a word, such as `{module}-plugin`.")
+    if _is_own(module):
+        raise ArgumentError(
+            f"trainbus has a callback {module!r}, which texts name instead. Add a word, such as `{module}-plugin`."
+        )
+    if module in ("all", "none"):
+        raise ArgumentError(
+            f"{module!r} has a meaning of its own in TRAINBUS_PLUGINS. Add a word, such as `{module}-plugin`."
+        )
     found = find_spec(module)
     if found is not None and found.origin is not None:  # a folder without code has no origin
         raise ArgumentError(
@@ -75,8 +85,15 @@ def checked_module(name: str) -> str:
     return module
 
 
+def _is_own(module: str) -> bool:
+    """Return whether texts name a callback of this library by this name. torch is not imported."""
+    root: Any = import_module(__name__.partition(".")[0])
+    own = [name for place, names in root._MODULES.items() if place.startswith("callbacks.") for name in names]
+    return module.replace("_", "") in {name.lower() for name in (*own, *root._EXTRAS)}
+
+
 def class_name(module: str) -> str:
-    """Return the name of the class: `skip_spikes` becomes `SkipSpikes`."""
+    """Return the name of the class: `damp_spikes` becomes `DampSpikes`."""
     return "".join(word.capitalize() for word in module.split("_")) or module
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import redirect_stdout
 from typing import Any
 
 from ...events.contract import CONTRACT, fits_contract
-from ...events.errors import TrainbusError
 from ...events.installed import COMMAND_GROUP, Plugin, duplicates, installed, manifest_of
 from . import COMMANDS
 from .json_output import print_json, versioned
@@ -47,8 +48,11 @@ def expanded(words: list[str]) -> list[str]:
 
 def _list(options: argparse.Namespace) -> int:
     plugins = installed().values()
-    rows = [_checked(each) if options.check else {**listing(each, each.manifest()), "problems": []} for each in plugins]
-    commands = [_command(each) for each in installed(COMMAND_GROUP).values()]
+    with redirect_stdout(sys.stderr):  # a plugin may print when it is imported
+        rows = [
+            _checked(each) if options.check else {**listing(each, each.manifest()), "problems": []} for each in plugins
+        ]
+        commands = [_command(each, options.check) for each in installed(COMMAND_GROUP).values()]
     if options.json:
         print_json(versioned({"contract": CONTRACT, "plugins": rows, "commands": commands}))
     else:
@@ -56,7 +60,7 @@ def _list(options: argparse.Namespace) -> int:
     return 1 if options.check and any(row["problems"] for row in [*rows, *commands]) else 0
 
 
-def _command(plugin: Plugin) -> dict[str, Any]:
+def _command(plugin: Plugin, check: bool) -> dict[str, Any]:
     problems = [
         f"{other.origin} offers the same command: uninstall one of the two"
         for other in duplicates(COMMAND_GROUP).get(plugin.name, [])
@@ -64,6 +68,10 @@ def _command(plugin: Plugin) -> dict[str, Any]:
     ]
     if plugin.name in COMMANDS:
         problems.append("trainbus has a command of this name, so this one is never called; rename it")
+    elif check:
+        from .main import problem_of
+
+        problems += filter(None, [problem_of(plugin)])
     row = {"name": plugin.name, "package": plugin.package, "version": plugin.version, "value": plugin.value}
     return {**row, "problems": problems}
 
@@ -71,10 +79,13 @@ def _command(plugin: Plugin) -> dict[str, Any]:
 def _checked(plugin: Plugin) -> dict[str, Any]:
     from ..arguments.plugins.manifest import described, problems_of  # it imports torch
 
-    problems = problems_of(plugin)
+    try:
+        problems = problems_of(plugin)
+    except Exception as error:  # such as of a metaclass
+        problems = [f"it cannot be inspected: {type(error).__name__}: {error}"]
     try:
         row = described(plugin)
-    except TrainbusError:
+    except Exception:
         row = plugin.manifest()  # type: ignore[assignment]
     return {**listing(plugin, row), "problems": problems}
 
@@ -84,7 +95,7 @@ def listing(plugin: Plugin, row: Mapping[str, Any] | None) -> dict[str, Any]:
 
     Args:
         plugin: the plugin.
-        row: its description from a manifest or an import; None if it has neither.
+        row: the description of the plugin, from its manifest or its import; None if both are missing.
     """
     known = dict(row or {})
     requires = known.get("requires", "")
@@ -158,7 +169,8 @@ def _details(row: Mapping[str, Any]) -> Iterator[str]:
 def _manifest(options: argparse.Namespace) -> int:
     from ..arguments.plugins.manifest import manifest_for  # it imports torch
 
-    manifest, path = manifest_for(options.package)
+    with redirect_stdout(sys.stderr):  # a plugin may print when it is imported
+        manifest, path = manifest_for(options.package)
     text = json.dumps(manifest, indent=2) + "\n"
     if options.only_print:
         print(text, end="")

@@ -60,7 +60,7 @@ def add_to(commands: Any) -> None:
 
 
 def expanded(words: list[str]) -> list[str]:
-    """Return the words of a command line with the options of this command before the program."""
+    """Return the words of a command line. The options of this command are moved in front of the program."""
     if words[:1] != ["preview"]:
         return words
     rest, own, others = list(words[1:]), [], []
@@ -81,9 +81,9 @@ class Previewed:
     """The preview of a program's first training."""
 
     preview: Preview
-    """With the arguments of the program."""
+    """The preview with the arguments of the program."""
     changed: Preview | None = None
-    """With the changed arguments; None without changes."""
+    """The preview with the changed arguments; None without changes."""
     hints: list[str] = field(default_factory=list)
     """A line for each changed argument without an effect."""
     batch: dict[str, Any] = field(default_factory=dict)
@@ -140,7 +140,7 @@ def _hints(args: Any, changes: Iterable[str]) -> list[str]:
 
 
 def _comparison(shown: Previewed, changes: str) -> list[str]:
-    """Return the differences of a preview with changed arguments as lines, and the figures of both."""
+    """Return lines of text: how changed arguments change the preview, and both values of each number that differs."""
     before, after = shown.preview, shown.changed or shown.preview
     lines = difference(before.rows, after.rows)
     new = [f"warning: {text}" for text in after.warnings if text not in before.warnings]
@@ -174,7 +174,7 @@ def previews_of(
     changes: dict[str, str],
     batch: bool = False,
 ) -> Previewed:
-    """Run a program up to its first `train()` and return the preview of that training, also with changed arguments.
+    """Run a program up to its first `train()` and return two previews: without and with the changed arguments.
 
     The output of the program goes to stderr. With `batch`, it also makes the dry batch of the training.
 

@@ -12,7 +12,7 @@ from .first_training import Enough
 _ROOMS = ("callbacks.model.", "callbacks.optimizer.", "callbacks.parallel.", "callbacks.precision.", "engine.")
 """The modules whose callbacks build the model and the optimizer."""
 _DECIDING = ("Evaluate", "KeepBest", "EarlyStopping")
-"""Other callbacks that stay: the dry batch compares the metrics that they read with the evaluations."""
+"""Other callbacks that stay. The dry batch checks that the evaluations measure the metrics of these callbacks."""
 
 
 def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def batch_of(trainer: Any, train: Callable[..., Any], resume: Any) -> dict[str, 
 
     Args:
         trainer: the Trainer.
-        train: its `train()`.
+        train: the `train()` of this trainer.
         resume: the value of `resume_from_checkpoint`.
     """
     from ..search.hyperparameters import with_values  # it imports torch, which other commands do not need

@@ -21,7 +21,7 @@ Measure = Callable[[dict[str, Any]], dict[str, Any]]
 """A function that receives changed arguments and returns the rows per second of a fresh process, or `error`."""
 
 GAIN = 1.05
-"""The smallest relative speed at which a change is advised. Its slowest round must be faster too."""
+"""A change is advised if its relative speed is at least this value, and if it is faster in every round."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Gain:
 
     change: Change
     rows_per_second: float = 0.0
-    """The median of the rounds."""
+    """Rows per second with the change, the median of the rounds."""
     gain: float | None = None
     """The median over the rounds of the speed with the change, divided by the speed without it in the same round."""
     lowest: float | None = None
@@ -52,7 +52,7 @@ class Gain:
 
     @property
     def advised(self) -> bool:
-        """Whether the change was faster in all rounds, by more than noise."""
+        """Whether the change was faster in all rounds, and its median speed is at least `GAIN`."""
         return self.gain is not None and self.gain >= GAIN and (self.lowest or 0.0) > 1.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -137,8 +137,7 @@ def changes_for(described: dict[str, Any]) -> list[Change]:
     """Return the changes that may help a training.
 
     Args:
-        described: `args` (the arguments of the training), `cuda`, `bf16` (whether the device computes in bfloat16) and
-            `processors`.
+        described: the result of `describe` in `measure_program.py`.
     """
     args, cuda = described["args"], described["cuda"]
     found = []
@@ -180,12 +179,12 @@ def chosen(changes: list[Change], only: str) -> list[Change]:
 
 
 def compare(changes: Iterable[Change], measure: Measure, rounds: int) -> Profile:
-    """Measure all changes in alternation.
+    """Measure the run without a change and with each change, in turn, several times.
 
     Args:
         changes: the changes.
-        measure: measures some arguments in a fresh process.
-        rounds: the number of measurements of each.
+        measure: returns the speed with changed arguments, measured in a fresh process.
+        rounds: the number of measurements of each change.
 
     Raises:
         ArgumentError: if the run without a change fails.
@@ -218,7 +217,7 @@ def compare(changes: Iterable[Change], measure: Measure, rounds: int) -> Profile
 def _measure(
     options: argparse.Namespace, folder: Path, changes: dict[str, Any], describe: bool = False
 ) -> dict[str, Any]:
-    """Run the program in a fresh process, and return what it measured; or its last line of errors as `error`."""
+    """Measure the program in a fresh process. If it fails, return its last line of errors as `error`."""
     spec, result = folder / "spec.json", folder / "result.json"
     steps = {"steps": options.steps, "warmup": options.warmup, "module": options.module, "describe": describe}
     spec.write_text(json.dumps({**steps, "changes": changes, "folder": str(folder / "out")}), encoding="utf-8")

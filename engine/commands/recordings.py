@@ -78,7 +78,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _first(one: Path, other: Path) -> tuple[Difference | None, int]:
-    """Return the first difference over all ranks that both runs recorded, and its rank."""
+    """Return the first difference between two recorded runs, and its rank. For folders, compare all ranks."""
     mine, others = _of_all_ranks(one), _of_all_ranks(other)
     if one.is_dir() and other.is_dir() and len(mine) != len(others):
         raise ArgumentError(
@@ -94,7 +94,7 @@ def _step_of(found: tuple[Difference, int]) -> int:
 
 
 def _of_all_ranks(path: Path) -> list[Path]:
-    """Return the recordings of all ranks in a folder; of a file, the file."""
+    """Return the recordings of all ranks in a folder. For a file, return only this file."""
     first = find(path)
     if not path.is_dir():
         return [first]

@@ -21,7 +21,7 @@ FLAGS: dict[str, Flag] = {"log": "log", "evaluate": "evaluate", "save": "save", 
 """A request of one word -> the flag of the control that it raises."""
 
 WORK = ("log", "evaluate", "save")
-"""What `every` can set the interval of."""
+"""The work whose interval a request such as `every save 200` can set."""
 
 _SHORT = {"eval": "evaluate", "checkpoint": "save"}
 _FORMS = "save, evaluate, log, stop, lr=1e-5, every evaluate 200"

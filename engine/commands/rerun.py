@@ -21,12 +21,12 @@ from .json_output import print_json, versioned
 DIFFERENT = 1
 """The exit status if the step does not fail in the same way."""
 SHOWN = 5
-"""The number of gradients that are named."""
+"""The largest number of gradients that are named."""
 
 
 @dataclass
 class Found:
-    """What the step did this time."""
+    """What the repeated step did."""
 
     losses: list[float] = field(default_factory=list)
     """The loss of each batch."""
@@ -43,7 +43,7 @@ class Found:
 
 
 class Repeat(Callback):
-    """Puts the weights, the batches and the random states of a capsule into the first step of a training."""
+    """Puts the weights, the batches and the RNG states of a capsule into the first step of a training."""
 
     on_error = "raise"
 
@@ -115,7 +115,7 @@ def load(model: Any, weights: Mapping[str, Any]) -> None:
     """Load the weights of a capsule.
 
     Raises:
-        ArgumentError: if the program builds another model.
+        ArgumentError: if the weights do not fit the model of the program.
     """
     own = {name: value for name, value in model.state_dict().items() if hasattr(value, "shape")}
     own |= dict(model.named_buffers())  # also those that a state dict leaves out
@@ -127,7 +127,7 @@ def load(model: Any, weights: Mapping[str, Any]) -> None:
 
 
 def _shape(tensors: Mapping[str, Any], name: str) -> Any:
-    """Return the shape of a tensor; None if there is none of this name."""
+    """Return the shape of the tensor with a name; None if there is no such tensor."""
     return tensors[name].shape if name in tensors else None
 
 
@@ -188,7 +188,7 @@ def read(folder: Path) -> dict[str, Any]:
     """Return the description of a capsule.
 
     Raises:
-        ArgumentError: if the folder holds none, or one of a later format.
+        ArgumentError: if the folder has no capsule, or a capsule of a later format.
     """
     from ...events.recording.files import number
     from ..checkpoint.write.capsule_files import DESCRIPTION, FORMAT
@@ -230,7 +230,7 @@ def repeat(step: Repeat, program: str, arguments: list[str], module: bool, of_tr
 
 
 def _loader(batches: list[Any]) -> Any:
-    """Return a loader of whole batches."""
+    """Return a loader that yields these batches unchanged."""
     from torch.utils.data import DataLoader
 
     return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]

@@ -28,10 +28,10 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the program in this process. Its errors keep their traceback. Returns its exit status.
+    """Run the program in this process. Errors of the program keep their traceback.
 
     Returns:
-        0; 2 if the program cannot be started.
+        The exit status of the command: 0; 2 if the program cannot be started.
     """
     program, arguments = options.program, options.arguments
     try:
@@ -51,7 +51,7 @@ def execute(program: str, arguments: list[str], is_module: bool) -> None:
     Args:
         program: a Python file, or the name of a module.
         arguments: the arguments of the program.
-        is_module: whether it is a module.
+        is_module: whether the program is a module.
     """
     sys.argv = [program, *arguments]
     sys.path[0] = str(Path.cwd() if is_module else Path(program).resolve().parent)

@@ -215,7 +215,8 @@ def keep_columns(dataset: Any, collator: Collator, accepted: Collection[str]) ->
     if len(ignored) == len(columns):
         raise DataError(
             f"The model accepts none of the dataset's columns ({', '.join(columns)}): its forward takes "
-            f"{', '.join(accepted)}. Rename the columns, or set `remove_unused_columns=False` with a `data_collator`."
+            f"{', '.join(dict.fromkeys(accepted))}. Rename the columns, or set `remove_unused_columns=False` with a "
+            "`data_collator`."
         )
     return dataset.remove_columns(ignored), collator
 

@@ -22,8 +22,8 @@ class EpochProgress:
     began: dict[str, Any]
     """RNG states at the start of the iteration. They seed the workers, and a stream that is read again needs them."""
     first: dict[int, int] = field(default_factory=dict)
-    """Samples, over all ranks, that an earlier session took, by worker number. Without workers, or in a map-style
-    dataset, the number is 0."""
+    """Worker number -> samples, over all ranks, that an earlier session took. Without workers, or for map-style data,
+    the worker number is 0."""
     rows: dict[int, int] = field(default_factory=dict)
     """Samples, over all ranks, that are done, by worker number: `first` and the batches that were yielded."""
     part: int = 0

@@ -29,7 +29,7 @@ class RunPlan:
     num_train_samples: float
     """Samples to train on in the whole run, for the throughput in the summary."""
     offset: int = 0
-    """Difference in steps between the real and the planned end of epochs, because earlier steps had another size."""
+    """Steps between the planned and the real end of an epoch. Not 0 if earlier steps had more or fewer samples."""
 
     @property
     def endless(self) -> bool:
@@ -37,10 +37,10 @@ class RunPlan:
         return self.epochs == sys.maxsize
 
     def moved(self, offset: int, step: int, epoch: int, by_steps: bool) -> RunPlan:
-        """Return the plan of a run whose earlier steps had another size.
+        """Return the plan of a run whose earlier steps had more or fewer samples.
 
         Args:
-            offset: how many steps after its planned end the current epoch ends, and each later epoch.
+            offset: the steps between the planned and the real end of the current epoch, and of each later one.
             step: optimizer steps that are done.
             epoch: the current epoch, from 0.
             by_steps: keep the number of steps, because the user set `max_steps`; else keep the number of epochs.

@@ -162,7 +162,7 @@ class PreparedLoader:
         self.iteration += 1
 
     def _rows_of_next(self) -> int | None:
-        """Return the samples of the batch that was just fetched."""
+        """Return the number of samples of the batch that was just fetched."""
         return self._counted.sizes.popleft() if self._counted is not None and self._counted.sizes else None
 
     def _shared(self) -> Iterator[Any]:

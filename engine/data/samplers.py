@@ -187,7 +187,7 @@ class BatchedSampler(Sampler[list[int]]):
         return first_row + (math.ceil(left / stride) * stride if self.even else left)
 
     def rows_at(self, done: int, length: int | None) -> int | None:
-        """Return the samples of this rank's batch after `done` samples of all ranks; None if the end is unknown.
+        """Return the number of samples in the batch of this rank after `done` samples of all ranks; None if unknown.
 
         Args:
             done: samples of the epoch that are done, over all ranks.

@@ -18,7 +18,7 @@ from .ranks import Ranks
 Agree: TypeAlias = Callable[[TrainerControl], None]
 """Makes the ranks agree on the raised flags. Every rank calls it at the same place."""
 Reasons: TypeAlias = dict[Flag, dict[str, str]]
-"""For each flag: the callbacks that request it or veto it, and why."""
+"""Flag -> id of each callback that requests it, or of each callback that vetoes it -> the reason."""
 
 DEBUG = "rank_divergence"
 """The value of `debug` that compares the ranks."""
@@ -58,7 +58,7 @@ def agreement(run: DistributedRun) -> Agree:
 
 
 def after_failures(run: DistributedRun, agree: Agree) -> Agree:
-    """Return a function that exchanges the failures of callbacks, and then agrees."""
+    """Return a function that exchanges the failures of callbacks between the ranks, and then calls `agree`."""
     failures = SharedFailures(run)
 
     def exchange_and_agree(control: TrainerControl) -> None:
@@ -71,9 +71,9 @@ def after_failures(run: DistributedRun, agree: Agree) -> Agree:
 def agreement_on_updates(run: DistributedRun, agree: Agree) -> Agree:
     """Return the function that makes the ranks agree within a step, before its update.
 
-    The function is `agree` in two cases: the ranks are compared, or a callback that may skip the update on some ranks
-    only handles an event before the update. Such a callback is rank-local, or may fail. Otherwise the function does
-    nothing.
+    The function is `agree` in two cases: `debug` compares the ranks, or a callback may skip the update on some ranks
+    but not on others. Such a callback handles an event before the update, and it is rank-local or may fail. In all
+    other cases, the function does nothing.
     """
     local = {*rank_local_callbacks(run.bus), *run.bus.isolation.shared}
     may_skip = any(handler.owner_id in local for event in BEFORE_UPDATE for handler in run.bus.order_of(event))
@@ -93,7 +93,7 @@ class Consensus:
     """Raises or vetoes a flag on all ranks if one rank does so, with the same callback as author.
 
     The ranks exchange the callbacks of each request, not only the flags. Two callbacks can request two evaluations. If
-    a rank does not know the second one, the other ranks would wait for it.
+    a rank did not know the second request, the other ranks would wait for this rank.
     """
 
     def __init__(self, run: DistributedRun) -> None:
@@ -161,14 +161,14 @@ def _vetoes(control: TrainerControl) -> Reasons:
 def copy_reasons(
     control: TrainerControl, write: Callable[[Flag, str], None], own: Reasons, other: Reasons, rank: int
 ) -> None:
-    """Write the requests or vetoes of another rank that this rank does not have, under the same callback's name.
+    """Copy the requests or vetoes of another rank that this rank does not have. They keep their callbacks as authors.
 
     Args:
         control: the control to write to.
-        write: its method `request` or `veto`.
+        write: the method `request` or `veto` of the control.
         own: the requests or vetoes of this rank.
-        other: the reasons of the other rank.
-        rank: the other rank. The ledger records it.
+        other: the requests or vetoes of the other rank.
+        rank: the number of the other rank. The ledger records it.
     """
     speaking = control.speaking
     before = speaking.author, control.rank
@@ -184,7 +184,7 @@ def copy_reasons(
 
 
 class Comparison:
-    """Raises an error if the ranks wrote different flags and the callback is not declared rank-local."""
+    """Raises an error if a callback writes different flags on the ranks, but is not declared rank-local."""
 
     def __init__(self, ranks: Ranks, bus: EventBus, agree: Agree) -> None:
         """Compare the ranks before each call of `agree`."""
@@ -194,10 +194,10 @@ class Comparison:
         self._compared = bus.control.ledger.written
 
     def __call__(self, control: TrainerControl) -> None:
-        """Compare the flag writes since the last call, then agree.
+        """Compare the flag writes since the last call, then call `agree`.
 
         Raises:
-            RankDivergence: on all ranks, for the first undeclared difference.
+            RankDivergence: on all ranks, for the first difference in a callback that is not declared rank-local.
         """
         local = {*rank_local_callbacks(self._bus), OUTSIDE, "run"}
         new = control.ledger.since(self._compared)

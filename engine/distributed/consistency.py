@@ -84,7 +84,7 @@ def compare_settings(run: DistributedRun, own: tuple[HandlerOrder, Settings], di
     """Raise an error if the ranks have different arguments, or different callbacks or callback orders.
 
     Args:
-        run: the run. It makes a second exchange only if the digests differ.
+        run: the run. Only if the digests differ, its ranks exchange their settings.
         own: the settings of this rank, from `session_settings`.
         digests: the digests of all ranks, in order of rank.
 
@@ -153,8 +153,8 @@ def compare_training(run: PreparedRun, eval_datasets: Mapping[str, Any]) -> None
 def training_settings(run: PreparedRun) -> Settings:
     """Return the length of a training and the options of its optimizer, as text.
 
-    Lengths of iterable datasets are not included: a stream can have a different length on each rank. The ranks then end
-    the epoch together while they read.
+    Lengths of iterable datasets are not included, because a stream can have a different length on each rank. While the
+    ranks read streams, they agree on the end of the epoch.
     """
     values: dict[str, Any] = {}
     loader = run.train_dataloader
@@ -177,7 +177,7 @@ def compare_lengths(run: DistributedRun, loader: Any) -> None:
     """Raise an error if an evaluation or prediction has different numbers of samples or batches on the ranks.
 
     Raises:
-        RankDivergence: on all ranks, with the numbers of each.
+        RankDivergence: on all ranks, with the numbers of each rank.
     """
     dataset = getattr(loader, "dataset", None)
     if run.ranks.single_process or is_iterable(dataset):

@@ -50,12 +50,12 @@ def error_line(error: BaseException) -> str:
 def describe_failure(
     own: FailureReport, reports: Mapping[int, FailureReport], silent: Mapping[int, bool | None], waited: float | None
 ) -> str:
-    """Describe what happened to the other ranks.
+    """Return a text about what happened to the other ranks.
 
     Args:
         own: the report of this rank, which lost its connection.
         reports: the reports of other ranks, by rank.
-        silent: the ranks without a report, and whether their process is alive; None where that is unknown.
+        silent: rank without a report -> whether its process is alive; None if this is unknown.
         waited: the seconds after which this rank gave up; None if the connection broke.
     """
     meanwhile = f"Meanwhile rank {own.rank} was waiting in {own.where}"

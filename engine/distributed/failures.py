@@ -1,4 +1,4 @@
-"""Failures of ranks: a failing rank writes a report. A rank that waited for it names the failed rank in its own error.
+"""Failures of ranks: a failing rank writes a report. Ranks that wait for the failed rank name it in their own errors.
 
 Reports have no effect on a run without failures. Reports go through the store of the rendezvous, which still works when
 a collective fails.
@@ -101,7 +101,10 @@ class RankFailureMonitor(FailureMonitor):
             compare_settings(run, own, [own_digest for *_, own_digest in of_ranks])
 
     def explain(self, error: BaseException) -> BaseException:
-        """Report an error to the other ranks. If the connection was lost, return an error that says why."""
+        """Report an error to the other ranks, and return the error to raise.
+
+        If the connection was lost, this is a `RankFailure` that says why. If not, it is `error` itself.
+        """
         run, lost = self._run, connection_lost(error)
         location = failure_location(error, run.state.global_step)
         own = FailureReport(run.ranks.rank, location, error_line(error)[:_MAX_LENGTH], lost)
@@ -132,7 +135,7 @@ class RankFailureMonitor(FailureMonitor):
         Args:
             store: the store of the rendezvous.
             reports: receives the reports, by rank.
-            silent: receives whether each rank without a report is alive.
+            silent: receives, for each rank without a report, whether its process is alive; None if unknown.
         """
         for rank in self._others:  # a rank that never came to this session registered its address before
             if rank not in self._addresses and (address := _read(store, f"{_ADDRESS_KEY}{rank}")):
@@ -151,7 +154,7 @@ class RankFailureMonitor(FailureMonitor):
             time.sleep(_POLL_INTERVAL)
 
     def _liveness(self, reports: Mapping[int, FailureReport]) -> dict[int, bool | None]:
-        """Return whether the ranks without a report are alive, by rank."""
+        """Return rank without a report -> whether its process is alive; None if unknown."""
         addresses = dict(self._addresses)
         without_report = [rank for rank in self._others if rank not in reports]
         return {rank: addresses[rank].is_alive() if rank in addresses else None for rank in without_report}

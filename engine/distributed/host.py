@@ -45,7 +45,7 @@ class ProcessAddress:
 
 
 def run_with_timeout(seconds: float, work: Callable[[], T], default: T) -> T:
-    """Run a function on a thread and return its result; `default` if it takes longer than `seconds`, or raises."""
+    """Run a function on a thread and return its result; `default` if it raises or takes longer than `seconds`."""
     results: list[T] = []
 
     def attempt() -> None:

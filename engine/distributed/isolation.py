@@ -20,8 +20,11 @@ _NOT_DECIDING = frozenset({"on_init_end", "on_setup", "on_load", "on_train_end",
 def shared_callbacks(bus: EventBus) -> frozenset[str]:
     """Return the ids of the callbacks whose failures the ranks must agree on.
 
-    Some of them may be unsubscribed or called less often after a failure: the other ranks would wait for them in a
-    collective. The others continue after a failure, and may raise a flag.
+    A callback is one of them in two cases:
+
+    - A failure may unsubscribe the callback, or make the run call it less often. If only one rank did this, the other
+      ranks would wait in the collectives of this callback.
+    - The callback continues after a failure. It may then raise a flag on some ranks but not on others.
     """
     found = set()
     for owner_id, callback in bus.subscribers.items():
@@ -43,8 +46,8 @@ def _may_lose_a_decision(found: Subscription) -> bool:
 class SharedFailures:
     """Exchanges the failures of the ranks before they agree on flags.
 
-    A callback that failed on one rank may have raised a flag on the others. All ranks then drop its flags. They also
-    unsubscribe it, or call it less often, at the same step.
+    A callback that failed on one rank may have raised a flag on the other ranks. All ranks then drop the flags of this
+    callback. They also unsubscribe the callback, or call it less often, at the same step.
     """
 
     def __init__(self, run: DistributedRun) -> None:
@@ -52,7 +55,10 @@ class SharedFailures:
         self._ranks, self._activity, self._isolation = run.ranks, run.activity, run.bus.isolation
 
     def exchange(self, control: TrainerControl) -> None:
-        """Exchange with one reduction. Only if a rank has a failure, a second collective exchanges what failed."""
+        """Exchange the failures of callbacks. One reduction tells the ranks whether there are failures.
+
+        Only if there are failures, a second collective exchanges them.
+        """
         outer, self._activity.name = self._activity.name, AGREE
         own, self._isolation.pending = self._isolation.pending, {}
         if self._ranks.sum_numbers([len(own)])[0]:

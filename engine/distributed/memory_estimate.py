@@ -50,9 +50,10 @@ def _fits(memory: MemoryEstimate, workload: Workload) -> bool:
 
 
 def gpus_needed(workload: Workload) -> tuple[int, Variant] | None:
-    """Return the number of GPUs, in whole machines, on which some variant fits without offloading, and this variant.
+    """Return a larger number of GPUs on which a variant fits without offloading, and this variant.
 
-    Returns None if no variant fits on any number.
+    The function tries 1, 2, 4, ... whole machines, and returns the smallest number that fits. It returns None if no
+    number fits.
     """
     for nodes in (2**power for power in range(15)):
         larger = replace(workload, gpus=workload.gpus_per_node * nodes)

@@ -1,8 +1,8 @@
 """The memory formulas: the memory of each strategy on one GPU. They measure nothing and do not need torch.
 
-The unit is bytes per parameter of the model, unless the name of a value has another unit. The formulas come from ZeRO
-(Rajbhandari et al. 2020, arXiv:1910.02054, sections 3, 5 and 7), adapted to the strategies of this library. The formula
-for activations is from Korthikanti et al. 2022 (arXiv:2205.05198, section 4).
+The unit is bytes per parameter of the model, unless the name of a value has another unit. The formulas are those of
+ZeRO, adapted to the strategies of this library: Rajbhandari et al. 2020, arXiv:1910.02054, sections 3, 5 and 7. The
+formula for activations is from Korthikanti et al. 2022 (arXiv:2205.05198, section 4).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from .workload import STATES, Variant, Workload, shards
 
 HALF, FULL = 2.0, 4.0
 DDP_BUCKETS = FULL
-"""A second copy of the gradients, in the buffers that DDP sends."""
+"""Bytes per parameter in the buffers that DDP sends. They hold a second copy of the gradients."""
 ASSUMED_LAYERS = 32
-"""The number of layers if none is given. Where layers are gathered one by one, two of them are whole at a time."""
+"""The number of layers if none is given. A strategy that gathers one layer after another holds two whole layers."""
 DEEPSPEED_LIVE = 1e9
-"""DeepSpeed's default `stage3_max_live_parameters`: the weights that are gathered at a time."""
+"""DeepSpeed's default `stage3_max_live_parameters`: the number of parameters that are gathered at the same time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class MemoryEstimate:
     def peak(self) -> float:
         """The maximum memory within a step: at the end of forward or at the end of backward, whichever is larger.
 
-        Backward frees activations and cast weights while it creates gradients, so they do not add up.
+        Backward frees activations and cast weights while it creates gradients. So the memory of both does not add up.
         """
         forward = self.work + self.accumulated + self.activations / self.params
         return self.between_steps + max(forward, self.gradients + self.reduced)
@@ -103,7 +103,7 @@ def data_parallel(variant: Variant, workload: Workload) -> MemoryEstimate:
 
 
 def sharded_optimizer(variant: Variant, workload: Workload) -> MemoryEstimate:
-    """Return the memory of stage 1 with DDP."""
+    """Return the memory of ZeRO stage 1 with DDP."""
     base = data_parallel(variant, workload)
     # DDP's gradients are views of its buffers here. After the update each rank sends its updated weights.
     return replace(base, gradients=0.0, states=base.states / workload.gpus, sent=3.0)

@@ -1,4 +1,4 @@
-"""The parts of a run that the modules of this folder read. `Run` fits them. No module here imports it."""
+"""The parts of a run that the modules of this folder read. `Run` has all of them. No module here imports `Run`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DistributedRun(Protocol):
 
     @property
     def plugins(self) -> Sequence[str]:
-        """The installed plugins that joined, with package and version."""
+        """One line for each plugin that is attached, or that a setting left out."""
         ...
 
     @property

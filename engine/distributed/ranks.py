@@ -21,7 +21,7 @@ from ...events.errors import RankFailure
 from .rendezvous import Store, all_succeeded, join_attempt
 
 ATTEMPTS = 3
-"""How often the ranks try to connect after a rendezvous before it is an error."""
+"""The number of times that the ranks try to connect after a rendezvous. Then they raise an error."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Ranks:
     def join(self, device: torch.device, backend: str | None, timeout: int) -> None:
         """Join the process group. Do nothing if the user's program or an earlier trainer joined it.
 
-        Keys of an earlier attempt in the launcher's store are ignored. Otherwise gloo reads the addresses of dead
-        processes from them and waits.
+        Keys of an earlier attempt in the launcher's store are ignored. If they were not, gloo would read the addresses
+        of dead processes from these keys, and wait.
 
         Args:
             device: the device of the tensors. It selects the backend if `backend` is None: nccl for cuda, else gloo.
@@ -108,15 +108,15 @@ class Ranks:
         """Leave the process group. Release everything that refers to it first.
 
         A group that outlives the interpreter may abort the process. A thread of gloo may still hold a tensor of the
-        last collective, and it then asks for the lock of an interpreter that no longer exists. If nothing refers to the
-        group, it waits here until its threads end.
+        last collective. It then asks for the lock of an interpreter that no longer exists. If nothing refers to the
+        group, this method waits until the threads of the group end.
         """
         if not self.single_process and dist.is_initialized():
             gc.collect()
             dist.destroy_process_group()
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the sum of a tensor over all ranks, of the same shape."""
+        """Return the sum of a tensor over all ranks. The sum has the shape of the tensor."""
         if self.single_process:
             return tensor
         total = tensor.clone()
@@ -135,7 +135,7 @@ class Ranks:
     def gather_padded(self, tensor: torch.Tensor, padding: int = -100) -> torch.Tensor:
         """Return the tensors of all ranks, concatenated along dimension 0 in order of rank.
 
-        Dimensions 0 and 1 may differ between ranks. Shorter ones are padded with `padding` at the end of dimension 1.
+        Dimensions 0 and 1 may differ between ranks. Dimension 1 of shorter tensors is padded with `padding` at the end.
         """
         if tensor.dim() == 0:
             return self.gather(tensor)
@@ -191,7 +191,7 @@ class Ranks:
         """Run a `with` block on the first rank before the others, for example to fill a cache.
 
         Args:
-            local: the first rank of each machine, or if False, the first rank of the process group.
+            local: True for the first rank of each machine, False for the first rank of the process group.
         """
         first = (self.local_rank if local else self.rank) == 0
         if not self.single_process and not first:
@@ -239,4 +239,4 @@ _LOST_PHRASES = (
 """Phrases in the messages of gloo and nccl when the connection is lost. Gloo raises plain runtime errors."""
 
 _VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-"""The environment variables of the launcher, and their values without one."""
+"""The environment variables of the launcher, and their values without a launcher."""

@@ -56,7 +56,8 @@ class StrategyRow:
     name: str
     """The value of `TrainingArguments.way_to_shard`; empty if nothing is sharded."""
     callback: str
-    """The callback that does the work, as a path below `trainbus`. Its `from_arguments` builds it."""
+    """The class of the callback that does the work, as a path below `trainbus`. Its `from_arguments` builds a callback.
+    """
     usages: tuple[Usage, ...]
     """The ways to select the strategy, and when to use each."""
     memory: Callable[[Variant, Workload], MemoryEstimate]

@@ -16,7 +16,7 @@ LEVELS = ("O1", "O2")
 """Values of `fp16_opt_level`: autocast over float32 weights, or half-precision weights with float32 masters."""
 
 STATES = {name: spec.state_bytes for name, spec in OPTIMIZERS.items() if spec.state_bytes is not None}
-"""Optimizer -> bytes of its state per parameter, from the optimizer registry. Others cannot be estimated."""
+"""Optimizer -> bytes of its state per parameter, from the registry of optimizers. There is no estimate for others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Workload:
     batch: int = 1
     """Samples of a batch on one GPU."""
     heads: int | None = None
-    """Attention heads, if attention keeps its scores for backward. Fused attention (SDPA) does not."""
+    """Attention heads, if attention keeps its scores for backward. Fused attention (SDPA) keeps no scores."""
     vocabulary: int = 0
     """Tokens of the vocabulary, for the logits; 0 leaves the logits out."""
     recompute: bool = False
@@ -95,7 +95,7 @@ class Workload:
 
     @property
     def counts_activations(self) -> bool:
-        """Whether the sizes are set that the activations are computed from."""
+        """Whether `layers`, `hidden` and `sequence` are set, so that activations are counted."""
         return self.sequence is not None
 
     @property
@@ -129,7 +129,7 @@ class Variant:
     half: bool = False
     """Whether weights are gathered in half precision. Otherwise autocast casts the gathered weights."""
     within_node: bool = False
-    """Whether the GPUs of one machine share one copy, so that there is one copy per machine."""
+    """Whether each machine has one copy of the model, sharded over its GPUs."""
 
 
 def shards(variant: Variant, workload: Workload) -> int:

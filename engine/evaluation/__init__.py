@@ -5,7 +5,7 @@
 | `loop` | One pass over a loader. |
 | `prediction` | Loss, logits and labels of one batch. |
 | `results`, `gathering` | Results of all batches and ranks. |
-| `metrics` | Metrics: checked, named, equal on all ranks. |
+| `metrics` | Checks and names metrics, and makes them equal on all ranks. |
 | `metric_set`, `readings` | `Metrics`: metrics by name, and the values that they read from the outputs. |
 | `row_slice` | Evaluation on a random subset, and its confidence interval. |
 | `bundled`, `metric_files` | The bundled metrics, and metrics in files. |

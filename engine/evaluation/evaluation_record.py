@@ -12,7 +12,7 @@ class EvaluationPlan(NamedTuple):
     """What a caller wants from the next evaluation."""
 
     rows: int | None = None
-    """Evaluate a random subset of this many rows of each dataset; None for all rows."""
+    """The size of the random subset of each dataset to evaluate, in rows; None for all rows."""
     decides: bool = True
     """Whether callbacks use the metrics of the evaluation to decide."""
 
@@ -26,15 +26,15 @@ class EvaluationRecord:
     complete: bool = True
     """Whether the evaluation covers all of the trainer's own eval datasets."""
     decides: bool = True
-    """Whether callbacks use the metrics to decide. False for other data under the metric names of the run."""
+    """Whether callbacks use the metrics to decide. False if metrics of other data have the metric names of the run."""
     prefixes: frozenset[str] = frozenset()
-    """The starts of its metric names, and of the metric names of the evaluations around it."""
+    """The prefixes of the metric names of this evaluation, and of the evaluations that this evaluation runs in."""
     rows: int | None = None
     """The number of rows of the random subset of each dataset; None for all rows, and after the evaluation."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """The metrics. Handlers that run before REPORT may add to them."""
     heard: dict[str, Any] = field(default_factory=dict)
-    """The metrics that an overridden `evaluate` measured, logged or announced so far."""
+    """The metrics so far of an overridden `evaluate`: those that the method measured, logged or announced."""
     step: int = -1
     """The global step of the metrics; -1 before there are any."""
     dataset_name: str = ""
@@ -57,11 +57,11 @@ def new_record(
 
     Args:
         prefix: the prefix of the metric names.
-        complete: whether it covers all of the trainer's own eval datasets.
-        foreign: whether it measures other data than the trainer's eval datasets, under the same metric names.
-        own: the starts of its metric names.
-        plan: what the caller wants. An evaluation inside of another one does not follow the plan.
-        outer: the record of the evaluation that this one runs in; None if there is none.
+        complete: whether the evaluation covers all of the trainer's own eval datasets.
+        foreign: whether the evaluation uses other data than the trainer's eval datasets, with the same metric names.
+        own: the prefixes of the metric names of the evaluation.
+        plan: what the caller wants. An evaluation inside of another evaluation does not follow the plan.
+        outer: the record of the evaluation in which the new evaluation runs; None if there is none.
     """
     if outer is None:
         return EvaluationRecord(prefix, complete, plan.decides and not foreign, own, plan.rows)
@@ -78,7 +78,7 @@ class PlannedRun(Protocol):
 
 @contextmanager
 def planned(run: PlannedRun, plan: EvaluationPlan) -> Iterator[None]:
-    """Evaluate as a plan says. Evaluations that run inside of such an evaluation do not follow the plan."""
+    """Make evaluations inside of a `with` block follow a plan, except evaluations inside of another evaluation."""
     before, run.evaluation_plan = run.evaluation_plan, plan
     try:
         yield

@@ -21,18 +21,23 @@ class Gathered:
     """One kind of result, collected batch by batch: losses, predictions, labels or inputs."""
 
     concat: bool
-    """Whether batches are joined into one array; else they stay a list of batches."""
+    """Whether batches are joined into one array. If False, they stay a list of batches."""
     parts: list[Any] = field(default_factory=list)
     """Batches that are still on their device."""
     arrays: list[Any] = field(default_factory=list)
     """Batches in host memory, as numpy arrays."""
 
     def add(self, part: Any) -> None:
-        """Append the result of one batch; it stays on its device."""
+        """Append the result of one batch. The result stays on its device."""
         self.parts.append(part)
 
     def last(self, rows: int, of: int | None = None) -> Any:
-        """Return the first `rows` rows of the last batch of `of` rows, on its device; None if there is no batch."""
+        """Return the first `rows` rows of the last batch, on its device; None if there is no batch.
+
+        Args:
+            rows: number of rows to return.
+            of: number of rows of the last batch; None if each of its arrays has one entry per row.
+        """
         return first_rows(self.parts[-1], rows, of=of) if self.parts else None
 
     def drop(self) -> None:
@@ -58,8 +63,8 @@ class Gathered:
         """Return all gathered values as numpy arrays in dataset order; None if nothing was gathered.
 
         Args:
-            rows: number of rows of the dataset. Rows after these are padding that gives all ranks equal batches. They
-                are cut off.
+            rows: number of rows of the dataset. All later rows are padding, which gives all ranks batches of equal
+                size. The method cuts them off.
             order: dataset index of each row, if the order of the loader differs from the order of the dataset. A list
                 of batches keeps the order of the loader.
             padding_rows: number of rows to cut off the end of a list of batches.
@@ -78,10 +83,11 @@ def gather_rows(gathered: tuple[tuple[Gathered, Any], ...], ranks: Ranks, rows: 
     """Gather the results of one batch from all ranks, in order of rank, and add them.
 
     Args:
-        gathered: pairs of collection and this rank's part of shape (rows, ...). None as part adds nothing.
+        gathered: pairs of a collection and this rank's part, of shape (rows, ...). A part of None adds nothing.
         ranks: the ranks.
         rows: number of rows on this rank.
-        as_objects: gather pickled objects. Parts may then be any objects, with another structure on each rank.
+        as_objects: whether to gather pickled objects. Parts may then be any objects, and each rank may have another
+            structure.
 
     Returns:
         The number of rows over all ranks.
@@ -112,7 +118,7 @@ def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of
     Args:
         arrays: a tensor, a numpy array, or mappings and sequences of them; None stays None.
         rows: number of rows to keep; None keeps all.
-        order: dataset index of each row; numpy arrays are sorted by it.
+        order: dataset index of each row. The function sorts numpy arrays by this index. None keeps the order.
         of: number of rows that the arrays hold; None if each array has one entry per row.
     """
     if arrays is None:
@@ -125,7 +131,7 @@ def first_rows(arrays: Any, rows: int | None, order: list[int] | None = None, of
 
 
 def _first_rows_of(array: Any, rows: int | None, order: list[int] | None, of: int | None) -> Any:
-    """Return an array without the surplus rows at its end, in the order of the dataset."""
+    """Return an array without the padding rows at its end, in the order of the dataset."""
     if of is not None and rows == of and order is None:
         return array
     length = len(array) if array.ndim else 0
@@ -154,7 +160,7 @@ def _device_of(parts: list[Any]) -> torch.device:
 
 
 def _cut_last(batches: list[Any], padding_rows: int, of_last: int | None) -> list[Any]:
-    """Return a list of batches. The padding rows of the last batch, which has `of_last` rows, are cut off."""
+    """Cut off the padding rows of the last batch in a list of batches. The last batch has `of_last` rows."""
     if padding_rows <= 0:
         return batches
     rows = (rows_of(batches[-1]) or 0) if of_last is None else of_last

@@ -23,7 +23,8 @@ class NotIsolated(Exception):
 def isolated(function: Any) -> Callable[..., Any]:
     """Return a copy of a plain function. Calling the copy does not change closures or globals of the function's module.
 
-    Functions that it uses are copied too. Objects of other modules, such as a metric of a library, are shared.
+    Functions that this function uses are copied too. Objects of other modules, such as a metric of a library, are
+    shared.
 
     Raises:
         NotIsolated: for other callables, and for functions with state that cannot be copied.
@@ -94,7 +95,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 def undisturbed(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Put modules into evaluation mode inside a `with` block.
 
-    At its end, restore modes, buffers, attributes and all RNG states.
+    At the end of the block, restore modes, buffers, attributes and all RNG states.
     """
     parts = [part for module in modules for part in module.modules()]
     attributes = [(part, _attributes(part)) for part in parts]

@@ -50,7 +50,7 @@ class EvaluatedRun(Protocol):
 
     @property
     def model_wrapped(self) -> nn.Module:
-        """The model as it is called."""
+        """The model that the loop calls, with its wrappers."""
 
     def announce(self, event: str, **values: Any) -> None:
         """Announce an event. `values` are parameters that only this announcement carries."""
@@ -74,7 +74,7 @@ def evaluation_loop(
     """Run the model over a loader without training it.
 
     The model stays in evaluation mode, so that handlers of the evaluation can generate with it. The next training step
-    switches it back.
+    switches the model back to training mode.
 
     Args:
         run: gives the model, the arguments and the ranks.
@@ -87,7 +87,8 @@ def evaluation_loop(
         by_batch: call `compute_metrics` for each batch, with tensors and the argument `compute_result`, which is True
             for the last batch.
         keeps_batches: keep predictions, labels and inputs of all batches. False needs `by_batch`.
-        observed: a callback reads the predictions of each batch. They are computed then, and dropped if `loss_only`.
+        observed: whether a callback reads the predictions of each batch. The loop then computes predictions even with
+            `loss_only`, and drops them after each batch.
         preprocess_logits: called with logits and labels of each batch; its result replaces the logits. It can reduce
             memory.
         ignore_keys: keys of the model's outputs that are not predictions.
@@ -146,7 +147,7 @@ def evaluation_loop(
 def _batches(
     loader: Iterable[Any], most: int | None, *, look_ahead: bool
 ) -> Iterator[tuple[tuple[Any, int | None, int], bool]]:
-    """Yield up to `most` batches with their numbers of rows and of padding rows, and whether each is the last.
+    """Yield up to `most` batches, each with its number of rows and of padding rows, and a flag for the last batch.
 
     To know the last batch, the loop must look ahead: it fetches each batch one batch earlier. This changes the random
     draws of a collator. Without `look_ahead` the flag is always False.
@@ -158,8 +159,8 @@ def _batches(
 def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int | None, int]]:
     """Yield each batch, its number of rows, and its number of padding rows.
 
-    The number of rows comes from the sampler and includes padding. It is None if the loader does not know it. Padding
-    rows only fill up the last batch, and do not count.
+    The number of rows comes from the sampler and includes padding rows. It is None if the loader does not know the
+    number. Padding rows only fill up the last batch. They are not part of the results.
     """
     plain = None if isinstance(loader, Loader) else getattr(loader, "batch_sampler", None)
     sizes = iter(batch_sizes(plain)) if type(plain) is BatchSampler else repeat(None)
@@ -176,7 +177,7 @@ def batch_sizes(batches: BatchSampler) -> list[int | None]:
 
 
 def with_last(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
-    """Yield each batch and whether it is the last. It fetches one batch ahead."""
+    """Yield each batch, and whether it is the last batch. To know this, fetch one batch ahead."""
     batches = iter(batches)
     for batch in batches:
         for following in batches:
@@ -198,8 +199,8 @@ def _batch_result(
     Args:
         run: gives the model and the arguments.
         batch: the batch, on its device.
-        known: number of its rows; None if it must be read from the batch.
-        padding_rows: number of rows at its end that do not count.
+        known: number of rows of the batch; None if the function must read the number from the batch.
+        padding_rows: number of rows at the end of the batch that do not count.
         predict: returns loss, logits and labels of the batch.
         preprocess_logits: called with logits and labels; its result replaces the logits.
     """

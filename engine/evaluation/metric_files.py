@@ -21,7 +21,7 @@ def is_path(name: str | os.PathLike[str]) -> bool:
 
 
 def load_metric(path: str | os.PathLike[str], **options: Any) -> Any:
-    """Import a file and return its metric. It runs the code of the file.
+    """Import a file and return its metric. The import runs the code of the file.
 
     Args:
         path: a file, or a folder `name` with the file `name.py`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -37,14 +38,15 @@ class Metrics:
         label_names: names of the classes, as a list or a dict from class number to name. `seqeval` needs them.
             Results by class use these names, and include every class.
         threshold: the probability above which `reads="sigmoid"` predicts 1.
-        shift: whether a position predicts the label of the next one, as in causal language models. `perplexity` needs
-            True or False. None means False for the other metrics.
+        shift: whether a position predicts the label of the next position, as in causal language models. `perplexity`
+            needs True or False. None means False for the other metrics.
         ignore_index: the label that does not count, for classes, logits and text.
-        output: the index of the output to read, and of the labels, if the model has several.
+        output: the index of the output to read, if the model has several outputs. Also the index of the labels.
         **options: options of the metrics. Each metric receives the options that it supports.
 
     Raises:
-        ArgumentError: for a name or an option that no metric has, or a setting that is missing, with the remedy.
+        ArgumentError: for an unknown metric, for an option that no metric has, or for a missing setting. The error
+            names the remedy.
     """
 
     def __init__(
@@ -63,6 +65,12 @@ class Metrics:
         if not metrics:
             raise ArgumentError(f"Metrics() needs a metric, such as Metrics('accuracy'). {_known()}")
         names = label_names if isinstance(label_names, Mapping) else dict(enumerate(label_names or ()))
+        if repeated := [name for name, count in Counter(names.values()).items() if count > 1]:
+            raise ArgumentError(f"`label_names` has {repeated[0]!r} for several classes. Give each class its own name.")
+        if not 0 <= threshold <= 1:
+            raise ArgumentError(
+                f"threshold={threshold!r} is not a probability. Set a number from 0 to 1; a logit of 0 has 0.5."
+            )
         common: dict[str, Any] = {"ignore_index": ignore_index, "output": output, "threshold": threshold}
         common.update(label_names={int(number): name for number, name in names.items()}, tokenizer=tokenizer)
         self.prefix = prefix
@@ -71,14 +79,14 @@ class Metrics:
         self._pass: MetricPass | None = None
 
     def begin(self) -> MetricPass:
-        """Return a new, empty pass over these metrics. Each evaluation begins its own pass, so that they do not mix."""
+        """Return a new, empty pass over these metrics. Each evaluation begins its own pass."""
         return MetricPass(self.prefix, [metric.begin() for metric in self._metrics])
 
     def __call__(self, prediction: EvalPrediction, compute_result: bool | None = None) -> dict[str, Any]:
         """Return the metrics.
 
         Args:
-            prediction: outputs and labels. Lists of both are batches.
+            prediction: outputs and labels. If both are lists, each item is a batch.
             compute_result: None measures this prediction alone. False adds a batch and returns an empty dict. True adds
                 the last batch and returns the metrics of all batches.
         """
@@ -92,8 +100,9 @@ class Metrics:
 
     @property
     def names_are_known(self) -> bool:
-        """Whether one batch is enough to know the names of all results: all metrics are bundled, and none has results
-        by class.
+        """Whether one batch is enough to know the names of all results.
+
+        This is so if all metrics are bundled, and no metric has results by class.
         """
         return all(metric.names_are_known for metric in self._metrics)
 
@@ -155,15 +164,15 @@ class _Chosen:
     """One metric of a `Metrics`, and its settings."""
 
     name: str
-    """The name of a bundled metric, or of the class of another one."""
+    """The name of a bundled metric. For any other metric, the name of its class."""
     metric: Any
-    """The class of a bundled metric, or the object of another one."""
+    """The class of a bundled metric. For any other metric, the metric object."""
     reader: Reader
     """Converts outputs and labels to the values that the metric compares."""
     options: dict[str, Any] | None
-    """The options of a bundled metric; None for others."""
+    """The options of a bundled metric; None for any other metric."""
     computing: dict[str, Any] = field(default_factory=dict)
-    """The options of `compute` of other metrics."""
+    """The options for `compute` of a metric that is not bundled."""
 
     def begin(self) -> _Measured:
         counter = _Collected(self.metric, self.computing) if self.options is None else self.metric(**self.options)
@@ -199,9 +208,9 @@ class _Measured:
 
 
 class _Collected:
-    """Keeps what a metric of `evaluate` reads, such as class numbers, and computes it at the end.
+    """Keeps the inputs of a metric of `evaluate`, such as class numbers, and computes the metric at the end.
 
-    The metric's own `add_batch` writes to a file, which an evaluation that fails would leave behind.
+    The metric's own `add_batch` writes to a file. If an evaluation failed, this file would stay on the disk.
     """
 
     def __init__(self, metric: Any, options: dict[str, Any]) -> None:
@@ -219,7 +228,7 @@ class _Collected:
 
 
 def _resolved(given: Any, reads: Reads | None, shift: bool | None, common: dict[str, Any], options: Any) -> Any:
-    """Return a metric with its settings: a `_Chosen`, or a `Metrics` as it is."""
+    """Return a metric and its settings as a `_Chosen`. Return a `Metrics` unchanged."""
     if isinstance(given, Metrics):
         return given
     if isinstance(given, (str, os.PathLike)) and (not isinstance(given, str) or given not in BUNDLED):
@@ -327,7 +336,7 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _flat(values: Any, names: Mapping[int, str]) -> Iterator[tuple[str, Any]]:
-    """Yield names and values without nested dicts and arrays: `{"f1": {0: 0.5}}` becomes `f1_0`."""
+    """Yield names and values, with dicts and arrays flattened: `{"f1": {0: 0.5}}` becomes the name `f1_0`."""
     for name, value in values.items():
         if isinstance(value, np.ndarray) and value.ndim:
             value = value.tolist()

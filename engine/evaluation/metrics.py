@@ -13,7 +13,7 @@ from .outputs import not_plain, plain
 from .row_slice import half_width
 
 _SHARED_TYPES = (bool, int, float, str)
-"""Types of metrics on which callbacks base decisions, besides None."""
+"""The types of metrics that all ranks take from rank 0, besides None. Callbacks decide from such metrics."""
 
 
 def finished_metrics(
@@ -23,7 +23,7 @@ def finished_metrics(
 
     Args:
         metrics: the result of `compute_metrics`.
-        row_losses: loss of each row, shape (rows,); None if there is none.
+        row_losses: loss of each row, shape (rows,); None if the evaluation has no loss.
         prefix: start of each name, such as `eval`.
         filter_nonfinite: leave NaN and infinite losses out of the mean, if any finite loss remains.
         batch_size: number of rows of every batch except the last, if each batch is a random sample. The metric
@@ -58,8 +58,8 @@ def finished_metrics(
 def metrics_of_first(ranks: Ranks, metrics: dict[str, Any]) -> dict[str, Any]:
     """Return the metrics of rank 0, so that decisions based on them are the same on all ranks.
 
-    Each rank computes its own metrics. They may differ if a rank rounds differently or draws random numbers. Numbers,
-    strings and None come from rank 0; other values are the values of this rank. Every rank must call this function.
+    Each rank computes its own metrics, which may differ if a rank rounds differently or draws random numbers. Numbers,
+    strings and None come from rank 0. All other values come from this rank. Every rank must call this function.
     """
     if ranks.single_process:
         return metrics

@@ -17,7 +17,7 @@ from ..loss.loss_window import Losses
 class EvalPrediction:
     """The argument of `compute_metrics`.
 
-    Unpacks to `predictions, label_ids`. `inputs` and `losses` follow if they are present.
+    It unpacks to `predictions, label_ids`, followed by `inputs` and `losses` if they are present.
 
     Args:
         predictions: outputs of the model without its loss: an array of shape (rows, ...), or a tuple of such arrays.
@@ -109,7 +109,7 @@ def train_summary(run: SummarizedRun, first_step: int, began: float) -> dict[str
     Args:
         run: a run whose loop has ended or is about to end.
         first_step: number of optimizer steps that were done before this session.
-        began: start of the session, on the clock of `time.time`, in seconds.
+        began: start of the session in seconds, as `time.time` returns it.
     """
     assert run.plan is not None
     run.losses.main.drain()
@@ -126,7 +126,7 @@ def speed_metrics(prefix: str, began: float, rows: float | None = None, steps: i
 
     Args:
         prefix: start of each key, such as `eval`.
-        began: start of the work, on the clock of `time.time`, in seconds.
+        began: start of the work in seconds, as `time.time` returns it.
         rows: number of processed samples.
         steps: number of processed batches or optimizer steps.
     """
@@ -155,7 +155,7 @@ def plain(value: Any) -> Any:
 
 
 def recordable(values: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[Any, str]]:
-    """Return the values that checkpoints can hold, and descriptions of the other values."""
+    """Return the values that checkpoints can hold, and descriptions of the values that they cannot hold."""
     converted = plain(dict(values))
     left_out = not_plain(converted)
     return {name: value for name, value in converted.items() if name not in left_out}, left_out

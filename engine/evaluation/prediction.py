@@ -21,7 +21,7 @@ def prediction_step(
     objective: Objective,
     compute_loss: Any,
 ) -> tuple[Any, Any, Any]:
-    """Return loss, logits and labels of a batch, without gradients. Each is None if it does not exist.
+    """Return loss, logits and labels of a batch, without gradients. A value that does not exist is None.
 
     Args:
         model: the model, in evaluation mode.
@@ -29,7 +29,7 @@ def prediction_step(
         loss_only: return neither logits nor labels.
         ignore_keys: keys of the outputs that are not logits; by default the model config's
             `keys_to_ignore_at_inference`.
-        objective: knows the names of the labels.
+        objective: has the names of the labels.
         compute_loss: called as `compute_loss(model, batch)`; returns loss and outputs.
 
     Returns:
@@ -59,7 +59,7 @@ def _ignored_keys(model: nn.Module) -> list[str]:
 
 
 def main_input(model: nn.Module, batch: Any) -> Any:
-    """Return the model's main input: the entry `model.main_input_name` (default `input_ids`), or the first element."""
+    """Return the main input of a batch: the key `model.main_input_name` (default `input_ids`), or the first element."""
     return (
         batch.get(getattr(user_model(model), "main_input_name", "input_ids"))
         if isinstance(batch, Mapping)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,17 +18,17 @@ class Reader:
     """Converts outputs and labels of a batch to the predictions and references of a metric."""
 
     reads: Reads
-    """What to read."""
+    """The values to read from the outputs."""
     sequences: bool = False
-    """Return lists of label names, one per row, in place of an array of classes."""
+    """Return one list of label names per row, instead of one array of classes."""
     shift: bool = False
-    """Compare the outputs of each position with the label of the next one."""
+    """Compare the outputs of each position with the label of the next position."""
     threshold: float = 0.5
     """The probability above which `sigmoid` predicts 1."""
     ignore_index: int = IGNORED_LABEL
     """The label that does not count."""
     output: int = 0
-    """The index of the output to read, and of the labels, if there are several."""
+    """The index of the output to read, if there are several outputs. Also the index of the labels."""
     label_names: dict[int, str] | None = None
     """The names of the classes, for sequences."""
     tokenizer: Any = None
@@ -79,19 +79,33 @@ class Reader:
         """Return logits of shape (labels, classes), and labels."""
         _check_logits(outputs, labels, "reads='logits'")
         counted = labels != self.ignore_index
-        return outputs[counted], labels[counted]
+        outputs, labels = outputs[counted], labels[counted]
+        wrong = labels[(labels < 0) | (labels >= outputs.shape[-1])]
+        if len(wrong):
+            raise ArgumentError(
+                f"The label {int(wrong[0])} is out of range: the logits have {outputs.shape[-1]} classes. Count labels "
+                f"from 0, or set `ignore_index={int(wrong[0])}` if it does not count."
+            )
+        return outputs, labels
 
     def of_sigmoid(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
         """Return 0 or 1 per logit."""
         labels = labels.reshape(outputs.shape) if outputs.numel() == labels.numel() and _one_each(outputs) else labels
         binary = outputs.shape == labels.shape and bool(((labels == 0) | (labels == 1)).all())
         _check(binary, outputs, labels, "reads='sigmoid' needs one logit for each label, and labels that are 0 or 1")
+        _check(
+            labels.ndim <= 2,
+            outputs,
+            labels,
+            "reads='sigmoid' needs labels of shape (rows,) or (rows, labels). Flatten the outputs and labels of the "
+            "model, or return two logits for each label and set reads='argmax'",
+        )
         marks = outputs.float().sigmoid() > self.threshold
         pair = [part.cpu().long().numpy() for part in (marks, labels)]
         return tuple(part.reshape(-1) if _one_each(part) else part for part in pair)  # type: ignore[return-value]
 
     def of_values(self, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
-        """Return numbers. A last dimension of 1 that the labels do not have is left out."""
+        """Return the outputs and labels as numbers. If only the outputs have a last dimension of size 1, remove it."""
         if outputs.ndim == labels.ndim + 1 and outputs.shape[-1] == 1:
             outputs = outputs.squeeze(-1)
         _check(outputs.shape == labels.shape, outputs, labels, "reads='values' needs one output for each label")
@@ -137,6 +151,13 @@ _READERS: dict[Reads, Callable[[Reader, torch.Tensor, torch.Tensor], tuple[Any, 
 
 
 def _one_of(part: Any, index: int) -> Any:
+    if isinstance(part, Mapping):
+        part = tuple(part.values())
+    if part is None:
+        raise ArgumentError(
+            "A metric needs outputs and labels, and one of them is None. Name the labels in the batches `labels`, or "
+            "set `label_names` of the arguments."
+        )
     if not isinstance(part, (tuple, list)):
         return part
     if index >= len(part):

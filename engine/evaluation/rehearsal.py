@@ -47,8 +47,9 @@ def rehearse(
 ) -> tuple[str, ...] | None:
     """Return the names of the metrics of an evaluation, from the first samples of each dataset.
 
-    It runs only if it is cheap and does not change the run: with data in memory, collators without state, and functions
-    with state that can be copied. Modes, buffers and attributes of modules and all RNG states are restored.
+    The function evaluates only if this is cheap and does not change the run. For this, the data must be in memory, the
+    collators must have no state, and the state of all functions must be copyable. At the end it restores the modes,
+    buffers and attributes of modules, and all RNG states.
 
     Args:
         model: the model, without a wrapper.
@@ -97,7 +98,11 @@ def rehearse(
 
 
 def _isolated_metrics(compute_metrics: Any) -> Any:
-    """Return a function that measures without an effect on the metrics of the run; None if there is none."""
+    """Return a copy of `compute_metrics`, so that a call does not change the metrics of the run. None stays None.
+
+    Raises:
+        NotIsolated: if the function cannot be copied, or if the names of its metrics depend on the data.
+    """
     if isinstance(compute_metrics, Metrics):
         if not compute_metrics.names_are_known:
             raise NotIsolated

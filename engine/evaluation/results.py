@@ -33,7 +33,7 @@ class Results:
         """Create an empty collection.
 
         Args:
-            concat: join batches into one array; else keep a list of batches.
+            concat: whether to join batches into one array. False keeps a list of batches.
             dataset_size: number of rows of the dataset; None if it has no length.
             include_losses: give `compute_metrics` the loss of each row.
             as_objects: gather pickled objects instead of tensors.
@@ -56,7 +56,7 @@ class Results:
 
     @property
     def padding_rows(self) -> int:
-        """Rows at the end that only give all ranks equal batches. A single process has none, so nothing is cut."""
+        """The number of rows at the end that only give all ranks batches of equal size; 0 in a single process."""
         if self.dataset_size is None or not self._fills_up:
             return 0
         return max(0, self.rows_gathered - self.dataset_size)
@@ -92,7 +92,7 @@ class Results:
         )
 
     def drop_batch(self) -> None:
-        """Drop predictions, labels and inputs that are not in host memory. Losses stay."""
+        """Drop the predictions, labels and inputs that are still on the device. Losses stay."""
         for collection in (self.predictions, self.labels, self.inputs):
             collection.drop()
 
@@ -104,7 +104,7 @@ class Results:
     def row_losses(self) -> Any:
         """Return the loss of each row, shape (rows,), in the order of the loader; None if there is none.
 
-        The order is not the dataset's: the mean of another order rounds differently.
+        The losses keep this order, because the mean of another order rounds differently.
         """
         return self.losses.whole(self.rows_gathered - self.padding_rows, of=self.rows_gathered)
 
@@ -113,7 +113,7 @@ class Results:
 
         Args:
             order: dataset index of each row, if the loader used another order than the dataset.
-            row_losses: what `row_losses` returned.
+            row_losses: the result of the method `row_losses`.
         """
         kept, of = self.rows_gathered - self.padding_rows, self.rows_gathered
         predictions, labels, inputs = (

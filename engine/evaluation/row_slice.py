@@ -12,7 +12,7 @@ from torch.utils.data import Subset
 from ...events.errors import ArgumentError
 
 QUANTILE = 1.959963984540054
-"""The 97.5 % quantile of the normal distribution: 95 % of it lies within this many standard deviations."""
+"""The 97.5 % quantile of the normal distribution: 95 % of the values lie within this many standard deviations."""
 
 
 def slice_of(dataset: Any, rows: int, seed: int) -> Any:
@@ -24,7 +24,7 @@ def slice_of(dataset: Any, rows: int, seed: int) -> Any:
     Args:
         dataset: a dataset with a length.
         rows: number of rows; all rows if the dataset has fewer.
-        seed: of the draw. The generators of the run are not used.
+        seed: the seed of the draw. The draw does not use the generators of the run.
 
     Raises:
         ArgumentError: if the dataset has no length.

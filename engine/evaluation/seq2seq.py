@@ -24,8 +24,8 @@ class Seq2SeqTrainer(Trainer):
     """A `Trainer` for models that generate sequences, with the names of transformers' class.
 
     With `predict_with_generate`, predictions and evaluations with `compute_metrics` call `model.generate` on every
-    batch. The generated tokens are padded and replace the logits. It takes the arguments of `Trainer`; `args` is a
-    `Seq2SeqTrainingArguments`.
+    batch. The generated tokens are padded and replace the logits. The class takes the arguments of `Trainer`, with a
+    `Seq2SeqTrainingArguments` as `args`.
 
     Raises:
         ArgumentError: if `args` has another type, or the generation config cannot be used.
@@ -131,12 +131,12 @@ class Seq2SeqTrainer(Trainer):
         """Return the generation config to use.
 
         Args:
-            gen_config_arg: a config, which is copied; or the path of a config file, the path of a folder, or the name
-                of a model, which is loaded.
+            gen_config_arg: a config, the path of a config file, the path of a folder, or the name of a model. A config
+                is copied. Anything else is loaded.
 
         Raises:
-            ArgumentError: if the model has no generation config class to load with, the path cannot be read, or the
-                config is not valid.
+            ArgumentError: if the model has no generation config class for loading, if the path cannot be read, or if
+                the config is not valid.
         """
         if not isinstance(gen_config_arg, (str, os.PathLike)):
             config = copy.deepcopy(gen_config_arg)
@@ -170,7 +170,7 @@ class Seq2SeqTrainer(Trainer):
             model.generation_config = self.load_generation_config(self.args.generation_config)
 
     def _with_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of `generate`: those given, completed from the training arguments."""
+        """Return the options of `generate`: the given options, completed from the training arguments."""
         options = dict(given)
         lengths = (options.get("max_length"), options.get("max_new_tokens"), self.args.generation_max_length)
         if lengths[:2] == (None, None) and lengths[2] is not None:
@@ -210,15 +210,15 @@ class Seq2SeqTrainer(Trainer):
 
 
 def _is_unset(name: str, value: Any) -> bool:
-    """Whether an option of `generate` is None where None means that it is not set."""
+    """Whether an option of `generate` is not set: it is None, and None is not a valid value of this option."""
     return name in ("max_length", "num_beams") and value is None
 
 
 def _complete_config(config: Any) -> None:
     """Set the unset values of a model's generation config to their defaults, as transformers does after each batch.
 
-    The most important one is `max_length`. A model without it may generate one token more for the first batch than
-    later.
+    The most important value is `max_length`. If it is not set, the model may generate one token more for the first
+    batch than for later batches.
     """
     if hasattr(config, "_get_default_generation_params"):
         config.update(**config._get_default_generation_params(), defaults_only=True)
@@ -227,7 +227,7 @@ def _complete_config(config: Any) -> None:
 def _inputs_for_generation(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return a batch without its labels, and without decoder inputs that were made from the labels.
 
-    With such decoder inputs, the model would continue the labels that it should predict.
+    With such decoder inputs, the model would see the labels that it must predict.
     """
     labels, decoder_inputs = inputs.get("labels"), inputs.get("decoder_input_ids")
     dropped = {"labels"}

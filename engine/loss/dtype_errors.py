@@ -1,4 +1,4 @@
-"""Explain errors of data types, for example if samples are float64 and the model is float32."""
+"""Explain errors about data types, for example if samples are float64 and the model is float32."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MIXED = re.compile(
 
 
 def dtype_note(run: Run, error: BaseException) -> str:
-    """Return a note that names the tensors of the training batch whose type does not fit; empty for other errors."""
+    """Return a note that names the tensors of the training batch with a wrong data type; empty for other errors."""
     message = str(error)
     target, ids, floats = (pattern.search(message) is not None for pattern in (_TARGET, _IDS, _FLOAT_TARGET))
     if not isinstance(error, RuntimeError) or not (target or ids or floats or _MIXED.search(message)):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..run import Run
 
 _LABELS = ("cross_entropy", "nll_loss", "multi_margin_loss")
-"""Functions of torch that take labels, as `input` and `target`."""
+"""Functions of torch with the parameters `input` (logits) and `target` (labels)."""
 
 _FUNCTIONAL = "torch/nn/functional.py"
 
@@ -52,9 +52,9 @@ class OutOfRange(NamedTuple):
 
 
 def out_of_range(error: BaseException) -> OutOfRange | None:
-    """Return the labels or input ids that caused an IndexError of torch.
+    """Return the labels or input ids that caused an IndexError of torch; None if the cause is something else.
 
-    They are read from the frames of its traceback.
+    The function reads them from the frames of the traceback.
     """
     for frame, _ in reversed([*traceback.walk_tb(error.__traceback__)]):
         if not frame.f_code.co_filename.replace("\\", "/").endswith(_FUNCTIONAL):
@@ -73,8 +73,8 @@ def out_of_range(error: BaseException) -> OutOfRange | None:
 def indices_explained(run: Run) -> Iterator[None]:
     """Replace an out-of-range index error with an error that names the batch, the samples and the valid range.
 
-    If the samples look like whole batches, a shape error gets a note about this. An error of data types gets a note
-    with the names of the tensors.
+    An error gets a note if each sample looks like a whole batch. An error about data types gets a note with the names
+    of the tensors.
 
     Raises:
         DataError: for a label outside of the classes, or an input id without an embedding.
@@ -102,7 +102,7 @@ def indices_explained(run: Run) -> Iterator[None]:
 
 
 def _rows_in_sample(run: Run) -> int:
-    """Return the number of rows in the only sample of a batch, if all tensors agree on it; else 0."""
+    """Return the number of rows in the only sample of a batch; 0 if the tensors have different numbers of rows."""
     batch = run.batch
     if run.mode != "train" or run.train_batch_size != 1 or not isinstance(batch, Mapping) or len(batch) < 2:
         return 0
@@ -143,7 +143,7 @@ _INPUT_REMEDY = "Use the tokenizer of the model, or resize its embeddings to {le
 
 
 def _place(run: Run, found: OutOfRange, activity: str) -> tuple[str, str]:
-    """Return where a batch is, and which of its samples are wrong."""
+    """Return two texts for an error: which batch it is, and which of its samples are wrong."""
     evaluates = activity in (EVALUATION, PREDICTION)
     batch = None if evaluates else run.batch
     size = None if batch is None else rows_of(batch)
@@ -164,7 +164,7 @@ def _place(run: Run, found: OutOfRange, activity: str) -> tuple[str, str]:
 
 
 def rows_in_batch(found: OutOfRange, size: int | None) -> list[int]:
-    """Return the samples of a batch that have an index out of range, from 0. `size` is the number of its samples."""
+    """Return the numbers, from 0, of the samples with an index out of range. The batch has `size` samples."""
     rows = found.rows
     if size and len(found.indices) != size and len(found.indices) % size == 0:
         # Labels of tokens, flattened to one dimension.
@@ -181,7 +181,7 @@ def dataset_indices(run: Run, numbers: Iterable[int]) -> list[list[int]] | None:
 
     Args:
         run: the run.
-        numbers: the numbers of the batches in their step, from 0.
+        numbers: the number of each batch in the current step, from 0.
     """
     loader = run.train_dataloader
     batches = loader.batch_sampler if isinstance(loader, Loader) else None
@@ -204,6 +204,6 @@ def _evaluated_indices(run: Run) -> list[int] | None:
 
 
 def _indices(batches: BatchedSampler, order: Sequence[int], number: int) -> list[int]:
-    """Return the dataset index of each sample of a batch of this rank, by the number of the batch."""
+    """Return the dataset index of each sample of a batch of this rank. `number` is the number of the batch."""
     start = number * batches.stride + batches.rank * batches.batch_size
     return [order[row % len(order)] for row in range(start, start + batches.batch_size)]

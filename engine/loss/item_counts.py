@@ -1,7 +1,7 @@
-"""Count the label items of a step. The losses of its batches are averaged over this number.
+"""Count the label items of a step. The loss of the step is the sum over its batches, divided by this number.
 
-With gradient accumulation, batches of a step may hold different numbers of items. A loss that is summed and divided by
-the items of the whole step weights each item equally.
+With gradient accumulation, batches of a step may hold different numbers of items. Division by the items of the whole
+step gives each item the same weight.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def count_items(batches: Iterable[Any], labels_of: Callable[[Any], torch.Tensor]
 
     Args:
         batches: batches of one step on this rank.
-        labels_of: returns the labels of a batch that count. It raises TypeError, AttributeError or KeyError if the
-            batch has none.
+        labels_of: a function that returns the labels of a batch that count. If the batch has no labels, it raises
+            TypeError, AttributeError or KeyError.
     """
     try:
         counts = [labels_of(batch).ne(IGNORED_LABEL).sum() for batch in batches]
@@ -36,11 +36,11 @@ def predicted_labels(batch: Mapping[str, Any], shifted: bool) -> Any:
     """Return the labels of a batch that the model predicts.
 
     Args:
-        batch: has `shift_labels`, or `labels` of shape (rows, tokens, ...) or (rows, ...).
-        shifted: leave out the first label of each row, because the model predicts each label from the position before.
+        batch: a batch with `shift_labels`, or with `labels` of shape (rows, tokens, ...) or (rows, ...).
+        shifted: whether to leave out the first label of each row, because each position predicts the next label.
 
     Raises:
-        KeyError: if the batch has neither.
+        KeyError: if the batch has neither `shift_labels` nor `labels`.
     """
     if "shift_labels" in batch:
         return batch["shift_labels"]

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrainingRanks(Protocol):
-    """The methods of the ranks that averaging calls."""
+    """The methods of `Ranks` that `average_gradients` calls."""
 
     @property
     def world_size(self) -> int: ...
@@ -52,9 +52,9 @@ def trainable_of(module: nn.Module | None, model: nn.Module) -> list[nn.Paramete
 
 
 def own_copy(function: Any) -> Any:
-    """Return a copy of a criterion or loss function with its own loss module.
+    """Return a copy of a criterion or loss function, with a copy of its module.
 
-    A loss with a module that never changes is shared.
+    If the module has neither buffers nor trainable parameters, return the same object.
     """
     module = module_of(function)
     if module is None:
@@ -64,9 +64,9 @@ def own_copy(function: Any) -> Any:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], ranks: TrainingRanks) -> None:
-    """Average gradients over the ranks.
+    """Average the gradients of parameters over the ranks.
 
-    A parameter that no rank used has no gradient afterwards. Every rank must call it.
+    A parameter that no rank used has no gradient afterwards. Every rank must call this function.
     """
     parameters = list(parameters)
     if not parameters:
@@ -81,18 +81,18 @@ def average_gradients(parameters: Iterable[nn.Parameter], ranks: TrainingRanks) 
 class LossModule(Callback):
     """Moves a loss module to the device, switches its mode, and saves and restores its parameters and buffers.
 
-    The optimizer gets its parameters, and the stepper clips and clears their gradients.
+    The optimizer also updates the parameters of the module, and the run clips and clears their gradients.
     """
 
     stage = Stage.PREPARE
     capabilities = frozenset({Capability.HOLDS_WEIGHTS})
 
     def __init__(self, module: nn.Module) -> None:
-        """Manage `module`."""
+        """Store the loss module that this callback manages."""
         self.module = module
         self._restored = self._switched = False
         self._given: dict[str, torch.Tensor] = {}
-        """The buffers of the program until the run begins, to compare them with the buffers of a checkpoint."""
+        """The buffers that the program set before the run began. They are compared with the buffers of a checkpoint."""
         self._initial: dict[str, torch.Tensor] = {}
         """The buffers at the start of the run. Buffers that keep their values are constants, such as class weights."""
 
@@ -101,14 +101,14 @@ class LossModule(Callback):
 
     @classmethod
     def around(cls, function: Any) -> LossModule | None:
-        """Return the callback for a criterion or loss function; None if nothing of it is trained, moved or switched."""
+        """Return the callback for a criterion or loss function; None if it has no module that needs the callback."""
         module = module_of(function)
         if module is None or (type(module).__module__ == "torch.nn.modules.loss" and not module.state_dict()):
             return None
         return cls(module)
 
     def own_parameters(self, model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-        """Return names and parameters of the module that are not the model's."""
+        """Return the parameters of the module that the model does not have, each with its name."""
         own = set(model.parameters())
         return [(name, weight) for name, weight in self.module.named_parameters() if weight not in own]
 
@@ -157,7 +157,7 @@ class LossModule(Callback):
             to_train(self.module)
 
     def _send(self, ranks: TrainingRanks, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copy the values of rank 0 to all ranks."""
+        """Copy the tensors of rank 0 into the tensors of the same names on all ranks."""
         if ranks.single_process or not tensors:
             return
         first = ranks.gather_objects({name: tensor.detach().cpu() for name, tensor in tensors.items()})[0]
@@ -185,9 +185,7 @@ class LossModule(Callback):
         return {name: buffer.detach().clone() for name, buffer in self.module.named_buffers()}
 
     def _tell_other_constants(self, state: dict[str, Any]) -> None:
-        """Warn of constants, such as class weights, if values of the checkpoint replace different values of the
-        program.
-        """
+        """Warn if the checkpoint replaces constants of the program, such as class weights, by different values."""
         saved = state["weights"]
         for name in state.get("constants", ()):
             given = self._given.get(name)

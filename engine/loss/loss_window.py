@@ -11,7 +11,7 @@ import torch
 class LossWindow:
     """The sum of the training losses since the window was last read.
 
-    The sum stays a tensor on its device. Reading a number out of it would make the host wait for the device.
+    The sum stays a tensor on its device, because the host would wait for the device if it read the number.
     """
 
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -19,15 +19,15 @@ class LossWindow:
 
         Args:
             step: number of optimizer steps that are done.
-            device: where the sum lives.
-            gather: concatenates the sums of all ranks, shape () -> (world_size,).
+            device: the device of the sum.
+            gather: a function that gathers the sums of all ranks: shape () -> (world_size,).
         """
         self.since = step
         """Optimizer steps that were done when the window was last read."""
         self.total = 0.0
         """Sum of all losses that were read, over the whole run."""
         self.nonfinite_step: int | None = None
-        """The step at which a loss was first seen to be NaN or infinite, also if it is left out of the sum."""
+        """The step at which a NaN or infinite loss was first noticed; None before. The sum may leave out this loss."""
         self._gather = gather
         self._sum = torch.tensor(0.0, device=device)
 
@@ -50,7 +50,7 @@ class LossWindow:
 
         Args:
             steps: optimizer steps since the window was last read, with the part of the current step that is done.
-            share: the batch's share of its step.
+            share: the share of the batch in its step, such as 1/4 with four batches per step.
         """
         if steps > 0:
             self._sum += self._sum * (share / steps)
@@ -98,7 +98,7 @@ class Losses:
     """All windows of a run: one for the main `Log`, and one for each additional `Log`."""
 
     def __init__(self, step: int, device: torch.device, gather: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Open the run's own window, `main`. It takes the arguments of `LossWindow`."""
+        """Open the window `main` of the run. The arguments are those of `LossWindow`."""
         self._device, self._gather = device, gather
         self.first = step
         """Optimizer steps that were done before the first counted loss."""
@@ -117,11 +117,11 @@ class Losses:
             window.add(loss)
 
     def state_dict(self) -> dict[str, float]:
-        """Return the state of the run's own window and the step of its first loss, for a checkpoint."""
+        """Return the state of the window `main`, and the step of its first loss, for a checkpoint."""
         return {**self.main.state_dict(), "first": self.first}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Restore a state that `state_dict` returned. With an empty state, only losses from now on count."""
+        """Restore a state that `state_dict` returned. With an empty state, the window starts now."""
         if state:
             self.main.load_state_dict(state)
             self.first = int(state["first"])

@@ -39,12 +39,12 @@ class Objective:
         """Inspect the model once.
 
         Args:
-            model: returns its loss under `loss` or as its first output, unless `criterion` or `compute_loss_func` is
-                given.
+            model: the model. Without `criterion` and `compute_loss_func`, it must return its loss under `loss` or as
+                its first output.
             criterion: called as `criterion(logits, labels)`; returns the mean over the batch. For models that return
                 logits only.
-            compute_loss_func: called as `compute_loss_func(outputs, labels, num_items_in_batch=...)`. It divides by
-                the items of the whole step itself.
+            compute_loss_func: called as `compute_loss_func(outputs, labels, num_items_in_batch=...)`. The function must
+                divide the loss by the items of the whole step.
             label_smoothing: probability that is spread over all classes; 0 turns label smoothing off.
             label_names: names of the labels in a batch; by default the parameters of `forward` that are named like
                 labels, see `label_names_of`.
@@ -80,7 +80,7 @@ class Objective:
         self._settle()
 
     def set(self, **settings: Any) -> None:
-        """Replace inspected values, such as `label_names`, with values from the user."""
+        """Replace attributes that the constructor found, such as `label_names`, by values from the user."""
         for name, value in settings.items():
             setattr(self, name, value)
         self._settle()
@@ -126,7 +126,8 @@ class Objective:
         """Call the model with a batch.
 
         Raises:
-            ModelError: if the batch does not fit the model's `forward`. It lists the fields of each.
+            ModelError: if the batch does not fit the model's `forward`. The error lists the keys of the batch and the
+                parameters of `forward`.
         """
         try:
             if isinstance(inputs, (dict, Mapping)):
@@ -144,7 +145,7 @@ class Objective:
         """Return the number of label items of a step that are not ignored (-100), on this rank.
 
         Returns:
-            A scalar float tensor; None if the loss is not divided by it, or if batches have no labels.
+            A scalar float tensor; None if the loss is not divided by this number, or if batches have no labels.
         """
         if not self.divides_by_items:
             return None
@@ -181,7 +182,7 @@ class Objective:
         return not self.label_names and bool(self.returns_loss if requested is None else requested)
 
     def _counted_labels(self, batch: Any) -> torch.Tensor:
-        """Return the labels of a batch that count.
+        """Return the labels of a batch that count for the number of items.
 
         Raises:
             KeyError: if a mapping has no labels.
@@ -215,7 +216,7 @@ class Objective:
         )
 
     def _tell_unsmoothed(self, problem: str) -> None:
-        """Warn once that labels cannot be smoothed, because a batch has none under the expected name."""
+        """Warn once that labels cannot be smoothed, because a batch has no labels under the expected name."""
         if self.smoother is not None and not self.splits_labels and not self._told_unsmoothed:
             self._told_unsmoothed = True
             logger.warning(

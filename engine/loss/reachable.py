@@ -13,17 +13,17 @@ from torch import nn
 
 _DEPTH = 5
 _SIZE = 100
-"""Longer lists and dicts are data, and are not searched."""
+"""The length above which a list or dict counts as data, and is not searched."""
 _LIBRARIES = {"torch", "numpy", "transformers", "builtins", __name__.partition(".")[0]}
-"""Packages whose functions and objects hold no module of the user's loss."""
+"""Packages that are not searched, because their functions and objects hold no module of the user."""
 
 
 def untrained_modules(function: Any, known: Iterable[nn.Parameter]) -> list[nn.Module]:
     """Return the modules with trainable parameters that a loss function uses and that are not trained.
 
-    Nothing trains, moves or saves these modules, because a function does not tell which modules it uses. The search
-    follows partial objects, closures, defaults, globals, bound methods, callable objects, lists, dicts, and the
-    attributes that the code names.
+    The run does not train, move or save these modules, because a function does not declare which modules it uses. The
+    search follows partial objects, closures, defaults, globals, bound methods, callable objects, lists, dicts, and the
+    attributes that the code of the function names.
 
     Args:
         function: a loss function. For a module the result is empty.
@@ -38,7 +38,14 @@ def untrained_modules(function: Any, known: Iterable[nn.Parameter]) -> list[nn.M
 
 
 def _modules(value: Any, names: Collection[str], depth: int, seen: set[int]) -> Iterator[nn.Module]:
-    """Yield the modules among a value and what it holds. `names` are the names in the code that reads it."""
+    """Yield the modules in a value and in the values that it holds.
+
+    Args:
+        value: the value.
+        names: the names in the code that reads the value. Only attributes with these names are searched.
+        depth: how many levels to search.
+        seen: the ids of values that were already searched.
+    """
     if depth == 0 or id(value) in seen or value is None or isinstance(value, (str, bytes, int, float, type)):
         return
     seen.add(id(value))

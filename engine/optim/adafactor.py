@@ -78,7 +78,7 @@ class Adafactor(Optimizer):
         """Update all parameters that have a gradient.
 
         Args:
-            closure: Computes the loss again.
+            closure: A function that computes the loss and the gradients again. Default: none.
 
         Returns:
             The loss of `closure`, None without one.
@@ -136,7 +136,7 @@ def _as_float32(tensor: Any) -> Tensor:
 
 
 def _rms(tensor: Tensor) -> Tensor:
-    """Return the root mean square as a one-element tensor on the same device."""
+    """Return the root mean square of a tensor as a one-element tensor on the same device."""
     rms: Tensor = torch.linalg.vector_norm(tensor) / tensor.numel() ** 0.5
     return rms
 

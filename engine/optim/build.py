@@ -31,7 +31,7 @@ _MADE_WITH: WeakKeyDictionary[Optimizer, dict[str, Any]] = WeakKeyDictionary()
 
 
 def made_with(optimizer: Optimizer) -> dict[str, Any] | None:
-    """Return the keyword arguments that this module built `optimizer` with. None for any other optimizer."""
+    """Return the keyword arguments of `optimizer`, if this module built it. None for any other optimizer."""
     return _MADE_WITH.get(optimizer)
 
 
@@ -59,7 +59,7 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Split the trainable parameters into a group with `weight_decay` and one with 0.0, each in the model's order.
 
-    Both groups exist even if one is empty, so parameters have the same numbers in a saved optimizer state as in
+    Both groups exist even if one is empty. So a parameter has the same number in a saved optimizer state as with
     transformers. Parameters on several device meshes (FSDP2 with ignored parameters, tensor parallelism) get one group
     per mesh, because one fused update cannot span meshes.
 
@@ -67,8 +67,8 @@ def parameter_groups(
         model: The model.
         weight_decay: The decay of the first group.
         decaying: Names of the parameters of the first group. Default: `decay_parameter_names(model)`.
-        always_split: Whether to split the parameters without a weight decay too. Default: all are in the first group,
-            because two groups with the same update take two passes.
+        always_split: Whether to split the parameters even if `weight_decay` is 0. By default all are then in the first
+            group, because two groups with the same update take two passes.
 
     Raises:
         ArgumentError: No parameter of the model requires a gradient.
@@ -152,18 +152,19 @@ def build_optimizer(
         betas: Decay rates of the first and the second moment. For the Adam and Lion families.
         eps: Added to the root of the second moment. For the Adam family only: rmsprop, adagrad and adafactor keep their
             own default, unless `optim_args` sets it.
-        weight_decay: Decay for groups that have none. For schedule_free_* and stable_adamw.
+        weight_decay: Decay for groups that set no decay. For schedule_free_* and stable_adamw.
         warmup_steps: Length of the warmup in optimizer steps. For schedule_free_adamw and schedule_free_sgd, which run
             without a schedule.
-        optim_args: Options of the optimizer as text: `"momentum=0.9,nesterov=true"`. A `weight_decay` in it also
-            applies only to groups that have none.
-        model: The model. GaLore, APOLLO and the 8-bit optimizers of bitsandbytes need it; the latter keep 32-bit state
+        optim_args: Options of the optimizer as text: `"momentum=0.9,nesterov=true"`. A `weight_decay` in this text also
+            applies only to groups that set no decay.
+        model: The model. GaLore and APOLLO need it. The 8-bit optimizers of bitsandbytes need it to keep 32-bit state
             for embeddings.
         target_modules: The linear layers that GaLore and APOLLO project, as `projected_groups` takes them.
 
     Raises:
         ArgumentError: The name or an option is unknown, or an option cannot be read. Also if no group has a parameter,
-            if the optimizer cannot be built by name or needs `model`, or if no layer matches `target_modules`.
+            if the optimizer cannot be built by name, if it needs `model` and gets none, or if no layer matches
+            `target_modules`.
         MissingExtra: The package of the optimizer is not installed, too old, or lacks a dependency.
     """
     name = name_of(name)
@@ -207,13 +208,14 @@ def build_given(
 ) -> Any:
     """Build the optimizer that the user gives as a class with options.
 
-    A class that is not a `torch.optim.Optimizer` is a factory, as in transformers. Its instance is called with the
-    model and the options, and returns the optimizer. The factory makes the parameter groups.
+    A class that is not a `torch.optim.Optimizer` is the class of a factory, as in transformers. The function creates an
+    instance and calls it with the model and the options. The instance makes the parameter groups and returns the
+    optimizer.
 
     Args:
         optimizer_class: The optimizer class, or the class of a factory.
-        options: Keyword arguments for the class. A value of `optimizer_dict`, `params` or `model` is the parameter
-            groups.
+        options: Keyword arguments for the class. If it has the key `optimizer_dict`, `params` or `model`, the value of
+            this key replaces `groups`.
         model: The model, for a factory.
         groups: Parameter groups, for an optimizer class.
     """
@@ -242,8 +244,8 @@ def class_and_options(
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return the class of the optimizer with this name, and its keyword arguments without the parameters.
 
-    Takes the arguments and raises the errors of `build_optimizer`. For GaLore and APOLLO, the result also holds the
-    options of the projection, if `optim_args` sets any. They belong to the group of the projected weights.
+    The arguments and errors are those of `build_optimizer`. For GaLore and APOLLO, the keyword arguments also have the
+    options of the projection that `optim_args` sets. These options belong to the group of the projected weights.
     """
     name = name_of(name)
     spec = _spec_of(name)
@@ -294,7 +296,7 @@ def _projector_class_of(
 
 
 def _import_class(name: str, spec: OptimizerSpec, target: str) -> Callable[..., Any]:
-    """Import "module:Class" from the package of a row. The error names a package that is missing or too old."""
+    """Import the class "module:Class" of a registry row. The error names a package that is missing or too old."""
     module_name, _, class_name = target.partition(":")
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module_name), class_name)

@@ -40,7 +40,7 @@ def projected_groups(
 ) -> list[dict[str, Any]]:
     """Split all parameters, in the model's order, into a plain group and a group of projected weights.
 
-    Frozen parameters are included: APOLLO seeds each random projection by the parameter's position.
+    Frozen parameters are included, because the position of a parameter is the seed of its random projection in APOLLO.
 
     Args:
         model: The model. Only weights of `nn.Linear` layers are projected.
@@ -108,14 +108,17 @@ def _with_values(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _save_strides(value: Any) -> Any:
-    """Return tensors with their strides. The bits of a product depend on the layout that a decomposition returned."""
+    """Return each tensor as a dict with its values and strides.
+
+    The strides must be restored, because the bits of a matrix product depend on the memory layout.
+    """
     if isinstance(value, list):
         return [_save_strides(item) for item in value]
     return {"values": value, "strides": value.stride()} if isinstance(value, torch.Tensor) else value
 
 
 def _restore_strides(value: Any) -> Any:
-    """Reverse `_save_strides`."""
+    """Return the tensors from which `_save_strides` made `value`."""
     if isinstance(value, list):
         return [_restore_strides(item) for item in value]
     if not isinstance(value, dict):
@@ -137,7 +140,7 @@ def _matches(pattern: str, name: str) -> bool:
 def _warn_about_other_layers(model: nn.Module, targets: str | list[str]) -> None:
     """Warn about layers with weights that `targets` names literally, but that are not linear.
 
-    An expression that also matches other layers does not warn.
+    A regular expression that also matches other layers causes no warning.
     """
     literal = [targets] if isinstance(targets, str) else targets
     others = [

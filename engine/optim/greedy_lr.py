@@ -18,7 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 class WindowMean:
-    """Mean of the last `window_size` values, from a running sum. The rounding of the sum is part of the schedule."""
+    """Mean of the last `window_size` values, from a running sum.
+
+    The running sum rounds as in transformers, so the schedules are equal bit for bit.
+    """
 
     def __init__(self, window_size: int) -> None:
         self.window_size = window_size
@@ -38,11 +41,12 @@ class GreedyLR(LRScheduler):
     """Raises the learning rates after a streak of improvements, and lowers them after a streak without improvement.
 
     A streak is more than `patience` metrics in a row. A raise divides the learning rates by `factor`; the schedule then
-    ignores `warmup` metrics. A reduction multiplies them by `factor`; the schedule then ignores `cooldown` metrics.
-    After `reset_start` reductions with all groups at their lowest learning rate, the schedule starts again.
+    ignores `warmup` metrics. A reduction multiplies the learning rates by `factor`; the schedule then ignores
+    `cooldown` metrics. After `reset_start` reductions with all groups at their lowest learning rate, the schedule
+    starts again.
 
-    Source: arXiv:2512.14527. It decides and computes as transformers 5.23 does. Either implementation loads the
-    state of the other.
+    Source: arXiv:2512.14527. The schedule decides and computes as the one in transformers 5.23 does. Each of the two
+    can load the state of the other.
 
     Args:
         optimizer: The optimizer whose groups change.
@@ -53,13 +57,13 @@ class GreedyLR(LRScheduler):
         threshold_mode: "abs" or "rel".
         cooldown: Number of metrics to ignore after a reduction.
         warmup: Number of metrics to ignore after a raise.
-        min_lr: Lowest learning rate, one value or one per group. The default suits learning rates near 0.1. Set it for
-            learning rates below the default, as in fine-tuning; the schedule can otherwise only raise them.
+        min_lr: Lowest learning rate, one value or one per group. The default suits learning rates near 0.1. Lower it if
+            your learning rate is below the default, as in fine-tuning. Otherwise the schedule can only raise the rate.
         max_lr: Highest learning rate, one value or one per group.
         eps: Smallest change of a learning rate. Smaller changes are skipped.
         verbose: Print a line for each change.
         smooth: Use the mean of the last `window_size` metrics instead of the metric.
-        window_size: Number of metrics in that mean.
+        window_size: Number of metrics in the mean of `smooth`.
         reset_start: Number of reductions at the lowest learning rate before the schedule starts again.
 
     Raises:
@@ -152,7 +156,7 @@ class GreedyLR(LRScheduler):
         self._last_lr = self._rates()
 
     def is_better(self, current: float, best: float) -> bool:
-        """Return whether `current` is better than `best` by the threshold."""
+        """Return whether `current` is better than `best` by more than the threshold."""
         if self.mode == "min":
             return current < (best * (1.0 - self.threshold) if self.threshold_mode == "rel" else best - self.threshold)
         return current > (best * (1.0 + self.threshold) if self.threshold_mode == "rel" else best + self.threshold)

@@ -12,7 +12,7 @@ from ...events.errors import ArgumentError, nearest
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a parameter's name starts with a pattern, or matches it as a regular expression."""
+    """Return whether a parameter's name starts with a pattern, or matches the pattern as a regular expression."""
     return name.startswith(pattern) or re.match(pattern, name) is not None
 
 
@@ -21,8 +21,8 @@ def with_own_rates(
 ) -> list[dict[str, Any]]:
     """Move parameters whose names match a pattern to groups with the pattern's learning rate.
 
-    The given groups stay first, so that the run logs the learning rate of the other parameters. A moved parameter keeps
-    the weight decay of its group. If several patterns match a name, the first counts.
+    The given groups stay first, so that the run logs the learning rate of the parameters that do not move. A moved
+    parameter keeps the weight decay of its group. If several patterns match a name, the first pattern counts.
 
     Args:
         groups: Parameter groups, each with `params` and `weight_decay`.

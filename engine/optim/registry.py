@@ -1,9 +1,9 @@
 """The optimizers that `optim=` can name: one row per name, with all properties that other modules read.
 
 To add an optimizer, add a row to `OPTIMIZERS`. The argument check, the error messages, the memory estimate, the
-callback for optimizers with two modes, the refusals of sharding and the compatibility page read the row; they have no
-separate table. The rows are data and import nothing. So `trainbus plan` works without torch, and a row costs
-nothing for users who do not have its package.
+callback `ScheduleFree`, the checks of sharding and the compatibility page read the row. There is no other table. The
+rows are data and import nothing. So `trainbus plan` works without torch, and a row costs nothing for users who do not
+have its package.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 OptionReader = Callable[[str], Any]
-"""Turns the text of an option into its value. Raises `ValueError` if it cannot."""
+"""A function from the text of an option to its value. It raises `ValueError` for a wrong text."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Projection:
     defaults: Mapping[str, Any]
     """Options of the parameter group with the projected weights, with their defaults."""
     projectors: Mapping[str, str]
-    """Value of the option `proj` -> projector class as "module:Class". The key is "" if there is no such option."""
+    """Value of the option `proj` -> projector class as "module:Class". Without this option, the only key is ""."""
     receives: tuple[str, ...] = ()
-    """Which of `betas` and `eps` this group also receives."""
+    """Which of `betas` and `eps` the group with the projected weights also receives."""
 
 
 @dataclass(frozen=True)
@@ -43,26 +43,26 @@ class OptimizerSpec:
     receives: tuple[str, ...] = ()
     """Which of `betas`, `eps`, `weight_decay` and `warmup_steps` the class receives, besides the learning rate."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments that the class receives unless `optim_args` sets them. The option's reader reads a string."""
+    """Keyword arguments that the class receives unless `optim_args` sets them. Its reader converts a string value."""
     options: Mapping[str, OptionReader] = field(default_factory=dict)
-    """Options that `optim_args` may set -> reader of their text. They override `receives` and `defaults`."""
+    """Option that `optim_args` may set -> function that reads its text. Options override `receives` and `defaults`."""
     beta_options: tuple[str, ...] = ()
     """Options that the class takes as one tuple `betas`. An option that is not set keeps the value of `betas`."""
     projection: Projection | None = None
-    """How the optimizer projects gradients to a low rank. None if it does not."""
+    """How the optimizer projects gradients to a low rank. None if it does not project gradients."""
     state_bytes: float | None = None
-    """Bytes of optimizer state per parameter, with float32 weights. None if they depend on the rank of a projection, or
-    are not known; the memory estimate then refuses the optimizer."""
+    """Bytes of optimizer state per weight element, with float32 weights. None if the number depends on the rank of a
+    projection, or is not known. The memory estimate then refuses the optimizer."""
     shape_dependent: bool = False
-    """Whether the update depends on the shape or the norm of a whole weight. If so, the optimizer computes something
-    else on a flat shard, and ways to shard that flatten weights refuse it."""
+    """Whether the update depends on the shape or the norm of a whole weight. On a flat shard such an optimizer gives
+    other results. Ways to shard that flatten weights therefore refuse it."""
     train_eval_modes: bool = False
-    """Whether it has `train()` and `eval()`, and evaluates other weights than it trains. The callback `ScheduleFree`
-    then calls them, and ways to shard the state refuse the optimizer."""
+    """Whether the optimizer has `train()` and `eval()`, because it evaluates other weights than it trains. The callback
+    `ScheduleFree` then calls both methods. Ways to shard the optimizer state refuse such an optimizer."""
     embeddings_in_32_bits: bool = False
-    """Whether embeddings must keep 32-bit optimizer state. Building it then needs the model."""
+    """Whether embeddings must keep 32-bit optimizer state. `build_optimizer` then needs the model."""
     unsupported: str = ""
-    """Why this optimizer cannot be built by name, and what to do instead. Empty if it can."""
+    """Why this optimizer cannot be built by name, and what to do instead. Empty if it can be built."""
 
     @property
     def class_name(self) -> str:
@@ -153,7 +153,7 @@ def _paged(spec: OptimizerSpec) -> OptimizerSpec:
 
 
 def _8bit(spec: OptimizerSpec) -> OptimizerSpec:
-    """Return the row of a bitsandbytes optimizer with 8-bit state: a quarter of the bytes of 32-bit state."""
+    """Return the row of a bitsandbytes optimizer with 8-bit state. It has a quarter of the bytes of 32-bit state."""
     assert spec.state_bytes is not None
     eight_bit = _with_defaults(spec, optim_bits=8)
     return replace(eight_bit, state_bytes=spec.state_bytes / 4, embeddings_in_32_bits=True)
@@ -333,11 +333,11 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
 """Name -> row, in the order in which error messages and docs list the names."""
 
 OTHER_SHAPE_DEPENDENT = ("apollo", "came", "galore", "lamb", "lars", "lomo", "muon", "shampoo", "soap")
-"""Parts of the lowercase class names of shape-dependent optimizers that no row has, but that users pass as a class."""
+"""Words in the lowercase class names of shape-dependent optimizers that have no row, but that users pass as a class."""
 
 
 def name_of(optim: Any) -> str:
-    """Return the name of an optimizer, which may be a member of a string enum (also one of transformers)."""
+    """Return the name of an optimizer as text. The argument may be a member of a string enum, also of transformers."""
     return str(getattr(optim, "value", optim))
 
 

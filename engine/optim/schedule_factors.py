@@ -52,7 +52,7 @@ def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> floa
 
 
 def cosine(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cycles: float = 0.5) -> float:
-    """Linear warmup, then cosine decay: (1 + cos(2 pi p num_cycles)) / 2. Continues to oscillate after the last step.
+    """Linear warmup, then cosine decay: (1 + cos(2 pi p num_cycles)) / 2. After the last step the cosine continues.
 
     Source: SGDR without restarts, arXiv:1608.03983, equation 5.
 
@@ -123,7 +123,7 @@ def inverse_sqrt(step: int, *, num_warmup_steps: int, timescale: int | None = No
     Source: `rsqrt` of big_vision (Scaling Vision Transformers, arXiv:2106.04560, section 3.5).
 
     Args:
-        timescale: In steps. Default: `num_warmup_steps`, or 10 000 without a warmup.
+        timescale: The constant of the formula, in steps. Default: `num_warmup_steps`, or 10 000 without a warmup.
 
     Raises:
         ArgumentError: `timescale` is not positive.
@@ -140,7 +140,7 @@ def inverse_sqrt(step: int, *, num_warmup_steps: int, timescale: int | None = No
 
 
 def _lowest_factor(name: str, lr_init: float, min_lr: float | None, min_lr_rate: float | None) -> float:
-    """Return the lowest factor, from a learning rate or from a fraction of the initial one."""
+    """Return the lowest factor, from a learning rate or from a fraction of the initial learning rate."""
     if min_lr is None and min_lr_rate is not None:
         return min_lr_rate
     if min_lr is not None and min_lr_rate is None:
@@ -196,8 +196,8 @@ def cosine_warmup_with_min_lr(
 ) -> float:
     """`cosine_with_min_lr` with p = (t - W + 1) / (T - W), so that no step has a learning rate of 0.
 
-    The warmup starts at `warmup_lr_rate` and reaches 1 at its last step: r + (1 - r) t / (W - 1). Without
-    `warmup_lr_rate` it is (t + 1) / W. Source: `cosine_warmup_with_min_lr` of transformers.
+    The warmup starts at r = `warmup_lr_rate` and reaches 1 at its last step: r + (1 - r) t / (W - 1). Without
+    `warmup_lr_rate` the warmup is (t + 1) / W. Source: `cosine_warmup_with_min_lr` of transformers.
 
     Args:
         lr_init: Initial learning rate. `get_scheduler` takes it from the optimizer.

@@ -132,7 +132,7 @@ def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
     min_lr_rate: float | None = None,
     warmup_lr_rate: float | None = None,
 ) -> LRScheduler:
-    """Build the same schedule with a warmup that starts at `warmup_lr_rate` times the peak instead of 0.
+    """Build a schedule with warmup from `warmup_lr_rate` times the peak, then cosine decay to the lowest learning rate.
 
     Raises:
         ArgumentError: Neither or both of `min_lr` and `min_lr_rate` are set.
@@ -197,8 +197,8 @@ def get_greedy_schedule(optimizer: Optimizer, **kwargs: Any) -> LRScheduler:
 class LinearDecayWithWarmup(LambdaLR):
     """The linear schedule with the name of PaddleNLP: linear warmup, then linear decay to 0.
 
-    It is the schedule that the arguments build by default, `lr_scheduler_type="linear"`. PyTorch's schedules take the
-    optimizer, which holds the learning rate, in place of the learning rate.
+    It is the schedule that the arguments build by default, `lr_scheduler_type="linear"`. PaddleNLP's class takes the
+    learning rate. This class takes the optimizer instead, because in PyTorch the optimizer holds the learning rate.
 
     Args:
         optimizer: The optimizer.

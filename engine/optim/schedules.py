@@ -43,7 +43,7 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
     "warmup_stable_decay": warmup_stable_decay,
     "greedy": GreedyLR,
 }
-"""Name for `lr_scheduler_type` -> a factor of the step, or the class of a scheduler that steps with a metric."""
+"""Name for `lr_scheduler_type` -> a function of `schedule_factors`, or a scheduler class that steps with a metric."""
 
 METRIC_SCHEDULES = frozenset(name for name, entry in SCHEDULES.items() if isinstance(entry, type))
 """Names of the schedules that step with a metric. A run with one of them needs evaluations."""
@@ -78,14 +78,14 @@ def get_scheduler(
             relative to `optimizer.defaults["lr"]`.
         num_warmup_steps: Length of the warmup in optimizer steps. Schedules without a warmup ignore it.
         num_training_steps: Length of the run in optimizer steps. Schedules without an end ignore it.
-        scheduler_specific_kwargs: The same as `kwargs`, as one mapping, for compatibility with transformers.
+        scheduler_specific_kwargs: Options as in `kwargs`, but as one mapping, for compatibility with transformers.
         kwargs: Options of the schedule, see `accepted_kwargs`, and `last_epoch` (default -1: a new run). They override
             `scheduler_specific_kwargs`.
 
     Returns:
-        A `LambdaLR`, to step after every optimizer step; or a `ReduceLROnPlateau` or `GreedyLR`, to step with a metric
-        after every evaluation. `needs_metric` lists them. The `state_dict()` of each is plain data. The state of a
-        `LambdaLR` does not contain its options, so pass the same options before you load a state.
+        A `LambdaLR`, to step after every optimizer step. Or a `ReduceLROnPlateau` or `GreedyLR`, to step with a metric
+        after every evaluation. `needs_metric` tells which. The `state_dict()` of each schedule is plain data. The state
+        of a `LambdaLR` does not contain its options, so pass the same options before you load a state.
 
     Raises:
         ArgumentError: The name or an option is unknown, a required option is missing, or options exclude each other.

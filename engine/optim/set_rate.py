@@ -8,13 +8,13 @@ import torch
 
 
 def set_learning_rate(optimizer: Any, scheduler: Any, rate: float) -> None:
-    """Set the highest learning rate of a schedule; without a schedule, of the optimizer.
+    """Set the highest learning rate of a schedule. Without a schedule, set the highest learning rate of the optimizer.
 
-    The schedule keeps its shape, and the parameter groups keep the ratios of their learning rates. If all are 0, each
-    gets the rate. The checkpoint of the optimizer and the schedule keeps the change.
+    The schedule keeps its shape, and the parameter groups keep the ratios of their learning rates. If all learning
+    rates are 0, each group gets `rate`. Checkpoints save the change with the optimizer and the schedule.
 
     Args:
-        optimizer: has `param_groups`.
+        optimizer: an object with `param_groups`.
         scheduler: a learning-rate scheduler; None if there is none.
         rate: the learning rate, above 0.
     """

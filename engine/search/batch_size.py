@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SHARE = 0.9
-"""The next size to try, as a fraction of the size that did not fit. accelerate uses the same."""
+"""The next size to try, as a fraction of the size that did not fit. accelerate uses the same fraction."""
 
 SIGNS = (" out of memory", "can't allocate memory", "CUDNN_STATUS_NOT_SUPPORTED")
 """Parts of out-of-memory messages: of CUDA, of the CPU allocator, of cuDNN."""
@@ -38,7 +38,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def memory_explained(run: Run) -> Iterator[None]:
     """With several ranks, replace torch's out-of-memory error with an error that names the remedy.
 
-    Several ranks cannot start again with a smaller batch: the other ranks may be inside a collective of the same step.
+    A rank cannot start again with a smaller batch, because the other ranks may be inside a collective of the same step.
 
     Raises:
         ArgumentError: if a batch does not fit in memory.

@@ -29,7 +29,7 @@ from ..loss.loss_module import own_copy
 logger = logging.getLogger(__name__)
 
 _ASKED = count()
-"""Numbers the trainers of this process whose callbacks may set arguments. The ranks build them in the same order."""
+"""Numbers the trainers whose callbacks may set arguments. All ranks build these trainers in the same order."""
 
 DIRECTIONS = ("minimize", "maximize")
 SPEED = ("_runtime", "_per_second")
@@ -40,7 +40,7 @@ class BestRun(NamedTuple):
     """The result of a hyperparameter search."""
 
     run_id: str
-    """The number or id of the trial. Its files are in the folder `run-<run_id>`, unless `hp_name` names it."""
+    """The number or id of the trial. Its files are in the folder `run-<run_id>`, unless `hp_name` names the trial."""
     objective: float | list[float]
     """The objective of the trial; a list for several objectives."""
     hyperparameters: dict[str, Any]
@@ -56,7 +56,7 @@ class SearchBackend(Protocol):
         """Return the default search space."""
 
     def search(self, search: Search) -> BestRun | list[BestRun]:
-        """Run the trials and return the best."""
+        """Run the trials and return the best trial; for several objectives, the Pareto-optimal trials."""
 
 
 class Reporter(Protocol):
@@ -164,7 +164,9 @@ class Search:
         return f"run-{run_id}" if self.hp_name is None else self.hp_name(trial)
 
     def objective_of(self, trial: Any, name: str, values: Mapping[str, Any], reporter: Reporter) -> Any:
-        """Train a trial and return the objective of its last evaluation. Evaluates now if there was none.
+        """Train a trial and return the objective of its last evaluation.
+
+        If the training made no evaluation, this method evaluates at its end.
 
         Args:
             trial: what `model_init` receives, if it takes a parameter.
@@ -184,7 +186,7 @@ class Search:
         """Return a new trainer for a trial, with the trial's values and its own output folder.
 
         Raises:
-            ArgumentError: for values that cannot be used, with the name of the trial.
+            ArgumentError: if the values cannot be used. The error names the trial.
         """
         base = self.args
         places = {"output_dir": os.path.join(self.folder, name), "run_name": name}
@@ -212,7 +214,10 @@ class Search:
         return trainer
 
     def _arguments_among(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values that are training arguments. Others are left to `model_init` if it receives the trial."""
+        """Return the values for training arguments. If `model_init` receives the trial, it uses the other values.
+
+        If `model_init` does not receive the trial, all values are returned.
+        """
         known = {field.name for field in fields(self.args)} | set(ALIASES)
         if not takes_trial(self.model_init):
             return dict(values)
@@ -248,7 +253,7 @@ def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingA
     folder of the user's arguments.
 
     Raises:
-        ArgumentError: for an unknown name, with the nearest name, or a value of the wrong type.
+        ArgumentError: for an unknown name, or for a value of the wrong type. The error suggests the nearest name.
     """
     known = {field.name for field in fields(args) if field.init}
     hints = hints_of(type(args))
@@ -262,15 +267,15 @@ def with_values(args: TrainingArguments, values: Mapping[str, Any]) -> TrainingA
 def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks: Ranks) -> dict[str, Any]:
     """Return the values that callbacks set in place of the user's arguments, and log them.
 
-    Rank 0 asks the callbacks, and all ranks receive its answer: only rank 0 may know the values that a sweep chose.
+    Rank 0 asks the callbacks and sends the values to all ranks, because only rank 0 may know the values of a sweep.
 
     Args:
         args: the user's arguments.
         callbacks: the callbacks of the trainer. If several callbacks set the same name, the last one wins.
-        ranks: the ranks, which communicate if a callback of the trainer sets arguments.
+        ranks: the process group. The ranks communicate only if a callback of the trainer sets arguments.
 
     Raises:
-        ArgumentError: on every rank, if a callback of rank 0 raises it.
+        ArgumentError: on every rank, if a callback raises it on rank 0.
     """
     setting = [
         callback
@@ -296,7 +301,10 @@ def argument_overrides(args: TrainingArguments, callbacks: Iterable[Any], ranks:
 
 
 def _of_rank_0(ranks: Ranks, value: tuple[dict[str, Any], str]) -> tuple[dict[str, Any], str]:
-    """Return the value of rank 0. Rank 0 does not wait: it may be the only rank that has such a callback."""
+    """Return the value of rank 0 on every rank.
+
+    Rank 0 does not wait for the others, because it may be the only rank with a callback that sets arguments.
+    """
     store = ranks.store
     if store is None:
         return value
@@ -344,7 +352,7 @@ def checked_direction(direction: Any) -> str | list[str]:
 def takes_trial(model_init: Callable[..., nn.Module] | None) -> bool:
     """Return whether `model_init` receives the trial.
 
-    It does if it has one parameter without a default or with the default None.
+    It does if `model_init` has exactly one required parameter, or a single parameter with the default None.
 
     Raises:
         ArgumentError: if it requires more than one parameter.

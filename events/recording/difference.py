@@ -44,7 +44,7 @@ MEANING = {
     "checkpoint": "the checkpoint",
     "asked": "who asked for it",
 }
-"""Value of a record -> what it is."""
+"""Key of a record -> a description of its value."""
 
 
 @dataclass
@@ -58,11 +58,11 @@ class Difference:
     what: str
     """The kind of the value that differs."""
     one: Any
-    """The value in the first recording; None if it has ended."""
+    """The value in the first recording; None if this recording has ended."""
     other: Any
-    """The value in the second recording."""
+    """The value in the second recording; None if this recording has ended."""
     before: list[str] = field(default_factory=list)
-    """The last records that both have, as text."""
+    """The last records before the difference, which both recordings have, as text."""
 
     def __str__(self) -> str:
         lines = [f"step {self.step}: {self.what} differs at {self.event}: {self.one} and {self.other}"]

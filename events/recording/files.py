@@ -19,14 +19,14 @@ NAME = "events.jsonl"
 """The file of rank 0 in the output folder."""
 
 _LISTED = {"on_batch": ("batch", "rng_batch"), "on_substep_end": ("loss",), "on_gradients": ("loss",)}
-"""Event of a step -> the values that each of its records adds to lists of the line of the step."""
+"""Event of a step -> the keys that hold lists in the line of the step. Each record of the event adds one value."""
 
 _OF_STEP = {
     "on_step_begin": ("rng",),
     "on_pre_optimizer_step": ("norm",),
     "on_step_end": ("rng_end", "lr", "state"),
 }
-"""Event of a step -> the values that the line of the step holds once."""
+"""Event of a step -> the keys that hold a single value in the line of the step."""
 
 RESTARTS = frozenset(
     {
@@ -42,14 +42,14 @@ class RecordingError(TrainbusError):
 
 
 def file_name(rank: int) -> str:
-    """Return the name of the file of a rank: `events.jsonl` of rank 0, `events-rank1.jsonl` of rank 1."""
+    """Return the name of the file of a rank: `events.jsonl` for rank 0, `events-rank1.jsonl` for rank 1."""
     return NAME if rank == 0 else f"events-rank{rank}.jsonl"
 
 
 class Encoder:
-    """Turns records into lines.
+    """Turns records into lines of JSON.
 
-    It stores the patterns of the steps that it has written, so that a repeated pattern is short.
+    It numbers each sequence of events of a step that it has written, and writes a repeated sequence as its number.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,10 @@ class Encoder:
         self._patterns: dict[tuple[str, ...], int] = {}
 
     def lines(self, records: Iterable[Record]) -> Iterator[str]:
-        """Yield the lines of records. The key `p` of a step holds its events; the line holds their number."""
+        """Yield the lines of records. In the record of a step, `p` has the events of the step; in its line, a number.
+
+        The number stands for this sequence of events. An earlier line defines it.
+        """
         for record in records:
             if "p" in record:
                 events = record["p"]
@@ -104,16 +107,16 @@ class Recording:
     sessions: list[dict[str, Any]] = field(default_factory=list)
     """The first line of each session."""
     records: list[Record] = field(default_factory=list)
-    """The records of all sessions in order. The first record of a session has its number as `session`."""
+    """The records of all sessions in order. The first record of a session has the key `session`: its number."""
 
     @property
     def rank(self) -> int:
-        """The rank that wrote it."""
+        """The rank that wrote the recording."""
         return int(self.sessions[0].get("rank", 0)) if self.sessions else 0
 
 
 def decoded(lines: Iterable[Mapping[str, Any]]) -> Iterator[Record]:
-    """Yield the records of lines. The first line of a session is a record with the key `recording`."""
+    """Yield the records that decoded lines stand for. The first line of a session has the key `recording`."""
     patterns: dict[int, list[str]] = {}
     for line in lines:
         if "recording" in line:
@@ -128,7 +131,12 @@ def decoded(lines: Iterable[Mapping[str, Any]]) -> Iterator[Record]:
 
 
 def records_of_step(line: Mapping[str, Any], events: Sequence[str]) -> Iterator[Record]:
-    """Yield the records of a step from its line."""
+    """Yield one record for each event of a step.
+
+    Args:
+        line: the decoded line of the step.
+        events: the events of the step, in order.
+    """
     lists = {name: iter(line.get(name, ())) for names in _LISTED.values() for name in names}
     for index, event in enumerate(events):
         record: Record = {"e": event, "s": line["s"], "t": line["t"]}
@@ -199,8 +207,8 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
 def length_upto(lines: list[bytes], step: int) -> int:
     """Return the number of lines that a recording keeps when its run resumes from a step.
 
-    It keeps the lines up to the last save of this step, because the resumed run announces the later events again.
-    Without such a save, it keeps the records up to the step.
+    The recording keeps the lines up to the last save of this step, because the resumed run announces the later events
+    again. If the step has no save, the recording keeps the lines up to the end of the step.
     """
     saved, behind = None, None
     records = [json.loads(line) for line in lines]

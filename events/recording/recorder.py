@@ -22,7 +22,7 @@ INSIDE = frozenset(
 _STEPS = INSIDE | {"on_step_begin", "on_step_end"}
 
 REPEATED = frozenset({"on_prediction_step"})
-"""Events whose repetitions are one record with a count."""
+"""The events that share one record with a count if they repeat."""
 
 PROGRESS = (
     *("epoch", "samples_seen", "max_steps", "num_train_epochs", "total_flos", "num_input_tokens_seen"),
@@ -51,10 +51,10 @@ class Recorder(Callback):
     _open: dict[str, Record]
     """The newest record of each event, for the handler that adds its values."""
     _attached: Any = None
-    """The run that it watches; None outside of a recording."""
+    """The run that the recorder watches; None outside of a recording."""
 
     def put(self, record: Record) -> None:
-        """Take a record. Handlers may add values to it until the next step begins."""
+        """Take a record. Handlers may add values to the record until the next step begins."""
         raise NotImplementedError
 
     def values(self, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Rows:
                 self._taken[flag], self._asked[flag] = asked, {}
 
     def _served(self, step: int, what: str, record: Record) -> Row:
-        """Return the row of work that a callback does, for itself or for all callbacks that requested the work."""
+        """Return the row for work that a callback did. The row names the callbacks that requested the work."""
         worker, inside = record.get("by", "run"), record.get("in", "")
         asked = self._taken.get(what, {}) if inside == f"on_{what}_due" else {worker: f"in {inside}" if inside else ""}
         return _row(step, what, {worker: asked[worker]} if worker in asked else asked)
@@ -98,7 +98,7 @@ def kept_of(rows: Iterable[Row], before: Iterable[int] = ()) -> list[int]:
 
     Args:
         rows: the rows of a run.
-        before: the steps of its checkpoints before the first row.
+        before: the steps of the checkpoints that exist before the first row.
     """
     kept = dict.fromkeys(before)
     for row in rows:

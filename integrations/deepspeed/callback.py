@@ -56,8 +56,8 @@ logger = logging.getLogger(__name__)
 class DeepSpeed(Callback):
     """Trains the model with DeepSpeed's engine: all ZeRO stages, offloading, bf16 and fp16.
 
-    The arguments fill missing values of the configuration; see `complete_config`. Checkpoints have the common format:
-    they resume with another stage, on another number of ranks, and without DeepSpeed.
+    The training arguments fill missing values of the configuration; see `complete_config`. Checkpoints have the usual
+    format: a run resumes from them with another stage, on another number of ranks, or without DeepSpeed.
     """
 
     stage = Stage.PREPARE
@@ -66,7 +66,7 @@ class DeepSpeed(Callback):
     capabilities = frozenset({Capability.DEEPSPEED})
 
     config: dict[str, Any] | str | Path = field(default_factory=dict)
-    """DeepSpeed's configuration: a dict, which is copied, or the path of a JSON file."""
+    """DeepSpeed's configuration: a dict, or the path of a JSON file. The callback copies the dict."""
     _engine: Any = field(default=None, init=False, repr=False, compare=False)
     _complete: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The configuration, with missing values from the arguments."""
@@ -75,13 +75,13 @@ class DeepSpeed(Callback):
     _finalizer: weakref.finalize[Any, Any] | None = field(default=None, init=False, repr=False, compare=False)
     _restore_forward: Callable[[], None] | None = field(default=None, init=False, repr=False, compare=False)
     _zero3_linear: Callable[..., Any] | None = field(default=None, init=False, repr=False, compare=False)
-    """`functional.linear` after the engine was built. Stage 3 replaces this function."""
+    """`torch.nn.functional.linear` as it is with the engine, because stage 3 replaces this function."""
     _torch_linear: Callable[..., Any] | None = field(default=None, init=False, repr=False, compare=False)
-    """`functional.linear` from before this session."""
+    """`torch.nn.functional.linear` as it was before this session."""
     _trained: list[bool] = field(default_factory=list, init=False, repr=False, compare=False)
     """`requires_grad` of each parameter when the engine was built."""
     _stepped: bool = field(default=False, init=False, repr=False, compare=False)
-    """Whether the engine made the current step, and so cleared the gradients itself."""
+    """Whether the engine made the current step. It then also cleared the gradients."""
 
     @classmethod
     def from_arguments(cls, args: TrainingArguments) -> DeepSpeed:
@@ -209,7 +209,7 @@ class DeepSpeed(Callback):
         self._broadcast_buffers(run)
 
     def _broadcast_buffers(self, run: Run) -> None:
-        """Send the buffers of rank 0 to all ranks, as DDP does: before the forwards of a step, and at the end."""
+        """Send the buffers of rank 0 to all ranks, as DDP does: before each step and evaluation, and at the end."""
         if not run.ranks.single_process and self._engine is not None and run.args.ddp_broadcast_buffers is not False:
             send_buffers(run.model)
 
@@ -243,7 +243,7 @@ class DeepSpeed(Callback):
         self._leave()
 
     def _leave(self) -> None:
-        """Release the engine and leave the process group, which DeepSpeed references."""
+        """Release the engine, which uses the process group, and leave the process group."""
         if self._engine is not None:
             self._release()
             leave_process_group()

@@ -42,7 +42,7 @@ def check_config(config: dict[str, Any], run: Run) -> None:
 
 
 def check_optimizer(optimizer: Optimizer, config: dict[str, Any]) -> None:
-    """Raise an error for an optimizer that gives different results on flattened weights, which stages 1 to 3 use.
+    """Raise an error for an optimizer that gives other results on flattened weights. Stages 1 to 3 flatten the weights.
 
     Raises:
         ArgumentError: with the remedy.
@@ -141,7 +141,7 @@ def _run_problems(config: dict[str, Any], run: Run) -> Iterator[str]:
 
 
 def _optimizer_problems(config: dict[str, Any], stage: int) -> Iterator[str]:
-    """Yield why the optimizer that the configuration names does not work."""
+    """Yield each reason why the optimizer in the configuration does not work."""
     name = config.get("optimizer", {}).get("type", "")
     if name.lower() == "muon":
         yield (

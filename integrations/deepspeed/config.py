@@ -18,7 +18,7 @@ AUTO = "auto"
 """The word in a configuration that the trainer replaces with the value of the arguments."""
 
 PRECISION = ("bf16", "fp16", "bf16_full_eval", "fp16_full_eval")
-"""The arguments that together choose the precision of the model."""
+"""The training arguments that together choose the precision of the model."""
 
 BY_WIDTH: dict[str, Callable[[int], int]] = {
     "zero_optimization.reduce_bucket_size": lambda width: width * width,
@@ -53,12 +53,12 @@ class RunSizes:
 
 @dataclass(frozen=True)
 class Rule:
-    """The value of one key according to the arguments."""
+    """The value that the training arguments require for one key of the configuration."""
 
     key: str
     """The key, with dots between sections: `optimizer.params.lr`."""
     value: Any
-    """The value that the arguments give it."""
+    """The value that the arguments give this key."""
     arguments: tuple[str, ...] = ()
     """The arguments that give the value. If the user set one of them, a different value in the configuration is an
     error."""
@@ -71,7 +71,8 @@ def read_config(given: Any) -> dict[str, Any]:
     """Return a configuration: a copy of a dict, or the content of a JSON file.
 
     Raises:
-        ArgumentError: if `given` is neither a dict nor a path, or the file is not a JSON object, with file and line.
+        ArgumentError: if `given` is neither a dict nor a path, or if the file has no JSON object. The error names the
+            file and the line.
     """
     if isinstance(given, dict):
         return copy.deepcopy(given)
@@ -113,13 +114,13 @@ def complete_config(config: dict[str, Any], args: TrainingArguments, sizes: RunS
     - A key with another value keeps this value. The value must agree with the arguments that the user set. Batch sizes,
       `gradient_accumulation_steps` and `total_num_steps` must always agree.
     - Absent keys are filled: the batch sizes, `gradient_clipping`, and `bf16` or `fp16` if the arguments request it.
-    - If there is no `optimizer`, the two keys that allow the run's own optimizer are added. With
-      `deepspeed_fill_sections`, the sections `optimizer` and `scheduler` are added.
+    - If there is no `optimizer`, the function adds the two keys that let DeepSpeed use the run's own optimizer. With
+      `deepspeed_fill_sections`, it adds the sections `optimizer` and `scheduler`.
     - All other keys are passed to DeepSpeed unchanged.
 
     Raises:
-        ArgumentError: lists all keys that the schema refuses; otherwise all keys that contradict the arguments, or are
-            "auto" and cannot be filled.
+        ArgumentError: if the schema refuses keys. The error lists all of them. If the schema refuses none, the error
+            lists all keys that contradict the arguments, and all keys with "auto" that have no value.
     """
     config = without_nulls(copy.deepcopy(config))
     check_schema(config)
@@ -154,7 +155,7 @@ def _fill(config: dict[str, Any], args: TrainingArguments, sizes: RunSizes) -> l
 
 
 def rules(args: TrainingArguments, sizes: RunSizes) -> Iterator[Rule]:
-    """Yield the value that the arguments give each key."""
+    """Yield a `Rule` for each key of the configuration that has a value in the training arguments."""
     accumulation, batch_size = args.gradient_accumulation_steps, sizes.batch_size
     total = sizes.world_size * batch_size * accumulation
     # `auto_find_batch_size` changes the sizes with each attempt, so the configuration may have others.
@@ -193,7 +194,7 @@ def hidden_size_of(model: Any) -> int | None:
 
 
 def stage_of(config: dict[str, Any]) -> int:
-    """Return the ZeRO stage. 0 shards nothing, 1 optimizer states, 2 also gradients, 3 also weights."""
+    """Return the ZeRO stage. Stage 0 shards nothing, 1 optimizer states, 2 also gradients, 3 also weights."""
     return int(config.get("zero_optimization", {}).get("stage", 0))
 
 
@@ -245,7 +246,7 @@ def _add_sections(config: dict[str, Any], args: TrainingArguments) -> None:
 
 
 def _find(config: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
-    """Return the section that has a key, and the last part of the key. The section is empty if it is absent."""
+    """Return the section that contains a dotted key, and the last part of the key. An absent section is empty."""
     *path, name = key.split(".")
     for part in path:
         config = config.get(part) or {}

@@ -23,7 +23,7 @@ Groups = list[dict[str, Any]]
 
 
 def default_groups(model: nn.Module) -> Groups:
-    """Return the parameter groups for an optimizer that the configuration names: one with weight decay, one without."""
+    """Return two parameter groups, with and without weight decay, for an optimizer that the configuration names."""
     decaying, others = parameter_groups(model, 1.0)
     del decaying["weight_decay"]  # the configuration has the value
     return [decaying, others]
@@ -32,7 +32,7 @@ def default_groups(model: nn.Module) -> Groups:
 def drop_frozen(groups: Groups) -> None:
     """Remove frozen parameters from groups in place.
 
-    ZeRO would apply weight decay to them, and fails on a group that has only such parameters.
+    ZeRO would apply weight decay to frozen parameters, and fails on a group that has only frozen parameters.
     """
     for group in groups:
         group["params"] = [parameter for parameter in group["params"] if parameter.requires_grad]
@@ -53,8 +53,8 @@ def build_engine(model: nn.Module, optimizer: Optimizer | None, groups: Groups, 
     Args:
         model: the model, changed in place by DeepSpeed.
         optimizer: the optimizer, or None for the optimizer in the configuration.
-        groups: the parameter groups of that optimizer.
-        config: the completed configuration. Its schedule is left out, because the run steps the schedule.
+        groups: the parameter groups for the optimizer in the configuration.
+        config: the completed configuration. The function leaves out the schedule, because the run steps it.
 
     Raises:
         ArgumentError: if DeepSpeed refuses the configuration, with DeepSpeed's own message.

@@ -29,14 +29,14 @@ def torch_optimizer(engine: Any) -> Optimizer:
 
 
 class OptimizerState:
-    """Reads and writes the state of an engine's optimizer as the `state_dict()` of an optimizer that is not sharded."""
+    """Reads and writes the state of DeepSpeed's optimizer in the format that an unsharded torch optimizer has."""
 
     def __init__(self, engine: Any, groups: list[Group]) -> None:
-        """Create the view of an engine's optimizer.
+        """Store the engine and the parameter groups.
 
         Args:
             engine: DeepSpeed's engine.
-            groups: the parameter groups from before the engine changed them: all parameters, and the options.
+            groups: the parameter groups as they were before the engine changed them, with all parameters and options.
         """
         self.engine = engine
         self.groups = groups
@@ -44,7 +44,7 @@ class OptimizerState:
         parameters = [parameter for group in groups for parameter in group["params"]]
         self._numbers = {parameter: number for number, parameter in enumerate(parameters)}
         self._kept = {parameter for parameter in parameters if parameter.requires_grad or not self._sharded}
-        """The parameters that the engine's optimizer has: all that are not frozen."""
+        """The parameters of the engine's optimizer: all parameters that are not frozen."""
 
     def full_state(self, keep: bool) -> dict[str, Any]:
         """Return the full state on the host, numbered by parameter.
@@ -73,7 +73,7 @@ class OptimizerState:
                 parameter.data = full_value(parameter).clone()
 
     def restore_parameters(self) -> None:
-        """Give the torch optimizer the model's parameters, after the engine is destroyed.
+        """Put the model's parameters back into the torch optimizer, after the engine is destroyed.
 
         The optimizer loses its state.
         """
@@ -95,9 +95,9 @@ class OptimizerState:
         return options
 
     def load(self, state: dict[str, Any], model: nn.Module) -> None:
-        """Load a full state, which every rank has.
+        """Load a full state. Every rank passes the whole state.
 
-        The saved run may have grouped its parameters by another weight decay.
+        The saved run may have had other parameter groups, for example without weight decay.
 
         Raises:
             CheckpointError: if the state belongs to another optimizer, or to other parameters.
@@ -131,7 +131,7 @@ class OptimizerState:
                         set_full_value(parameter, value, key)
 
     def _link(self, members: list[nn.Parameter], flat: torch.Tensor) -> None:
-        """Link parameters to their part of the state. DeepSpeed itself links only the first group correctly."""
+        """Link parameters to their part of the optimizer state. DeepSpeed links only the first group correctly."""
         state = torch_optimizer(self.engine).state
         if self.engine.zero_optimization_stage() < 3 and flat in state:
             lazy_init_hp_params_optimizer_state(members, flat, state)
@@ -139,7 +139,7 @@ class OptimizerState:
     def _by_parameter(
         self, state: dict[str, Any], model: nn.Module
     ) -> dict[torch.Tensor, tuple[dict[str, Any], Group]]:
-        """Return, for each parameter, its saved state and the options of the group that it was saved in."""
+        """Return the saved state of each parameter, and the options of the group in which it was saved."""
         found: dict[torch.Tensor, tuple[dict[str, Any], Group]] = {}
         for group, members in zip(state.get("param_groups", []), self._matching_groups(state, model)):
             options = {key: value for key, value in group.items() if key != "params"}
@@ -150,8 +150,10 @@ class OptimizerState:
         return found
 
     def _matching_groups(self, state: dict[str, Any], model: nn.Module) -> list[list[nn.Parameter]]:
-        """Return the parameters in the groups of a saved state: the groups of this run, or with and without weight
-        decay."""
+        """Return the parameters in the order of a saved state.
+
+        The saved state has either the groups of this run, or two groups: with and without weight decay.
+        """
         sizes = [len(group["params"]) for group in state.get("param_groups", [])]
         groupings = [[group["params"] for group in self.groups]]
         groupings += [[group["params"] for group in parameter_groups(model, decay)] for decay in (1.0, 0.0)]
@@ -174,7 +176,7 @@ class OptimizerState:
                 )
 
     def nonempty_groups(self) -> list[int]:
-        """Return the indices of the groups that have parameters to train. DeepSpeed drops the others."""
+        """Return the indices of the groups that have parameters to train. DeepSpeed drops all other groups."""
         return [number for number, group in enumerate(self.groups) if self._kept.intersection(group["params"])]
 
     def _members(self) -> list[list[nn.Parameter]]:
@@ -237,7 +239,7 @@ def _parameters_set_to(optimizer: Optimizer, tensors: list[list[torch.Tensor]]) 
 
 
 def _has_shape(value: Any, shape: torch.Size) -> bool:
-    """Return whether an entry of the optimizer state has one value for each element of its weight, unlike `step`."""
+    """Return whether an entry of the optimizer state has one value per element of the weight. `step` has only one."""
     return isinstance(value, torch.Tensor) and value.shape == shape
 
 
@@ -252,7 +254,7 @@ def _full_entry(parameter: torch.Tensor, key: str, value: Any, flat: torch.Tenso
 
 
 def _flat_entry(value: Any, flat: torch.Tensor, optimizer: Optimizer, key: str) -> Any:
-    """Return an empty tensor for an entry, in the layout of `flat`; or the scalar that all parameters share."""
+    """Return a tensor in the layout of `flat` for an entry with one value per element. Return a scalar entry itself."""
     if getattr(value, "shape", ()) != ():  # a scalar, such as the step or a product of betas, is equal for all
         return value if value.shape == flat.shape else torch.zeros_like(flat)
     # DeepSpeed's optimizers keep the step as an int, torch's as a tensor.

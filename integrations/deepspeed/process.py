@@ -32,7 +32,7 @@ COMPILED_OPTIMIZERS = ("adam", "adagrad", "lamb", "lion")
 """The optimizers that DeepSpeed compiles at first use, by their names in its configuration."""
 
 DEPRECATED_NAMES = r"`torch\.distributed\.(all_gather_into_tensor|reduce_scatter_tensor)` is deprecated"
-"""torch's warning about functions that DeepSpeed calls in each step."""
+"""The text of torch's deprecation warning about functions that DeepSpeed calls in each step."""
 
 
 def finalize_engine(owner: Any, engine: Any, added: list[tuple[Any, str]]) -> weakref.finalize[Any, Any]:

@@ -1,4 +1,4 @@
-"""The learning-rate schedules in DeepSpeed's configuration: DeepSpeed's own, adapted to torch, and torch's."""
+"""The learning-rate schedules that DeepSpeed's configuration can name: those in DeepSpeed and those in torch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PER_GROUP = {"base_lrs", "_last_lr", "lr_lambdas", "min_lrs"}
 
 
 class Schedule:
-    """A DeepSpeed schedule with a state that torch's schedules can load, and the reverse."""
+    """A DeepSpeed schedule that saves and loads its state in the format of torch's schedules."""
 
     def __init__(self, inner: Any) -> None:
-        """Wrap `inner`, a DeepSpeed schedule, which counts its steps from -1."""
+        """Wrap `inner`, a DeepSpeed schedule. DeepSpeed schedules count their steps from -1."""
         self.inner = inner
 
     def step(self) -> None:
@@ -51,7 +51,7 @@ def make_schedule(section: dict[str, Any], optimizer: Optimizer) -> Any:
         optimizer: the torch optimizer whose learning rates the schedule sets.
 
     Raises:
-        ArgumentError: if the name or a parameter is unknown, with the nearest known one, or a value is invalid.
+        ArgumentError: if the name or a parameter is unknown, with the nearest known name, or if a value is invalid.
     """
     name, known = section.get("type", ""), lr_schedules.VALID_LR_SCHEDULES
     kind = getattr(lr_schedules if name in known else torch.optim.lr_scheduler, name, None)
@@ -88,15 +88,16 @@ def _is_not_start_warning(record: logging.LogRecord) -> bool:
 def keep_empty_groups(schedule: Any, filled: list[int], groups: int) -> Any:
     """Make a schedule save and load its rates for all parameter groups, although DeepSpeed drops the empty ones.
 
-    Without weight decay all parameters are in the first of two groups. Checkpoints of other runs count both groups.
+    Without weight decay all parameters are in one of two groups, and the other group is empty. Checkpoints of runs
+    without DeepSpeed have rates for both groups.
 
     Args:
-        schedule: the schedule, changed in place.
+        schedule: the schedule. The function changes it in place.
         filled: the indices of the groups that have parameters.
-        groups: the number of all groups.
+        groups: the number of groups, empty groups included.
 
     Returns:
-        `schedule`.
+        The same object `schedule`.
     """
     save, load = schedule.state_dict, schedule.load_state_dict
 

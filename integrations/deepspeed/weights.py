@@ -22,7 +22,7 @@ from deepspeed.utils import (
 from torch import nn
 
 CHUNK = 2**24
-"""The number of elements that `update_master_weights` compares at once, which bounds its memory."""
+"""The number of elements that `update_master_weights` compares at once. It limits the memory of the comparison."""
 
 
 def gather_weights(model: nn.Module, keep: bool) -> dict[str, torch.Tensor] | None:
@@ -49,11 +49,10 @@ def gather_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def full_value(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the model in full precision, from the optimizer's float32 copy.
+    """Return the full tensor of a weight in full precision, from the optimizer's float32 copy.
 
-    Elements that the program changed have the changed value.
-
-    Every rank must call it. It gathers a sharded weight.
+    Elements that the program changed since the last step have the changed value. Every rank must call this function,
+    because it gathers a sharded weight.
     """
     master = safe_get_full_fp32_param(tensor) if tensor.requires_grad else None
     weight = tensor.detach()
@@ -61,10 +60,10 @@ def full_value(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list[str], list[str]]:
-    """Load full weights, which every rank has, and return the missing and the unexpected names.
+    """Load full weights, and return the missing and the unexpected names. Every rank passes all weights.
 
     Raises:
-        RuntimeError: if a weight has another shape, with its name.
+        RuntimeError: if a weight has another shape. The error names the weight.
     """
     named = model.state_dict(keep_vars=True)
     extra = {name: value for name, value in state.items() if not isinstance(value, torch.Tensor)}
@@ -84,10 +83,11 @@ def load_weights(model: nn.Module, state: dict[str, torch.Tensor]) -> tuple[list
 
 @torch.no_grad()
 def update_master_weights(engine: Any) -> None:
-    """Copy changes that the program made to the weights since the last step into the optimizer's float32 copies.
+    """Copy weights that the program changed since the last step into the optimizer's float32 copies.
 
-    Without this, the optimizer would overwrite the weights with its copies. An element is unchanged if the copy,
-    rounded to the type of the weight, equals the weight. The copy of an unchanged element keeps all its digits.
+    Without this function, the optimizer would overwrite the changed weights with its copies. An element counts as
+    unchanged if the copy, rounded to the dtype of the weight, equals the weight. The copy of such an element does not
+    change.
     """
     for masters, weights in _master_weights(engine):
         for master, weight in zip(torch.split(masters, CHUNK), torch.split(weights, CHUNK)):
@@ -116,9 +116,9 @@ def _with_writes(master: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def fix_round_robin_links(engine: Any) -> None:
-    """Link each weight to its own master weight with `round_robin_gradients`.
+    """Correct the links from weights to master weights if DeepSpeed's option `round_robin_gradients` is set.
 
-    DeepSpeed shards the reordered weights, but links them in their original order.
+    With this option DeepSpeed shards the weights in another order, but links them in their original order.
     """
     optimizer = engine.optimizer
     if getattr(optimizer, "round_robin_gradients", False):

@@ -51,12 +51,12 @@ def has_cuda(device: torch.device) -> bool:
 class FairscaleFSDP(ShardedModel):
     """Shards weights, gradients and optimizer states over the ranks with fairscale (ZeRO stages 2 and 3).
 
-    This is the original implementation behind `sharded_ddp='zero_dp_3'`. It works on CUDA only. `FSDP` uses PyTorch's
-    FSDP2, works on every device, and supports more features. The model stays sharded after the run: the trainer
-    evaluates, predicts and continues training with it, and saves full weights. The optimizer must be elementwise, as
-    AdamW and SGD are. Start the program with `torchrun --nproc_per_node=N`.
+    `sharded_ddp='zero_dp_3'` of transformers used fairscale, which works on CUDA only. The callback `FSDP` uses
+    PyTorch's FSDP2 instead. `FSDP` works on every device and supports more features. The model stays sharded after the
+    run: evaluation, prediction and further training use the sharded model. Checkpoints hold full weights. The optimizer
+    must update each element alone, as AdamW and SGD do. Start the program with `torchrun --nproc_per_node=N`.
 
-    `fp16` keeps float32 weights and uses autocast, as without this callback.
+    As without this callback, `fp16` means float32 weights and autocast.
     """
 
     arguments = ("sharded_ddp",)
@@ -66,8 +66,8 @@ class FairscaleFSDP(ShardedModel):
     )
 
     bucket_cap_mb: int = 25
-    """MiB of small gradients that are reduced in one bucket. 0: no buckets. The memory of a bucket is freed after the
-    update."""
+    """The size in MiB of a bucket, in which small gradients are reduced together. 0: no buckets. The memory of a bucket
+    is freed after the update."""
     _root: FSDPUnit | None = field(default=None, init=False, repr=False, compare=False)
     """The outermost unit, which wraps the model."""
 

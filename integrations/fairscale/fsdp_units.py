@@ -32,7 +32,7 @@ def plain_name(name: str) -> str:
 
 
 class FSDPUnit(FullyShardedDataParallel):  # type: ignore[misc]
-    """A module that gathers all its weights together. Everything inside keeps its name in the model."""
+    """A module that gathers all its weights together. Its weights and modules keep their names in the model."""
 
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
@@ -158,7 +158,7 @@ def _replace(model: nn.Module, block: nn.Module, unit: FSDPUnit) -> None:
 def init_units(root: FSDPUnit) -> None:
     """Initialize the shards of all units before the first forward.
 
-    fairscale itself does this in the first forward. It misses some units if this forward is an evaluation.
+    fairscale itself initializes them in the first forward. It misses some units if this forward is an evaluation.
     """
     root.train()
     for unit in units_of(root):
@@ -171,7 +171,7 @@ def free_full_weights(root: FSDPUnit, failed: bool = False) -> None:
 
     Args:
         root: the outermost unit.
-        failed: whether a step ended in an error. Its gradients and the state of its hooks are then reset.
+        failed: whether a step ended in an error. The gradients of this step and the state of its hooks are then reset.
     """
     for unit in units_of(root):
         unit._free_full_params()
@@ -217,7 +217,7 @@ def gather_weights(
 
 
 def gather_optimizer_state(optimizer: Any, device: torch.device, ranks: Ranks, keep: bool) -> dict[str, Any]:
-    """Return the full state of an optimizer of shards, in the format of a run without sharding.
+    """Return the full state of an optimizer that holds shards, in the format of a run without sharding.
 
     Every rank must call it. A rank with `keep=False` returns {}.
     """

@@ -1,4 +1,4 @@
-"""fairscale's OSS and ShardedDataParallel: sharded optimizer states, gradients reduced to their owner."""
+"""fairscale's OSS and ShardedDataParallel: sharded optimizer states, and gradients only on the rank that needs them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from ...events.stages import Stage, order
 
 
 class TensorSync(ShardedDataParallel):  # type: ignore[misc]
-    """fairscale's wrapper. At its start it sends all tensors of the model from rank 0.
+    """fairscale's wrapper, changed so that rank 0 sends only the tensors of the model when it is built.
 
-    fairscale itself sends every value of the state dict. It fails for the values of `get_extra_state`, which need
-    not be tensors. Each rank keeps its own extra state, as with DDP.
+    fairscale itself sends every value of the state dict. It fails for values of `get_extra_state` that are not tensors.
+    With this class each rank keeps its own extra state, as with DDP.
     """
 
     def _sync_params_and_buffers(self) -> None:
@@ -92,7 +92,7 @@ class ShardedDDP(Callback):
 
 
 def _shard_optimizer(make: Callable[[], Optimizer]) -> OSS:
-    """Return an OSS optimizer: each rank has an optimizer of the same class and options for its part of the weights."""
+    """Return fairscale's optimizer OSS. Each rank has an optimizer of the same class for its shard of the weights."""
     optimizer = make()
     if isinstance(optimizer, OSS):  # the trainer has trained before
         return optimizer
@@ -135,9 +135,9 @@ def _remove_hooks(wrapped: Any) -> None:
 class _Gradients:
     """Averages the gradients at the end of a step. Each average goes to the rank that updates the weight.
 
-    fairscale itself sends each gradient as soon as backward has computed it. If ranks use different weights, they would
-    send different gradients, or in a different order. The ranks would then mix up the gradients, or wait for each
-    other.
+    fairscale itself sends each gradient as soon as backward has computed it. If the ranks use different weights, they
+    then send different gradients, or the same gradients in another order. The ranks would mix up the gradients, or wait
+    for each other.
     """
 
     def __init__(self, run: Run, wrapping: Wrapping) -> None:
@@ -159,8 +159,8 @@ class _Gradients:
     def _average(self, wrapped: Any) -> None:
         """Give each rank the averages of its shard, and None for the other weights.
 
-        A weight that no rank used keeps None. A weight that the optimizer does not have has no owner. Its gradient is
-        averaged on all ranks, because it counts for the norm.
+        If no rank used a weight, its gradient stays None. If the optimizer does not have a weight, no rank owns the
+        weight. All ranks then get the average of its gradient, because the gradient counts for the norm.
         """
         weights = [weight for weight in self.wrapping.weights if weight.requires_grad]
         used_here = torch.tensor([float(weight.grad is not None) for weight in weights], device=self.run.device)
@@ -187,7 +187,7 @@ class _Gradients:
 
     @torch.no_grad()
     def gather(self, model: nn.Module) -> dict[str, torch.Tensor]:
-        """Return the gradients that any rank used, by name. Each comes from the rank that updates its weight."""
+        """Return the gradients of all weights that any rank used, by name. The owner of a weight sends its gradient."""
         used = {id(weight) for weight in self.used}
         return {
             name: self.ranks.sum(
@@ -200,10 +200,10 @@ class _Gradients:
         }
 
     def clip(self, optimizer: Any, parameters: list[nn.Parameter], max_norm: float) -> torch.Tensor:
-        """Clip gradients that are sharded over the ranks, and return their total norm from before.
+        """Clip gradients that are sharded over the ranks, and return the total norm before clipping.
 
-        The ranks exchange one norm per gradient, not a partial sum. The total norm is then summed in torch's order and
-        has the same bits.
+        The ranks exchange one norm per gradient instead of a partial sum. The norms are then added in torch's order, so
+        the total norm equals torch's norm bit for bit.
         """
         if not self.used:
             return torch.zeros((), device=self.run.device)

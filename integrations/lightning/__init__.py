@@ -1,1 +1,1 @@
-"""Lightning: callbacks that were written for it."""
+"""Lightning: callbacks that were written for Lightning run on trainbus."""

@@ -1,4 +1,4 @@
-"""Lightning: callbacks that were written for Lightning, at the events that correspond to their hooks."""
+"""Run callbacks that were written for Lightning, at the events that correspond to their hooks."""
 
 from __future__ import annotations
 
@@ -84,18 +84,18 @@ INSTEAD: dict[str, str] = {
 class Lightning(Callback):
     """Calls a callback of Lightning at the events that correspond to its hooks.
 
-    Pass it as `callbacks=[Lightning(EarlyStopping("eval_loss", patience=3))]`. The hooks receive a view of the trainer,
-    with the attributes that such callbacks read. They also receive a `LightningModule` that holds the model as
-    `model`. If a hook sets `trainer.should_stop = True`, the run stops. Values that the callback logs are added to the
-    next log of the run.
+    Use it as `callbacks=[Lightning(EarlyStopping("eval_loss", patience=3))]`. The hooks receive a view of the trainer,
+    with the attributes that callbacks of Lightning read. The hooks also receive a `LightningModule` that holds the
+    model as `model`. If a hook sets `trainer.should_stop = True`, the run stops. Values that the callback logs are
+    added to the next log of the run.
 
     Raises:
-        ArgumentError: for a hook without an event, and for a callback of Lightning that a callback of trainbus
-            replaces. The error names the remedy.
+        ArgumentError: if a hook has no corresponding event, or if trainbus has its own callback for the same purpose.
+            The error names the remedy.
     """
 
     callback: Any = None
-    """The callback. None does nothing."""
+    """The callback of Lightning. With None, the run calls no hook."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints. Default: `Lightning.` and the class of `callback`."""
     _target: Any = field(default=None, init=False, repr=False, compare=False)

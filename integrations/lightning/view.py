@@ -59,7 +59,7 @@ class ModuleView(lightning.LightningModule):  # type: ignore[misc] # mypy does n
 
 
 class HeldSchedule:
-    """A schedule that no longer moves, because a callback of Lightning sets the learning rate."""
+    """A schedule that does not change the learning rate any more, because a callback of Lightning sets the rate."""
 
     def __init__(self, schedule: Any, optimizer: Any) -> None:
         """Hold a schedule at its current position."""
@@ -77,7 +77,7 @@ class HeldSchedule:
 
 
 class Strategy:
-    """The part of a strategy that callbacks use: its device, and decisions of all ranks."""
+    """The part of Lightning's `Strategy` that callbacks use: the device, and decisions of all ranks."""
 
     def __init__(self, run: Run) -> None:
         """Use the ranks of a run."""
@@ -99,6 +99,14 @@ class Strategy:
     def barrier(self, *args: Any) -> None:
         """Do nothing: handlers of all ranks run at the same event."""
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ArgumentError(
+            f"A callback of Lightning reads `trainer.strategy.{name}`, which trainbus does not have. Write it as a "
+            "callback of trainbus: docs/plugins/migrating.md."
+        )
+
 
 class FitLoop:
     """The counters of the loop that callbacks read."""
@@ -106,7 +114,7 @@ class FitLoop:
     _skip_backward = False
 
     def __init__(self, max_epochs: int, steps: int) -> None:
-        """Show the counters of a run."""
+        """Create a view of the counters of a run."""
         self.__dict__.update(
             max_epochs=max_epochs,
             epoch_loop=SimpleNamespace(_batches_that_stepped=steps, global_step=steps),
@@ -136,7 +144,7 @@ class TrainerView:
     check_val_every_n_epoch = 1
 
     def __init__(self, run: Run, callback: Any) -> None:
-        """Show a run to one callback."""
+        """Create the view of a run for one callback of Lightning."""
         args = run.args
         self.__dict__.update(
             _run=run,
@@ -208,7 +216,7 @@ class TrainerView:
 
     @property
     def model(self) -> Any:
-        """The module."""
+        """The module that the hooks receive."""
         return self.lightning_module
 
     @property
@@ -275,7 +283,7 @@ class TrainerView:
             self._run.control.request("training_stop", str(reason))
 
     def attach_optimizer(self) -> None:
-        """Show the optimizer and its schedule."""
+        """Set the attributes for the optimizer and its schedule."""
         schedule: Any = self._run.lr_scheduler
         self.optimizers = [self._run.optimizer]
         moves = schedule is not None and self._run.args.lr_scheduler_type != "constant"
@@ -307,12 +315,12 @@ class TrainerView:
             self._logged[name] = value.item() if hasattr(value, "item") else value
 
     def take_logged(self) -> dict[str, Any]:
-        """Return the values for the next log, and forget them."""
+        """Return the values for the next log, and remove them from the view."""
         logged, self.__dict__["_logged"] = self._logged, {}
         return logged
 
     def note(self, values: dict[str, Any]) -> None:
-        """Show values as `callback_metrics`. A name with `eval_` is also available with `val_`."""
+        """Add values to `callback_metrics`. A value with the prefix `eval_` is also added with the prefix `val_`."""
         for name, value in values.items():
             if isinstance(value, (int, float)):
                 shown = torch.tensor(value, dtype=torch.float32)

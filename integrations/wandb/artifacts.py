@@ -6,6 +6,7 @@ The aliases of an artifact show why the retention policy keeps the checkpoint.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,18 +48,18 @@ class ModelArtifacts:
     pending: list[Model] = field(default_factory=list)
     """Checkpoints that are being written. They are uploaded after their commit."""
     versions: dict[str, str] = field(default_factory=dict)
-    """The artifact and alias of each uploaded checkpoint -> its folder. The callback state has this dict."""
+    """`<artifact>:<alias>` of each uploaded checkpoint -> its folder. The callback state has this dict."""
     _logged: dict[str, Any] = field(default_factory=dict)
 
     def note(self, run: Run, checkpoint: Any, only_best: bool) -> None:
-        """Remember a checkpoint that is being written."""
+        """Add a checkpoint that is being written to `pending`. With `only_best`, only if it holds the best model."""
         if only_best and run.state.best_global_step != checkpoint.step:
             return
         metadata = {"step": checkpoint.step, "epoch": run.state.epoch, "metrics": plain_metrics(checkpoint.metrics)}
         self.pending.append(Model(checkpoint.path, checkpoint.step, metadata))
 
     def upload_committed(self, tracker: RowTracker, run: Run) -> None:
-        """Upload the pending checkpoints that are complete, and expire the versions of rotated ones."""
+        """Upload the pending checkpoints that are complete, and delete the versions of rotated checkpoints."""
         ready = [model for model in self.pending if model.folder.is_dir()]
         self.pending = [model for model in self.pending if model not in ready]
         best = run.state.best_global_step
@@ -67,7 +68,7 @@ class ModelArtifacts:
         self.expire_rotated(tracker)
 
     def upload_at_end(self, tracker: RowTracker, run: Run, wanted: str) -> None:
-        """Upload the checkpoints that are committed; with `end`, upload the current model. All ranks call it."""
+        """Upload the committed checkpoints, or with `wanted="end"` the current model. All ranks must call it."""
         if wanted != "end":
             self.upload_committed(tracker, run)
             return
@@ -111,9 +112,9 @@ class ModelArtifacts:
         tracker.submit(upload)
 
     def resume(self, run: Run, run_id: str, step: int, versions: Mapping[str, str]) -> None:
-        """Add the versions of earlier sessions.
+        """Add the versions that earlier sessions uploaded.
 
-        A checkpoint does not know its own version, because it is uploaded later.
+        The checkpoint of the resume was uploaded after its callback state was saved. So its own version is added here.
         """
         own = {f"{name_of(run, run_id)}:step-{step}": str(run.args.output_path / f"checkpoint-{step}")}
         self.versions = {**own, **versions, **self.versions}
@@ -131,8 +132,8 @@ def delete_version(name: str, logged: Any, session: WandbSession) -> None:
     """Delete a version of an artifact, because its checkpoint was rotated. Offline, the version stays.
 
     Args:
-        name: the artifact and its alias.
-        logged: the artifact as the client returned it; None if an earlier process uploaded it.
+        name: the artifact and its alias, as `<artifact>:<alias>`.
+        logged: the object that `log_artifact` of the client returned; None if an earlier process uploaded the artifact.
         session: the open run.
     """
     live = session.live
@@ -150,9 +151,10 @@ def delete_version(name: str, logged: Any, session: WandbSession) -> None:
 
 
 def name_of(run: Run, run_id: str) -> str:
-    """Return the name of the artifact: `model-` and the name of the run, or its id if it has no name."""
+    """Return the name of the artifact: `model-` and the name of the run. If the run has no name, its id is used."""
     named = run.args.run_name if run.args.run_name not in (None, run.args.output_dir) else None
-    return f"model-{_valid(named or run_id)}"
+    valid = _valid(named or run_id)
+    return f"model-{valid if valid.strip('-_.') else _valid(run_id)}"
 
 
 def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -161,4 +163,5 @@ def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _valid(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)[:100]
+    """Replace the characters that wandb refuses: all but ASCII letters, digits and `-_.`."""
+    return re.sub(r"[^\w\-.]", "-", name, flags=re.ASCII)[:100]

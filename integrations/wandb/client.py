@@ -1,8 +1,9 @@
-"""Functions that open a wandb run, write to it and finish it. The worker of the tracker calls it."""
+"""Functions that open a wandb run, write to it and finish it. The worker thread of the tracker calls them."""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -21,9 +22,9 @@ from ...engine.api.console import say
 from ...events.control import TrainerControl
 from . import identity, service
 from .identity import Identity
-from .limits import Guard
+from .limits import Guard, is_plain
 from .options import client_settings
-from .probe import problem_of_service
+from .probe import problem_of_error, problem_of_service
 from .run_file import wait_until_complete, wait_until_quiet
 
 logger = logging.getLogger(__name__)
@@ -31,10 +32,10 @@ logger = logging.getLogger(__name__)
 _OURS: dict[str, WandbSession] = {}
 """The open runs of this process, by id. A run that the user opened is not included."""
 _UNSEEN: dict[str, tuple[int, int]] = {}
-"""Id of a finished run of this process -> its last step and its number of rows. Its file may not have them yet."""
+"""Id of a finished run of this process -> its last step and its number of rows. Its file may not have all rows yet."""
 _LOCK = threading.Lock()
 RECENT_ROWS, RECENT_SECONDS = 1000, 60.0
-"""The number of rows, and the seconds, that a session keeps rows: if the service dies, it may not have written them."""
+"""A session keeps this number of rows for this number of seconds. If the service dies, it may not have written them."""
 ALERT_SECONDS = 600
 """The shortest time between two alerts with the same title."""
 
@@ -56,9 +57,9 @@ class Request:
     changes: dict[str, Any] = field(default_factory=dict)
     """The values that a resume adds to the config."""
     known_step: int = -1
-    """The last written step according to the checkpoint. It is needed if the segments are on another machine."""
+    """The last written step according to the checkpoint. It is used if the segments are on another machine."""
     known_rows: int = -1
-    """The number of rows at that step."""
+    """The number of rows up to this step, according to the checkpoint."""
     resumes: bool = False
     """Whether an earlier process wrote to the run."""
     init_timeout: float = 60.0
@@ -70,7 +71,7 @@ class Request:
     save_code: bool = False
     """Whether the code of the program is uploaded."""
     primary: bool = True
-    """Whether this process writes rows and decides the final state. False for a further writer of a shared run."""
+    """Whether this process writes rows and sets the final state of the run. False for other writers of a shared run."""
 
 
 class WandbSession(TrackerSession):
@@ -82,25 +83,43 @@ class WandbSession(TrackerSession):
         Args:
             live: the run of the client.
             owned: whether this session finishes it.
-            request: the options with which it was opened.
+            request: the options with which the run was opened.
         """
         self.live, self.owned, self.request = live, owned, request
         self.run_id = live.id
         self._guard = Guard()
         self._defined: set[tuple[str, ...]] = set()
+        self.segments: tuple[identity.Segment, ...] = ()
+        """The parts of the run so far, for checkpoints: a copy of a checkpoint may resume in another folder."""
         self.progress = (-1, 0)
         """The last step that is written, and the number of rows of the run."""
         self._recent: deque[tuple[float, int, dict[str, Any]]] = deque(maxlen=RECENT_ROWS)
 
-    def continue_after(self, step: int, counter: int) -> None:
-        """Skip steps up to `step`, which are written already, and start the counter of the client above `counter`."""
-        self.last_step, self.progress = step, (step, counter + 1)
+    def continue_after(self, step: int, counter: int, rows: float) -> None:
+        """Skip the rows that are written already, and start the counter of the client above `counter`.
+
+        Args:
+            step: the last step of the run.
+            counter: the last value of the client's counter.
+            rows: the number of rows of the last step; infinite if it is not known.
+        """
+        self.last_step, self.rows_of_last_step, self.progress = step, rows, (step, counter + 1)
         if self.owned and self.live.offline:
             self.live.log({}, step=counter + 1, commit=False)  # online, the service continues the counter
 
     def write(self, row: dict[str, Any], step: int) -> None:
         row = self._guard.apply(row)
-        self._with_service(lambda: self._log(row, step))
+        try:
+            self._with_service(lambda: self._log(row, step))
+        except (AttributeError, TypeError, ValueError) as error:  # the client cannot convert a value
+            refused = [name for name, value in row.items() if not is_plain(value)]
+            if not refused:
+                raise
+            logger.warning(
+                "wandb refuses a value of step %d among %s: %s. The row has the others.", step, refused, error
+            )
+            row = {name: value for name, value in row.items() if name not in refused}
+            self._with_service(lambda: self._log(row, step))
         now = time.monotonic()
         self._recent.append((now, step, row))
         while now - self._recent[0][0] > RECENT_SECONDS:
@@ -117,7 +136,7 @@ class WandbSession(TrackerSession):
         self._with_service(lambda: self.live.summary.update(plain))
 
     def _with_service(self, call: Callable[[], Any]) -> None:
-        """Make a call. If the service of the client has died, start another one, which continues the run."""
+        """Make a call. If the service of the client has died, start a new service, continue the run, and call again."""
         try:
             call()
         except Exception as error:
@@ -128,19 +147,20 @@ class WandbSession(TrackerSession):
             call()
 
     def _reopen(self) -> None:
-        """Open the run again, as another part of it, with the rows that the service did not write."""
+        """Open the run again as a new segment, and write the rows that the service did not write."""
         service.restart()
         with _LOCK:
             _OURS.pop(self.run_id, None)
-        stored = identity.load(self.request.folder) or self.request.identity
+        stored = identity.load(self.request.folder, self.run_id) or self.request.identity
         request = replace(self.request, identity=stored, resumes=True, save_code=False)
         recent, opened = list(self._recent), open_run(request)
         self.live, self.owned, self.last_step, self.progress = opened.live, True, opened.last_step, opened.progress
+        self.rows_of_last_step, self._repeated, self.segments = opened.rows_of_last_step, 0, opened.segments
         self._defined.clear()
         with _LOCK:
             _OURS[self.run_id] = self
         for _, step, row in recent:
-            if step > self.last_step:
+            if not self.has(step):
                 self._log(row, step)
 
     def update_config(self, values: Mapping[str, Any]) -> None:
@@ -164,7 +184,7 @@ class WandbSession(TrackerSession):
             if not wait_until_complete(Path(self.live.sync_dir)):
                 with _LOCK:
                     _UNSEEN[self.run_id] = self.progress
-            stored = identity.load(self.request.folder) or self.request.identity
+            stored = identity.load(self.request.folder, self.run_id) or self.request.identity
             _store(self.request.folder, replace(stored, finished=True))
             tell_sync(stored)
 
@@ -223,34 +243,35 @@ def open_run(request: Request) -> WandbSession:
         _continue(session)
     if request.primary:
         known = replace(request.identity, run_id=live.id).with_segment(live.sync_dir, bool(live.offline))
-        _store(request.folder, known)
+        session.segments = known.segments
+        _store(request.folder, known, opens=True)
     return session
 
 
 def _store_id(request: Request) -> None:
-    """Store the id of a new run before the client opens it.
+    """Store the id of a new run before the client opens the run.
 
-    If the process is killed now, the next process continues the run.
+    If the process is killed during the opening, the next process continues the same run.
     """
     stored = identity.load(request.folder)
     writes = request.primary and (request.options.get("mode") or os.environ.get("WANDB_MODE")) != "disabled"
     if writes and (stored is None or stored.run_id != request.identity.run_id):
         with suppress(OSError):  # the store after the opening warns
-            identity.store(request.folder, request.identity)
+            identity.store(request.folder, request.identity, opens=True)
 
 
-def _store(folder: Path, known: Identity) -> None:
-    """Store the identity. A folder that cannot be written does not end the run: checkpoints have the id too."""
+def _store(folder: Path, known: Identity, opens: bool = False) -> None:
+    """Store the identity in a folder. If that fails, only warn, because checkpoints have the id too."""
     try:
-        identity.store(folder, known)
+        identity.store(folder, known, opens)
     except OSError as error:
         logger.warning("The id %s of the wandb run cannot be stored in %s: %s", known.run_id, folder, error)
 
 
 def _finish_earlier(run_id: str) -> None:
-    """Finish a run of this process with the same id, because the client has one stream per id.
+    """Finish an earlier run of this process with the same id, because the client has one stream per id.
 
-    Its file is then complete.
+    The file of the earlier run is then complete.
     """
     with _LOCK:
         earlier = _OURS.get(run_id)
@@ -259,7 +280,7 @@ def _finish_earlier(run_id: str) -> None:
 
 
 def _wait_for_earlier(known: Identity) -> None:
-    """Wait until the service of a killed program has written its part, and until the next part has another folder."""
+    """Wait until the service of a killed program has written its segment, and the next segment gets another folder."""
     for part in known.segments[-1:]:
         wait_until_quiet(Path(part.folder))
         # The client names a folder by the second, and would write over the file of a part from the same second.
@@ -288,7 +309,7 @@ def _init(request: Request) -> Any:
         try:
             return _call_init(request, options, max(1.0, request.init_timeout - (time.monotonic() - began)))
         except Exception as error:
-            problem, run_id = _first_line(error), _offline_id(run_id)
+            problem, run_id = problem_of_error(error), _offline_id(run_id)
     live = _call_init(request, {**options, "mode": "offline", "id": run_id}, request.init_timeout)
     logger.warning(
         "wandb is not online: %s. The run is offline. Upload it later: wandb sync %s", problem, live.sync_dir
@@ -297,9 +318,10 @@ def _init(request: Request) -> Any:
 
 
 def _offline_id(run_id: str) -> str:
-    """Return the id for an offline run after the online run failed. The client's service still uses the first id.
+    """Return the id for an offline run, after the run could not be opened online.
 
-    The service is restarted, which frees the id, unless other runs use it.
+    The client's service still uses the id of the online run. If no other run uses the service, the function restarts
+    the service and returns the same id. Else it returns another id.
     """
     return run_id if not service.has_open_runs() and service.restart() else f"{run_id}-offline"
 
@@ -316,8 +338,8 @@ def _call_init(request: Request, options: Mapping[str, Any], timeout: float) -> 
 
 @contextmanager
 def _without_error_reports() -> Iterator[None]:
-    """Stop the client from sending its own errors to the service. If the service is down, they delay the exit by 30
-    s."""
+    """Keep the client from sending its own errors to the service. If the service is down, this would delay the exit by
+    30 s."""
     name = "WANDB_ERROR_REPORTING"
     if name in os.environ:
         yield
@@ -330,23 +352,25 @@ def _without_error_reports() -> Iterator[None]:
 
 
 def _continue(session: WandbSession) -> None:
-    """Find out which steps the run has: online from the service, offline from its files."""
+    """Find the last step of a resumed run, online from the service, offline from the files of the run."""
     request, live = session.request, session.live
     local = request.identity.written(AXIS)
     with _LOCK:
         unseen_step, unseen_rows = _UNSEEN.pop(request.identity.run_id, (-1, 0))
     local = replace(local, step=max(local.step, unseen_step), counter=max(local.counter, unseen_rows - 1))
     gone = any(part.file is None for part in request.identity.segments) or not request.identity.segments
-    step, counter = local.step, local.counter
+    step, counter, rows = local.step, local.counter, float(local.rows)
+    if unseen_step >= local.step:
+        rows = math.inf
     shared = live.settings.mode == "shared"  # the service numbers the rows of a shared run
     if not live.offline and not shared:
         arrived = int(live.starting_step) - 1
         if counter < 0 or counter != arrived:  # another machine wrote the rows, or the last ones did not arrive
-            step, counter = int(live.summary.get(AXIS, -1)), arrived
+            step, counter, rows = int(live.summary.get(AXIS, -1)), arrived, math.inf
     elif gone or shared:
-        step = max(step, request.known_step)
+        step, rows = max(step, request.known_step), math.inf
         counter = max(counter, request.known_rows, request.known_step)
-    session.continue_after(step, counter)
+    session.continue_after(step, counter, rows)
 
 
 def tell_sync(known: Identity) -> None:
@@ -355,10 +379,6 @@ def tell_sync(known: Identity) -> None:
     if waiting:
         commands = "\n".join(identity.sync_commands(waiting))
         say(f"This run is offline. Upload it with:\n{commands}")
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ").rstrip(".")
 
 
 @contextmanager

@@ -20,7 +20,7 @@ PLACES = (
     *("output_dir", "logging_dir", "run_name", "report_to", "project", "resume_from_checkpoint", "disable_tqdm"),
     *("log_level", "log_level_replica", "save_total_limit", "dataloader_num_workers", "overwrite_output_dir"),
 )
-"""Arguments that change nothing in the rows of a run."""
+"""The arguments that have no effect on the rows of a run."""
 
 
 def run_config(run: Run) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def changes_between(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[s
 
 
 def changed_arguments(changes: Mapping[str, Any]) -> list[str]:
-    """Return the changed arguments that may change the rows of a run."""
+    """Return the names of the changed arguments that may have an effect on the rows of a run."""
     return [name for name in changes.get("arguments", {}) if name not in PLACES]
 
 

@@ -38,7 +38,7 @@ class Histograms:
         self._handle = run.bus.on("on_gradients", collect, stage=Stage.REPORT, on_error="warn", id="wandb-histograms")
 
     def take(self) -> dict[str, Any]:
-        """Return the collected histograms, once."""
+        """Return the collected histograms, and remove them from this object."""
         columns, self._columns = self._columns, {}
         return columns
 

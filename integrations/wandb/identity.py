@@ -18,6 +18,8 @@ from .run_file import Written, last_written
 
 NAME = "_wandb_run.json"
 SYNC = "_wandb_sync.sh"
+MOST_RUNS = 20
+"""The number of runs of an output folder whose identities are kept."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,11 @@ class Segment:
     folder: str
     """The folder of the client."""
     offline: bool
-    """Whether the segment is offline, and needs `wandb sync`."""
+    """Whether the segment was written offline, so that it needs `wandb sync`."""
 
     @property
     def file(self) -> Path | None:
-        """The file with the records; None if it does not exist any more."""
+        """The path of the `.wandb` file with the records; None if the file does not exist any more."""
         return next(iter(sorted(Path(self.folder).glob("run-*.wandb"))), None)
 
     @property
@@ -62,12 +64,18 @@ class Identity:
         """The segments that need `wandb sync` and are not empty."""
         return [part for part in self.segments if part.offline and not part.synced and _read(part).readable]
 
+    @property
+    def listed(self) -> list[Segment]:
+        """The segments to upload, in the order of their steps. A part that is open has an empty file at first."""
+        waiting = self.waiting
+        return [*waiting, *(part for part in self.segments[-1:] if part.offline and part not in waiting)]
+
     def written(self, axis: str) -> Written:
-        """Return the last step and the last counter of all segments on this machine."""
+        """Return the last step, its rows, and the last counter of all segments on this machine."""
         found = [_read(part, axis) for part in self.segments]
-        return Written(
-            max((part.step for part in found), default=-1), max((part.counter for part in found), default=-1)
-        )
+        step = max((part.step for part in found), default=-1)
+        rows = sum(part.rows for part in found if part.step == step)
+        return Written(step, max((part.counter for part in found), default=-1), rows)
 
 
 def _read(part: Segment, axis: str = "") -> Written:
@@ -75,26 +83,52 @@ def _read(part: Segment, axis: str = "") -> Written:
     return Written() if file is None else last_written(file, axis)
 
 
-def load(folder: Path) -> Identity | None:
-    """Return the identity that an earlier process stored in an output folder; None if there is none."""
-    try:
-        stored = json.loads((folder / NAME).read_text())
-        segments = tuple(Segment(part["folder"], part["offline"]) for part in stored["segments"])
-        return Identity(stored["run_id"], segments, stored["finished"], stored["config"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # no file, or one that a full disk cut off: the checkpoint still has the id
+def load(folder: Path, run_id: str | None = None) -> Identity | None:
+    """Return the identity that an earlier process stored in an output folder; None if there is none.
+
+    Args:
+        folder: the output folder.
+        run_id: the id of the run. None for the run that was opened last.
+    """
+    return next((known for known in reversed(_runs(folder)) if run_id in (None, known.run_id)), None)
 
 
-def store(folder: Path, identity: Identity) -> None:
-    """Write the identity to the output folder atomically."""
+def store(folder: Path, identity: Identity, opens: bool = False) -> None:
+    """Write the identity to the output folder atomically. Other runs of the folder keep theirs.
+
+    Args:
+        folder: the output folder.
+        identity: the identity.
+        opens: whether the run opens now, so that it is the last one.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(asdict(identity), indent=2, default=str)
-    last = identity.segments[-1:]  # a part that is open has an empty file until the first flush
-    listed = [*identity.waiting, *(part for part in last if part.offline and part not in identity.waiting)]
+    runs = _runs(folder)
+    found = [place for place, known in enumerate(runs) if known.run_id == identity.run_id]
+    if found and not opens:
+        runs[found[0]] = identity
+    else:
+        runs = [known for known in runs if known.segments and known.run_id != identity.run_id][1 - MOST_RUNS :]
+        runs.append(identity)
+    text = json.dumps({**asdict(runs[-1]), "earlier": list(map(asdict, runs[:-1]))}, indent=2, default=str)
+    listed = [part for known in runs for part in known.listed]
     for name, content in ((NAME, text), (SYNC, sync_script(listed))):
         staging = folder / f".{name}.{os.getpid()}"
         staging.write_text(content)
         staging.replace(folder / name)
+
+
+def _runs(folder: Path) -> list[Identity]:
+    """Return the runs of an output folder, the last one at the end."""
+    try:
+        stored = json.loads((folder / NAME).read_text())
+        return [_identity(each) for each in (*stored.get("earlier", ()), stored)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []  # no file, or one that a full disk cut off: the checkpoint still has the id
+
+
+def _identity(stored: dict[str, Any]) -> Identity:
+    segments = tuple(Segment(part["folder"], part["offline"]) for part in stored["segments"])
+    return Identity(stored["run_id"], segments, stored["finished"], stored["config"])
 
 
 def sync_commands(segments: Iterable[Segment]) -> list[str]:
@@ -103,7 +137,12 @@ def sync_commands(segments: Iterable[Segment]) -> list[str]:
 
 
 def sync_script(segments: Iterable[Segment]) -> str:
-    """Return a shell script with these commands."""
+    """Return a shell script with the commands of `sync_commands`."""
     return "\n".join(
-        ["#!/bin/sh", "# Uploads the offline parts of this run. Keep the order.", *sync_commands(segments), ""]
+        [
+            "#!/bin/sh",
+            "# Uploads the offline parts of the runs of this folder. Keep the order.",
+            *sync_commands(segments),
+            "",
+        ]
     )

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import wandb
+
+from ...engine.evaluation.outputs import plain
 
 logger = logging.getLogger(__name__)
 
@@ -20,14 +23,14 @@ class Limits:
     keys: int = 10_000
     """The largest number of different names in a run."""
     value_bytes: int = 1_000_000
-    """The most bytes of one value."""
+    """The largest size of one value, in bytes."""
     row_bytes: int = 25_000_000
-    """The most bytes of one row."""
+    """The largest size of one row, in bytes."""
 
 
 @dataclass
 class Guard:
-    """Keeps rows within the limits. It warns once for each kind of excess, and names the column."""
+    """Keeps rows within the limits. It warns once for each limit that is exceeded, and names the column."""
 
     limits: Limits = field(default_factory=Limits)
     """The limits."""
@@ -35,13 +38,17 @@ class Guard:
     _warned: set[str] = field(default_factory=set)
 
     def apply(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a row that the service takes: plain values, without the columns beyond the limits."""
+        """Return a row that the service accepts: plain values, without columns that exceed a limit."""
         kept, size = {}, 0
         for name, value in row.items():
             if name not in self._keys and len(self._keys) >= self.limits.keys:
                 self._warn("keys", f"the run has {self.limits.keys} names, so {name!r} is not recorded")
                 continue
-            plain = plain_value(value)
+            try:
+                plain = plain_value(value)
+            except Exception as error:  # such as a tensor of a layout that has no numbers to read
+                self._warn("type", f"{name!r} of the type {type(value).__name__} cannot be recorded: {error}")
+                continue
             length = _length(plain)
             if length > self.limits.value_bytes:
                 if not isinstance(plain, str):
@@ -60,13 +67,15 @@ class Guard:
     def _warn(self, kind: str, what: str) -> None:
         if kind not in self._warned:
             self._warned.add(kind)
-            logger.warning("A row exceeds a limit of wandb: %s. Further cases are not reported.", what)
+            logger.warning("A row has a value that wandb does not take: %s. Further cases are not reported.", what)
 
 
 def plain_value(value: Any) -> Any:
     """Return a value that the client can write: a tensor of one element becomes a number, an unknown object a text."""
-    if isinstance(value, (torch.Tensor,)):
-        return value.item() if value.numel() == 1 else value.detach().cpu().tolist()
+    if isinstance(value, torch.Tensor):
+        return plain_value(value.item() if value.numel() == 1 else value.detach().to_dense().cpu().tolist())
+    if getattr(getattr(value, "dtype", None), "kind", "") == "O" and hasattr(value, "tolist"):
+        return plain_value(value.tolist())  # an array of objects
     if isinstance(value, Mapping):
         return {str(name): plain_value(item) for name, item in value.items()}
     if (
@@ -77,9 +86,26 @@ def plain_value(value: Any) -> Any:
         return value
     if isinstance(value, (list, tuple)):
         return [plain_value(item) for item in value]
-    if type(value).__module__.split(".")[0] in ("matplotlib", "plotly", "PIL", "pandas"):
-        return value
+    if hasattr(value, "getbands"):  # an image of PIL
+        return wandb.Image(value)
+    if type(value).__module__.split(".")[0] in ("matplotlib", "plotly", "pandas"):
+        return value if not hasattr(value, "to_list") else plain_value(value.to_list())  # a column of a table
     return str(value)
+
+
+def loss_not_finite(logs: Mapping[str, Any]) -> str:
+    """Return the first logged loss that is NaN or infinite, as text; empty if all are finite."""
+    values = ((name, value) for name, value in plain(dict(logs)).items() if "loss" in str(name))
+    return next((f"{name} is {value}" for name, value in values if isinstance(value, float) and value - value), "")
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is a number, a text, None, or a container of them."""
+    if isinstance(value, Mapping):
+        return all(map(is_plain, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _length(value: Any) -> int:

@@ -1,4 +1,4 @@
-"""Additional writers of a shared run: one process on each other machine writes its system metrics."""
+"""Additional writers of a shared run: on each machine without rank 0, one process writes the system metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_shared(mode: str | None, options: Mapping[str, Any]) -> None:
     """Raise an error for options that the shared mode of the client does not support.
 
     Raises:
-        ArgumentError: for a mode without the service, or an option with which the client drops rows.
+        ArgumentError: for a mode that does not use the service, or for an option with which the client loses rows.
     """
     if mode in OFFLINE:
         raise ArgumentError(
@@ -47,7 +47,7 @@ class NodeWriter:
     request: Request
     """The options for opening the run."""
     timeout: float = 60.0
-    """Seconds that the training waits for the run to open, and the program for it to finish."""
+    """The longest time in seconds that the training waits for the run to open, and the program for it to finish."""
     _session: WandbSession | None = None
     _worker: TrackerWorker | None = None
 
@@ -57,7 +57,7 @@ class NodeWriter:
         self._worker.wait_until_tried(self.timeout)
 
     def close(self, outcome: Outcome) -> None:
-        """Leave the run. Rank 0 sets its final state."""
+        """Leave the run. Rank 0 sets the final state of the run."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.close(self.timeout, lambda: self._leave(outcome))

@@ -32,6 +32,12 @@ ENVIRONMENT = {
 """Option of `wandb.init` -> the environment variable that sets it. The client reads the variables only once per
 process."""
 
+SETTINGS = {
+    **{"id": "run_id", "name": "run_name", "group": "run_group", "notes": "run_notes", "tags": "run_tags"},
+    **{"job_type": "run_job_type", "dir": "root_dir"},
+}
+"""Option of `wandb.init` -> the field of `wandb.Settings`, if it has another name."""
+
 FALSE = ("", "0", "f", "false", "n", "no", "off")
 FLUSH_SECONDS = 1.0
 """Seconds between two writes of the run file. With the client's default of 15 s, a killed process would lose 15 s of
@@ -56,7 +62,7 @@ def folder_of(options: Mapping[str, Any]) -> str:
 
 def is_disabled() -> bool:
     """Return whether `WANDB_DISABLED` turns the tracker off."""
-    return os.environ.get("WANDB_DISABLED", "").lower() not in FALSE
+    return os.environ.get("WANDB_DISABLED", "").strip().lower() not in FALSE
 
 
 def from_environment() -> dict[str, Any]:
@@ -69,8 +75,29 @@ def from_environment() -> dict[str, Any]:
     return found
 
 
+def check_environment(given: Mapping[str, Any]) -> None:
+    """Check the variables of the environment that no given option overrides.
+
+    Raises:
+        ArgumentError: for a value that the client does not know or refuses. The error names the variable.
+    """
+    variables = {**ENVIRONMENT, "tags": "WANDB_TAGS"}
+    for name, value in from_environment().items():
+        variable = variables[name]
+        if name == "mode" and "mode" not in given and value not in MODES:
+            known = ", ".join(MODES)
+            raise ArgumentError(
+                f"{variable}={value!r} is unknown{nearest(value.strip().lower(), MODES)} Known: {known}."
+            )
+        if name not in given:
+            try:
+                check_values({name: value}, {})
+            except ArgumentError as error:
+                raise ArgumentError(f"{variable}={os.environ[variable]!r}: {error} Change or unset it.") from error
+
+
 def choice_from_environment(variable: str, known: tuple[str, ...]) -> str | None:
-    """Return the value of a variable that names one of a few choices; None for false.
+    """Return the value of an environment variable that names one of a few choices; None for `false` or no value.
 
     Raises:
         ArgumentError: for another value, with the nearest valid value.
@@ -96,23 +123,31 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
         if name not in (*known, "settings"):
             raise ArgumentError(f"wandb.init has no option {name!r}{nearest(name, known)} Known: {', '.join(known)}.")
     settings = settings_of(options)
-    names = {"id": "run_id", "name": "run_name", "group": "run_group", "notes": "run_notes", "tags": "run_tags"}
-    names |= {"job_type": "run_job_type", "dir": "root_dir"}
     fields = wandb.Settings.model_fields
     for name in settings:
         if name not in fields:
             raise ArgumentError(f"wandb.Settings has no field {name!r}{nearest(name, fields)}")
-    direct = {names.get(name, name): value for name, value in options.items() if value is not None}
     mode = options.get("mode") or settings.get("mode") or os.environ.get("WANDB_MODE")
     rewinds = [name for name in ("fork_from", "resume_from") if options.get(name) or settings.get(name)]
     if mode == "shared" and rewinds:
         raise ArgumentError(f"mode='shared' does not work with {rewinds[0]}: the client drops rows. Leave out one.")
+    check_values(options, settings)
+    return dict(options)
+
+
+def check_values(options: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Let the client check values of options and settings.
+
+    Raises:
+        ArgumentError: for a value that the client refuses.
+    """
+    direct = {SETTINGS.get(name, name): value for name, value in options.items() if value is not None}
+    fields = wandb.Settings.model_fields
     try:
         wandb.Settings(**{**settings, **{name: value for name, value in direct.items() if name in fields}})
     except Exception as error:  # pydantic's and the client's own errors
         detail = " ".join(str(error).split())
         raise ArgumentError(f"wandb refuses an option: {detail}") from error
-    return dict(options)
 
 
 def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,3 +37,11 @@ def problem_of_service(settings: Mapping[str, Any], timeout: float) -> str:
         return f"{url} answers with the error {error.code}" if error.code >= 500 else ""
     except (OSError, ValueError) as error:
         return f"{url} does not answer: {getattr(error, 'reason', None) or error}"
+
+
+def problem_of_error(error: BaseException) -> str:
+    """Return why the client could not open a run online, as one line."""
+    text = str(error).strip().partition("\n")[0]
+    if text in ("", "<no message>"):  # the client has no words for an answer such as 401
+        text = "the service refused the run without a reason. Check the key and the project, such as with `wandb login`"
+    return f"{type(error).__name__}: {text}".rstrip(".")

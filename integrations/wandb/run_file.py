@@ -31,8 +31,10 @@ class Written:
     """The last value of the axis; -1 if there is no row."""
     counter: int = -1
     """The last value of wandb's own counter, `_step`; -1 if there is no row."""
+    rows: int = 0
+    """The number of rows of that step."""
     readable: bool = False
-    """Whether the file has the record of its run, so that `wandb sync` takes it."""
+    """Whether the file has the record that describes the run. `wandb sync` needs this record."""
 
 
 def records(path: Path, start: int = 0) -> Iterator[Any]:
@@ -65,7 +67,7 @@ def records(path: Path, start: int = 0) -> Iterator[Any]:
 
 
 def last_written(path: Path, axis: str) -> Written:
-    """Return the last step of a file. It reads from the end, so a long run takes no more time than a short one.
+    """Return the last step in the file of a run. The function reads from the end, so it is fast for a long run too.
 
     Args:
         path: the `.wandb` file.
@@ -75,14 +77,16 @@ def last_written(path: Path, axis: str) -> Written:
         size = path.stat().st_size
         readable = any(record.HasField("run") for record in _first(records(path), 5))
         for block in range(size // BLOCK, -1, -1):
-            step, counter = -1, -1
+            counter, steps = -1, []
             for record in records(path, block * BLOCK):
                 if record.HasField("history"):
                     values = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
                     counter = max(counter, int(record.history.step.num))
-                    step = max(step, int(float(values.get(axis, -1))))
-            if step >= 0:
-                return Written(step, counter, readable)
+                    steps.append(int(float(values.get(axis, -1))))
+            last = max(steps, default=-1)
+            # An earlier block may have more rows of this step. Rows of the user have no step.
+            if last >= 0 and (block == 0 or any(0 <= step < last for step in steps)):
+                return Written(last, counter, steps.count(last), readable)
     except (OSError, ValueError) as error:
         raise OSError(f"The wandb file {path} cannot be read: {error}") from error
     return Written(readable=readable)
@@ -102,9 +106,9 @@ def wait_until_complete(folder: Path, seconds: float = 5.0) -> bool:
 
 
 def wait_until_quiet(folder: Path) -> None:
-    """Wait until a segment is no longer written, for some seconds at most.
+    """Wait until no process writes to a segment any more, for some seconds at most.
 
-    The service can run longer than its killed program.
+    The service of wandb can run longer than the killed program that started it.
     """
     files = list(folder.glob("run-*.wandb"))
     deadline = time.monotonic() + 2 * QUIET_SECONDS

@@ -22,8 +22,8 @@ def has_died() -> bool:
 def restart() -> bool:
     """End the service, so that the next run starts another one. Return False if another program started the service.
 
-    Its open runs end without a last record, like after a kill. If the service of another program cannot be reached,
-    because that program ended, this process no longer uses it.
+    The open runs of the service end without a last record, as after a kill. If another program started the service and
+    has ended, this process forgets the service.
     """
     library = wandb_setup.singleton()
     process = _process(library)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,7 +50,14 @@ class WandbSweep:
             space = {**search.space(None), "metric": {"name": metric, "goal": direction}}
             if "name" in options:
                 space["name"] = options["name"]
-            sweep_id = wandb.sweep(space, **location)
+            try:
+                sweep_id = wandb.sweep(space, **location)
+            except wandb.errors.Error as error:
+                mode = os.environ.get("WANDB_MODE")
+                raise TrainbusError(
+                    f"The sweep cannot start: {error} A sweep of wandb needs the service, and a key from `wandb login`"
+                    f"{f', also with WANDB_MODE={mode}' if mode else ''}. Without a network, use backend='optuna'."
+                ) from error
         trials = _Trials(search)
         wandb.agent(sweep_id, function=trials.run, count=search.n_trials, **location)
         return trials.best(direction, sweep_id)
@@ -100,6 +108,5 @@ class _Trials:
 
 
 def _in_sections(key: str) -> str:
-    """Return `eval/loss` for `eval_loss`, and `train/` before training values. A sweep needs this name for its
-    metric."""
+    """Return the name of a value in the rows, such as `eval/loss` for `eval_loss`. A sweep needs it for its metric."""
     return key.replace("_", "/", 1) if key.startswith(("eval_", "test_")) else f"train/{key}"

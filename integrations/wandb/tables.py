@@ -28,8 +28,8 @@ class EvaluationTables:
 
         Args:
             run: the run.
-            wanted: what to collect.
-            add: the function that is called as `add(run, columns)` after each dataset.
+            wanted: the settings of the tables.
+            add: a function. It is called as `add(run, columns)` after the evaluation of each dataset.
             writes: whether this rank writes the run. Other ranks collect nothing.
         """
         for handle in self._handles:
@@ -61,7 +61,7 @@ class EvaluationTables:
 
 
 def columns_of(run: Run, collected: Collected) -> dict[str, Any]:
-    """Return the columns of a dataset. The service compares tables with equal names."""
+    """Return the tables and charts of a dataset as columns of a row: name -> value."""
     prefix = f"{run.metric_prefix}_{run.dataset_name}_" if run.dataset_name else f"{run.metric_prefix}_"
     columns: dict[str, Any] = {}
     if collected.rows:

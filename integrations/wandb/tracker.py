@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ...callbacks.base.predictions import Predictions
 from ...callbacks.base.row_tracker import Opening, Outcome, RowTracker, TrackerSession, outcome_of
 from ...callbacks.base.tracker import in_sections
-from ...callbacks.base.tracker_rows import AXIS
 from ...engine.arguments import ALIASES, TrainingArguments
 from ...engine.distributed.ranks import Ranks
 from ...engine.run import Run
@@ -25,14 +23,17 @@ from ...events.errors import ArgumentError, nearest
 from ...events.state import TrainerState
 from . import identity
 from .artifacts import ModelArtifacts
+from .axes import AXES, axis_column, check_axes
 from .client import Request, WandbSession, open_run, speaking_for
 from .config import changed_arguments, changes_between, run_config
 from .histograms import Histograms
 from .identity import Identity
+from .limits import loss_not_finite
 from .nodes import NodeWriter, check_shared, is_further_node, label_of, node_request
 from .options import (
     MODES,
     OFFLINE,
+    check_environment,
     checked,
     choice_from_environment,
     folder_of,
@@ -45,10 +46,8 @@ from .tables import EvaluationTables
 
 logger = logging.getLogger(__name__)
 
-AXES = {"step": AXIS, "epoch": "train/epoch", "samples": "train/samples_seen", "tokens": "train/num_input_tokens_seen"}
-"""The names of axes -> their columns."""
 SETTLE_SECONDS = 0.1
-"""Seconds that a checkpoint waits for rows that are not written yet. Each written row restarts the wait."""
+"""Seconds that a checkpoint waits for rows that are not written yet. The wait starts again with each written row."""
 ON_CHANGE = ("continue", "fork", "new")
 LOG_MODEL = ("end", "checkpoint", "best")
 WATCH = ("gradients", "parameters", "all")
@@ -61,7 +60,7 @@ class Wandb(RowTracker):
     Set `report_to="wandb"`, or add `Wandb(project="demo", mode="offline")` to the callbacks. Everything that is logged
     at a step is one row, with the axis `train/global_step`. The run finishes at `trainer.end()` or at the end of the
     program, with an exit code that depends on how training ended. If the service fails, the run goes offline and
-    training continues. If `wandb.run` is open already, the callback reports to it and leaves it open. See
+    training continues. If your program already opened `wandb.run`, the callback uses this run and leaves it open. See
     `docs/wandb.md`.
 
     Raises:
@@ -76,9 +75,9 @@ class Wandb(RowTracker):
     name: str | None = None
     """The name of the run. Default: `args.run_name`, else `WANDB_NAME`, else a generated name."""
     mode: Literal["online", "offline", "shared", "disabled"] | None = None
-    """Whether to upload. Default: the environment variable `WANDB_MODE`."""
+    """`online`, `offline`, `shared` or `disabled`. Default: the environment variable `WANDB_MODE`."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Additional options of `wandb.init`. They override the options that this callback sets; `config` is merged."""
+    """Additional options of `wandb.init`. They override the options that this callback sets. `config` is merged."""
     entity: str | None = field(default=None, kw_only=True)
     """The user or team. Default: `WANDB_ENTITY`, else the default of the account."""
     group: str | None = field(default=None, kw_only=True)
@@ -90,28 +89,33 @@ class Wandb(RowTracker):
     job_type: str | None = field(default=None, kw_only=True)
     """The type of the job, such as `train`. Default: `WANDB_JOB_TYPE`."""
     axis: str | Mapping[str, str] = field(default="step", kw_only=True)
-    """The x-axis: `step`, `epoch`, `samples` or `tokens`. Or a dict of name patterns: `{"eval/*": "epoch"}`."""
+    """The x-axis: `step`, `epoch`, `samples` or `tokens`. Or a dict of name pattern -> axis: `{"eval/*": "epoch"}`."""
     on_change: str = field(default="continue", kw_only=True)
-    """The action if a resume has other arguments: `continue` the run, `fork` it at this step, or start a `new` run."""
+    """The action if a resumed training has other arguments: `continue` the run, `fork` it at the step of the resume, or
+    start a `new` run."""
     init_timeout: float = field(default=60.0, kw_only=True)
     """Seconds that the start of the run waits for the service. After that, the run goes offline."""
     finish_timeout: float = field(default=300.0, kw_only=True)
     """Seconds that the end of the run waits for uploads. Files that are not uploaded stay on disk for `wandb sync`."""
     log_model: str | None = field(default=None, kw_only=True)
-    """Which models are uploaded as artifacts: every `checkpoint`, each new `best` one, or the final one at the `end`.
-    Default: `WANDB_LOG_MODEL`, else none."""
+    """The models to upload as artifacts: `checkpoint` (every checkpoint), `best` (each new best checkpoint) or `end`
+    (the final model). Default: `WANDB_LOG_MODEL`, else none."""
     watch: str | None = field(default=None, kw_only=True)
-    """Histograms at log steps of `gradients` (before clipping), `parameters` or `all`. Default: `WANDB_WATCH`."""
+    """The histograms to record when the loss is logged: `gradients` (before clipping), `parameters` or `all`. Default:
+    `WANDB_WATCH`, else none."""
     alerts: bool = field(default=False, kw_only=True)
-    """Send an alert if the run fails or a logged loss is not finite, at most one of each kind in ten minutes."""
+    """Whether to send an alert if the run fails or a logged loss is not finite. At most one alert per problem is sent
+    in ten minutes."""
     save_code: bool = field(default=False, kw_only=True)
-    """Upload the Python files of the working directory. By default no file is uploaded."""
+    """Whether to upload the Python files of the working directory."""
     reference_above: float | None = field(default=None, kw_only=True)
-    """Bytes above which an artifact only refers to the checkpoint folder, and uploads nothing. Default: no limit."""
+    """The size in bytes above which a checkpoint is not uploaded. The artifact then only has a reference to the folder.
+    Default: no limit."""
     tables: Predictions | None = field(default=None, kw_only=True)
-    """The tables and charts of each evaluation: a table of predictions, a confusion matrix, and ROC and PR curves."""
+    """The settings of the prediction table, the confusion matrix and the curves of each evaluation. Default: none of
+    them."""
     shared: bool = field(default=False, kw_only=True)
-    """With several machines: record the system metrics of each of them in the run, by the shared mode of the client."""
+    """Whether all machines record their system metrics in the run. This uses the shared mode of the client."""
     _node: NodeWriter | None = field(default=None, init=False, repr=False, compare=False)
     _stop: bool = field(default=False, init=False, repr=False, compare=False)
     _models: ModelArtifacts = field(default_factory=ModelArtifacts, init=False, repr=False, compare=False)
@@ -122,16 +126,15 @@ class Wandb(RowTracker):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, value, known in (("mode", self.mode, MODES), ("on_change", self.on_change, ON_CHANGE)):
+        choices = {"mode": MODES, "on_change": ON_CHANGE, "log_model": LOG_MODEL, "watch": WATCH}
+        for name, known in choices.items():
+            value = getattr(self, name)
             if value is not None and value not in known:
                 raise ArgumentError(f"{name}={value!r} is unknown{nearest(value, known)} Known: {', '.join(known)}.")
-        for axis in [self.axis] if isinstance(self.axis, str) else self.axis.values():
-            if axis not in AXES:
-                raise ArgumentError(f"axis={axis!r} is unknown{nearest(axis, AXES)} Known: {', '.join(AXES)}.")
-        for name, value, known in (("log_model", self.log_model, LOG_MODEL), ("watch", self.watch, WATCH)):
-            if value is not None and value not in known:
-                raise ArgumentError(f"{name}={value!r} is unknown{nearest(value, known)} Known: {', '.join(known)}.")
-        checked({**self._own_options(), **self.options})
+        check_axes(self.axis)
+        given = checked({**self._own_options(), **self.options})
+        if not is_disabled():
+            check_environment(given)
         if self.shared:
             check_shared(self.options.get("mode") or self.mode, {**settings_of(self.options), **self.options})
         self.log_model = self.log_model or choice_from_environment("WANDB_LOG_MODEL", LOG_MODEL)
@@ -173,7 +176,7 @@ class Wandb(RowTracker):
 
     def prepare(self, run: Run, opening: Opening) -> Opening:
         self._config = {**run_config(run), **(self.options.get("config") or {})}
-        known = self._stored(run, opening.run_id)
+        known = self._stored(run, opening)
         before = opening.state.get("config") or known.config
         changed = changed_arguments(changes_between(before, self._config)) if before else []
         if not changed or not opening.resumes:
@@ -220,13 +223,8 @@ class Wandb(RowTracker):
 
     def on_log(self, run: Run, state: TrainerState, logs: dict[str, Any]) -> None:
         super().on_log(run, state, logs)
-        bad = [
-            name
-            for name, value in logs.items()
-            if "loss" in str(name) and isinstance(value, float) and value - value != 0
-        ]
-        if self.alerts and bad:
-            self._alert("The loss is not finite", f"{bad[0]} is {logs[bad[0]]} at step {state.global_step}.")
+        if self.alerts and (found := loss_not_finite(logs)):
+            self._alert("The loss is not finite", f"{found} at step {state.global_step}.")
 
     def on_snapshot(self, run: Run, checkpoint: Any) -> None:
         if self.log_model in ("checkpoint", "best") and self.writes(run):
@@ -288,7 +286,7 @@ class Wandb(RowTracker):
             node.close(outcome)
 
     def connect(self, run: Run, opening: Opening) -> Callable[[], TrackerSession]:
-        known = self._stored(run, opening.run_id)
+        known = self._stored(run, opening)
         if opening.resumes:
             before = opening.state.get("config") or known.config or self._config
             differing = changes_between(before, self._config)
@@ -310,13 +308,13 @@ class Wandb(RowTracker):
         return lambda: open_run(request)
 
     def start(self, output_dir: str = "tmp_trainer", resume: bool = False) -> Wandb:
-        """Open the run now, before data and model are built. The run then includes failures and output of the start.
+        """Open the run now, before you build data and model. The run then shows the output and errors of this part too.
 
         Only rank 0 opens a run.
 
         Args:
             output_dir: the output folder of the arguments.
-            resume: continue the run of this folder, if it has one. Training must then resume too.
+            resume: whether to continue the run of this folder, if the folder has one. Training must then resume too.
 
         Returns:
             This callback, for the list of the trainer.
@@ -352,10 +350,7 @@ class Wandb(RowTracker):
 
     def axis_of(self, column: str) -> str:
         """Return the column that is the x-axis of a column."""
-        if column in AXES.values() or isinstance(self.axis, str):
-            return AXIS if column in AXES.values() else AXES[str(self.axis)]
-        found = next((axis for pattern, axis in self.axis.items() if fnmatch.fnmatchcase(column, pattern)), "step")
-        return AXES[found]
+        return axis_column(self.axis, column)
 
     def extra_columns(self, run: Run) -> dict[str, Any]:
         wanted = {self.axis} if isinstance(self.axis, str) else set(self.axis.values())
@@ -366,13 +361,15 @@ class Wandb(RowTracker):
     def saved_state(self) -> dict[str, Any]:
         if self._worker is not None:
             self._worker.drain(SETTLE_SECONDS)  # rows gather: the checkpoint says which of them are written
-        step, rows = self._session.progress if isinstance(self._session, WandbSession) else (-1, -1)
+        session = self._session if isinstance(self._session, WandbSession) else None
+        step, rows = (-1, -1) if session is None else session.progress
         return {
             "config": self._config,
             "changes": self._changes,
             "written": step,
             "rows": rows,
             "versions": self._models.versions,
+            "segments": [] if session is None else [asdict(part) for part in session.segments],
         }
 
     def _own_options(self) -> dict[str, Any]:
@@ -394,6 +391,7 @@ class Wandb(RowTracker):
         return chosen
 
     @staticmethod
-    def _stored(run: Run, run_id: str) -> Identity:
-        stored = identity.load(run.args.output_path)
-        return stored if stored is not None and stored.run_id == run_id else Identity(run_id)
+    def _stored(run: Run, opening: Opening) -> Identity:
+        known, state = identity.load(run.args.output_path, opening.run_id), opening.state
+        segments = state.get("segments", ()) if state.get("run_id") == opening.run_id else ()
+        return known or Identity(opening.run_id, tuple(identity.Segment(**part) for part in segments))

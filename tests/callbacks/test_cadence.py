@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import pytest
 
 from support.callbacks import stop_at
@@ -9,6 +12,9 @@ from support.data import net_samples
 from support.outcomes import steps_of
 from support.trainers import net_trainer
 from trainbus import Checkpoint, EarlyStopping, Evaluate, Log, at_end, every, never
+from trainbus.engine.checkpoint.read.saved import SavedCheckpoint
+from trainbus.engine.checkpoint.storage import Disk
+from trainbus.events import ArgumentError
 
 WORK = [(Log, "on_log_due"), (Evaluate, "on_evaluate_due"), (Checkpoint, "on_save_due")]
 
@@ -111,3 +117,54 @@ def test_a_clock_of_a_new_run_starts_at_zero(tmp_path):
         if isinstance(callback, Checkpoint):
             callback.load_state_dict({"last_step": 3, "last_seconds": 1e9})
     assert steps_of(built, "on_save_due") == [1, 2, 3]
+
+
+SLEEP = 0.03
+
+
+@pytest.mark.parametrize("where", ["evaluation", "save", "save in the background"])
+def test_work_by_cost_takes_its_share_of_the_time_at_most(tmp_path, monkeypatch, where):
+    """A slower machine makes the work dearer, so it never comes more often than its sleep allows."""
+    trigger, before = every("auto", overhead=0.3, after=0), Disk.write
+    if where == "evaluation":
+        cadence, event = Evaluate(trigger), "on_evaluate_due"
+        built = net_trainer(tmp_path, cadence, max_steps=400)
+        built.on("on_evaluate_begin", lambda: time.sleep(SLEEP))
+    else:
+
+        def slow(*args: Any) -> None:
+            time.sleep(SLEEP)
+            before(*args)
+
+        monkeypatch.setattr(Disk, "write", slow)
+        cadence, event = Checkpoint(trigger, async_save="background" in where), "on_save_due"
+        built = net_trainer(tmp_path, cadence, max_steps=400)
+    began = time.perf_counter()
+    steps = steps_of(built, event)
+    passed = time.perf_counter() - began
+    assert steps[0] == 1
+    assert 2 <= len(steps) <= 1 + 0.3 * passed / SLEEP
+
+
+def test_a_trigger_by_cost_is_set_when_the_callback_is_built():
+    with pytest.raises(ArgumentError, match="Pass it to the callback"):
+        Evaluate(every(3)).replace_trigger(every("auto", overhead=0.1))
+
+
+def test_the_cost_of_the_work_is_in_checkpoints(tmp_path):
+    built = net_trainer(tmp_path, Checkpoint(every(2)), Evaluate(every("auto", overhead=0.5, after=0)), max_steps=4)
+    built.train()
+    saved = SavedCheckpoint.open(tmp_path / "checkpoint-4").callback_states()["Evaluate"]
+    assert 0 < saved["last_cost"] < saved["last_seconds"]
+    again = Evaluate(every("auto", overhead=1e-9, after=0))
+    resumed, steps = net_trainer(tmp_path, again, max_steps=6), []
+    resumed.on("on_evaluate_due", lambda state: steps.append(state.global_step))
+    resumed.train(resume_from_checkpoint=True)
+    assert (resumed.state.global_step, steps) == (6, [])
+
+
+def test_a_preview_says_that_it_does_not_know_the_cost(tmp_path):
+    built = net_trainer(tmp_path, Checkpoint(every("auto", overhead=0.1, after=0) | at_end()), max_steps=4)
+    found = built.preview(step_seconds=1.0)
+    assert [row["step"] for row in found.rows if row["what"] == "save"] == [1, 4]
+    assert any("depends on the measured cost" in warning for warning in found.warnings)

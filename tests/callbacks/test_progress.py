@@ -7,6 +7,7 @@ import re
 import sys
 
 import pytest
+import torch
 import tqdm as tqdm_package
 
 from support.callbacks import Boom, stop_at
@@ -115,6 +116,13 @@ def test_arguments_spell_it(tmp_path, disable, expected):
     args = net_trainer(tmp_path, Progress(), disable_tqdm=None).args
     args.disable_tqdm = disable
     assert Progress.from_arguments(args) == Progress(bar=expected)
+
+
+def test_values_of_any_kind_stay_in_one_line():
+    state = TrainerState(global_step=7, max_steps=20, epoch=1.0)
+    logs = {"loss": torch.tensor(0.25), "image": torch.zeros(3, 2), "text": "a\nb", "long": "x" * 300}
+    line = in_one_line(logs, state)
+    assert line == f"step 7/20  epoch 1  loss 0.25  image Tensor[3, 2]  text a b  long {'x' * 100}..."
 
 
 def test_in_one_line():

@@ -19,6 +19,7 @@ from support.processes import environment
 from trainbus import Csv, JsonLines, Log, Trainer, TrainingArguments, every
 from trainbus.callbacks.base.row_tracker import Outcome
 from trainbus.callbacks.monitor.row_files import CsvSession, JsonLinesSession
+from trainbus.events.errors import ArgumentError
 
 AXIS = "train/global_step"
 PROGRAM = Path(__file__).parent.parent / "integrations" / "row_file_program.py"
@@ -169,3 +170,43 @@ def test_names_of_the_arguments_build_them(tmp_path):
     trainer.end()
     assert steps_of(tmp_path / "metrics.jsonl") == [1, 2, 3, 4]
     assert len(table(tmp_path / "metrics.csv")) == 4
+
+
+def test_the_second_row_of_a_step_survives_a_kill_between_the_two(tmp_path):
+    def build(steps):
+        trainer = train(tmp_path, JsonLines(), Csv(), steps=steps)
+        total = torch.zeros(())
+
+        def twice(run, state):
+            run.log({"total": total.add_(1)})
+            run.log({"total": total.add_(1)})
+
+        trainer.on("on_step_end", twice)
+        return trainer
+
+    first = build(4)
+    first.train()
+    first.end()
+    whole = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8")
+    assert [json.loads(line)["train/total"] for line in whole.splitlines()] == list(range(1, 9))
+    for name, kept in (("metrics.jsonl", 7), ("metrics.csv", 8)):
+        lines = (tmp_path / name).read_text(encoding="utf-8").splitlines(keepends=True)
+        (tmp_path / name).write_text("".join(lines[:kept]), encoding="utf-8")
+    second = build(6)
+    second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    second.end()
+    assert steps_of(tmp_path / "metrics.jsonl") == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
+    assert [row[AXIS] for row in table(tmp_path / "metrics.csv")] == [*"112233445566"]
+
+
+def test_a_name_that_is_given_twice_builds_one_tracker(tmp_path):
+    trainer = train(tmp_path, report_to=["jsonl", "jsonl"])
+    trainer.train()
+    trainer.end()
+    assert steps_of(tmp_path / "metrics.jsonl") == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("given", [JsonLines, [JsonLines()]])
+def test_a_callback_in_report_to_is_refused_with_its_place(tmp_path, given):
+    with pytest.raises(ArgumentError, match=r"`report_to` is .*Pass the callback to the Trainer: `callbacks="):
+        TrainingArguments(str(tmp_path), report_to=given)

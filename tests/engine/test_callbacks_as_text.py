@@ -48,6 +48,13 @@ class Mine(Callback):
     secret: str | None = field(default=None, repr=False, compare=False)
 
 
+@dataclass
+class Nested(Callback):
+    share: float = 1.0
+    table: dict[str, int] = field(default_factory=dict)
+    pair: tuple[int, int] = (1, 2)
+
+
 class Plain:
     """A callback that derives from nothing."""
 
@@ -110,6 +117,7 @@ def test_splits_outside_of_brackets_and_quotes(text: str, parts: list[str]) -> N
         ("every(100) | at_end()", every(100) | at_end()),
         ("every(2, 'epoch', after=1)", every(2, "epoch", after=1)),
         ("every('10min')", every("10min")),
+        ("every('auto', overhead=0.03)", every("auto", overhead=0.03)),
         ("at(1, 2) & every(2)", at(1, 2) & every(2)),
         ("log_spaced(5)", log_spaced(5)),
     ],
@@ -133,6 +141,10 @@ def test_reads_literals_and_triggers(expression: str, value: Any) -> None:
         ("a(x=every(-1))", "above 0"),
         ("a(x=every())", "missing"),
         ("a)(b", "is not a callback"),
+        ("a(x=1)(y=2)", "is not a callback"),
+        ("a-b(x=1)", "The name has underscores: 'a_b'"),
+        ("a(x={[1]: 2})", "Write a literal"),
+        ("a(x=none)", "Write None"),
         ("a(" + "(" * 500 + ")" * 500 + ")", "parsed"),
     ],
 )
@@ -193,6 +205,38 @@ def test_values_become_the_types_of_the_options() -> None:
     assert made.id == "x"
     assert one(f"{module}:Mine(trigger='{module}:FullMoon(days=3)')").trigger == FullMoon(3)
     assert one(f"{module}:Plain(pace='2')").pace == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("table={'k': 'x'}", "it takes an int"),
+        ("table={'k': [1]}", "it takes"),
+        ("pair=(1, 2, 3)", "it takes 2 values"),
+    ],
+)
+def test_values_inside_of_a_value_have_its_types_too(options: str, says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        one(f"{__name__}:Nested({options})")
+
+
+def test_nan_is_written_and_read_back() -> None:
+    [text] = written([Nested(share=float("nan"), table={"k": 1})])
+    assert text == f"{__name__}:Nested(share=nan, table={{'k': 1}})"
+    assert one(text).table == {"k": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([{"early_stopping": None, "patience": 3}], "'patience' is not a mapping of options"),
+        ({"early_stopping": 3}, "'early_stopping' is not a mapping of options"),
+        ({"ema(decay=0.9)": {"every": 2}}, "is not a callback"),
+    ],
+)
+def test_a_mapping_of_another_form_is_refused_with_the_form(given: Any, says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        TrainingArguments(callbacks=given)
 
 
 def test_all_errors_are_in_one_message() -> None:

@@ -372,3 +372,22 @@ def test_collators_do_not_change_their_rows(kind: str, tensors: str) -> None:
 def test_unknown_type_of_tensors_is_refused() -> None:
     with pytest.raises(ArgumentError, match="`return_tensors` is 'tf', which is not supported"):
         trainbus.default_data_collator([{"x": 1}], return_tensors="tf")
+
+
+INCOMPLETE = {
+    "first label": (
+        [{"x": 1.0, "label": None}, {"x": 1.0, "label": 1}],
+        "'label' has no value in sample 0 .* sample 1",
+    ),
+    "later label": ([{"x": 1.0, "label": 1}, {"x": 1.0, "label": None}], "'label' has no value in sample 1"),
+    "first value": ([{"x": None, "label": 1}, {"x": 1.0, "label": 1}], "'x' has no value in sample 0"),
+    "later value": ([{"x": 1.0, "label": 1}, {"x": None, "label": 1}], "'x' has no value in sample 1"),
+    "text": ([{"x": 1.0, "label": "cat"}] * 2, r"'cat' is a text: number the classes, as `dataset.class_encode_column"),
+}
+
+
+@pytest.mark.parametrize(("rows", "text"), INCOMPLETE.values(), ids=INCOMPLETE)
+def test_a_missing_value_and_a_text_as_label_are_named(rows, text):
+    with pytest.raises(DataError, match=text):
+        trainbus.default_data_collator(rows)
+    assert trainbus.default_data_collator([{"x": 1.0, "label": None}] * 2).keys() == {"x"}

@@ -273,6 +273,8 @@ MISTAKES = {
     "perplexity": (("perplexity",), {}, "'perplexity' needs `shift`. Set shift=True for a causal"),
     "spans": (("seqeval",), {}, "'seqeval' needs `label_names`"),
     "text": (("exact_match",), {}, "'exact_match' reads text. Pass the tokenizer"),
+    "threshold": (("f1",), {"reads": "sigmoid", "threshold": 2}, "threshold=2 is not a probability"),
+    "equal names": (("f1",), {"average": None, "label_names": ["a", "a"]}, "'a' for several classes"),
 }
 
 
@@ -289,6 +291,8 @@ MISFITS = {
     "float labels": ({}, LOGITS, LOGITS, "integer labels"),
     "logits": ({"reads": "labels"}, LOGITS, NUMBERS, "For logits, set reads='argmax'"),
     "classes": ({"reads": "sigmoid"}, LOGITS, NUMBERS, "needs one logit for each label, and labels that are 0 or 1"),
+    "maps": ({"reads": "sigmoid"}, LOGITS[None], LOGITS[None] > 0, r"labels of shape \(rows,\) or \(rows, labels\)"),
+    "no labels": ({}, LOGITS, None, "one of them is None. Name the labels"),
     "no sequence": ({"shift": True}, LOGITS[:, 0], NUMBERS, "`shift=True` needs several labels per row"),
 }
 
@@ -297,6 +301,12 @@ MISFITS = {
 def test_outputs_that_do_not_fit_are_refused_with_their_shapes(options, outputs, labels, text):
     with pytest.raises(ArgumentError, match=text):
         Metrics("accuracy", **options)(EvalPrediction(outputs, labels))
+
+
+@pytest.mark.parametrize("name", ["perplexity", "top_k_accuracy"])
+def test_a_label_beyond_the_logits_is_named(name):
+    with pytest.raises(ArgumentError, match="The label 7 is out of range: the logits have 3 classes"):
+        Metrics(name, shift=False)(EvalPrediction(LOGITS, np.array([0, 1, -100, 7])))
 
 
 def test_logits_are_no_text_and_no_values():

@@ -109,7 +109,7 @@ def test_a_package_builds_passes_its_tests_and_mypy(packages: Path, kind: str, t
 
 
 @pytest.mark.parametrize(
-    ("name", "module"), [("skip-spikes", "skip_spikes"), ("Skip_Spikes", "skip_spikes"), ("a.b", "a_b")]
+    ("name", "module"), [("damp-spikes", "damp_spikes"), ("Damp_Spikes", "damp_spikes"), ("a.b", "a_b")]
 )
 def test_the_name_of_the_module(name: str, module: str) -> None:
     assert checked_module(name) == module
@@ -128,6 +128,9 @@ def test_the_name_of_the_class() -> None:
         ("class", "'class' is a keyword of Python. Add a word, such as `class-plugin`"),
         ("torch", "A module 'torch' is installed already.*`torch-plugin`"),
         ("json", "A module 'json' is installed already"),
+        ("skip-spikes", "trainbus has a callback 'skip_spikes'"),
+        ("early-stopping", "trainbus has a callback 'early_stopping'.*Add a word"),
+        ("all", "'all' has a meaning of its own"),
         ("there", "there exists. Give another name"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from support.models import Regression, bert
 from support.outcomes import history, same_weights, weights
 from support.trainers import regression_trainer
 from trainbus import EMA, Checkpoint, EarlyStopping, at, at_end, every
-from trainbus.engine.api import training
+from trainbus.engine.arguments import script
 from trainbus.engine.checkpoint.format import files
 from trainbus.engine.checkpoint.format.codec import load_values
 from trainbus.engine.checkpoint.read import listing
@@ -198,7 +199,7 @@ def test_no_requested_checkpoint_starts_a_new_run(wanted: Any, tmp_path: Path):
 def test_a_checkpoint_in_the_arguments_that_train_does_not_get_is_reported_once(
     in_arguments: Any, wanted: Any, warnings: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    training._warn_that_nothing_resumes.cache_clear()
+    script._warn_that_nothing_resumes.cache_clear()
     run = make(tmp_path, args={"max_steps": 1, "resume_from_checkpoint": in_arguments})
     for _ in range(2):
         run.train(resume_from_checkpoint=wanted)
@@ -421,6 +422,35 @@ def test_custom_values_in_a_checkpoint_are_kept_and_unsupported_types_are_named(
     run.on("on_save_begin", lambda checkpoint: checkpoint.extra.update(odd={1, 2}), id="odd")
     with pytest.raises(CheckpointError, match=r"extra\.odd is a set, which a checkpoint cannot hold"):
         run.train()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "says"),
+    [
+        (torch.eye(2).to_sparse(), "of the layout torch.sparse_coo, which a checkpoint cannot hold"),
+        (torch.empty(2, device="meta"), "without values, which a checkpoint cannot hold"),
+    ],
+)
+def test_a_tensor_that_no_file_can_hold_is_named(tmp_path: Path, tensor: torch.Tensor, says: str):
+    run = make(tmp_path, args={"max_steps": 1})
+    run.on("on_save_begin", lambda checkpoint: checkpoint.extra.update(odd=tensor), id="odd")
+    with pytest.raises(CheckpointError, match=rf"extra\.odd is a tensor {says}. Use a dense tensor"):
+        run.train()
+
+
+def test_an_error_in_the_state_of_a_callback_names_the_callback(tmp_path: Path):
+    class Keeps(Callback):
+        def state_dict(self) -> dict[str, int]:
+            return {"n": 1}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            state["missing"]
+
+    make(tmp_path, args={"max_steps": 1}, callbacks=[Keeps()]).train()
+    with pytest.raises(KeyError) as raised:
+        make(tmp_path, args={"max_steps": 2}, callbacks=[Keeps()]).train(resume_from_checkpoint=True)
+    if sys.version_info >= (3, 11):  # notes are shown since Python 3.11
+        assert "Keeps.load_state_dict failed, with the state of the checkpoint." in raised.value.__notes__
 
 
 def test_checkpoints_of_triggers_resume_too(tmp_path: Path):

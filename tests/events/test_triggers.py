@@ -172,6 +172,7 @@ def test_both_means_at_the_same_moment():
         (every("3s"), True),
         (every(3) | every("3s"), True),
         (every("3s") & at(3), True),
+        (every("auto", overhead=0.1), True),
         (every(0.1) | at(3) & at_end() | log_spaced(3) | every(1, "epoch") | never(), False),
     ],
     ids=repr,
@@ -186,6 +187,29 @@ def test_trigger_is_combined_with_triggers_only(other):
         every(3) | other
     with pytest.raises(TypeError, match="unsupported operand"):
         every(3) & other
+
+
+@pytest.mark.parametrize(
+    ("seconds", "before", "cost", "due"),
+    [
+        (59, None, math.inf, False),
+        (60, None, math.inf, True),
+        (159, 60, 3.0, False),
+        (160, 60, 3.0, True),
+        (1e6, 60, math.inf, False),
+    ],
+)
+def test_an_interval_by_cost_follows_the_cost_of_the_last_work(seconds, before, cost, due):
+    last = None if before is None else Moment("step", 1, 0.1, 10, before)
+    now = Moment("step", 6, 0.6, 10, seconds, cost=cost)
+    assert every("auto", overhead=0.03).due(now, last) is due
+    assert not every("auto", overhead=0.03).due(now._replace(place="epoch"), last)
+    assert (every("auto", overhead=0.03) | never()).priced
+
+
+def test_an_interval_by_cost_needs_a_callback_that_measures_its_work():
+    with pytest.raises(ArgumentError, match="needs a callback that measures its work"):
+        every("auto", overhead=0.03).due(NOW)
 
 
 # Spelling.
@@ -237,6 +261,14 @@ def test_units_of_time_have_several_spellings(units, seconds):
         (lambda: every("10 minuts"), "did you mean 'minutes'?"),
         (lambda: every(5, "epch"), "did you mean 'epoch'?"),
         (lambda: every(5, "fortnight"), "Known: step, epoch, s,"),
+        (lambda: every("auto"), "overhead=None"),
+        (lambda: every("auto", overhead=1), "above 0 and below 1"),
+        (lambda: every("auto", overhead=0), "above 0 and below 1"),
+        (lambda: every("auto", overhead=True), "above 0 and below 1"),
+        (lambda: every("auto", "epoch", overhead=0.1), "no unit"),
+        (lambda: every("auto", overhead=0.1, times=3), "no times"),
+        (lambda: every("auto", overhead=0.1, after=-1), "number of seconds"),
+        (lambda: every("10min", overhead=0.1), 'works with every("auto") only'),
         (lambda: at(), "one or more whole numbers"),
         (lambda: at(0), "1 or more"),
         (lambda: at(1.5), "whole numbers"),
@@ -335,6 +367,8 @@ def test_only_equal_triggers_have_the_same_repr(one, other):
         (every(0.1), "every(0.1)"),
         (every(1, "epoch"), 'every(1, "epoch")'),
         (every("10min"), 'every("600s")'),
+        (every("auto", overhead=0.03), 'every("auto", overhead=0.03)'),
+        (every("auto", overhead=0.5, after=0), 'every("auto", overhead=0.5, after=0)'),
         (every("0.5s"), 'every("0.5s")'),
         (at(100, 10), "at(10, 100)"),
         (every(50) | at(1) | at_end(), "every(50) | at(1) | at_end()"),

@@ -56,6 +56,15 @@ FAULTS = {
     "unknown parameter": (thing("def on_log(self, los): ..."), "did you mean 'logs'"),
     "wrong annotation": (thing("def on_log(self, logs: int): ..."), "annotates 'logs' as int"),
     "no event": (thing("events = (3,)"), "is not an event"),
+    "events that are no tuple": (thing("events = Event('on_spike', 'x')"), "Write a tuple of events"),
+    "own event of the catalogue": (thing("events = (Event('on_log', 'x'),)"), "exists with another meaning"),
+    "own field id": (thing("id: int = 3"), "Thing.id is 3. It takes a text"),
+    "own field on_error": (thing("on_error: bool = True"), "Every callback has the setting `on_error`"),
+    "own method on_error": (thing("def on_error(self, error): ..."), "Every callback has the setting `on_error`"),
+    "malformed budget": (thing("budget = '3 parsecs'"), "Thing.budget is '3 parsecs'"),
+    "thinned decider": (thing("budget = '3%'\n    over_budget = 'thin'"), "Thing.over_budget is 'thin'"),
+    "conflict with a number": (thing("conflicts_with = (3,)"), "Thing.conflicts_with is "),
+    "panic at import": ("class Panic(BaseException): pass\nraise Panic('core')\n", "Panic: core"),
 }
 """Fault -> the source of a plugin `thing` that joins every run, and what the messages say."""
 
@@ -96,7 +105,7 @@ def test_the_check_names_the_fault(fault, packages, capsys):
     offer(packages, FAULTS[fault][0])
     assert main(["plugins", "--check", "--json"]) == 1
     [row] = json.loads(capsys.readouterr().out)["plugins"]
-    assert row["problems"]
+    assert any(FAULTS[fault][1] in problem for problem in row["problems"])
 
 
 def test_a_plugin_that_joins_every_run_may_handle_events_of_others(packages, tmp_path, caplog):
@@ -151,7 +160,86 @@ def test_the_check_reports_a_name_that_no_run_can_write(packages, capsys):
     assert "no run can name 'thing-x': use letters, digits and underscores" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("acme.thing", "the options of 'acme.thing' have no flags"),
+        ("none", "'none' has a meaning of its own in the environment variables"),
+        ("ema", "trainbus has a callback 'ema', which `callbacks` takes instead"),
+    ],
+)
+def test_the_check_reports_a_name_with_another_meaning(name, said, packages, capsys):
+    offer(packages, thing(), name)
+    assert main(["plugins", "--check"]) == 1
+    assert said in capsys.readouterr().out
+
+
+def test_an_entry_point_without_a_name_is_reported_as_such(packages, capsys):
+    offer(packages, thing(), value="")
+    assert main(["plugins", "--check"]) == 1
+    assert "the entry point is not `package.module:name`" in capsys.readouterr().out
+
+
+def test_a_name_with_a_dash_is_not_suggested(packages, tmp_path):
+    offer(packages, thing(), "my-thing")
+    with pytest.raises(ArgumentError, match="No run can name the installed plugin 'my-thing'"):
+        net_trainer(tmp_path, plugins=["my_thing"])
+
+
+def test_the_json_output_has_no_text_that_a_plugin_prints_at_import(packages, capsys):
+    package = offer(packages, "print('hello')\n" + thing())
+    assert main(["plugins", "--check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plugins"]
+    sys.modules.pop(package)
+    assert main(["plugins", "manifest", package, "--print"]) == 0
+    assert json.loads(capsys.readouterr().out)["plugins"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("TRAINBUS_PLUGINS", "none,thing", "Write `none` alone"),
+        ("TRAINBUS_PLUGINS", "thing(factor=2),thing(factor=3)", "names 'thing' with different options"),
+        ("TRAINBUS_PLUGINS", "thing(factor=2", "`TRAINBUS_PLUGINS`: "),
+        ("TRAINBUS_DISABLE_PLUGINS", "thing;other", "`TRAINBUS_DISABLE_PLUGINS`: "),
+    ],
+)
+def test_a_wrong_variable_is_refused_with_its_name(variable, value, said, packages, tmp_path, monkeypatch):
+    offer(packages, thing())
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ArgumentError) as raised:
+        net_trainer(tmp_path, plugins=[])
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("value", ["thing other", "no:thing", "thing(factor=2)", " thing ,"])
+def test_a_variable_disables_a_plugin_in_every_notation(value, packages, tmp_path, monkeypatch):
+    offer(packages, thing())
+    monkeypatch.setenv("TRAINBUS_DISABLE_PLUGINS", value)
+    assert "Thing" not in net_trainer(tmp_path, plugins=["thing"]).callbacks
+
+
 # Options.
+
+
+def test_flags_take_literals_and_the_options_of_every_callback(packages, tmp_path):
+    offer(packages, thing("items: tuple[int, ...] = ()\n    table: dict[str, list[int]] | None = None"))
+    flags = {"items": "[1, 2]", "table": "{'a': [1]}", "on_error": "warn", "factor": "-4"}
+    words = ["--output_dir", str(tmp_path), *(f"--thing.{name}={value}" for name, value in flags.items())]
+    [args] = ArgumentParser(TrainingArguments).parse_args_into_dataclasses(words, look_for_args_file=False)
+    made = net_trainer(tmp_path, plugins=args.plugins).callbacks["Thing"]
+    assert (made.items, made.table, made.on_error, made.factor) == ((1, 2), {"a": [1]}, "warn", -4)
+
+
+def test_an_option_of_an_unknown_plugin_is_refused_with_the_nearest_plugin(packages, tmp_path):
+    offer(packages, thing())
+    parser = ArgumentParser(TrainingArguments)
+    for name, said in (
+        ("thng.factor", "the plugin 'thng' is not installed; did you mean 'thing'"),
+        ("thing", "plugins"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            parser.parse_dict({"output_dir": str(tmp_path), name: 3})
 
 
 @pytest.mark.parametrize(
@@ -236,3 +324,24 @@ def test_the_list_reports_commands_with_a_taken_name(packages, capsys):
     said = capsys.readouterr().out
     assert "trainbus has a command of this name, so this one is never called" in said
     assert "offers the same command: uninstall one of the two" in said
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("raise RuntimeError('broken')", "cannot be loaded: RuntimeError: broken"),
+        ("def add_to(commands): raise SystemExit(3)", "cannot be loaded: SystemExit: 3"),
+        ("def add_to(commands): commands.add_parser('other')", "adds no parser of its name"),
+        ("def add_to(commands): commands.add_parser('greet').set_defaults(do=3)", "does nothing"),
+        ("def add_to(commands): commands.add_parser('greet').set_defaults(do=lambda options: 'x')", "returned 'x'"),
+    ],
+)
+def test_a_faulty_command_is_an_error_with_its_name(source, said, packages, capsys):
+    packages.add(source + "\n", {COMMANDS: {"greet": "{pkg}:add_to"}}, name="acme")
+    assert main(["greet"]) == 2
+    message = capsys.readouterr().err
+    assert said in message
+    assert "'greet'" in message
+    assert "TRAINBUS_DISABLE" not in message
+    assert main(["plugins", "--check"]) == (0 if "returned" in said else 1)  # the check does not call it
+    assert said in capsys.readouterr().out or "returned" in said

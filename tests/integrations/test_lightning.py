@@ -315,7 +315,12 @@ def test_every_hook_of_lightning_is_mapped_or_refused():
 
 
 @pytest.mark.parametrize(
-    ("does", "name"), [(lambda trainer: trainer.datamodule, "datamodule"), (lambda trainer: trainer.tuner, "tuner")]
+    ("does", "name"),
+    [
+        (lambda trainer: trainer.datamodule, "datamodule"),
+        (lambda trainer: trainer.tuner, "tuner"),
+        (lambda trainer: trainer.strategy.reduce, "strategy.reduce"),
+    ],
 )
 def test_an_attribute_that_a_run_lacks_is_an_error_with_its_name(tmp_path, does, name):
     callback = known.LambdaCallback(on_train_start=lambda trainer, module: does(trainer))

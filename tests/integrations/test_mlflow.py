@@ -232,3 +232,16 @@ def test_a_server_that_is_killed_in_mid_run_ends_neither_the_training_nor_change
     server.start()
     arrived = steps_on(built.callbacks["MLflow"].run_id)  # the client may still retry
     assert arrived == [2, 4, 6, 8][: len(arrived)] != []
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../a", "/a", "a//b", "a/./b", "a/", "é!", "a.b/c d", "train/", "eval/"]
+)
+def test_a_metric_has_a_name_that_mlflow_accepts(name):
+    from mlflow.utils.validation import _validate_metric_name
+
+    from trainbus.integrations.mlflow import _name
+
+    for column in (name, f"train/{name}", f"eval/{name}"):
+        _validate_metric_name(_name(column))
+    assert _name("train/a.b/c d") == "a.b/c d"

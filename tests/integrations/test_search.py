@@ -642,6 +642,18 @@ def sweeps(monkeypatch):
     return stand_in
 
 
+def test_a_sweep_without_the_service_names_the_remedy(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+
+    def refuse(*args, **options):
+        raise wandb.errors.AuthenticationError("no key.")
+
+    monkeypatch.setattr(wandb, "sweep", refuse)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    with pytest.raises(TrainbusError, match=r"no key\. A sweep .* with WANDB_MODE=offline\. .* backend='optuna'"):
+        searcher(tmp_path).hyperparameter_search(backend="wandb", n_trials=1)
+
+
 def test_a_wandb_sweep_receives_the_logs_of_each_trial(tmp_path, sweeps):
     built = searcher(tmp_path, args={"report_to": "wandb"})
     best = built.hyperparameter_search(backend="wandb", n_trials=3, project="demo", name="try")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -32,6 +33,7 @@ def train(folder, tracker):
         if state.global_step == 2:
             image, weights = torch.rand(3, 5, 6), torch.randn(100)
             run.log({"sample": image, "weights": weights, "note": "a text", "nested": {"x": 1.5}})
+            run.log({"empty": torch.zeros(0), "imaginary": 1j, "flag": np.bool_(True), "one": torch.ones(1, 1), "z": 2})
 
     trainer.on("on_step_end", more)
     trainer.train()
@@ -66,6 +68,12 @@ def test_text_images_and_histograms_have_their_pages(found):
     assert histogram.histogram_value.num == 100
     assert '"max_steps": 4' in text_of(found, "arguments")
     assert "all 4 steps are done" in text_of(found, "train/stopped")
+
+
+def test_a_value_that_cannot_be_shown_leaves_the_rest_of_its_row(found):
+    shown = {name: [event.value for event in found.Scalars(f"train/{name}")] for name in ("flag", "one", "z")}
+    assert shown == {"flag": [1.0], "one": [1.0], "z": [2.0]}
+    assert not {"train/empty", "train/imaginary"} & {*found.Tags()["scalars"], *found.Tags()["histograms"]}
 
 
 def test_hyperparameters_and_the_layout_of_charts_are_written(found):

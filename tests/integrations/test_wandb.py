@@ -16,10 +16,13 @@ from datetime import datetime
 from pathlib import Path
 from random import Random
 from statistics import median
+from types import SimpleNamespace
 
 import numpy as np
+import pandas
 import pytest
 import torch
+from PIL import Image
 
 from support.processes import run_on_two
 from trainbus import KeepBest, Log, MixedPrecision, every
@@ -34,7 +37,10 @@ from wandb_fixtures import service as service  # noqa: E402
 
 from trainbus import Wandb  # noqa: E402
 from trainbus.integrations.wandb import client, identity  # noqa: E402
+from trainbus.integrations.wandb.artifacts import name_of  # noqa: E402
+from trainbus.integrations.wandb.limits import loss_not_finite  # noqa: E402
 from trainbus.integrations.wandb.options import folder_of  # noqa: E402
+from trainbus.integrations.wandb.run_file import last_written  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +209,39 @@ def test_rows_that_a_killed_process_lost_are_restored_from_the_log_history(tmp_p
     assert f"wandb sync {path.parent}" not in (tmp_path / "out" / "_wandb_sync.sh").read_text().splitlines()
 
 
+def test_a_log_before_a_resumed_training_leaves_the_run_whole(tmp_path):
+    def twice(run, state):
+        run.log({"x": state.global_step})
+        run.log({"x": -state.global_step})
+
+    for steps in (4, 8):
+        trainer = build(tmp_path, offline(tmp_path), steps=steps)
+        trainer.on("on_step_end", twice)
+        if steps == 8:
+            [path] = tmp_path.glob("wandb/offline-run-*/*.wandb")
+            path.write_bytes(path.read_bytes()[:7])  # what a kill leaves before the client's first flush
+            trainer.log({"before": 1})
+        trainer.train(resume_from_checkpoint="auto")
+        trainer.end()
+    found = segments(tmp_path)
+    assert [segment.steps for segment in found[1:]] == [[0], [step for step in range(1, 9) for _ in range(2)]]
+    assert [row["train/x"] for row in found[2].rows] == [sign * step for step in range(1, 9) for sign in (1, -1)]
+    assert found[2].run_id == trainer.run.run_id != found[1].run_id
+    commands = (tmp_path / "out" / "_wandb_sync.sh").read_text()
+    assert commands.count("wandb sync") == 2  # the empty part is not uploaded
+
+
+def test_rows_of_the_last_step_are_counted_over_the_blocks_of_a_file(tmp_path):
+    trainer = build(tmp_path, offline(tmp_path), steps=4)
+    trainer.on("on_step_end", lambda run, state: [run.log({"x": i, "text": "y" * 9000}) for i in range(6)])
+    trainer.train()
+    trainer.end()
+    [path] = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    assert segments(tmp_path)[0].steps.count(4) == 6
+    assert (found := last_written(path, "train/global_step")).rows == 6
+    assert (found.step, found.counter) == (4, 23)
+
+
 @pytest.mark.parametrize("on_change", ["continue", "fork", "new"])
 def test_a_resume_with_other_arguments_continues_forks_or_starts_a_new_run(tmp_path, on_change, caplog):
     first = build(tmp_path, offline(tmp_path))
@@ -309,6 +348,23 @@ def test_a_second_training_from_the_start_is_another_run(tmp_path):
 def test_a_wrong_option_is_an_error_at_construction(options, message):
     with pytest.raises(ArgumentError, match=message):
         Wandb(**options)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("WANDB_MODE", "Offline", "WANDB_MODE='Offline' is unknown; did you mean 'offline'"),
+        ("WANDB_TAGS", "x" * 100, "WANDB_TAGS='xxx.* Tags must be between 1 and 64 characters"),
+        ("WANDB_PROJECT", "a/b", "WANDB_PROJECT='a/b': .* cannot contain"),
+        ("WANDB_RUN_ID", "a/b", "WANDB_RUN_ID='a/b': .* cannot contain"),
+    ],
+)
+def test_a_wrong_environment_variable_is_an_error_at_construction(variable, value, message, monkeypatch):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ArgumentError, match=message):
+        Wandb()
+    monkeypatch.setenv("WANDB_DISABLED", "true ")
+    Wandb()
 
 
 def test_environment_variables_of_transformers_are_honoured(tmp_path, monkeypatch):
@@ -459,6 +515,27 @@ def test_checkpoints_become_artifacts_with_aliases(tmp_path):
     assert {"model.safetensors", "manifest.json"} <= files
 
 
+@pytest.mark.parametrize(
+    ("name", "artifact"), [("nämé x/y", "model-n-m--x-y"), ("模型", "model-0a"), ("a.b-c_", "model-a.b-c_")]
+)
+def test_an_artifact_has_a_name_that_wandb_accepts(name, artifact):
+    run = SimpleNamespace(args=SimpleNamespace(run_name=name, output_dir="out"))
+    assert name_of(run, "0a") == artifact
+    wandb.Artifact(artifact, "model")
+
+
+def test_a_checkpoint_that_resumes_in_another_folder_repeats_no_row(tmp_path):
+    first = build(tmp_path, offline(tmp_path))
+    first.train()
+    first.end()
+    (tmp_path / "out").rename(tmp_path / "copied")
+    second = build(tmp_path, offline(tmp_path))  # `out` has no identity
+    second.train(resume_from_checkpoint=str(tmp_path / "copied" / "checkpoint-4"))
+    second.end()
+    assert [segment.steps for segment in segments(tmp_path)] == [[2, 4, 6, 8], []]
+    assert (tmp_path / "out" / "_wandb_sync.sh").read_text().count("wandb sync") == 2
+
+
 def test_the_final_model_is_an_artifact_and_a_large_one_a_reference(tmp_path):
     trainer = build(tmp_path, offline(tmp_path, log_model="end", reference_above=10))
     trainer.train()
@@ -501,6 +578,12 @@ def test_a_failure_sends_one_alert_with_its_reason(tmp_path):
     assert [alert.title for alert in segment.alerts] == ["The loss is not finite"] * 2 + ["The run failed"]
     assert "as planned" in segment.alerts[-1].text
     assert all(alert.wait_duration == 600_000 for alert in segment.alerts)
+
+
+@pytest.mark.parametrize("number", [float("nan"), np.float32("inf"), torch.tensor(float("-inf"))])
+def test_a_loss_of_any_number_type_that_is_not_finite_is_named(number):
+    assert loss_not_finite({"a": number, "eval_loss": number}) == f"eval_loss is {float(number)}"
+    assert loss_not_finite({"a": number, "loss": 1.0, "losses": 3}) == ""
 
 
 def test_limits_are_guarded_with_one_warning_that_names_the_key(caplog):
@@ -579,19 +662,26 @@ def test_values_of_every_kind_are_recorded(tmp_path):
     mine = {
         **{"nan": float("nan"), "inf": float("inf"), "bool": True, "none": None, "text": "x", 5: 6, "": 7},
         **{"numpy": np.float32(1.5), "int64": np.int64(3), "tensor": torch.tensor(2.5), "when": datetime(2026, 1, 2)},
+        **{"image": Image.new("RGB", (4, 4)), "column": pandas.Series([1, 2]), "sparse": torch.eye(2).to_sparse()},
+        **{"imaginary": torch.tensor(1j), "meta": torch.zeros(2, device="meta"), "array": np.full(2, object())},
         **{"list": [1, torch.tensor(2)], "nested": {1: {"deep": np.bool_(True)}}, "k" * 3000: 1, "object": object()},
     }
-    trainer.on("on_step_end", lambda run, state: run.log(mine) if state.global_step == 2 else None)
+    refused = {"odd": type("Odd", (), {"__module__": "wandb"})(), "kept": 1}
+    values = {2: mine, 4: refused}
+    trainer.on("on_step_end", lambda run, state: run.log(values.get(state.global_step, {})))
     trainer.train()
     trainer.end()
     [segment] = segments(tmp_path)
-    assert segment.steps == [2, 4, 6, 8]
-    row = segment.rows[0]
+    assert segment.steps == [*range(1, 9)]
+    assert segment.rows[3]["train/kept"] == 1
+    assert {"train/loss", "eval/loss"} <= segment.rows[3].keys()
+    row = segment.rows[1]
     assert (row["train/bool"], row["train/numpy"], row["train/int64"], row["train/tensor"]) == (True, 1.5, 3, 2.5)
     assert row["train/5"] == 6
     assert row["train/nested"]["1"]["deep"] is True
     assert "2026-01-02" in row["train/when"]
-    assert "train/loss" in row
+    assert (row["train/column"], row["train/sparse"]) == ([1, 2], [[1, 0], [0, 1]])
+    assert {"train/image", "train/imaginary", "train/loss"} <= row.keys()
 
 
 def kill_and_resume(folder, kills, steps, seed):
@@ -702,7 +792,8 @@ def two_ranks(tmp_path_factory):
     file = folder / "config.yaml"
     file.write_text("wandb_version: 1\nlearning_rate:\n  value: 0.25\nmax_steps:\n  value: 2\nwidth:\n  value: 7\n")
     program = Path(__file__).with_name("wandb_ranks_program.py")
-    with serve() as stub:
+    with serve() as stub, pytest.MonkeyPatch.context() as patched:
+        patched.delenv("WANDB_SERVICE", raising=False)  # the ranks start their own service
         settings = {
             "WANDB_SWEEP_PARAM_PATH": str(file),
             "STUB": stub.url,

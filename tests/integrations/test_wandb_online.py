@@ -99,9 +99,9 @@ def test_the_stop_button_stops_the_training_with_a_checkpoint_and_its_author(tmp
     assert "Stop button" in stub.summary["stopped"]
 
 
-@pytest.mark.parametrize("failure", ["refused", "error 500", "slow to open"])
+@pytest.mark.parametrize("failure", ["refused", "error 500", "error 401", "slow to open"])
 def test_a_run_goes_offline_if_the_service_does_not_open_it(tmp_path, failure, caplog):
-    misbehaving = {"error 500": Stub(status=500), "slow to open": Stub(slow_upsert=20)}
+    misbehaving = {"error 500": Stub(status=500), "error 401": Stub(status=401), "slow to open": Stub(slow_upsert=20)}
     with serve(misbehaving.get(failure)) as stub:
         url = "http://127.0.0.1:9" if failure == "refused" else stub.url
         trainer = build(tmp_path, online(tmp_path, url, init_timeout=2.0))
@@ -111,6 +111,7 @@ def test_a_run_goes_offline_if_the_service_does_not_open_it(tmp_path, failure, c
     assert segment.run_id == trainer.run.run_id
     assert segment.steps == [2, 4, 6, 8]
     assert "The run is offline. Upload it later: wandb sync" in caplog.text
+    assert ("Check the key and the project" in caplog.text) is (failure == "error 401")
     assert "wandb sync" in (tmp_path / "out" / "_wandb_sync.sh").read_text()
 
 

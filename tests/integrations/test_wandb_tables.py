@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from torch import nn
 
 from trainbus import Log, Predictions, Trainer, TrainingArguments, every
 from trainbus.callbacks.base.class_counts import ClassCounts
-from trainbus.callbacks.base.predictions import classes_of
+from trainbus.callbacks.base.predictions import Collected, classes_of
 from trainbus.events.errors import ArgumentError
 
 wandb = pytest.importorskip("wandb")
@@ -221,10 +222,27 @@ def test_a_failure_of_the_tables_leaves_the_evaluation_alone(tmp_path, caplog, m
     assert "division by zero" in caplog.text
 
 
-@pytest.mark.parametrize("options", [{"rows": -1}, {"rows": 20_000}, {"rows": "all"}, {"task": "regresion"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rows": -1},
+        {"rows": 20_000},
+        {"rows": "all"},
+        {"task": "regresion"},
+        {"class_names": "ab"},
+        {"max_classes": -1},
+    ],
+)
 def test_wrong_options_are_errors(options):
     with pytest.raises(ArgumentError, match="Predictions"):
         Predictions(**options)
+
+
+def test_class_names_of_another_model_are_warned_of_one_time(caplog):
+    collected = Collected(Predictions(class_names=["a", "b", "c"]))
+    run = SimpleNamespace(model=None)
+    assert [collected.names(run, 2) for _ in range(2)] == [["0", "1"]] * 2
+    assert caplog.text.count("has 3 names, but the model has 2 classes") == 1
 
 
 def test_code_is_saved_on_request_only(tmp_path, monkeypatch):

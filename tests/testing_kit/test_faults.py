@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -184,6 +185,14 @@ class LeavesAThread(Callback):
 
     def on_exception(self) -> None:
         self.ended.set()
+
+
+@dataclass
+class LeavesASignalHandler(Callback):
+    """Sets it again in each run, so only the settings before the first run show the change."""
+
+    def on_train_begin(self) -> None:
+        signal.signal(signal.SIGUSR2, lambda number, frame: None)
 
 
 @dataclass
@@ -374,7 +383,14 @@ FAULTS: dict[str, list[Any]] = {
     "draws_no_random_numbers": [DrawsFromTorch, DrawsFromRandom],
     "keeps_weights": [ChangesWeightsWhileReporting, LeavesTheModelInEvaluationMode],
     "keeps_arguments": [ChangesTheArguments],
-    "closes": [ForgetsToCloseAFile, LeavesAHook, LeavesAThread, LosesWeightsOnAnError, LosesWeightsInAStep],
+    "closes": [
+        ForgetsToCloseAFile,
+        LeavesAHook,
+        LeavesASignalHandler,
+        LeavesAThread,
+        LosesWeightsOnAnError,
+        LosesWeightsInAStep,
+    ],
     "lets_errors_through": [SwallowsErrors, RaisesAnotherError],
     "costs": [IsSlow],
     "releases_model": [KeepsTheModel],
@@ -399,6 +415,7 @@ def findings(given: Any, two_processes: bool = False, **promises: Any) -> dict[s
         return examination.findings(chosen_checks((), two_processes))
     finally:
         examination.close()
+        signal.signal(signal.SIGUSR2, signal.SIG_DFL)
         while OPENED:
             os.close(OPENED.pop())
 

@@ -19,13 +19,13 @@ from ..events import Kind, Subscription
 from .faults import InjectedFault, Injector, raise_at, signal_at
 from .lab import Lab, Watch, around_handlers, other_weights
 from .registry import RUNS, check, fail
-from .resources import growth, resources
+from .resources import growth, resources, settings
 from .runs import train
 from .tiny import weights
 
 
 def watched(lab: Lab) -> Watch:
-    """Run a new callback, and return the actions of its handlers. The run is made once."""
+    """Return what the handlers of a new callback did in a run. The first call makes the run."""
     if lab.watch is None:
         callback = lab.new()
         trainer = lab.among(callback)
@@ -37,7 +37,7 @@ def watched(lab: Lab) -> Watch:
 
 @check(needs=RUNS, remedy="Write to a logger: logging.getLogger(__name__).info(...). Or promise it: prints=True.")
 def prints_nothing(lab: Lab) -> None:
-    """Prints nothing on stdout."""
+    """The callback prints nothing on stdout."""
     if not lab.subject.prints and (printed := watched(lab).printed):
         fail(printed[0])
 
@@ -48,7 +48,7 @@ def prints_nothing(lab: Lab) -> None:
     "what the handler does.",
 )
 def draws_no_random_numbers(lab: Lab) -> None:
-    """Draws no numbers from the global random generators if it only observes."""
+    """Handlers that only observe draw no numbers from the global random generators."""
     if drew := watched(lab).drew:
         fail(f"{drew[0]}. The dropout masks of all later steps change with it")
 
@@ -59,7 +59,7 @@ def draws_no_random_numbers(lab: Lab) -> None:
     "A handler that changes the model belongs in the stage PREPARE or ACT.",
 )
 def keeps_weights(lab: Lab) -> None:
-    """Changes no weight and no mode of the model if it only observes."""
+    """Handlers that only observe change no weight and no mode of the model."""
     if not lab.subject.writes_weights and (changed := watched(lab).changed):
         fail(changed[0])
 
@@ -69,7 +69,7 @@ def keeps_weights(lab: Lab) -> None:
     remedy="Copy what you change. To set arguments before the run, return them from `argument_overrides`.",
 )
 def keeps_arguments(lab: Lab) -> None:
-    """Changes no training argument."""
+    """The callback changes no training argument."""
     if changed := watched(lab).args:
         fail(changed[0])
 
@@ -80,19 +80,21 @@ def keeps_arguments(lab: Lab) -> None:
     "`on_train_end` does not.",
 )
 def closes(lab: Lab) -> None:
-    """Closes files, threads and hooks in every case: the end of a run, an exception, Ctrl-C, a signal."""
+    """The callback closes its files, threads and hooks, and resets signal handlers, however the run ends."""
     kept: list[Any] = []  # an open file that nothing refers to would be closed by Python
     early: set[str] = set()
 
     def left_after(inject: Injector, error: type[BaseException]) -> tuple[list[str], str]:
         """Train with a fault.
 
-        Return the resources that the run did not release, and the first weight that differs from the trained model.
+        Return the resources that the run did not release, and a text about the first weight that differs from the
+        trained weights.
         """
         callback = lab.new()
         kept.append(callback)
         trainer = lab.among(callback)
-        before, noted, undo = resources(trainer.model), NotedWeights(trainer), inject(trainer)
+        before = resources(trainer.model) - settings() + lab.settings
+        noted, undo = NotedWeights(trainer), inject(trainer)
         with suppress(error):
             train(trainer)
         undo()
@@ -121,13 +123,13 @@ def _no_fault(trainer: Trainer) -> Callable[[], None]:
 
 
 class NotedWeights:
-    """The trained weights of a model at the last moment of a run, which an error may have ended in a step."""
+    """Copies of the trained weights of a model, taken in each step. An error may end the run inside a step."""
 
     def __init__(self, trainer: Trainer) -> None:
         """Note the weights of a trainer in each step."""
         self.early: set[str] = set()
-        """The weights that a step changed before its update, and that kept this value: a second optimizer trains them,
-        or the forward does."""
+        """Names of weights that a step changed before its update, and that the update did not change. A second
+        optimizer or the forward pass trains these weights."""
         self._last: dict[str, Any] = {}
         self._within: dict[str, Any] = {}
         trainer.on("on_step_begin", self._begin, stage=Stage.PREPARE)
@@ -135,11 +137,16 @@ class NotedWeights:
         trainer.on("on_step_end", self._end)
 
     def trained(self, early: set[str]) -> dict[str, Any]:
-        """Return the weights that were trained. `early` is what an uninterrupted run found."""
+        """Return the trained weights at the end of the run.
+
+        Args:
+            early: the names that an uninterrupted run collected in `early`. In a step that failed, only these weights
+                are already trained.
+        """
         return {**self._last, **{name: self._within[name] for name in early & self._within.keys()}}
 
     def change(self, model: Any, early: set[str]) -> str:
-        """Return which weight of a model is not the trained one, in words; empty if all are."""
+        """Return a text about the first weight of a model that differs from `trained(early)`; empty if none differs."""
         trained, left = self.trained(early), weights(model)
         # Weights that were trained in half precision may come back with more digits.
         return other_weights(
@@ -166,7 +173,7 @@ class NotedWeights:
     "raise again what you do not know.",
 )
 def lets_errors_through(lab: Lab) -> None:
-    """Does not catch errors of the model or of other callbacks: they end the run."""
+    """The callback does not catch errors of the model or of other callbacks. Such errors end the run."""
     for place, event in (("the model", "forward"), ("another callback", "on_gradients")):
         trainer = lab.among(lab.new())
         raised: list[BaseException] = []
@@ -196,7 +203,7 @@ def lets_errors_through(lab: Lab) -> None:
     "services to a thread. Or raise the budget: budget=5000.",
 )
 def costs(lab: Lab) -> None:
-    """Takes at most as many microseconds per step as its budget allows."""
+    """The handlers take at most `budget` microseconds per step, on average."""
     budget = lab.subject.budget
     if budget is None:
         return
@@ -217,7 +224,12 @@ def costs(lab: Lab) -> None:
 
 
 def _seconds_of_steps(lab: Lab, labels: dict[str, float]) -> dict[int, float]:
-    """Train, and return the seconds in handlers by step. Note the fastest call of each handler in `labels`."""
+    """Train, and return step -> seconds in the handlers of the callback, without the first and the last step.
+
+    Args:
+        lab: builds the run.
+        labels: receives handler -> seconds of its fastest call.
+    """
     callback = lab.new()
     trainer = lab.among(callback)
     spent: dict[int, float] = {}
@@ -244,7 +256,7 @@ def _seconds_of_steps(lab: Lab, labels: dict[str, float]) -> dict[int, float]:
     "attribute to None in `on_close`.",
 )
 def releases_model(lab: Lab) -> None:
-    """Does not keep the model of an ended run in memory."""
+    """The callback does not keep the model of an ended run in memory."""
     callback = lab.new()
 
     def run() -> weakref.ref[Any]:

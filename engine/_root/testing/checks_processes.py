@@ -25,7 +25,7 @@ class RanksDisagree(Exception):
     "know, such as from a clock or a file, set `local = True`. Only report under `if state.is_world_process_zero`.",
 )
 def agrees_on_two_processes(lab: Lab) -> None:
-    """Makes the same requests on two ranks, and both ranks reach the same weights."""
+    """The callback makes the same requests on two ranks, and both ranks reach the same weights."""
     ended = in_processes(lambda rank: _rank(lab), timeout=90.0)
     for end in ended:
         if end.error.startswith("RanksDisagree"):
@@ -55,7 +55,10 @@ def _rank(lab: Lab) -> dict[str, Any]:
 
 
 def _compare_requests(trainer: Trainer, callback: Any) -> None:
-    """Compare the requests of the callback over the ranks after each step, before a disagreement makes them wait."""
+    """Compare the requests of the callback over the ranks in each step, before the ranks act on different requests.
+
+    Without this comparison, one rank could wait for the others until the timeout.
+    """
     if is_rank_local(callback):
         return  # the engine makes the ranks agree
     ids = [name for name, attached in trainer.callbacks.items() if attached is callback]

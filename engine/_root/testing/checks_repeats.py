@@ -1,5 +1,6 @@
-"""Checks that a run gives the same results again: in a second session, with another order of the callbacks, and after
-a resume from each checkpoint.
+"""Checks that a run gives the same results again.
+
+The run is repeated in a second session, with another order of the callbacks, and from each checkpoint.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ REPEATS = (*RUNS, "repeats")
     "callback that does so on purpose fails this check as expected.",
 )
 def repeats(lab: Lab) -> None:
-    """Gives the same events, logs and weights in two runs, each with a new callback."""
+    """Two runs, each with a new callback, have the same events, logs and weights."""
     again = train(lab.among(lab.new()))
     if found := difference(lab.usual, again):
         fail(f"two runs with the same seed differ: {found}")
@@ -43,7 +44,7 @@ def repeats(lab: Lab) -> None:
     "flags, REPORT to read what all others wrote. Do not read flags that others raise in the same stage.",
 )
 def any_order(lab: Lab) -> None:
-    """Gives the same run at every position in the list of callbacks."""
+    """The run is the same for every position of the callback in the list of callbacks."""
     generator = random.Random(0)
     callback = lab.new()
     listed = [callback, *lab.around(callback)]  # the usual run lists it last
@@ -61,7 +62,7 @@ def any_order(lab: Lab) -> None:
     remedy="Reset everything that belongs to one run in `on_setup`, if `run.mode == 'train'`.",
 )
 def trains_twice(lab: Lab) -> None:
-    """Behaves in a second `train()` and in a second trainer as in the first."""
+    """A second `train()`, and a training in a second trainer, give the same run as the first `train()`."""
     callback = lab.new()
     first = lab.among(callback)
     train(first)
@@ -96,7 +97,7 @@ def state_round_trip(lab: Lab) -> None:
     fresh = lab.new()
 
     def load() -> None:
-        """Load the states where a resumed run loads them: when all callbacks are set up."""
+        """Load the states at the point at which a resumed run loads them: after `on_setup` of all callbacks."""
         for state, path in files:
             if state:
                 _compare_loaded(fresh, state, path)
@@ -150,5 +151,5 @@ def _step(checkpoint: Path) -> int:
 
 
 def _steps(logs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of single steps. The summary of a training counts its session."""
+    """Return the logged rows without the summaries of trainings. A summary differs after a resume."""
     return [entry for entry in logs if "train_loss" not in entry]

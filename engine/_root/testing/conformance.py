@@ -36,10 +36,10 @@ class Examination:
     _lab: Lab | None = None
 
     def outcome(self, name: str) -> str:
-        """Run a check unless it ran before. Return what it found; empty if it passed.
+        """Return the fault that a check finds; empty if the check passes. The first call runs the check.
 
         Raises:
-            NotJudged: if a check that it needs has failed.
+            NotJudged: if another check failed that this check needs.
         """
         for needed in CHECKS[name].needs:
             if self.outcome(needed):
@@ -103,7 +103,7 @@ def check_callback(
         **promises: fields of `Subject`, such as `budget=500`.
 
     Raises:
-        AssertionError: if a check fails. It lists the failed checks, their observations and the remedies.
+        AssertionError: if a check fails. The text lists the failed checks, their observations and the remedies.
         ArgumentError: for the name of an unknown check, with the nearest known name.
     """
     subject = as_subject(callback, expected_failed=expected_failed, **promises)

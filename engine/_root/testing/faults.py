@@ -30,7 +30,8 @@ def raise_at(step: int, event: str = "on_gradients", error: Callable[[], BaseExc
 
     Args:
         step: the step, from 1. The error is also raised in later steps.
-        event: the event that raises it, after all its handlers; or `forward`, for an error of the model.
+        event: the event in which the error is raised, after all handlers of the event. `forward` raises the error in
+            the forward pass of the model.
         error: builds the error.
     """
 
@@ -77,7 +78,7 @@ def kill_at(step: int) -> Injector:
 
 
 def lose_rank_at(step: int, rank: int = 1) -> Injector:
-    """Kill one rank at the end of a step. Use it in `in_processes`, with two of them."""
+    """Kill one rank at the end of a step. Use it in `in_processes` with two processes."""
     return _kill_at(step, rank)
 
 

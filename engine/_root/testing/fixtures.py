@@ -54,7 +54,7 @@ def fake_tracker() -> FakeTracker:
 def golden_trace(request: pytest.FixtureRequest) -> Callable[[Trace, str], None]:
     """A function that compares a trace with `golden/<name>.trace` in the folder of the test.
 
-    `UPDATE_GOLDEN=1` writes it.
+    With `UPDATE_GOLDEN=1` in the environment, the function writes this file instead.
     """
 
     def check(trace: Trace, name: str) -> None:

@@ -15,12 +15,13 @@ import torch
 
 from .. import Stage, Trainer
 from ..events import Subscription
+from .resources import settings
 from .runs import TinyRun, beside, train
 from .subject import Subject
 from .tiny import Net, equal, same_weights, tiny_trainer, weights
 
 OBSERVING = (Stage.MEASURE, Stage.REPORT)
-"""The stages whose handlers read the run."""
+"""The stages in which handlers only observe the run."""
 
 
 class Lab:
@@ -36,7 +37,9 @@ class Lab:
         self.subject = subject
         self.folder = folder
         self.watch: Watch | None = None
-        """The changes that the handlers made in a watched run; None before it."""
+        """What the handlers did in the watched run; None before this run."""
+        self.settings = settings()
+        """The settings of the process before the first run."""
         self._runs = 0
         self._built: list[Trainer] = []
 
@@ -45,7 +48,7 @@ class Lab:
         return self.subject.build(self.folder)
 
     def trainer(self, *callbacks: Any, folder: Path | None = None, **options: Any) -> Trainer:
-        """Build a trainer whose weights are initialized again by each `train()`."""
+        """Build a trainer. Each `train()` initializes the weights again."""
         self._runs += 1
         folder = self.folder / f"run-{self._runs}" if folder is None else folder
         options = {"model_init": Net, **self.subject.arguments, **options}
@@ -69,7 +72,7 @@ class Lab:
         return train(self.among(self.new()))
 
     def forget(self, trainer: Trainer) -> None:
-        """Do not hold a trainer any longer. It is ended already."""
+        """Drop the reference to a trainer that has already ended."""
         self._built.remove(trainer)
 
     def close(self) -> None:
@@ -132,17 +135,17 @@ class Watch:
 
         Args:
             trainer: the trainer.
-            subject: the callback under test. Its `reporter` says which handlers only observe.
+            subject: the callback under test. The field `reporter` of the subject says which handlers only observe.
         """
         self.trainer, self.subject = trainer, subject
         self.printed: list[str] = []
         """The output of handlers, with their names."""
         self.drew: list[str] = []
-        """Observing handlers that drew random numbers, and from which generator."""
+        """A text for each observing handler that drew random numbers: the handler and the generator."""
         self.changed: list[str] = []
-        """Observing handlers that changed weights, and which."""
+        """A text for each observing handler that changed weights or modes of the model: the handler and the change."""
         self.args: list[str] = []
-        """Handlers that changed the training arguments, and which."""
+        """A text for each handler that changed training arguments: the handler and the arguments."""
 
     def __call__(self, found: Subscription, call: Callable[[], Any]) -> Any:
         """Make one call of a handler."""

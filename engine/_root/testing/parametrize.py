@@ -24,7 +24,7 @@ class Case:
         """Run the check.
 
         Raises:
-            AssertionError: if it fails. The text names the check, what it observed, and the remedy.
+            AssertionError: if the check fails. The text names the check, the observation and the remedy.
         """
         import pytest
 

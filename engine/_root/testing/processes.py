@@ -30,18 +30,18 @@ class Ended:
 
 
 def in_processes(function: Callable[[int], Any], count: int = 2, timeout: float = 60.0) -> list[Ended]:
-    """Call a function in forked processes that torch.distributed can connect. It receives the rank.
+    """Call a function in forked processes that torch.distributed can connect. The function receives the rank.
 
-    A fork starts in milliseconds, and needs no importable function. It works on systems with `fork`, and before this
-    process has used CUDA.
+    A fork starts in milliseconds, and the function need not be importable. The system must have `fork`, and this
+    process must not have used CUDA before.
 
     Args:
-        function: it takes the rank, from 0, and returns a value that can be pickled.
+        function: takes the rank, from 0, and returns a value that can be pickled.
         count: the number of processes. With 1, the process is not distributed.
-        timeout: in seconds. Processes that still run are then killed.
+        timeout: the seconds after which processes that still run are killed.
 
     Returns:
-        How each process ended, in order of rank.
+        An `Ended` for each process, in order of rank.
     """
     context = multiprocessing.get_context("fork")
     port = _free_port()

@@ -18,21 +18,21 @@ class Check:
     """One check of a callback."""
 
     name: str
-    """The name, as `expected_failed` takes it."""
+    """The name of the check, for options such as `only` and `expected_failed`."""
     doc: str
     """The requirement, in one sentence."""
     remedy: str
-    """How to fix a callback that fails it."""
+    """How to fix a callback that fails the check."""
     needs: tuple[str, ...]
-    """Checks without which this one cannot judge. If one of them fails, it is skipped."""
+    """Names of checks that must pass first. If one of them fails, this check is skipped."""
     run: Callable[[Lab], None]
-    """The check. It raises a `Finding`."""
+    """The function of the check. It raises a `Finding` if the callback has a fault."""
     two_processes: bool = False
     """Whether the check starts processes."""
 
 
 RUNS = ("constructs", "attaches", "trains_alone", "state_round_trip")
-"""The requirements of a check that trains the callback among those that log, evaluate and save."""
+"""`needs` of a check that trains the callback together with callbacks that log, evaluate and save."""
 
 CHECKS: dict[str, Check] = {}
 """All checks by name, in the order in which they run."""
@@ -41,7 +41,7 @@ CHECKS: dict[str, Check] = {}
 def check(
     *, remedy: str, needs: tuple[str, ...] = ("constructs", "attaches"), two_processes: bool = False
 ) -> Callable[[Callable[[Lab], None]], Callable[[Lab], None]]:
-    """Add a function to the table. The check gets its name and its docstring."""
+    """Decorate a function to add it to the table as a check, with the name and the docstring of the function."""
 
     def add(function: Callable[[Lab], None]) -> Callable[[Lab], None]:
         doc = (function.__doc__ or "").partition("\n")[0]

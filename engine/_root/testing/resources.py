@@ -29,20 +29,31 @@ def resources(model: nn.Module | None = None) -> Counter[str]:
         found[f"the running thread {_without_number(thread.name)}"] += 1
     for logged in logging.getLogger().handlers:
         found[f"the log handler {type(logged).__name__}"] += 1
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    if model is not None:
+        found += _hooks(model)
+    return found + settings()
+
+
+def settings() -> Counter[str]:
+    """Return the settings of this process that a callback may change: description -> 1.
+
+    A setting keeps its value when it is set a second time. To find a change, compare with the settings before the
+    first run.
+    """
+    found: Counter[str] = Counter()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
         found[f"the handler of {number.name}: {_name(signal.getsignal(number))}"] += 1
     found[f"the working folder {os.getcwd()}"] += 1
     found[f"sys.excepthook {_name(sys.excepthook)}"] += 1
     found[f"the default dtype {torch.get_default_dtype()}"] += 1
     found[f"gradients {'on' if torch.is_grad_enabled() else 'off'}"] += 1
     found[f"anomaly detection {'on' if torch.is_anomaly_enabled() else 'off'}"] += 1
-    if model is not None:
-        found += _hooks(model)
+    found[f"deterministic algorithms {'on' if torch.are_deterministic_algorithms_enabled() else 'off'}"] += 1
     return found
 
 
 def growth(before: Counter[str], model: nn.Module | None = None) -> list[str]:
-    """Describe the resources that exist now and not in an earlier `resources`."""
+    """Return a description of each resource that exists now, but not in the result of an earlier `resources()`."""
     more = resources(model) - before
     if more:
         gc.collect()  # what nothing refers to any more does not count

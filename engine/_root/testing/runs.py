@@ -63,11 +63,9 @@ class TinyRun:
 def beside(callbacks: tuple[Any, ...], save_every: int = 2) -> list[Any]:
     """Return callbacks that log at each step, and evaluate and save at every second step.
 
-    Classes that are in the list already are left out.
-
     Args:
-        callbacks: the callbacks of the user. If they contain a `Log`, `Evaluate` or `Checkpoint`, none of that class is
-            added.
+        callbacks: the callbacks of the user. If they contain a `Log`, `Evaluate` or `Checkpoint`, the returned list has
+            no callback of this class.
         save_every: the steps between two checkpoints.
     """
     defaults = (Log(every(1)), Evaluate(every(2)), Checkpoint(every(save_every)))
@@ -93,7 +91,7 @@ def tiny_run(
     Args:
         callbacks: the callbacks under test. To subscribe functions for a later training, call `run.trainer.on`.
         folder: the output folder. Default: a new temporary one.
-        resume_from_checkpoint: what `Trainer.train` takes.
+        resume_from_checkpoint: as in `Trainer.train`.
         **options: arguments of `Trainer` and of `TrainingArguments`, such as `max_steps=20` or `model_init=MyModel`.
     """
     folder = tempfile.mkdtemp(prefix="tiny-run-") if folder is None else folder

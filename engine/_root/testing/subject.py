@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 MICROSECONDS = 2000.0
-"""The default budget of a step. The step of a model that is worth training takes far longer."""
+"""The default `budget`: microseconds in handlers per step. A step of a real model takes far longer."""
 
 
 @dataclass(frozen=True)
 class Subject:
     """A callback under test, and the promises of its author.
 
-    Wrap a class or a factory in it to set options for one callback of a list.
+    Wrap a class or a factory in a `Subject` to set options for one callback of a list.
     """
 
     make: Callable[..., Any]
@@ -26,13 +26,14 @@ class Subject:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `Trainer` and `TrainingArguments` for the runs, such as a `model_init` that suits the callback."""
     budget: float | None = MICROSECONDS
-    """The microseconds that its handlers may take per step, on average. None: as long as they like."""
+    """The microseconds that the handlers may take per step, on average. None: no limit."""
     reporter: bool | None = None
-    """Whether all its handlers only observe. None: handlers in the stages MEASURE and REPORT only observe."""
+    """Whether all handlers of the callback only observe. None: only the handlers in MEASURE and REPORT must observe
+    only."""
     prints: bool = False
     """Whether the callback may print."""
     writes_weights: bool = False
-    """Whether it may change weights while it reports, such as a callback that swaps an average in."""
+    """Whether handlers that observe may change weights, for example to use averaged weights for a while."""
     promises: frozenset[str] = frozenset({"deepcopy", "pickle"})
     """The ways in which the callback can be copied before a run: `deepcopy`, `pickle`."""
     expected_failed: Mapping[str, str] = field(default_factory=dict)
@@ -52,10 +53,12 @@ class Subject:
 
 
 def as_subject(given: Any, **options: Any) -> Subject:
-    """Return a `Subject` from a class, a factory or a subject. `options` are fields of it; None keeps the default.
+    """Return a `Subject` from a class, a factory or a subject.
+
+    `options` are fields of the returned subject. A field that is None keeps its default.
 
     Raises:
-        TypeError: for an instance. The checks need several new ones.
+        TypeError: for an instance of a callback. The checks need several new instances.
     """
     chosen = {name: value for name, value in options.items() if value is not None}
     if isinstance(given, Subject):

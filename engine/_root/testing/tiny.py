@@ -32,7 +32,7 @@ class Net(nn.Module):
     """Two blocks and a head. Returns a dict with the loss and the logits."""
 
     def __init__(self, seed: int = 0) -> None:
-        """Initialize the weights from a seed. It sets torch's global seed."""
+        """Initialize the weights from a seed. This sets the global seed of torch."""
         super().__init__()
         torch.manual_seed(seed)
         self.blocks = nn.Sequential(Block(), Block())
@@ -47,7 +47,7 @@ class Net(nn.Module):
 
 
 def net_samples(count: int = 16, seed: int = 0) -> list[dict[str, torch.Tensor]]:
-    """Return samples for `Net`. 16 of them are 4 batches: an epoch of 4 steps."""
+    """Return samples for `Net`. By default, 16 samples are 4 batches: an epoch of 4 steps."""
     x = torch.randn(count, 6, generator=torch.Generator().manual_seed(seed))
     return [{"x": row, "labels": row.sum()} for row in x]
 
@@ -60,7 +60,7 @@ TRAINER_OPTIONS = (
 
 
 def tiny_trainer(folder: Path | str, *callbacks: Any, model: nn.Module | None = None, **options: Any) -> Trainer:
-    """Build a trainer of 6 steps, by default of a `Net`. It logs and saves if a callback or an argument says so.
+    """Build a trainer of 6 steps, by default of a `Net`. It logs and saves only if a callback or an argument says so.
 
     Args:
         folder: the output folder.

@@ -14,7 +14,7 @@ class FakeSession(ServiceSession):
     """An open run of a `FakeTracker`."""
 
     def __init__(self, run_id: str, tracker: FakeTracker) -> None:
-        """Report to the lists of a tracker."""
+        """Open a run that adds its values to the lists of a tracker."""
         super().__init__(run_id)
         self.tracker = tracker
 
@@ -51,7 +51,7 @@ class FakeTracker(ServiceTracker):
     config: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The training arguments."""
     outcomes: list[Outcome] = field(default_factory=list, init=False, repr=False, compare=False)
-    """How its runs ended, one entry for each closed run."""
+    """How the runs of the tracker ended, one entry for each closed run."""
 
     def open_session(self, opening: Opening, name: str | None, config: Mapping[str, Any]) -> ServiceSession:
         """Open a run."""

@@ -28,17 +28,17 @@ class Part:
     seconds: float
     """Seconds of the whole session."""
     share: float
-    """The fraction of the session, from 0 to 1."""
+    """The fraction of the time of the session, from 0 to 1."""
     median: float
     """Seconds of the median step; 0 for a part that most steps do not have. With several ranks, the value of the
-    slowest one."""
+    slowest rank."""
     times: int = 0
-    """How often the part was done, if most steps do not have it."""
+    """How often the part was done; 0 for a part that most steps have."""
 
 
 @dataclass(frozen=True)
 class CallbackCost:
-    """The time of one callback at one event, without the work of the engine that it started."""
+    """The time of one callback at one event, without the work of the engine that the callback started."""
 
     callback: str
     """The id of the callback."""
@@ -83,7 +83,7 @@ class Costs:
     tokens_per_second: float | None = None
     """Tokens per second, if the run counts them."""
     mfu: float | None = None
-    """The share of the device's peak that the model uses; None if the peak or the operations are not known."""
+    """The share of the peak speed of the device that the model uses; None if peak or operations are unknown."""
     ranks: list[dict[str, float]] = field(default_factory=list)
     """Part -> seconds of the median step, of each rank. Empty for one rank, and before the end of the training."""
     recompilations: list[Compilation] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The facts of a training in short lines, for its opening lines and for notebooks."""
+"""Short lines that describe a training: its model, batch, device and so on. The log and notebooks show them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ...data.build import length_of
 from ...optim.sizes import count_elements
 
 Fact = tuple[str, str]
-"""A name and a text."""
+"""The name and the text of one line."""
 
 
 def facts_of(run: Any) -> Iterator[Fact]:
-    """Yield the known facts of a training: the arguments; after the start also steps and optimizer."""
+    """Yield the name and the text of each line. Before the start of the training, the data and steps are not known."""
     args, plan = run.args, run.plan
     yield "model", _model(run.model)
     rows = length_of(getattr(run.train_dataloader, "dataset", None))
@@ -37,13 +37,13 @@ def facts_of(run: Any) -> Iterator[Fact]:
 
 
 def block(title: str, facts: list[Fact]) -> str:
-    """Return facts as aligned lines under a title. An empty title is left out."""
+    """Return names and texts as aligned lines under a title. An empty title is left out."""
     width = max((len(name) for name, _ in facts), default=0)
     return "\n".join([*([title] if title else []), *(f"  {name.ljust(width)}  {text}" for name, text in facts)])
 
 
 def count(number: float) -> str:
-    """Return a number in short, such as `109.5 M`. Numbers below 10,000 are exact."""
+    """Return a number as short text, such as `109.5 M`. Numbers below 10,000 are exact."""
     if number < 10_000:
         return f"{number:,.10g}"
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):

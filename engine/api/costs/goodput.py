@@ -17,12 +17,12 @@ from .verdict import duration
 NAME = "goodput.jsonl"
 """The name of the file in the output folder."""
 VERSION = 1
-"""The version of its format."""
+"""The version of the format of this file."""
 
 MEASURED = ("evaluating", "saving", "waiting")
-"""The parts that a record has. The rest of the time since the first step is productive."""
+"""The parts that a record measures. The rest of the time since the first step is productive, unless it is lost."""
 PARTS = ("productive", "start_up", *MEASURED, "lost")
-"""The parts of a session. They add up to its seconds."""
+"""The parts of a session. Their times add up to the length of the session."""
 
 
 @dataclass
@@ -54,20 +54,20 @@ class Session:
 
     @property
     def seconds(self) -> float:
-        """Its length as far as it is known."""
+        """The known length of the session, in seconds."""
         return self.points[-1].seconds
 
     def keep(self, step: int) -> None:
-        """Keep its work up to a step only, because a later session resumed there."""
+        """Note that a later session resumed at a step. The work of this session after that step is lost."""
         self.kept = step if self.kept is None else min(self.kept, step)
 
     def steps(self) -> tuple[int, int, int]:
-        """Return the step at which it began, the last step that is known, and the step up to which its work is kept."""
+        """Return the first and the last known step of the session, and the step up to which its work is kept."""
         first, last = self.points[0].step, max(point.step for point in self.points)
         return first, last, last if self.kept is None else max(first, min(last, self.kept))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its parts in seconds, and its steps."""
+        """Return the parts of the session in seconds, and its steps."""
         first, last, kept = self.steps()
         start, end = self.points[0], self.points[-1]
         if self.kept is not None:
@@ -96,7 +96,7 @@ class Goodput:
     """The sessions of the run, in order."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the share that is productive, the sums over the sessions, and each session."""
+        """Return the productive share of the time, the sums over the sessions, and each session."""
         rows = [session.to_dict() for session in self.sessions]
         whole = sum(row["seconds"] for row in rows)
         sums = {name: sum(row[name] for row in rows) for name in (*PARTS, "lost_steps")}
@@ -113,7 +113,7 @@ class Goodput:
 
 
 def described(values: Mapping[str, Any]) -> str:
-    """Return the sums of a goodput, as `Goodput.to_dict` returns them, as one line."""
+    """Return the sums in `values`, a result of `Goodput.to_dict`, as one line of text."""
     number = len(values["sessions"])
     parts = [
         f"{name.replace('_', '-')} {duration(values[name])}"
@@ -146,7 +146,7 @@ def _records(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
 
 
 def goodput_of(records: Iterable[Mapping[str, Any]]) -> Goodput:
-    """Add up records. A session that starts without resuming begins a new run, and the earlier ones do not count."""
+    """Return the goodput of the last run in the records. A session that does not resume begins a new run."""
     sessions: list[Session] = []
     for record in records:
         with suppress(KeyError, TypeError, ValueError):  # a record of another version
@@ -158,7 +158,10 @@ def goodput_of(records: Iterable[Mapping[str, Any]]) -> Goodput:
 
 
 def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session]:
-    """Return the sessions of the run with a new one. It drops the work after the step at which the new one begins."""
+    """Return the sessions of the run and a new session, which begins at a step.
+
+    Earlier sessions lose their work after this step. If the new session begins a new run, it is the only one.
+    """
     step = int(record["step"])
     new = Session(str(record["session"]), float(record["began"]), [Point(step, float(record["seconds"]))])
     # A run that is restarted before its first checkpoint has lost all its work. One that had ended is over.
@@ -172,7 +175,7 @@ def _resumed(sessions: list[Session], record: Mapping[str, Any]) -> list[Session
 
 
 def _add(sessions: list[Session], record: Mapping[str, Any]) -> None:
-    """Add a moment to its session. A heartbeat has no parts, so it gets the parts of the moment before it."""
+    """Add a record to its session as a `Point`. A heartbeat has no parts, so it gets the parts of the last point."""
     for session in sessions[-1:]:
         if session.id == record["session"]:
             before = session.points[-1].parts

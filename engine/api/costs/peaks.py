@@ -1,4 +1,4 @@
-"""The peak speed of known GPUs, for the share of it that a model uses (MFU)."""
+"""The peak speed of known GPUs. The MFU is the share of this speed that a model uses."""
 
 from __future__ import annotations
 

@@ -17,11 +17,11 @@ from .verdict import blame_of, judge
 
 NANO = 1e-9
 ONCE = ("on_setup", "on_train_begin", "on_train_end")
-"""The events that a training has once. The verdict does not count their time, because it does not grow."""
+"""The events that a training has once. The verdict leaves their time out, because it does not grow with the steps."""
 
 
 def medians_of(timeline: Timeline) -> dict[str, float]:
-    """Return part -> seconds of the median step, without steps that have a rare part."""
+    """Return part -> seconds of the median step. Steps that log, evaluate, save or collect garbage do not count."""
     rows = [row for _, row in timeline.rows]
     return {
         part: statistics.median(row.get(part, 0) for row in rows) * NANO if rows else 0.0
@@ -87,7 +87,7 @@ def _processors() -> int:
 
 
 def _share_of_peak(run: Any, operations: float, step: float) -> float | None:
-    """Return the share of the peak of this rank's device; None if the operations or the peak are unknown."""
+    """Return the share of the peak speed of this rank's device that the model uses; None if it is unknown."""
     if run.device.type != "cuda" or not operations or not step:
         return None
     args = run.args

@@ -23,7 +23,7 @@ from ....events.timeline import (
 LIMITS = {DATA: 0.2, COPY: 0.15, CALLBACKS: 0.15, EVALUATE: 0.4, SAVES: 0.15, LOGS: 0.1, COLLECT: 0.1}
 """Part -> the smallest share of the time at which the part limits the speed."""
 UNEVEN = 0.15
-"""The smallest share of a step that the other ranks wait, at which the slowest rank limits the speed."""
+"""The slowest rank limits the speed if the other ranks wait for it during at least this share of a step."""
 COLLECTIVE = (BACKWARD, CLIP, APPLY, WAIT)
 """Parts in which a rank may wait for the others."""
 
@@ -72,10 +72,10 @@ def judge(
     Args:
         totals: part -> seconds of the whole training.
         medians: part -> seconds of the median step.
-        workers: the worker processes that load data; None if the loader is not a DataLoader of torch.
-        processors: the processors of this machine that the run may use.
+        workers: the number of worker processes that load data; None if the loader is not a DataLoader of torch.
+        processors: the number of processors of this machine that the run may use.
         dearest: the callback that takes the most time.
-        blame: the slowest rank, if there are several.
+        blame: the slowest rank, from `blame_of`; None for one rank.
     """
     whole, step = sum(totals.values()), sum(medians.values())
     if whole <= 0 or step <= 0:
@@ -119,9 +119,9 @@ def judge(
 
 
 def more_workers(medians: Mapping[str, float], workers: int | None, processors: int) -> str:
-    """Return the number of workers that load the data as fast as the model uses it.
+    """Return advice, as text, on the number of workers that load the data as fast as the model uses it.
 
-    A batch costs one worker the same time as this process. With n workers, n batches are made in that time.
+    One worker makes a batch in the same time as this process. In this time, n workers make n batches.
     """
     waits = medians.get(DATA, 0.0)
     computes = sum(medians.values()) - waits

@@ -17,21 +17,24 @@ from ...run import Run
 from ..overrides import is_overridden
 
 SHOWN = 4
-"""The names in a finding."""
+"""The largest number of names that a finding lists."""
 MUCH_PADDING = 0.5
-"""The share of padding above which a finding names it."""
+"""A share of padding above this value is a finding."""
 MANY_TRUNCATED = 0.05
-"""The share of samples of maximum length above which a finding names it."""
+"""A share of samples of maximum length above this value is a finding."""
 
 
 def listed(names: list[str]) -> str:
-    """Return the first names, and how many follow."""
+    """Return a text with the first names and the number of the other names."""
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def optimizer_findings(trainer: Any) -> Iterator[str] | None:
-    """Return the findings about the parameters in the optimizer; None if a callback holds them in its own way."""
+    """Return the findings about trainable parameters that the optimizer does not have.
+
+    Returns None if the optimizer may hold parameters in another way, for example if a callback shards the model.
+    """
     run: Run = trainer.run
     optimizer, subscribers = run.optimizer, run.bus.subscribers.values()
     sharded = provides(subscribers, Capability.SHARDS_MODEL) or provides(subscribers, Capability.DEEPSPEED)
@@ -73,7 +76,7 @@ def _of_parameters(trainer: Any, trained: list[torch.nn.Parameter], held: set[in
 
 
 def metric_finding(trainer: Any, metric: str) -> str | None:
-    """Return a finding if no evaluation of the trainer can measure a metric, by its name; None if one may.
+    """Return a finding if the name of a metric fits no evaluation of the trainer; None if an evaluation may measure it.
 
     Args:
         trainer: the Trainer.

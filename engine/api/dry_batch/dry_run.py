@@ -99,7 +99,7 @@ def _read(trainer: Any, source: Source, report: DryBatchReport) -> Any:
 
 
 def _describe(trainer: Any, source: Source, batch: Any, main_input: str, report: DryBatchReport) -> None:
-    """Note the shapes, the labels, the padding and the truncation of the batch, and their findings."""
+    """Write the shapes, labels, padding and truncation of the batch, and the findings about them, to the report."""
     run = trainer.run
     report.shapes = rows.shapes_of(batch)
     report.masked = rows.masked_share(trainer.objective.labels_in(batch))
@@ -121,7 +121,11 @@ def _describe(trainer: Any, source: Source, batch: Any, main_input: str, report:
 
 
 def _forward(trainer: Any, source: Source, batch: Any, report: DryBatchReport) -> Measured | None:
-    """Run the model; None if it cannot be run without an effect. An error of one rank is an error on all ranks."""
+    """Run forward and backward on the batch, and return the result.
+
+    Returns None on all ranks if a rank cannot run the model without an effect on the training. If the model fails on
+    some ranks, they raise the error, and the other ranks return None.
+    """
     run: Run = trainer.run
     measured: Measured | None = None
     failure: BaseException | None = None
@@ -147,7 +151,7 @@ def _forward(trainer: Any, source: Source, batch: Any, report: DryBatchReport) -
 
 
 def _explained(run: Run, error: Exception, report: DryBatchReport) -> Exception:
-    """Return the error of a dry batch, with its place and its remedy."""
+    """Return an error that names the dry batch, the samples and the remedy."""
     where = "the dry batch, before the first step"
     if is_out_of_memory(error):
         if run.args.auto_find_batch_size and run.ranks.single_process:

@@ -21,7 +21,7 @@ from .kept_state import KeptState, Unrestorable
 from .stepper import DryStepper
 
 _STEPPING = frozenset({"optimizer", "optimizers", "lr_scheduler", "step", "zero_grad", "unscale_"})
-"""Names in a training step that updates weights itself."""
+"""Names in the code of a method which show that a training step may update weights itself."""
 _CALLED = ("training_step", "compute_loss", "_prepare_inputs", "count_items", "get_batch_samples")
 """The methods of a program that a dry batch may call."""
 
@@ -34,7 +34,7 @@ _UNTOUCHED = (
 
 
 class NoForward(Exception):
-    """The model is not run. The text says why."""
+    """The dry batch cannot run the model. The text of the error says why."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ def check_runnable(trainer: Any) -> None:
     """Check that the model can be run without an effect on the training.
 
     Raises:
-        NoForward: if it cannot. The text says why.
+        NoForward: if this is impossible. The text of the error says why.
     """
     run = trainer.run
     subscribers = run.bus.subscribers.values()
@@ -142,12 +142,12 @@ def _run(trainer: Any, batch: Any) -> Measured:
 
 
 def _items(trainer: Any, batch: Any) -> Any:
-    """Return the label items of the batch, counted as in a step of one batch."""
+    """Return the number of label items of the batch, as in a step of one batch."""
     return trainer.count_items([batch])
 
 
 def _log_nothing(*values: Any, **options: Any) -> None:
-    """Stand for `log` of the trainer."""
+    """Replace `log` of the trainer during the dry batch."""
 
 
 def _norm(grads: list[torch.Tensor]) -> float | None:

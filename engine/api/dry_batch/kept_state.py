@@ -24,10 +24,11 @@ _ATOMS = (
     *(torch.dtype, torch.device, torch.Size),
 )
 _ITEMS = 64
-"""The items of a longer list or dict are data. Only the list or dict itself is kept."""
+"""The items of a list or dict with more items are data. Then only the list or dict itself is kept, not the items."""
 _VISITS = 200_000
 _ARRAY_BYTES = 16 * 2**20
-"""A larger array or tensor of a dataset is data, which nothing changes. Elsewhere its copy is in host memory."""
+"""An array or tensor of a dataset with more bytes is data: nothing changes it, so it is not copied. The copy of any
+other tensor with more bytes is in host memory."""
 _LIBRARIES = frozenset(
     {
         *sys.stdlib_module_names,
@@ -44,23 +45,23 @@ _OPAQUE = frozenset(
         *("tensorboard", "trackio", "urllib3", "wandb"),
     }
 )
-"""Packages whose objects are not entered: nothing in a forward pass changes them, or threads do."""
+"""Packages whose objects are not searched for state: a forward pass does not change it, or other threads change it."""
 
 
 _PART = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
-"""The path from a module to one of its parts."""
+"""Matches the path from a module to one of its parts."""
 
 
 class Unrestorable(Exception):
-    """An object holds state that cannot be restored. The text names it."""
+    """An object holds state that cannot be restored. The text of the error names the object."""
 
 
 class KeptState:
     """The state of all objects that are reachable from some roots: attributes, containers, tensors, generators.
 
-    It enters attributes, short lists and dicts, the closures of functions, and the globals and classes of the program
-    that functions name. It does not undo effects outside of the process, such as files and requests, and it does not
-    see the state of objects that are written in C.
+    It follows attributes, short lists, short dicts and the closures of functions. It also follows the globals and
+    classes of the program that functions name. It does not undo effects outside of the process, such as files and
+    requests. It does not see the state of objects that are written in C.
     """
 
     def __init__(self, roots: Mapping[str, Any], stops: Iterable[Any] = (), data: bool = False) -> None:
@@ -68,7 +69,7 @@ class KeptState:
 
         Args:
             roots: the objects by name, for the error.
-            stops: objects that are not entered.
+            stops: objects that are not searched for state.
             data: whether large tensors and arrays are data, which are not copied.
 
         Raises:
@@ -161,7 +162,7 @@ class KeptState:
             self._wait((f"{path}[{number}]", item) for number, item in enumerate(container))
 
     def _keep_class(self, path: str, cls: type) -> None:
-        """Keep the attributes of a class of the program, such as a counter, and the state that its methods name."""
+        """Keep the attributes of a class of the program, such as a counter, and the globals that its methods use."""
         if _is_of_library(cls):
             return
         for name, item in [*vars(cls).items()]:

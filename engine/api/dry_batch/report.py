@@ -13,7 +13,7 @@ class DryBatchReport:
     """The values that a dry batch measured, and its findings. A value that was not measured is None or empty."""
 
     checks: list[str] = field(default_factory=list)
-    """What was checked."""
+    """The names of the checks that were made."""
     findings: list[str] = field(default_factory=list)
     """The problems, each with its place and its remedy."""
     skipped: list[str] = field(default_factory=list)
@@ -27,11 +27,11 @@ class DryBatchReport:
     loss: float | None = None
     """The loss of the batch."""
     grad_norm: float | None = None
-    """The norm of its gradients, before clipping."""
+    """The norm of the gradients of the batch, before clipping."""
     peak_bytes: int | None = None
-    """The peak of allocated GPU memory in forward and backward, with weights and gradients."""
+    """The peak of allocated GPU memory in forward and backward, with weights and gradients, in bytes."""
     device_bytes: int | None = None
-    """The memory of the GPU."""
+    """The total memory of the GPU, in bytes."""
     masked: float | None = None
     """The share of labels that are -100, which the loss ignores."""
     padding: float | None = None
@@ -43,7 +43,7 @@ class DryBatchReport:
     max_length: int | None = None
     """The length that the tokenizer or the model allows."""
     seconds: float = 0.0
-    """The time of the dry batch."""
+    """The time of the dry batch, in seconds."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain values."""

@@ -17,13 +17,13 @@ from ...data.packing.collator import joins_samples
 from ...data.workers.startup import WorkerCollator
 
 _LISTED = 200_000
-"""The samples of a list whose lengths are read: about 20 milliseconds."""
+"""The lengths of the samples of a longer list are not read. For a list of this size, it takes about 20 milliseconds."""
 _DRAWN = 100_000
-"""The samples from which the padding of the run is estimated."""
+"""The number of samples from which the padding of the run is estimated."""
 
 
 class NoBatch(Exception):
-    """There is no batch to look at. The text says why."""
+    """The dry batch has no batch to look at. The text of the error says why."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class Source:
     collate: Any
     """Makes a batch of samples."""
     size: int
-    """The samples of a batch."""
+    """The number of samples per batch."""
     lengths: np.ndarray[Any, Any] | None
     """The length of each sample; None if only reading the samples tells it."""
     known_by: str
-    """Where the lengths are from."""
+    """The source of the lengths, in words."""
     grouped: bool
     """Whether batches have samples of similar length."""
     packs: bool
-    """Whether the collator puts several samples into a row."""
+    """Whether the collator joins several samples into one row."""
 
     def chosen(self) -> tuple[list[int], str]:
         """Return the indices of the samples, and how they were chosen."""
@@ -66,9 +66,9 @@ def source_of(loader: Any, dataset: Any, size: int, length_column: str, main_inp
     Args:
         loader: the training loader.
         dataset: the training dataset of the user.
-        size: the samples of a batch.
-        length_column: the column with a length of each sample.
-        main_input: the key of the samples that has a length.
+        size: the number of samples per batch of a loader of the Trainer.
+        length_column: the column with the length of each sample.
+        main_input: the key of a sample whose value has the length of the sample.
 
     Raises:
         NoBatch: for a stream, for an empty dataset, and for a loader that makes batches in its own way.
@@ -96,7 +96,10 @@ def source_of(loader: Any, dataset: Any, size: int, length_column: str, main_inp
 
 
 def _known_lengths(rows: Any, dataset: Any, length_column: str, main_input: str) -> tuple[list[Any] | None, str]:
-    """Return the length of each sample, and where it is from; None if samples must be read."""
+    """Return the length of each sample, and the source of the lengths in words.
+
+    The lengths are None if only reading the samples gives them.
+    """
     for name, measured in ((length_column, True), (main_input, False)):
         for each in (rows, dataset):  # the loader drops columns that the model does not take
             lengths = column_lengths(each, name, measured)
@@ -117,7 +120,7 @@ def padding_share(lengths: Sequence[float] | np.ndarray[Any, Any], size: int, gr
 
     Args:
         lengths: the length of each sample.
-        size: the samples of a batch.
+        size: the number of samples per batch.
         grouped: whether batches have samples of similar length; else they are random.
     """
     numbers = np.asarray(lengths, dtype=np.float64)
@@ -150,7 +153,7 @@ def described(tensor: torch.Tensor) -> str:
 
 
 def masked_share(labels: Any) -> float | None:
-    """Return the share of labels that are -100; None if there are no labels of whole numbers."""
+    """Return the share of labels that are -100; None if there are no integer labels."""
     parts = labels if isinstance(labels, (tuple, list)) else [labels]
     whole = [part for part in parts if isinstance(part, torch.Tensor) and part.numel() and not part.is_floating_point()]
     counts = sum(part.numel() for part in whole)
@@ -158,7 +161,7 @@ def masked_share(labels: Any) -> float | None:
 
 
 def padding_of(batch: Any, main_input: str, pad: int | None) -> float | None:
-    """Return the share of padding in a batch of tokens; None if nothing marks it."""
+    """Return the share of padding in a batch of tokens; None without an attention mask and a padding token."""
     if not isinstance(batch, Mapping):
         return None
     mask, tokens = batch.get("attention_mask"), batch.get(main_input)
@@ -182,7 +185,7 @@ def widths_of(batch: Any, main_input: str) -> list[int]:
 
 
 def max_length_of(model: Any, processor: Any) -> int | None:
-    """Return the length that the tokenizer or the model allows, the smaller one; None if neither has one."""
+    """Return the smaller one of the maximum lengths of tokenizer and model; None if neither has a maximum length."""
     config = getattr(model, "config", None)
     known = (getattr(processor, "model_max_length", None), getattr(config, "max_position_embeddings", None))
     # A tokenizer without a limit has a number of 30 digits.

@@ -20,9 +20,9 @@ class DryStepper:
     weights: dict[str, nn.Parameter]
     """The trainable parameters by name."""
     grads: dict[str, torch.Tensor] = field(default_factory=dict)
-    """Their gradients, once there are some."""
+    """The gradients of these parameters by name; empty before backward."""
     accumulating: int = 1
-    """The batches of the step."""
+    """The number of batches of the step."""
     completing: bool = True
     """Whether the batch is the last of its step."""
 

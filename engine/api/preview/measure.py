@@ -17,7 +17,7 @@ from ...evaluation.modes import to_eval, to_train
 def measured(trainer: Any) -> dict[str, float]:
     """Return the seconds of a step, without the update, and of an evaluation of all datasets.
 
-    It runs a copy of the model, so that buffers and gradients stay as they are. The caller restores the random states.
+    It runs a copy of the model, so that buffers and gradients stay as they are. The caller restores the RNG states.
     """
     args, device = trainer.args, trainer.args.device
     model = copy.deepcopy(trainer.run.model)

@@ -45,7 +45,7 @@ from .virtual import (
 )
 
 _REPLACED = ("log", "evaluate", "_evaluate", "_save_checkpoint", "_determine_best_metric", "_get_learning_rate")
-"""Methods that decide something, and that a preview does not call if a subclass overrides them."""
+"""Methods that may decide something. If a subclass overrides one of them, a preview does not call the override."""
 
 
 class MemoryRecorder(DecisionRecorder):
@@ -68,7 +68,7 @@ def make_preview(
     processes: int | None = None,
     checkpoint_bytes: int | None = None,
 ) -> Preview:
-    """Return the plan of `trainer.train()`: its steps, logs, evaluations and saves.
+    """Return the preview of `trainer.train()`: its steps, logs, evaluations and saves.
 
     `Trainer.preview` describes the arguments.
     """
@@ -90,7 +90,7 @@ def make_preview(
 
 @contextmanager
 def _undisturbed(trainer: Any, processes: int | None) -> Iterator[None]:
-    """Restore the random states and what building a loader changes in the record of the run."""
+    """Restore the RNG states, and the fields of the run that building a loader changes, after the `with` block."""
     real, before = trainer.run, random_states()
     session, ranks, schedule = real.session, real.ranks, real.lr_scheduler
     real.session = copy.copy(session)
@@ -235,7 +235,7 @@ class _Rehearsal:
         return found
 
     def _names(self) -> dict[str, tuple[str, ...]]:
-        """Return the prefixes of all evaluations, each with no further metric."""
+        """Return the metric prefix of each evaluation -> an empty tuple, because no further metrics are known."""
         given = self.trainer.eval_dataset
         names = [*given] if isinstance(given, dict) else []
         names += [each.variant for each in self.callbacks.values() if each.has(Capability.EVALUATES) and each.variant]
@@ -262,7 +262,7 @@ class _Rehearsal:
         )
 
     def _own_groups(self) -> list[dict[str, Any]]:
-        """Return the groups that the trainer gives to its optimizer."""
+        """Return the parameter groups that the trainer gives to its optimizer."""
         trainer, args, model = self.trainer, self.trainer.args, self.trainer.run.model
         groups = parameter_groups(model, args.weight_decay, trainer.get_decay_parameter_names(model))
         return with_own_rates(groups, model, args.learning_rates) if args.learning_rates else groups
@@ -353,15 +353,16 @@ class PreviewMethods:
     ) -> Preview:
         """Return what `train()` will do: each log, evaluation, save, deletion and the stop, with author and reason.
 
-        The state machine and the callbacks that decide are the real ones. Model, data, disk and clock are virtual. It
-        writes nothing, draws no random number and leaves the trainer unchanged.
+        The state machine and the callbacks that decide are the real ones. Model, data, disk and clock are virtual. A
+        preview writes nothing, draws no random number and leaves the trainer unchanged.
 
         Args:
             metrics: the metrics that evaluations measure: name -> one value for each evaluation, or a function of the
                 step. Other metrics are assumed to improve at each evaluation.
             resume_from_checkpoint: as in `train`.
-            measure: measure the time of a step and of an evaluation, with one batch of each. It runs the model.
-            step_seconds: the time of a step, for triggers such as `every("10min")`. Default: time does not pass.
+            measure: measure the time of a step and of an evaluation, with one batch of each. This runs the model.
+            step_seconds: the time of a step, for triggers such as `every("10min")`. Default: the time that
+                `measure=True` measures; without `measure`, time does not pass.
             processes: the number of processes. Default: the number of processes of this run.
             checkpoint_bytes: the size of a checkpoint. Default: the size of the newest one in the output folder, or an
                 estimate from the model.

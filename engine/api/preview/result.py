@@ -1,4 +1,4 @@
-"""The result of a preview: rows, warnings and figures, as table, Markdown, HTML and JSON."""
+"""The result of a preview: rows, warnings and numbers, as table, Markdown, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Preview:
     kept: list[int]
     """The steps of the checkpoints that are left at the end."""
     warnings: list[str]
-    """Traps, and facts that the preview does not know."""
+    """Settings without the expected effect, and decisions that the preview does not know."""
     steps: int
     """The step at which the run ends."""
     max_steps: int
@@ -45,7 +45,7 @@ class Preview:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of rows of each kind."""
+        """The number of rows of each `what`, such as `save`."""
         found = Counter(row["what"] for row in self.rows)
         return {what: found[what] for what in WORK}
 
@@ -59,7 +59,7 @@ class Preview:
 
     @classmethod
     def load(cls, path: Path | str) -> Preview:
-        """Read a preview that `to_json` returned.
+        """Read a preview from a file with the text that `to_json` returned.
 
         Raises:
             ArgumentError: if the file has another content.
@@ -74,7 +74,7 @@ class Preview:
             ) from error
 
     def figures(self) -> list[str]:
-        """Return the figures as lines of text."""
+        """Return the numbers of the run as lines of text: steps, learning rates, disk space and time."""
         counts, rates = self.counts, self.learning_rates
         parts = [f"{counts[what]} {what}" for what in WORK if counts[what]]
         lines = [f"{self.steps} of {self.max_steps} steps, {self.epochs:g} epochs: {', '.join(parts)}"]
@@ -103,7 +103,7 @@ class Preview:
         return "\n".join([*lines, "", *self.figures(), *(f"warning: {text}" for text in self.warnings)])
 
     def to_markdown(self) -> str:
-        """Return the preview as a Markdown table, with figures and warnings."""
+        """Return the preview as Markdown: the table, the lines of `figures`, and the warnings."""
         lines = [f"| {' | '.join(_COLUMNS)} |", f"|{' --- |' * len(_COLUMNS)}"]
         for row in self.rows:
             cells = (_cell(row, name).replace("|", "\\|") for name in _COLUMNS)

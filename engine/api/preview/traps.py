@@ -39,7 +39,7 @@ class Seen:
     clocked: bool
     """Whether the virtual clock advances."""
     best: dict[int, float]
-    """The values of the metric of the best model by step, where a curve is given."""
+    """Step of a checkpoint -> value of the metric that chooses the best model. Empty if the user gave no curve."""
     greater: bool
     """Whether a greater value of this metric is better."""
 
@@ -60,7 +60,12 @@ def _dead_triggers(seen: Seen) -> Iterator[str]:
             continue
         does = _VERBS.get(getattr(callback, "flag", ""), "acts")
         for part in _parts(trigger):
-            if part.clocked and not seen.clocked:
+            if part.priced:
+                yield (
+                    f"{name}: {part!r} depends on the measured cost of the work. The preview does not know this cost, "
+                    "and shows at most the first time."
+                )
+            elif part.clocked and not seen.clocked:
                 yield (
                     f"{name}: {part!r} depends on the clock, so the preview cannot tell when it is due. Pass "
                     "`step_seconds`, or `measure=True`."

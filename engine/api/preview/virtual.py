@@ -48,10 +48,10 @@ class VirtualRanks(Ranks):
 
 
 class VirtualRun(Run):
-    """A run that reads the virtual clock and has no random states."""
+    """A run that reads the virtual clock and has no RNG states."""
 
     def __init__(self, real: Run, clock: VirtualClock, ranks: Ranks) -> None:
-        """Create a run like a real one, with its arguments and its model, and with nothing attached."""
+        """Create a run with the arguments and the model of a real run, and without callbacks."""
         self._clock = clock
         super().__init__(
             real.args,
@@ -131,7 +131,7 @@ class VirtualFeed:
         self._rows = 0
 
     def begin(self, epoch: int, batches_done: int) -> None:
-        """Go to a batch of an epoch."""
+        """Go to a position in the data: the number of the epoch, and the number of its batches to skip."""
         args, position = self._run.args, self._run.position
         scheduled = args.gradient_accumulation_schedule
         self._accumulate = args.accumulation_in(epoch) if scheduled else args.gradient_accumulation_steps
@@ -192,7 +192,7 @@ class VirtualTrainer(EvaluationMethods):
             run: the virtual run.
             eval_dataset: the evaluation data of the trainer. Only its names are read.
             curves: the values of metrics.
-            names: the names of other metrics that callbacks read, by the evaluation that measures them.
+            names: metric prefix of an evaluation -> names of other metrics that callbacks read from it.
         """
         self.args, self.run, self.bus = run.args, run, run.bus
         self.eval_dataset, self.compute_metrics = eval_dataset, None
@@ -207,8 +207,9 @@ class VirtualTrainer(EvaluationMethods):
         return EvalLoopOutput(None, None, metrics, 1)
 
     def _names_of(self, prefix: str) -> list[str]:
-        """Return the metrics that an evaluation with a prefix measures: the metrics that do not belong to a longer
-        prefix.
+        """Return the names of the metrics that an evaluation with this prefix measures.
+
+        A name that starts with the longer prefix of another evaluation belongs to that evaluation.
         """
         longer = [other for other in self._names if other.startswith(f"{prefix}_")]
         known = {name for names in self._names.values() for name in names} | self._curves.keys() | {f"{prefix}_loss"}
@@ -235,7 +236,7 @@ class VirtualServices(TrainerServices):
         return None
 
     def at(self, moment: str, work: Callable[[], Any], *arguments: Any) -> Any:
-        """Do the work of a moment, unless it loads weights."""
+        """Do the engine's work in a Trainer method, unless it loads weights."""
         return None if moment == "_load_best_model" else work()
 
     def data_generators(self) -> OwnGenerators:
@@ -280,7 +281,7 @@ class VirtualStart(FreshStart):
 
 
 def dummy_optimizer(groups: list[dict[str, Any]], rate: float) -> torch.optim.Optimizer:
-    """Return an optimizer without weights, with the learning rates of other groups.
+    """Return an optimizer without weights. Its groups have the learning rates of `groups`.
 
     Schedules read only the learning rates.
     """

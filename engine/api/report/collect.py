@@ -135,7 +135,7 @@ def _status(folder: Path, run: RunData) -> dict[str, Any]:
 
 
 def _state(folder: Path, checkpoints: Sequence[SavedCheckpoint], run: RunData) -> dict[str, Any]:
-    """Return the trainer state of the newest checkpoint that has one, or of the folder if that is further."""
+    """Return the trainer state of the newest checkpoint, or of the output folder if it has at least as many steps."""
     found: dict[str, Any] = {}
     for checkpoint in newest_first(checkpoints):
         try:
@@ -296,7 +296,7 @@ def _fill_decisions(run: RunData, state: Mapping[str, Any], recorded: Recorded) 
 
 
 def stage_names(plan: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return a plan of handlers, event -> callback -> stage, with the names of the stages instead of their numbers."""
+    """Return a handler order, event -> callback -> stage, with the names of the stages instead of their numbers."""
     return {
         str(event): {str(owner): _stage_name(stage) for owner, stage in handlers.items()}
         for event, handlers in plan.items()
@@ -312,7 +312,7 @@ def _stage_name(number: Any) -> str:
 
 
 def _costs(values: Any) -> dict[str, Any] | None:
-    """Return the costs of a session if they have the parts and callbacks that a report shows; else None."""
+    """Return the costs of a session, with the valid parts and callbacks; None if there are no valid ones."""
     if not isinstance(values, dict):
         return None
     parts = [each for each in _listed(values.get("parts")) if _has(each, {"part": str, **_SECONDS})]

@@ -73,7 +73,7 @@ def first_broken(values: Sequence[float]) -> int | None:
 
 
 def clock_of(known: Iterable[tuple[int, float]]) -> Callable[[int], float | None]:
-    """Return a function from a step to its seconds, linear between known steps; None outside of them.
+    """Return a function from a step to its seconds. It is linear between known steps, and returns None outside of them.
 
     Args:
         known: pairs of step and seconds.

@@ -23,7 +23,7 @@ _NOT_DRAWN = ("_runtime", "_per_second", "total_flos", "train_loss")
 """Endings of names that have no curve."""
 
 Lines = list[tuple[int, Curve, Curve]]
-"""Of each run: its number, the whole curve, and the curve that is drawn."""
+"""For each run: the number of the run, the whole curve, and the curve that is drawn."""
 
 
 def render(runs: Sequence[RunData], title: str | None = None) -> str:
@@ -70,7 +70,7 @@ def render(runs: Sequence[RunData], title: str | None = None) -> str:
 
 
 def unique_names(runs: Sequence[RunData]) -> list[str]:
-    """Return the names of runs. Where two are equal, the folder is added."""
+    """Return the names of runs. If two names are equal, the folder is added to both."""
     names = [run.name for run in runs]
     return [f"{run.name} ({run.folder})" if names.count(run.name) > 1 else run.name for run in runs]
 

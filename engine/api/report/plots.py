@@ -8,9 +8,9 @@ from html import escape
 
 WIDTH, HEIGHT = 480, 250
 LEFT, RIGHT, TOP, BOTTOM = 60, 18, 12, 30
-"""The margins around the area of a plot. `report.js` draws with the same ones."""
+"""The margins around the area of a plot. `report.js` uses the same margins."""
 COLOURS = 8
-"""The number of colours of `report.css`. Further runs repeat them with another dash."""
+"""The number of colours of `report.css`. The lines of further runs repeat the colours with another dash."""
 DASHES = ("", "6 3", "2 3")
 
 
@@ -27,7 +27,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def short(value: float) -> str:
-    """Return a number for a tick: `1.2k`, `3M`, `0.05`, `2.5e-3`."""
+    """Return a number as text for a tick: `1.2k`, `3M`, `0.05`, `2.5e-3`."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"
@@ -38,7 +38,7 @@ def short(value: float) -> str:
 
 
 def limits(values: Sequence[float]) -> tuple[float, float]:
-    """Return the limits of an axis that shows the values, with some space for a constant."""
+    """Return the limits of an axis that shows the values. If all values are equal, there is space around them."""
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     if low == high:
         pad = abs(low) * 0.1 or 0.5
@@ -47,7 +47,7 @@ def limits(values: Sequence[float]) -> tuple[float, float]:
 
 
 def line_style(index: int) -> str:
-    """Return the attributes of the line of a run."""
+    """Return the SVG attributes of the line of a run."""
     dash = DASHES[index // COLOURS % len(DASHES)]
     return f'class="line c{index % COLOURS}"' + (f' stroke-dasharray="{dash}"' if dash else "")
 
@@ -56,9 +56,9 @@ def plot(title: str, description: str, lines: Sequence[tuple[int, Sequence[tuple
     """Return a plot of lines over steps.
 
     Args:
-        title: its title, for screen readers.
+        title: the title of the plot, for screen readers.
         description: the content of the plot, in one sentence.
-        lines: number of the run, and its points. The line has a gap at a value that is not finite.
+        lines: for each line, the number of its run, and its points. A line has a gap at a value that is not finite.
         ident: a prefix for the ids of title and description.
     """
     points = [point for _, line in lines for point in line if math.isfinite(point[1])]
@@ -91,7 +91,7 @@ def plot(title: str, description: str, lines: Sequence[tuple[int, Sequence[tuple
 
 
 def path(line: Sequence[tuple[float, float]], x_of: Callable[[float], float], y_of: Callable[[float], float]) -> str:
-    """Return the path of a line. It is broken where a value is not finite; a single point is a dot."""
+    """Return the SVG path of a line. It has a gap where a value is not finite; a single point is a dot."""
     text, pen = "", False
     for index, (x, y) in enumerate(line):
         if not math.isfinite(y):

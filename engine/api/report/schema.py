@@ -13,7 +13,7 @@ from .curves import Curve
 VERSION = 1
 """The version of the format."""
 POINTS = 12_000
-"""The points of all curves of a report together."""
+"""The number of points of all curves of a report together."""
 FEWEST, MOST = 40, 600
 """The least and the largest number of points of one curve."""
 

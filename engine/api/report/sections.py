@@ -21,7 +21,7 @@ _EMPTY: tuple[Any, ...] = (None, [], {}, "")
 
 
 def overview(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return one row for each run, and the missing parts."""
+    """Return a table with one row for each run, and a list of the data that is missing."""
     rows = []
     for run, name in zip(runs, names):
         loss = run.curves["loss"].finite if "loss" in run.curves else []
@@ -49,7 +49,7 @@ def overview(runs: Sequence[RunData], names: Sequence[str]) -> str:
 
 
 def _left(cell: Any) -> Any:
-    """Return the text of a number, which aligns it to the left as the other cells of its column."""
+    """Return a cell with a number as text. Text is aligned to the left, like the other cells of the column."""
     if not isinstance(cell, Number):
         return cell
     return cell.text or ("-" if cell.value is None else digits(cell.value))
@@ -61,7 +61,7 @@ def _metric(run: RunData) -> str:
 
 
 def _aligned(text: str, numeric: Iterable[str]) -> str:
-    """Align the heads of columns with numbers to the right, as their cells."""
+    """Align the heads of columns with numbers to the right, like the cells of these columns."""
     for name in numeric:
         text = text.replace(f'<th scope="col">{escape(name)}</th>', f'<th scope="col" class="n">{escape(name)}</th>')
     return text
@@ -156,7 +156,7 @@ def _timeline(run: RunData) -> str:
 
 
 def costs(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return the time by part and by callback of each run that has accounted for it."""
+    """Return the time by part and by callback of each run that recorded its costs."""
     return _of_each(runs, names, _costs)
 
 
@@ -193,7 +193,7 @@ def _costs(run: RunData) -> str:
 
 
 def goodput(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return the goodput of each run: the time by part of each session, and of all together."""
+    """Return the goodput of each run: the time by part of each session, and of all sessions together."""
     return _of_each(runs, names, _goodput)
 
 
@@ -268,7 +268,7 @@ def environment(runs: Sequence[RunData], names: Sequence[str]) -> str:
 
 
 def callbacks(runs: Sequence[RunData], names: Sequence[str]) -> str:
-    """Return which callbacks handle which event, in the order of calls."""
+    """Return a table for each run: the callbacks that handle each event, in the order of calls."""
     return _of_each(runs, names, _callbacks)
 
 
@@ -285,7 +285,7 @@ def _callbacks(run: RunData) -> str:
 
 
 def _of_each(runs: Sequence[RunData], names: Sequence[str], section: Callable[[RunData], str]) -> str:
-    """Return a section for each run that has it: open for one run, closed blocks for several."""
+    """Return the section of each run that has one. For several runs, each section is a block that can be closed."""
     found = [(index, name, text) for index, (run, name) in enumerate(zip(runs, names)) if (text := section(run))]
     if len(runs) == 1:
         return "".join(text for _, _, text in found)
@@ -298,7 +298,7 @@ def _of_each(runs: Sequence[RunData], names: Sequence[str], section: Callable[[R
 
 
 def _last(rows: list[dict[str, Any]], stays: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-    """Return the last rows, and before them those that stay in any case."""
+    """Return the last `MOST_ROWS` rows, and before them the earlier rows for which `stays` is True."""
     early = [each for each in rows[:-MOST_ROWS] if stays(each)]
     return early + rows[-MOST_ROWS:]
 

@@ -251,6 +251,9 @@ class ArgumentParser(argparse.ArgumentParser):
             flag = word.partition("=")[0]
             if len(flag) > 1 and flag.startswith("-"):
                 after_flag = True
+                if self._has_plugins and (problem := argument_groups.unknown_plugin(flag.lstrip("-"))):
+                    yield f"`{flag}` is not a flag{problem}"
+                    continue
                 plain = {name.lstrip("-"): name for name in known}
                 name = closest(flag.lstrip("-"), plain)  # the dashes would make short flags similar
                 yield f"`{flag}` is not a flag{f'; did you mean {plain[name]!r}?' if name else '.'}"
@@ -280,7 +283,8 @@ class ArgumentParser(argparse.ArgumentParser):
                 option = name.removeprefix(f"{plugin}.")
                 converted["plugins"] = argument_groups.with_option(given, plugin, option, value)
             elif not allow_extra_keys:
-                problems.append(f"`{name}` is not an argument{nearest(name, self._by_key)}")
+                plugin_hint = argument_groups.unknown_plugin(str(name)) if self._has_plugins else ""
+                problems.append(f"`{name}` is not an argument{plugin_hint or nearest(name, self._by_key)}")
         return converted, problems
 
     def _build(self, values: Mapping[str, Any], problems: Sequence[str], dashes: str = "") -> tuple[Any, ...]:

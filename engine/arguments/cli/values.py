@@ -65,7 +65,10 @@ def adapt(value: Any, hint: Any) -> Any:
     word = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)  # YAML reads yes and no as bool
     for member in members:
         if kind_of(member) in SEVERAL and isinstance(value, (list, tuple)):
-            return _collected((adapt(item, item_of(member)) for item in value), member)
+            hints = _items_of(member, len(value))
+            return _collected((adapt(item, hint) for item, hint in zip(value, hints)), member)
+        if isinstance(value, Mapping) and _is_mapping(member) and get_args(member):
+            return {key: adapt(each, get_args(member)[1]) for key, each in value.items()}
         if word in (choices := choices_of(member)):
             return choices[word]
     if isinstance(value, str):
@@ -189,10 +192,31 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(type(value) is type(choice) and value == choice for choice in get_args(hint))
     if kind in SEVERAL:
         concrete = (list, tuple) if kind is list else kind
-        return (
-            isinstance(value, concrete) and not isinstance(value, str) and all(_fits(v, item_of(hint)) for v in value)
-        )
+        if not isinstance(value, concrete) or isinstance(value, str):
+            return False
+        hints = get_args(hint) if _is_fixed(hint) else [item_of(hint)] * len(value)
+        return len(hints) == len(value) and all(map(_fits, value, hints))
+    if _is_mapping(hint) and len(get_args(hint)) == 2:
+        return isinstance(value, Mapping) and all(_fits(each, get_args(hint)[1]) for each in value.values())
     return not isclass(kind) or fits(value, kind)
+
+
+def _is_fixed(hint: Any) -> bool:
+    """Return whether a type is a tuple with a type for each place, such as `tuple[int, str]`."""
+    return kind_of(hint) is tuple and bool(get_args(hint)) and Ellipsis not in get_args(hint)
+
+
+def _items_of(hint: Any, count: int) -> Sequence[Any]:
+    """Return the type of each item of a list or tuple.
+
+    Raises:
+        Unreadable: `hint` is a tuple of another length.
+    """
+    if not _is_fixed(hint):
+        return [item_of(hint)] * count
+    if len(get_args(hint)) != count:
+        raise Unreadable(f"; it takes {len(get_args(hint))} values.")
+    return get_args(hint)
 
 
 def _is_mapping(member: Any) -> bool:

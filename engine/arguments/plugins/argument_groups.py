@@ -1,26 +1,39 @@
-"""The options of installed plugins on the command line and in configuration files: `--skip_spikes.factor 4`."""
+"""The options of installed plugins on the command line and in configuration files: `--damp_spikes.factor 4`."""
 
 from __future__ import annotations
 
 import argparse
 import ast
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from ....events.errors import TrainbusError
+from ....events.errors import ArgumentError, TrainbusError
 from ....events.installed import Plugin, installed
 from .manifest import described
-from .text import Spec, as_texts
+from .options import OF_ALL
+from .text import Spec, as_texts, unknown_name, value_of
 
 
 def plugin_of(name: str) -> str:
-    """Return the plugin in the name of an option: `skip_spikes` for `skip_spikes.factor`. Empty if there is none."""
+    """Return the plugin in the name of an option: `damp_spikes` for `damp_spikes.factor`. Empty if there is none."""
     plugin, dot, _ = name.partition(".")
     return plugin if dot and plugin.isidentifier() and plugin in installed() else ""
 
 
+def unknown_plugin(name: str) -> str:
+    """Return the end of an error about an unknown setting that looks like an option of a plugin; empty otherwise."""
+    plugin, dot, _ = name.replace("-", "_").partition(".")
+    if dot and plugin.isidentifier() and plugin not in installed():
+        return f"; the plugin {plugin!r} is not installed{unknown_name(plugin, installed())}"
+    if not dot and name in installed():
+        return f"; it is a plugin. Name it in `plugins`: {{{name!r}: {{'option': value}}}}, or write `{name}.option`."
+    return ""
+
+
 def named_in(words: Iterable[str]) -> list[str]:
-    """Return the names of the plugins that have flags among the words, such as `--skip_spikes.factor`."""
+    """Return the names of the plugins that have flags among the words, such as `--damp_spikes.factor`."""
     names = (word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--") and "." in word)
     return [*dict.fromkeys(filter(None, map(plugin_of, names)))]
 
@@ -54,7 +67,8 @@ def add_groups(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
             continue
         joins = "It joins every run." if row.get("auto") else f"--plugins {name} or an option lets it join."
         group = parser.add_argument_group(title, f"{row.get('doc', '')} {joins}".strip().replace("%", "%%"))
-        for option, said in (row.get("options") or {}).items():
+        rows = {**dict.fromkeys(OF_ALL if "handlers" in row else (), _HIDDEN), **(row.get("options") or {})}
+        for option, said in rows.items():
             default = "required" if said.get("required") else f"default: {said.get('default')}"
             flag = f"--{name}.{option}"
             group.add_argument(
@@ -62,12 +76,16 @@ def add_groups(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
                 dest=f"{name}.{option}",
                 action=_StoreOption,
                 metavar=str(said.get("type", "Any")),
-                help=f"({default})".replace("%", "%%"),
+                help=argparse.SUPPRESS if said is _HIDDEN else f"({default})".replace("%", "%%"),
                 nargs="?",
                 const=True,
                 default=argparse.SUPPRESS,
                 type_text=str(said.get("type", "")),
             )
+
+
+_HIDDEN: Mapping[str, Any] = {"type": "str", "required": False}
+"""The options that every callback has. The help does not show them."""
 
 
 class _StoreOption(argparse.Action):
@@ -81,8 +99,21 @@ class _StoreOption(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: Any = None
     ) -> None:
         plugin, _, option = self.dest.partition(".")
-        value = _number(values) if isinstance(values, str) and self.type_text in ("int", "float") else values
+        value = _value(values, self.type_text) if isinstance(values, str) else values
         namespace.plugins = with_option(getattr(namespace, "plugins", None), plugin, option, value)
+
+
+def _value(word: str, type_text: str) -> Any:
+    """Return the value of a word. Brackets are a literal, unless the option takes only text."""
+    if type_text in ("int", "float"):
+        return _number(word)
+    if word.lstrip()[:1] in ("[", "(", "{") and _SEVERAL.search(type_text):
+        with suppress(ArgumentError):  # its type decides whether the text is valid
+            return value_of(word)
+    return word
+
+
+_SEVERAL = re.compile(r"\b(list|tuple|set|frozenset|dict|sequence|iterable|collection|mapping|any)\b", re.IGNORECASE)
 
 
 def _number(word: str) -> Any:

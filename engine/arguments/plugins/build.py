@@ -10,7 +10,7 @@ from enum import Enum
 from types import FunctionType
 from typing import Any
 
-from ....events import triggers
+from ....events import trigger_kinds
 from ....events.callback import Callback
 from ....events.errors import ArgumentError, TrainbusError
 from ....events.triggers import Both, Either, Trigger
@@ -19,7 +19,7 @@ from ..cli.values import Unreadable
 from .names import find, is_own, name_of
 from .offers import unbound
 from .options import check_options, converted, given_options, set_apart
-from .text import Call, Spec
+from .text import Call, Spec, as_text
 
 _FAILURES = (TrainbusError, TypeError, ValueError, ImportError, AttributeError, KeyError, OSError, SystemExit)
 
@@ -85,7 +85,8 @@ def reads_arguments(target: Any) -> bool:
     """Return whether a callback class builds itself from the training arguments."""
     if not (isinstance(target, type) and issubclass(target, Callback)):
         return False
-    return target.from_arguments.__func__ is not Callback.from_arguments.__func__  # type: ignore[attr-defined]
+    function = getattr(target.from_arguments, "__func__", target.from_arguments)
+    return function is not Callback.from_arguments.__func__  # type: ignore[attr-defined]
 
 
 def written(callbacks: Iterable[Any]) -> list[str]:
@@ -119,7 +120,7 @@ def spec_of(callback: Any) -> Spec:
     for option, value in given_options(callback):
         try:
             options[option.name] = literal(value)
-            if converted(options[option.name], option.hint) != value:
+            if as_text(literal(converted(options[option.name], option.hint))) != as_text(options[option.name]):
                 raise ArgumentError("it does not read back as the same value")
         except (ArgumentError, Unreadable) as error:
             raise ArgumentError(f"{cls.__name__}.{option.name} cannot be written as text: {error}") from error
@@ -153,7 +154,7 @@ def literal(value: Any) -> Any:
 
 
 def _trigger(trigger: Trigger) -> Any:
-    if all(type(each).__module__ == triggers.__name__ for each in parts_of(trigger)):
+    if all(type(each).__module__ == trigger_kinds.__name__ for each in parts_of(trigger)):
         return trigger
     if isinstance(trigger, (Either, Both)):
         raise ArgumentError(f"{trigger!r} combines a trigger of another package")

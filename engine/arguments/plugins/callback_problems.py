@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from ....events.callback import Callback
 from ....events.catalog import CATALOG, Event
+from ....events.custom_events import check_event, own_events
 from ....events.errors import SubscriptionError
 from ....events.handlers import compile_handler
-from ....events.subscribers import inspect_subscriber, own_events
+from ....events.isolation import refuse_thinning
+from ....events.stages import ORDER_MARK, Order
+from ....events.subscribers import budget_for, checked_on_error, inspect_subscriber
 
 
 def is_callback(value: Any) -> bool:
@@ -42,12 +46,26 @@ def problems_of(callback: Any, events: Mapping[str, Event], elsewhere: Iterable[
         record = inspect_subscriber(callback, [*known, *elsewhere])
     except SubscriptionError as error:
         return [str(error)]
-    problems = []
+    label, problems, stages = type(callback).__name__, [], []
+    checks: list[Callable[[], object]] = [
+        lambda: checked_on_error(callback, record.on_error, label),
+        *(partial(check_event, event, CATALOG.get(event.name)) for event in own_events(callback)),
+    ]
     for name, handler in record.handlers.items():
         if name not in known:
             continue
+        mark: Order = getattr(handler, ORDER_MARK, Order())
+        stages.append((known[name], mark.stage if mark.stage is not None else record.stage))
+        checks.append(partial(compile_handler, handler, known[name], f"{label}.{name}", lenient=record.foreign))
+
+    def check_budget() -> None:
+        budget = budget_for(callback, label)
+        if budget is not None and budget.remedy == "thin":
+            refuse_thinning(label, stages)
+
+    for check in (*checks, check_budget):
         try:
-            compile_handler(handler, known[name], f"{type(callback).__name__}.{name}", lenient=record.foreign)
+            check()
         except SubscriptionError as error:
             problems.append(str(error))
     return problems

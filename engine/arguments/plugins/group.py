@@ -24,7 +24,7 @@ class PluginArguments(Group):
     )
     plugins: str | list[str] | dict[str, Any] | None = arg(
         [],
-        "Installed plugins that join the run, as texts such as 'skip_spikes(factor=4)'. 'no:NAME' leaves out a "
+        "Installed plugins that join the run, as texts such as 'damp_spikes(factor=4)'. 'no:NAME' leaves out a "
         "plugin. Some plugins join every run. Leave one out with 'no:NAME', or with the flag `-p no:NAME`. After "
         "construction, `args.plugins` is a list of texts.",
         texts=True,

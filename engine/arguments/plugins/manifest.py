@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 from typing import Any
 
 from ....events.callback import Callback
+from ....events.capabilities import Conflict
 from ....events.catalog import CATALOG, Event
 from ....events.contract import CONTRACT
-from ....events.errors import ArgumentError
+from ....events.errors import ArgumentError, TrainbusError
 from ....events.installed import MANIFEST, Plugin, duplicates, installed, manifest_of, module_folder
 from ....events.stages import ORDER_MARK, Order, Stage
 from .callback_problems import problems_of as callback_problems
+from .names import own_names
 from .offers import problem_of_offer, unbound
 from .options import OF_ALL, options_of, set_apart
 from .text import unknown_name
@@ -54,11 +57,16 @@ def _of_target(target: Any) -> dict[str, Any]:
         "auto": target.auto is True,
         "stage": stage_of(target),
         "handlers": handlers_of(target),
-        "events": {event.name: event.doc for event in target.events if isinstance(event, Event)},
+        "events": {event.name: event.doc for event in _items(target.events) if isinstance(event, Event)},
         "requires": target.requires,
-        "conflicts": [_name(conflict.other) for conflict in target.conflicts_with],
-        "arguments": list(target.arguments),
+        "conflicts": [_name(each.other) for each in _items(target.conflicts_with) if isinstance(each, Conflict)],
+        "arguments": list(_items(target.arguments)),
     }
+
+
+def _items(value: Any) -> Iterable[Any]:
+    """Return the items of a tuple; none of another value, which `problems_of` reports."""
+    return value if isinstance(value, (tuple, list)) else ()
 
 
 def stage_of(cls: type) -> str:
@@ -70,7 +78,7 @@ def stage_of(cls: type) -> str:
 def handlers_of(cls: type) -> dict[str, str]:
     """Return the handlers of a callback class: event -> name of its stage."""
     base = Callback if issubclass(cls, Callback) else object
-    own = {event.name for event in getattr(cls, "events", ()) or () if hasattr(event, "name")}
+    own = {event.name for event in _items(getattr(cls, "events", ())) if hasattr(event, "name")}
     found = {}
     for name in dir(cls):
         handler = getattr(cls, name)
@@ -93,9 +101,9 @@ def problems_of(plugin: Plugin) -> list[str]:
     annotations are valid. Its contract is supported. Its manifest is not outdated.
     """
     try:
-        target = unbound(plugin.entry.load())[0]
-    except (Exception, SystemExit) as error:
-        return [f"cannot be loaded: {type(error).__name__}: {error}"]
+        target = unbound(plugin.load())[0]
+    except TrainbusError as error:
+        return [f"cannot be loaded: {type(error.__cause__).__name__}: {error.__cause__}"]
     problems = []
     if isinstance(target, type):
         try:
@@ -111,12 +119,25 @@ def problems_of(plugin: Plugin) -> list[str]:
         row = shipped["plugins"].get(plugin.name)
         if row != json.loads(json.dumps(described(plugin))):
             problems.append(f"its manifest is outdated: run `trainbus plugins manifest {plugin.package}`")
-    if not plugin.name.isidentifier():
-        problems.append(f"no run can name {plugin.name!r}: use letters, digits and underscores in the entry point")
+    problems += [_problem_of_name(plugin.name)] if _problem_of_name(plugin.name) else []
     for other in duplicates().get(plugin.name, []):
         if other != plugin and other.package != plugin.package:
             problems.append(f"{other.origin} offers the same name: uninstall one of the two")
     return problems
+
+
+def _problem_of_name(name: str) -> str:
+    """Return why runs cannot name a plugin, or mean another thing with its name; empty if they can."""
+    remedy = "use letters, digits and underscores in the entry point"
+    if "." in name and name.replace(".", "_").isidentifier():
+        return f"the options of {name!r} have no flags: {remedy}"
+    if not name.isidentifier():
+        return f"no run can name {name!r}: {remedy}"
+    if name in ("none", "all"):
+        return f"{name!r} has a meaning of its own in the environment variables: rename the entry point"
+    if name in own_names():
+        return f"trainbus has a callback {name!r}, which `callbacks` takes instead: rename the entry point"
+    return ""
 
 
 def _handled_elsewhere() -> list[str]:

@@ -52,15 +52,25 @@ class Request:
             environment: the environment variables.
 
         Raises:
-            ArgumentError: if `TRAINBUS_PLUGINS` has a text that cannot be parsed.
+            ArgumentError: if an environment variable has a text that cannot be parsed.
         """
         plugins = list(plugins)
         named = [Spec.parse(text) for text in plugins if not text.startswith(OFF)]
         named += [Spec(name) for name in trackers if name not in {spec.name for spec in named}]
         words = split(environment.get(ONLY, ""))
-        only = None if not words else [] if words == ["none"] else [Spec.parse(word) for word in words]
-        disabled = {name.strip() for name in environment.get(DISABLED, "").split(",")} - {""}
+        alone = [word for word in words if word.lower() == "none"]
+        if alone and len(words) > 1:
+            raise ArgumentError(f"`{ONLY}` is {environment[ONLY]!r}. Write `none` alone, or only names of plugins.")
+        only = None if not words else [] if alone else [_parsed(ONLY, word) for word in words]
+        disabled = {_parsed(DISABLED, word.removeprefix(OFF)).name for word in split(environment.get(DISABLED, ""))}
         return cls(named, {text.removeprefix(OFF) for text in plugins if text.startswith(OFF)}, only, disabled)
+
+
+def _parsed(variable: str, text: str) -> Spec:
+    try:
+        return Spec.parse(text)
+    except ArgumentError as error:
+        raise ArgumentError(f"`{variable}`: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -93,6 +103,11 @@ def select(known: Collection[str], auto: Collection[str], request: Request) -> S
         wanted[spec.name] = (spec, "named")
     if request.only is not None:
         only = {spec.name: spec for spec in request.only}
+        problems += [
+            f"`{ONLY}` names {name!r} with different options; name it once, with all options."
+            for name, spec in only.items()
+            if any(other.name == name and other != spec for other in request.only)
+        ]
         left_out = {name: ONLY for name in wanted if name not in only}
         # The options of the arguments hold, unless the variable has options of its own.
         joins = {
@@ -111,6 +126,8 @@ def select(known: Collection[str], auto: Collection[str], request: Request) -> S
 
 def _unknown(source: str, name: str, known: Collection[str]) -> str:
     hint = "; it is a callback of this library. Name it in `callbacks`." if name in own_names() else ""
+    if ":" in name and not name.startswith(OFF):
+        hint = ". Name a class in `callbacks`."
     return f"`{source}` names {name!r}, which is not an installed plugin{hint or unknown_name(name, known)}"
 
 

@@ -9,6 +9,7 @@ import ast
 import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ TRIGGERS = {function.__name__: function for function in (every, at, at_end, log_
 _SPEC = re.compile(
     r"\s*(?P<name>[^\W\d]\w*(?:\.\w+)*(?::[^\W\d]\w*(?:\.\w+)*)?)\s*(?:\((?P<options>.*)\))?\s*", re.DOTALL
 )
+_DASHED = re.compile(r"[^\W\d]\w*(?:-\w+)+")
 _CONSTANTS = {"inf": math.inf, "nan": math.nan}
 
 
@@ -46,18 +48,19 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """Parse a text such as `skip_spikes(factor=4)`.
+        """Parse a text such as `damp_spikes(factor=4)`.
 
         Raises:
             ArgumentError: if the text has another form.
         """
         match = _SPEC.fullmatch(text)
-        if match is None:
+        call = _tree(f"_({match['options'] or ''})", text) if match is not None else None
+        if match is None or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            name = text.partition("(")[0].strip()
+            dashed = f" The name has underscores: {name.replace('-', '_')!r}." if _DASHED.fullmatch(name) else ""
             raise ArgumentError(
-                f"{text!r} is not a callback. Write `name`, `name(option=value)` or `package.module:Class`."
+                f"{text!r} is not a callback. Write `name`, `name(option=value)` or `package.module:Class`.{dashed}"
             )
-        call = _tree(f"_({match['options'] or ''})", text)
-        assert isinstance(call, ast.Call)
         return cls(match["name"], _options(call, text))
 
     def __str__(self) -> str:
@@ -98,12 +101,20 @@ def as_texts(value: Any) -> Any:
         return split(value)
     if isinstance(value, Mapping):
         if all(isinstance(options, Mapping) or options is None for options in value.values()):
-            return [str(Spec(str(name), dict(options or {}))) for name, options in value.items()]
+            return [_with_options(str(name), dict(options or {})) for name, options in value.items()]
         return value
     if isinstance(value, (list, tuple)):
         found = [as_texts(item) if isinstance(item, (str, Mapping)) else item for item in value]
         return [text for item in found for text in (item if isinstance(item, list) else [item])]
     return value
+
+
+def _with_options(name: str, options: dict[str, Any]) -> str:
+    """Return the text of a name with options.
+
+    A name that has options already, such as `ema(decay=0.9)`, takes no others: the result cannot be parsed.
+    """
+    return f"{name} {Spec('', options)}" if options and "(" in name else str(Spec(name, options))
 
 
 def value_of(text: str) -> Any:
@@ -162,7 +173,9 @@ def _value(node: ast.expr, text: str) -> Any:
         case ast.Tuple(elts=items):
             return tuple(_value(item, text) for item in items)
         case ast.Dict(keys=keys, values=values) if None not in keys:
-            return {_value(key, text): _value(value, text) for key, value in zip(keys, values) if key is not None}
+            found = [(_value(key, text), _value(value, text)) for key, value in zip(keys, values) if key is not None]
+            with suppress(TypeError):  # a list cannot be a key
+                return dict(found)
         case ast.BinOp(left=left, op=ast.BitOr() | ast.BitAnd() as joint, right=right):
             sides = _value(left, text), _value(right, text)
             if all(isinstance(side, Trigger) for side in sides):
@@ -172,6 +185,8 @@ def _value(node: ast.expr, text: str) -> Any:
         case ast.Call(func=ast.Name(id=name)):
             return Call(name, _options(node, text))
     if isinstance(node, ast.Name):
+        if (written := node.id.capitalize()) in ("None", "True", "False"):
+            raise ArgumentError(f"{text!r} has the value {node.id}. Write {written}, or put text in quotes.")
         raise ArgumentError(f"{text!r} has an unquoted value. Put text in quotes: {node.id!r}.")
     raise ArgumentError(
         f"{text!r} has the value `{ast.unparse(node)}`. Write a literal, or a trigger such as every(100) | at_end()."
@@ -195,9 +210,14 @@ def problems_of(name: str, texts: Any) -> Iterable[str]:
         texts: the value of the argument, after `as_texts`.
     """
     if not isinstance(texts, list):
-        yield f"`{name}` is {texts!r}; write texts such as 'early_stopping(patience=3)'."
+        yield (
+            _of_another_form(name, texts) or f"`{name}` is {texts!r}; write texts such as 'early_stopping(patience=3)'."
+        )
         return
     for text in texts:
+        if problem := _of_another_form(name, text):
+            yield problem
+            continue
         if not isinstance(text, str):
             yield f"`{name}` takes only text and has {text!r}; pass objects to the Trainer: callbacks=[...]."
             continue
@@ -207,8 +227,21 @@ def problems_of(name: str, texts: Any) -> Iterable[str]:
             yield f"`{name}`: {error}"
 
 
+def _of_another_form(argument: str, value: Any) -> str:
+    """Return the problem of a mapping in which an option is not below the name of its callback; empty if it is none."""
+    if not isinstance(value, Mapping):
+        return ""
+    given = next(name for name, options in value.items() if options is not None and not isinstance(options, Mapping))
+    return (
+        f"`{argument}` has {dict(value)!r}: the value of {given!r} is not a mapping of options. Write the options "
+        "below the name of the callback, as {'early_stopping': {'patience': 3}}."
+    )
+
+
 def unknown_name(name: str, known: Iterable[str]) -> str:
     """Return the end of an error about an unknown name: the nearest name, or all known names."""
     known = sorted(known)
     close = nearest(name, known)
+    if unusable := next((each for each in known if re.sub(r"\W", "_", each) == re.sub(r"\W", "_", name)), ""):
+        return f". No run can name the installed plugin {unusable!r}: its entry point needs underscores."
     return close if close != "." else f". Known: {', '.join(known) or 'none'}."

@@ -77,6 +77,9 @@ def _encode(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.is_meta:
+            kind = "a tensor without values" if value.is_meta else f"a tensor of the layout {value.layout}"
+            raise CheckpointError(f"{where} is {kind}, which a checkpoint cannot hold. Use a dense tensor.")
         key = str(len(tensors))
         tensors[key] = value.detach()
         stride = stride_to_store(value)

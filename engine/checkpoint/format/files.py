@@ -55,7 +55,7 @@ LACKING = (
     "so the run cannot resume exactly. The checkpoint may have been written with `save_only_model`. "
     "Set `resume_partial=True` to resume with the state that is there and start the rest fresh."
 )
-"""The second half of the error for a checkpoint without a file of the training state."""
+"""The end of the error message for a checkpoint without a file of the training state."""
 
 NATIVE = (
     ARGUMENTS,
@@ -67,7 +67,7 @@ NATIVE = (
     "optimizer-*-of-*.safetensors",
     "callbacks-*-of-*.safetensors",
 )
-"""Patterns of the files that only this library writes. It always writes a manifest with them."""
+"""Patterns of the files that only trainbus writes. A folder with such a file always has a manifest."""
 
 _NAME = re.compile(rf"{PREFIX}-(\d+)")
 _HIDDEN = re.compile(

@@ -57,7 +57,7 @@ class CheckpointFolder:
         return sorted(self.path / name for name in self.names if fnmatch(name, pattern))
 
     def parts_of(self, name: str) -> list[Path]:
-        """Return the files with the sharded tensors of a value file, missing ones included."""
+        """Return the files that hold the sharded tensors of the file `name`, missing files included."""
         path = self.path / name
         return self.matching(f"{path.stem}-*-of-*{path.suffix}")
 

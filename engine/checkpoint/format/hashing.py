@@ -47,7 +47,7 @@ class Digest:
     digits: ClassVar[int] = 64
     """The number of hexadecimal digits."""
     slow: ClassVar[bool] = True
-    """Whether hashing takes about as long as writing or reading, so that it is done on another thread."""
+    """Whether the hash takes about as long as writing the bytes. Another thread then computes it."""
 
     size: int
     """The size in bytes."""

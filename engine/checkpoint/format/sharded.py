@@ -210,7 +210,7 @@ def has_sharded_tensors(path: Path) -> bool:
 
 
 def open_tensors(path: Path, folder: CheckpointFolder) -> tuple[dict[str, torch.Tensor | StoredTensor], dict[str, str]]:
-    """Return the tensors of a value file to be read later, sharded ones included, and its metadata.
+    """Open a value file. Return its tensors, which are read later, and its metadata. Sharded tensors are included.
 
     Tensors without dimensions are read at once.
 
@@ -248,7 +248,7 @@ def _reader(file: Any, key: str) -> Callable[[tuple[slice, ...]], torch.Tensor]:
 
 
 def _dtype_of(file: Any, key: str) -> torch.dtype:
-    """Return the torch dtype of a tensor in a file. safetensors gives it with a loaded piece only."""
+    """Return the torch dtype of a tensor in a file. It loads one value, because safetensors has no other way."""
     piece = file.get_slice(key)
     shape = piece.get_shape()
     some = piece[tuple(slice(0, 1) for _ in shape)] if prod(shape) and shape else file.get_tensor(key)

@@ -21,7 +21,7 @@ Weights = dict[str, torch.Tensor]
 
 
 def read_adapters(folder: CheckpointFolder) -> dict[str, Weights]:
-    """Read the adapters of a checkpoint, by name, with the names of weights that their files have.
+    """Return the adapters of a checkpoint: name -> weights, under the names in the file of the adapter.
 
     Raises:
         CheckpointError: if a file cannot be read.
@@ -43,7 +43,7 @@ def load_adapters(model: nn.Module, folder: CheckpointFolder, load: LoadModel) -
         load: the loading function, as the seam `load_model` defines it.
 
     Returns:
-        Why they do not fit; an empty string if they match.
+        Why the saved adapters do not fit the model; an empty string if they fit.
 
     Raises:
         CheckpointError: if a file cannot be read.

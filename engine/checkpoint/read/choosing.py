@@ -154,7 +154,7 @@ class Inspector:
 
 
 def _identity(checkpoint: SavedCheckpoint) -> list[str]:
-    """Return what must be the same on all ranks, in words."""
+    """Return the step, the run and the completeness of a checkpoint as texts, which must be the same on all ranks."""
     of_run = f" of the run {checkpoint.run_id}" if checkpoint.run_id else ""
     missing = [part.value for part in checkpoint.missing_parts()]
     return [

@@ -82,7 +82,7 @@ class HFStateFiles:
 
 
 def _known_entries(target: Any, state: Any) -> dict[str, Any]:
-    """Return the entries of a state that a scheduler or scaler has itself. Torch would set any other entry too."""
+    """Return the entries of a state that are attributes of a scheduler or scaler. Torch would set the others too."""
     own = target.state_dict()
     if not isinstance(state, Mapping) or (own and not own.keys() & state.keys()):
         raise ValueError("it is the state of another kind of object")
@@ -105,7 +105,7 @@ def _array_types() -> list[Any]:
 
 
 def _rng_states(saved: Any, path: Path) -> dict[str, Any]:
-    """Return saved RNG states under the names of this library. Generators have accepted them."""
+    """Return saved RNG states under the names that trainbus uses. Each state was tried on a generator."""
     try:
         states = {"python": saved["python"], "numpy": saved["numpy"], "torch": saved["cpu"]}
         random.Random().setstate(states["python"])

@@ -72,7 +72,7 @@ def newest_good(
 
     Args:
         checkpoints: the checkpoints that passed the quick check.
-        check: how they are checked.
+        check: the settings of the full check.
 
     Returns:
         The checkpoint (None if there is none), and the damaged checkpoints that were tried before it.
@@ -88,7 +88,8 @@ def newest_good(
 def get_last_checkpoint(folder: str | Path) -> str | None:
     """Return the path of the newest good checkpoint in a folder. `resume_from_checkpoint=True` uses it.
 
-    Every file of it is read and compared with its hash. None if there is no good checkpoint, or no folder.
+    It reads every file of the checkpoint and compares the file with its hash. It returns None if there is no good
+    checkpoint, or no folder.
     """
     with suppress(OSError):  # a read-only folder can still be read
         put_back(Path(folder))

@@ -67,7 +67,7 @@ def warn_of_other_settings(saved: Mapping[str, Any], state: TrainerState, schedu
     Args:
         saved: the trainer state of the checkpoint.
         state: the trainer state of the resumed run.
-        schedule: its `gradient_accumulation_schedule`, with strings as keys.
+        schedule: the `gradient_accumulation_schedule` of the resumed run, with strings as keys.
     """
     names = ("train_batch_size", "logging_steps", "eval_steps", "save_steps")
     changes = [

@@ -113,7 +113,7 @@ def _saved_groups(state: Any, path: Path) -> list[dict[str, Any]]:
 
 
 def _regroup(optimizer: Optimizer, model: nn.Module, sizes: list[int], path: Path) -> None:
-    """Put the parameters of an optimizer into groups of these sizes, grouped as this library or transformers does."""
+    """Put the parameters of an optimizer into groups of these sizes, in the order of trainbus or of transformers."""
     own = [len(group["params"]) for group in optimizer.param_groups]
     if own == sizes:
         return

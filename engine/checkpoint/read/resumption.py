@@ -42,7 +42,7 @@ class FreshStart:
         return self._state(TrainerState(), plan), plan, Position()
 
     def restore(self, feed: ResumableFeed) -> None:
-        """Restore everything that is built by now: optimizer, callbacks, RNG states, loader position."""
+        """Restore the optimizer, the states of callbacks, the RNG states and the loader position."""
         self.run.continue_from({})
         self.run.callback_states.forget_carried()
 
@@ -90,7 +90,7 @@ class Resumption(FreshStart):
             )
 
     def _load(self, load_weights: Callable[[], Any]) -> None:
-        """Load the weights, through the method of a subclass if it overrides one."""
+        """Load the weights. If a subclass of the Trainer overrides the method that loads them, call that method."""
         self.run.services.at("_load_from_checkpoint", load_weights, str(self.checkpoint.path))
 
     def data_seed(self, wanted: int | None) -> int:

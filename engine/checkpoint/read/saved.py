@@ -52,7 +52,7 @@ class SavedCheckpoint(CheckpointFolder):
         """The number of optimizer steps done, from the folder name, else from the files.
 
         Raises:
-            CheckpointError: if neither has it.
+            CheckpointError: if neither the name nor a file has the step.
         """
         step = files.step_of(self.path)
         step = self.recorded_step if step is None else step
@@ -235,7 +235,7 @@ class SavedCheckpoint(CheckpointFolder):
         return TensorCache()
 
     def release(self) -> None:
-        """Drop the tensors that verification kept and nothing loaded, and the states of the callbacks."""
+        """Free the memory of tensors that verification read and nothing loaded, and of the states of the callbacks."""
         self.__dict__.pop("_of_callbacks", None)
         if "_cache" in self.__dict__:
             self._cache.clear()

@@ -172,7 +172,7 @@ def _changed(folder: CheckpointFolder, name: str, written: AnyDigest, check: Che
 
 
 def _missing(folder: CheckpointFolder) -> list[str]:
-    """Return which required files a checkpoint without a list of files lacks."""
+    """Return the missing required files of a checkpoint that has no list of files."""
     found = []
     try:
         if not isinstance(json.loads(folder.state_bytes.decode("utf-8")), dict):
@@ -194,7 +194,7 @@ def _missing(folder: CheckpointFolder) -> list[str]:
 
 
 def _unreadable(path: Path) -> list[str]:
-    """Return which files without a hash are cut short or fail their own checksums."""
+    """Return the files without a hash that are cut short, or that fail their own checksums."""
     found = []
     for file in sorted((*path.iterdir(), *path.glob("*/adapter_model.*"))):
         if file.suffix in (".safetensors", ".pt", ".pth") or file.match("pytorch_model*.bin"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -15,13 +16,27 @@ class BackgroundWriter:
         self._pool: ThreadPoolExecutor | None = None
         self._task: Future[None] | None = None
         self._process = os.getpid()
+        self.seconds = 0.0
+        """The seconds that the last finished task took; 0 before the first."""
 
     def submit(self, work: Callable[[], None]) -> None:
         """Wait for the running task, then start another. An error of the running task is raised here."""
         self.wait()
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._task = self._pool.submit(work)
+        self._task = self._pool.submit(self._timed, work)
+
+    def _timed(self, work: Callable[[], None]) -> None:
+        began = time.perf_counter()
+        try:
+            work()
+        finally:
+            self.seconds = time.perf_counter() - began
+
+    @property
+    def busy(self) -> bool:
+        """Whether a task runs."""
+        return self._task is not None and not self._task.done()
 
     @property
     def done(self) -> bool:

@@ -70,7 +70,7 @@ class Staging:
         """Open a new file in the folder for writing. It is hashed while it is written.
 
         Args:
-            name: its name in the folder.
+            name: the name of the new file.
         """
         with ThreadPoolExecutor(1) as thread:
             with open(self.path / name, "xb") as file:
@@ -179,7 +179,7 @@ def remove(checkpoint: Removable) -> None:
     """Rename a checkpoint, then delete it.
 
     Raises:
-        OSError: if that fails. The checkpoint is complete then, or no longer has its name.
+        OSError: if the folder cannot be renamed or deleted. The checkpoint is then complete, or no longer has its name.
     """
     aside = checkpoint.path.with_name(str(hidden_name(checkpoint.step, checkpoint.run_id, "-removed")))
     shutil.rmtree(aside, ignore_errors=True)

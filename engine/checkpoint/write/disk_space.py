@@ -40,7 +40,7 @@ def bytes_needed(run: SavableRun, *others: Any) -> int:
 def bytes_of(value: Any) -> int:
     """Return the bytes of all tensors and arrays in nested values."""
     if isinstance(value, (torch.Tensor, np.ndarray)):
-        return int(value.nbytes)
+        return int(value.numel() * value.element_size() if isinstance(value, torch.Tensor) else value.nbytes)
     if isinstance(value, Mapping):
         return sum(map(bytes_of, value.values()))
     return sum(map(bytes_of, value)) if isinstance(value, (list, tuple)) else 0

@@ -33,7 +33,7 @@ class Snapshot:
     facts: dict[str, Any]
     """The entries of the manifest, without the list of files."""
     tensors: dict[str, tuple[dict[str, torch.Tensor], dict[str, str]]]
-    """Files of tensors by name: the tensors and the metadata of each."""
+    """File name -> the tensors of the file, and its metadata."""
     texts: dict[str, str]
     """Text files by name."""
     write_model: Callable[[str], None]
@@ -95,7 +95,7 @@ def take_snapshot(
 
 
 def _write_live_model(run: SavableRun, folder: str) -> None:
-    """Write the present model, and what a subclass of the Trainer adds to a checkpoint."""
+    """Write the current model, and the files that a subclass of the Trainer adds to a checkpoint."""
     run.services.save_model(folder)
     for writer in STATE_WRITERS if not run.args.save_only_model else ():
         run.services.at(writer, lambda: None, folder)
@@ -104,7 +104,7 @@ def _write_live_model(run: SavableRun, folder: str) -> None:
 def _state_of(
     run: SavableRun, checkpoint: CheckpointRecord, callbacks: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
-    """Return the state by file: values that this rank alone writes, values that may be sharded, and texts."""
+    """Return three dicts by file name: values that only this rank writes, values that may be sharded, and texts."""
     of_rank: dict[str, Any] = {}
     shared: dict[str, Any] = {}
     texts: dict[str, str] = {}

@@ -54,7 +54,7 @@ def _stacked_batch(features: list[Any]) -> Any:
     batch: dict[str, Any] = {}
     if first.get("label") is not None:
         labels = [_number(feature["label"]) for feature in features]
-        batch["labels"] = torch.tensor(labels, dtype=_dtype(labels))
+        batch["labels"] = _labels(labels)
     elif first.get("label_ids") is not None:
         if isinstance(first["label_ids"], torch.Tensor):
             batch["labels"] = torch.stack([torch.as_tensor(feature["label_ids"]) for feature in features])
@@ -62,6 +62,8 @@ def _stacked_batch(features: list[Any]) -> Any:
             rows = [feature["label_ids"] for feature in features]
             batch["labels"] = torch.tensor(np.asarray(rows) if _has_array(rows) else rows, dtype=_dtype(rows))
     for key, value in first.items():
+        if value is None and (row := _first_value(key, features)):
+            raise DataError(_missing(f"column {key!r}", 0, f"sample {row} of the batch has one"))
         if key not in ("label", "label_ids") and value is not None and not isinstance(value, str):
             batch[key] = _stack(f"column {key!r}", [feature[key] for feature in features])
     return batch
@@ -83,7 +85,7 @@ def _tuple_batch(features: list[Any]) -> tuple[Any, ...]:
 
 
 def _position(name: str, values: Any) -> Any:
-    """Stack the values of one position of tuples, a sequence. A list of numbers is one value, as in a dict of columns.
+    """Stack the values at one position of samples that are tuples. A list of numbers is one value, as in a dict.
 
     torch's `default_collate` would make a tensor of each of its elements.
     """
@@ -155,6 +157,36 @@ only_torch = check_type
 """The former name of `check_type`."""
 
 
+def _labels(labels: list[Any]) -> torch.Tensor:
+    """Return the column `label` of a batch as a tensor.
+
+    Raises:
+        DataError: if a label is a text or missing, with the remedy.
+    """
+    try:
+        return torch.tensor(labels, dtype=_dtype(labels))
+    except (TypeError, ValueError, RuntimeError) as error:
+        if texts := [label for label in labels if isinstance(label, str)]:
+            remedy = f"{texts[0]!r} is a text: number the classes, as `dataset.class_encode_column('label')` does"
+        elif None in labels:
+            raise DataError(_missing("column 'label'", labels.index(None), "the first sample has one")) from error
+        else:
+            remedy = "give each sample a number, or pass a `data_collator`"
+        raise DataError(f"The column 'label' cannot be stacked into a batch ({error}); {remedy}.") from error
+
+
+def _first_value(key: str, features: list[Any]) -> int | None:
+    """Return the first sample with a value of a column; None if no sample has one, so that the column is left out."""
+    return next((row for row, feature in enumerate(features) if feature.get(key) is not None), None)
+
+
+def _missing(name: str, row: int, others: str) -> str:
+    return (
+        f"The {name} has no value in sample {row} of a batch, and {others}. Fill missing values with `dataset.map`, "
+        "remove such rows with `dataset.filter`, or pass a `data_collator`."
+    )
+
+
 def _number(label: Any) -> Any:
     return label.item() if isinstance(label, torch.Tensor) and label.numel() == 1 else label
 
@@ -200,6 +232,9 @@ def _stack(name: str, values: Sequence[Any]) -> torch.Tensor:
                 "into tensors with your processor: `dataset.with_transform(function)`, or in a `data_collator`. "
                 "`dataset.with_format('torch')` suffices for images of one size."
             ) from error
+        missing = next((row for row, value in enumerate(values) if value is None), None)
+        if missing is not None:
+            raise DataError(_missing(name, missing, "the others have one")) from error
         sizes = sorted({len(value) for value in values if hasattr(value, "__len__")})
         remedy = (
             f"Its values have lengths {sizes[:5]}: pass a `processing_class` that pads, or a `data_collator`."

@@ -41,7 +41,7 @@ class Chunk:
     """The values of the innermost level."""
 
     def bounds(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return where lists of the first level begin and end in the next level."""
+        """Return the index in the next level where each list of the first level begins, and the index after its end."""
         level = self.levels[0]
         if isinstance(level, int):
             return rows * level, (rows + 1) * level
@@ -89,7 +89,7 @@ class Column:
         self._chunks: dict[int, Chunk] = {}
 
     def flat(self, rows: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
-        """Return the numbers of rows as a tensor of shape (rows,). The column has no lists."""
+        """Return the values of some rows as a tensor of shape (rows,). The column has no lists."""
         tensor = torch.empty(len(rows), dtype=dtype)
         view = tensor.numpy()
         with np.errstate(over="ignore", invalid="ignore"):  # torch casts without warnings
@@ -106,7 +106,7 @@ class Column:
         return lengths
 
     def spans(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], list[Span]]:
-        """Return the lengths of the lists of rows, shape (rows,), and where their values are. The depth is 1."""
+        """Return the lengths of the lists of rows, shape (rows,), and the spans of their values. The depth is 1."""
         lengths = np.empty(len(rows), np.int64)
         spans: list[Any] = [None] * len(rows)
         for chunk, local, places in self._spread(rows):
@@ -175,7 +175,7 @@ def fill(tensor: torch.Tensor, spans: Sequence[Span], side: str = "right") -> No
     """Copy values to the rows of a tensor of shape (rows, width), cast to its type.
 
     Args:
-        tensor: is changed. Positions without a new value keep their old value.
+        tensor: the tensor, which is changed in place. Positions without a new value keep their old value.
         spans: the values of each row.
         side: the side of a row that does not change: 'right' or 'left'.
     """

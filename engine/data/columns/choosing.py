@@ -73,7 +73,7 @@ def _has_own_methods(dataset: Any) -> bool:
 
 
 def _own(collator: Any) -> Any:
-    """Return the collator of this package that makes the same batches as one of transformers; others unchanged."""
+    """Return the trainbus collator that makes the same batches as a collator of transformers. Others do not change."""
     cls = type(collator)
     if cls.__module__ == "transformers.data.data_collator" and cls.__name__ == "DataCollatorWithPadding":
         return DataCollatorWithPadding(**vars(collator))
@@ -130,8 +130,8 @@ class ColumnCollator:
     collator: Collator
     """Makes a batch from samples."""
     known: Collator
-    """The collator that the user passed. It also makes a batch from `BatchRows`, or is a collator of transformers whose
-    equivalent in this package does."""
+    """The collator that the user passed. It can make a batch from `BatchRows`, or it is a collator of transformers with
+    an equivalent in trainbus that can."""
 
     def __call__(self, features: Any) -> Any:
         if not isinstance(features, BatchRows):

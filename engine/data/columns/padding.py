@@ -119,7 +119,7 @@ def _width(tokenizer: Any, options: Mapping[str, Any], longest: int) -> int | No
 
 
 def _passed(cells: Cells) -> torch.Tensor:
-    """Return a column that is not padded. The tokenizer makes Python numbers of its values first."""
+    """Return a column that is not padded, as the tokenizer does: it converts the values to Python numbers first."""
     values = cells.stacked()
     return values.to(torch.get_default_dtype()) if cells.is_floating else values
 

@@ -64,7 +64,7 @@ class BatchRows:
         The comparison protects against versions of the libraries that make other batches than the tested ones.
 
         Args:
-            what: the work, and the options that it depends on.
+            what: the kind of the batch: the work, and the options that it depends on.
             fast: makes the batch from columns.
             slow: makes the batch from the samples.
 

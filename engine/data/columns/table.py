@@ -108,7 +108,7 @@ class Cells:
 
         Args:
             column: the column.
-            places: its rows, shape (samples,).
+            places: the row of the column for each sample, shape (samples,).
             style: the objects that samples hold: 'python', 'numpy' or 'torch'.
         """
         self.column, self.places, self.style = column, places, style
@@ -163,7 +163,7 @@ class Cells:
             side: side on which to pad: 'right' or 'left'.
 
         Raises:
-            NotColumnar: if the values are not integers, or a list is longer.
+            NotColumnar: if the values are not integers, or a list is longer than `width`.
         """
         if self.column.type.kind not in "iu" or side not in ("right", "left") or self.lengths.max() > width:
             raise NotColumnar

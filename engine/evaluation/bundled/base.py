@@ -13,7 +13,7 @@ class Reads(str, Enum):
     ARGMAX = "argmax"
     """The class with the highest logit."""
     SIGMOID = "sigmoid"
-    """0 or 1 for each logit: whether its probability is above a threshold."""
+    """0 or 1 for each logit: 1 if the probability of the logit is above a threshold."""
     LABELS = "labels"
     """The outputs themselves, which are class numbers."""
     LOGITS = "logits"
@@ -28,11 +28,11 @@ class Bundled(ABC):
     """A metric that is computed batch by batch. Its fields are its options."""
 
     reads: ClassVar[tuple[Reads, ...]]
-    """The readings that the metric supports. The first is the default."""
+    """The values of `reads` that the metric supports. The first is the default."""
     smaller_is_better: ClassVar[bool] = False
     """Whether a smaller value is better, as for an error."""
     needs_sequences: ClassVar[bool] = False
-    """Whether the metric receives label names per row, instead of all labels of a batch in one array."""
+    """Whether the metric receives one list of label names per row, instead of one array with all labels of a batch."""
 
     @property
     def names_vary(self) -> bool:

@@ -30,7 +30,7 @@ class Accuracy(Bundled):
     reads: ClassVar[tuple[Reads, ...]] = _CLASSES
 
     normalize: bool = True
-    """Return the fraction; else the number of correct predictions."""
+    """Whether to return the fraction of correct predictions. False returns their number."""
     _correct: int = field(default=0, init=False, repr=False)
     _rows: int = field(default=0, init=False, repr=False)
 
@@ -45,7 +45,7 @@ class Accuracy(Bundled):
 
 @dataclass
 class _Counts(Bundled):
-    """Numbers of predictions by class. Classes are labels, or columns if rows have several labels."""
+    """Counts of predictions and references by class. If rows have several labels, each column is a class."""
 
     reads: ClassVar[tuple[Reads, ...]] = _CLASSES
 
@@ -103,7 +103,7 @@ class _Scores(_Counts):
         return self.average is None and self.labels is None
 
     def score(self, true: float, predicted: float, expected: float) -> float:
-        """Return the score of one class from its correct predictions, its predictions and its references."""
+        """Return the score of one class from three counts: its correct predictions, its predictions, its references."""
         raise NotImplementedError
 
     def add_batch(self, *, predictions: Any, references: Any) -> None:
@@ -184,7 +184,7 @@ class F1(_Scores):
 
 @dataclass
 class MatthewsCorrelation(_Counts):
-    """The correlation of predictions and references, from -1 to 1; 0 if either has only one class."""
+    """The correlation of predictions and references, from -1 to 1. It is 0 if one of both has only one class."""
 
     def compute(self) -> dict[str, Any]:
         if self._several:
@@ -204,7 +204,7 @@ def quotient(dividend: float, divisor: float, otherwise: float) -> float:
 
 
 def _mean(values: list[float], weights: list[int]) -> float:
-    """Return the weighted mean of the values that are not NaN. If all weights are 0, all have the same weight."""
+    """Return the weighted mean of the values that are not NaN. If all weights are 0, all values count equally."""
     kept = [(value, weight) for value, weight in zip(values, weights) if not math.isnan(value)]
     total = sum(weight for _, weight in kept)
     if not total:

@@ -40,7 +40,7 @@ class Perplexity(Bundled):
 
 @dataclass
 class TopKAccuracy(Bundled):
-    """The fraction of labels that are among the k classes with the highest logits. Its name is `top_<k>_accuracy`."""
+    """The fraction of labels that are among the k classes with the highest logits. The result is `top_<k>_accuracy`."""
 
     reads: ClassVar[tuple[Reads, ...]] = (Reads.LOGITS,)
 
@@ -69,7 +69,7 @@ class ExactMatch(Bundled):
     reads: ClassVar[tuple[Reads, ...]] = (Reads.TEXT,)
 
     regexes_to_ignore: list[str] | None = None
-    """Patterns that are removed from both texts, in this order, before all other options."""
+    """Patterns to remove from both texts, in this order. All other options apply afterwards."""
     ignore_case: bool = False
     """Compare lower-case texts."""
     ignore_punctuation: bool = False

@@ -60,7 +60,7 @@ class MeanSquaredError(_Values):
     key: ClassVar[str] = "mse"
 
     squared: bool = True
-    """False returns the root."""
+    """Whether to return the mean squared error. False returns its root."""
 
     def _add(self, predictions: Any, references: Any) -> None:
         self._sums = self._sums + ((predictions - references) ** 2).sum(axis=0)

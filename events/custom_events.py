@@ -1,0 +1,74 @@
+"""Custom events: what callbacks declare in `events`, and what they announce."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .callback import Callback
+from .catalog import Event
+from .errors import SubscriptionError, nearest
+
+
+def own_events(callback: object) -> tuple[Event, ...]:
+    """Return the custom events of a `Callback`. For other objects the attribute `events` is ignored.
+
+    Raises:
+        SubscriptionError: if an item of `events` is not an `Event`.
+    """
+    declared: Any = callback.events if isinstance(callback, Callback) else ()
+    if not isinstance(declared, (tuple, list)):
+        raise SubscriptionError(
+            f"{type(callback).__name__}.events is {declared!r}. Write a tuple of events: (Event(name, doc),)."
+        )
+    for event in declared:
+        if not isinstance(event, Event):
+            raise SubscriptionError(
+                f"{type(callback).__name__}.events contains {event!r}, which is not an event. Write Event(name, doc)."
+            )
+    return tuple(declared)
+
+
+def check_event(event: Event, known: Event | None) -> None:
+    """Check that a callback can declare an event.
+
+    Args:
+        event: the event.
+        known: the event that has this name already; None if there is none.
+
+    Raises:
+        SubscriptionError: if the name does not begin with `on_`, or if another event has it.
+    """
+    if not event.name.startswith("on_") or not event.name.isidentifier():
+        raise SubscriptionError(
+            f"The event name {event.name!r} does not begin with 'on_', or is not a name of Python. Rename it."
+        )
+    if known is not None and known != event:
+        raise SubscriptionError(
+            f"The event {event.name!r} exists with another meaning: {known.doc!r} Rename your event."
+        )
+
+
+def check_announced(event: Event, values: Mapping[str, Any], run: Any) -> None:
+    """Check that the announcement of a custom event has its parameters.
+
+    Args:
+        event: the event.
+        values: the values of the announcement.
+        run: the record with the other values.
+
+    Raises:
+        SubscriptionError: if a parameter is missing, or if the event does not declare it, with the nearest name.
+    """
+    name = event.name
+    for value in values:
+        if value not in event.param_names:
+            raise SubscriptionError(
+                f"{name} is announced with {value!r}, which it does not declare{nearest(value, event.param_names)} "
+                f"Its parameters: {', '.join(event.param_names) or 'none'}."
+            )
+    missing = [param for param in event.param_names if param not in values and not hasattr(run, param)]
+    if missing:
+        raise SubscriptionError(
+            f"{name} is announced without {missing[0]!r}. Write run.announce({name!r}, {missing[0]}=...)."
+        )

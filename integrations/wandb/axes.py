@@ -1,0 +1,29 @@
+"""The x-axes of charts: which column is the axis of another column."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+
+from ...callbacks.base.tracker_rows import AXIS
+from ...events.errors import ArgumentError, nearest
+
+AXES = {"step": AXIS, "epoch": "train/epoch", "samples": "train/samples_seen", "tokens": "train/num_input_tokens_seen"}
+"""Name of an axis -> its column."""
+
+
+def check_axes(axis: str | Mapping[str, str]) -> None:
+    """Raise an error for an unknown name of an axis."""
+    for name in [axis] if isinstance(axis, str) else axis.values():
+        if name not in AXES:
+            raise ArgumentError(f"axis={name!r} is unknown{nearest(name, AXES)} Known: {', '.join(AXES)}.")
+
+
+def axis_column(axis: str | Mapping[str, str], column: str) -> str:
+    """Return the column that is the x-axis of a column. The axis of an axis is the step."""
+    if column in AXES.values():
+        return AXIS
+    if isinstance(axis, str):
+        return AXES[axis]
+    found = next((name for pattern, name in axis.items() if fnmatch.fnmatchcase(column, pattern)), "step")
+    return AXES[found]
