@@ -79,6 +79,8 @@ def enter() -> Path | None:
         os.environ.clear()
         os.environ.update(made)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it, and so would the programs that tests start
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell ignores it in the commands that it starts with `&`
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # These were read when Python started, or when something asked for them first.
     time.tzset()
     tempfile.tempdir = None
