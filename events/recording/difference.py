@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -14,6 +14,13 @@ _SESSION = frozenset({"on_init_end", "on_setup", "on_load", "on_close", "on_end"
 """Events of a session. An interrupted run has more sessions than an uninterrupted one."""
 
 _SAVES = frozenset({"on_save_due", "on_save_begin", "on_snapshot", "on_save", "on_delete"})
+
+_EPOCHS = frozenset({"on_epoch_begin", "on_epoch_end"})
+_DELETIONS = frozenset({"on_delete"})
+_REQUESTS = frozenset({"request", "withdraw", "veto"})
+
+_AFTER_EVALUATION = frozenset({"on_step_begin", "on_save_due", "on_epoch_end", "on_train_end", "on_exception"})
+"""Events that end an evaluation without an `on_evaluate_end`."""
 
 _TIMES = ("_runtime", "_per_second", "_seconds", "_time")
 """Ends of the names of durations in logs and metrics."""
@@ -86,8 +93,13 @@ def first_difference(one: Recording, other: Recording) -> Difference | None:
     """
     ignored = _NOT_COMPARED | (_OF_RANK if one.rank != other.rank else frozenset())
     resumed = _resumed_at(one) | _resumed_at(other)
+    between_ranks = one.rank != other.rank
+    # Rank 0 alone deletes checkpoints. A run that was stopped has one more of them, so that it deletes others.
+    left_out = _DELETIONS if between_ranks or _saved_at(one) != _saved_at(other) else frozenset()
+    # A rank requests what its own clock or signal asks for, and hears of the requests of others one event later.
+    left_out |= _REQUESTS if between_ranks else frozenset()
     before: list[str] = []
-    for left, right in zip_longest(_comparable(one, resumed), _comparable(other, resumed)):
+    for left, right in zip_longest(_comparable(one, resumed, left_out), _comparable(other, resumed, left_out)):
         found = _compared(left, right, ignored)
         if found is not None:
             found.before = before
@@ -102,24 +114,52 @@ def _resumed_at(recording: Recording) -> set[int]:
     }
 
 
-def _comparable(recording: Recording, resumed: set[int]) -> Iterator[Record]:
+def _saved_at(recording: Recording) -> set[int]:
+    return {record["s"] for record in recording.records if record.get("e") == "on_save_begin"}
+
+
+def _left_evaluations(records: Sequence[Record]) -> Iterator[range]:
+    """Yield the places of evaluations that a signal ended early. The next session repeats the whole evaluation."""
+    begun = None
+    for index, record in enumerate(records):
+        event = record.get("e")
+        if event == "on_evaluate_end":
+            begun = None
+        elif begun is not None and ("session" in record or event in _AFTER_EVALUATION):
+            yield range(begun, index)
+            begun = None
+        if event == "on_evaluate_begin":
+            begun = index
+
+
+def _comparable(recording: Recording, resumed: set[int], left_out: frozenset[str]) -> Iterator[Record]:
     """Yield the records of a run in the form of an uninterrupted run.
 
     Each record has the whole state, not only its changes.
+
+    Args:
+        recording: the recording.
+        resumed: the steps at which one of the compared runs resumed.
+        left_out: events, and actions on flags, that are not compared.
     """
-    in_epoch, session = False, 0
+    session = 0
     state: dict[str, Any] = {}
-    for record in recording.records:
+    left = {place for places in _left_evaluations(recording.records) for place in places}
+    for index, record in enumerate(recording.records):
         event = record.get("e", "")
         state.update(record.get("state", {}))
         session = record.get("session", session)
         if event in _SESSION or (event == "on_train_begin" and recording.sessions[session]["step"] > 0):
             continue
-        if event == "on_epoch_begin" and in_epoch:
+        if event in left_out or record.get("do") in left_out or (index in left and "e" in record):
             continue
-        in_epoch = event == "on_epoch_begin" or (in_epoch and event != "on_epoch_end")
-        if record["s"] in resumed and (event in _SAVES or record.get("f") in ("save", "training_stop")):
+        # A stop ends the epoch, and the resumed session begins it again.
+        if record["s"] in resumed and (
+            event in _SAVES or event in _EPOCHS or record.get("f") in ("save", "training_stop")
+        ):
             continue
+        if event and record["s"] in resumed:  # the resumed session repeats an evaluation in another event
+            record = {name: value for name, value in record.items() if name != "in"}
         if event in ("on_step_end", "on_evaluate_end", "on_epoch_end", "on_log"):
             record = {**record, "state": {name: value for name, value in state.items() if "checkpoint" not in name}}
         else:
