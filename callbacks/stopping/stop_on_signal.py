@@ -72,6 +72,7 @@ class StopOnSignal(Callback):
     _detail: str = field(default="", init=False, repr=False, compare=False)
     _interrupted: bool = field(default=False, init=False, repr=False, compare=False)
     _training: bool = field(default=False, init=False, repr=False, compare=False)
+    _asked_at: int = field(default=-1, init=False, repr=False, compare=False)
     _previous: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -81,7 +82,7 @@ class StopOnSignal(Callback):
     @order(Stage.PREPARE)
     def on_setup(self, run: Run) -> None:
         if run.mode == "train":
-            self._detail, self._interrupted, self._training = "", False, False
+            self._detail, self._interrupted, self._training, self._asked_at = "", False, False, -1
             if self._received:  # the signal arrived in a session that ended with an error, such as out of memory
                 self._stop(f"{self._reason}, before the first step")
             if threading.current_thread() is threading.main_thread():  # Python allows handlers in this thread only
@@ -109,7 +110,7 @@ class StopOnSignal(Callback):
             self._request_stop(run, control)
 
     def on_epoch_end(self, run: Run, control: TrainerControl) -> None:
-        if self._received:
+        if self._received and self._asked_at != run.state.global_step:  # else this step is saved already
             self._request_stop(run, control)
 
     def on_prediction_step(self, run: Run, control: TrainerControl) -> None:
@@ -126,7 +127,7 @@ class StopOnSignal(Callback):
         return largest > 0
 
     def _request_stop(self, run: Run, control: TrainerControl) -> None:
-        reason = self._reason
+        reason, self._asked_at = self._reason, run.state.global_step
         if not control.should_training_stop:
             logger.warning("%s: training stops after this step.", reason)
         control.request("training_stop", reason)

@@ -174,9 +174,9 @@ def read(path: Path) -> Recording:
     path = find(path)
     recording = Recording(path)
     session: int | None = None
-    for record in decoded(_objects(path)):
+    for record in _records(path):
         if "recording" in record:
-            if record["recording"] > VERSION:
+            if not isinstance(record["recording"], int) or record["recording"] > VERSION:
                 raise RecordingError(
                     f"{path} has version {record['recording']}, but this release reads versions up to {VERSION}. "
                     "Install the release that wrote it."
@@ -190,6 +190,27 @@ def read(path: Path) -> Recording:
     if not recording.sessions:
         raise RecordingError(f"{path} is not a recording: it has no line with the key 'recording'.")
     return recording
+
+
+def _records(path: Path) -> Iterator[Record]:
+    lines, headed = 0, False
+
+    def counted() -> Iterator[dict[str, Any]]:
+        nonlocal lines
+        for value in _objects(path):
+            lines += 1
+            yield value
+
+    try:
+        for record in decoded(counted()):
+            headed = headed or "recording" in record
+            if headed and not ("recording" in record or ("s" in record and ("e" in record or "f" in record))):
+                raise KeyError("s")
+            yield record
+    except (KeyError, TypeError, IndexError) as error:
+        raise RecordingError(
+            f"{path}:{lines} is damaged: {type(error).__name__}: {error}. Lines before it may be missing."
+        ) from error
 
 
 def _objects(path: Path) -> Iterator[dict[str, Any]]:

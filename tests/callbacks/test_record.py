@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import random
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -335,3 +336,52 @@ def test_the_command_replays_a_callback_of_a_module(
     assert "step 5: Watch request save" in capsys.readouterr().out
     assert main(["replay", str(plain), "--callback", "replayed_rules"]) == 2
     assert main(["replay", str(plain), "--callback", "replayed_rules:Other"]) == 2
+
+
+@pytest.mark.parametrize("place", [("on_batch", 5), ("on_evaluate_begin", 8), ("on_save", 8), ("on_log", 9)])
+def test_a_run_that_a_signal_stopped_and_that_resumed_equals_the_unbroken_one(
+    plain: Path, tmp_path: Path, place: tuple[str, int]
+) -> None:
+    event, step = place
+
+    def stop(run: Any, state: Any) -> None:
+        if state.global_step == step and not sent:
+            sent.append(signal.raise_signal(signal.SIGTERM))
+
+    sent: list[None] = []
+    first = build(tmp_path)
+    first.on(event, stop)
+    with pytest.raises(SystemExit):
+        first.train()
+    saves = [line for line in read(tmp_path).records if line.get("e") == "on_save_begin"]
+    if event != "on_save":  # else the signal comes after the first save of its step
+        assert len({line["s"] for line in saves}) == len(saves)
+    build(tmp_path).train(resume_from_checkpoint=True)
+    assert first_difference(read(plain), read(tmp_path)) is None
+
+
+def test_rank_specific_deletions_and_requests_are_no_difference_between_ranks(plain: Path, tmp_path: Path) -> None:
+    lines = (plain / "events.jsonl").read_text().splitlines()
+    lines[0] = lines[0].replace('"rank":0', '"rank":1')
+    alone = ('"do":"request"', '"e":"on_delete"')
+    of_other = [line for line in lines if not any(text in line for text in alone)]
+    assert len(of_other) < len(lines)
+    (tmp_path / "events-rank1.jsonl").write_text("\n".join([*of_other, ""]))
+    assert first_difference(read(plain), read(tmp_path / "events-rank1.jsonl")) is None
+
+
+@pytest.mark.parametrize("damage", ["pattern", "version", "fields"])
+def test_a_damaged_recording_is_refused_with_its_line(
+    damage: str, plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = (plain / "events.jsonl").read_text().splitlines()
+    if damage == "pattern":
+        lines = [line for line in lines if not line.startswith('{"pattern"')]
+    elif damage == "version":
+        lines[0] = lines[0].replace('"recording":1', '"recording":"x"')
+    else:
+        lines[2] = '{"e":"on_step_begin"}'
+    (tmp_path / "events.jsonl").write_text("\n".join([*lines, ""]))
+    for command in (["trace", str(tmp_path)], ["diff", str(plain), str(tmp_path)]):
+        assert main(command) == 2
+        assert "events.jsonl" in capsys.readouterr().err
