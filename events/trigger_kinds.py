@@ -266,6 +266,13 @@ class Never(Trigger):
         return "never()"
 
 
+def alternatives(trigger: Trigger) -> list[Trigger]:
+    """Return the triggers that are joined with `|`."""
+    if isinstance(trigger, Either):
+        return [*alternatives(trigger.left), *alternatives(trigger.right)]
+    return [trigger]
+
+
 @dataclass(frozen=True)
 class Either(Trigger):
     """Due when one of two triggers is due."""

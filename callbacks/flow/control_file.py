@@ -6,6 +6,8 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from ...engine.arguments import TrainingArguments
@@ -13,8 +15,9 @@ from ...engine.commands.requests import FLAGS, Setting, receive, setting_of
 from ...engine.optim.set_rate import set_learning_rate
 from ...engine.run import Run
 from ...events.callback import Callback
-from ...events.control import TrainerControl
+from ...events.control import Flag, TrainerControl
 from ...events.stages import Stage, order
+from ...events.trigger_kinds import AtEnd, alternatives
 from ...events.triggers import every
 from ..base.cadence import Cadence
 
@@ -31,6 +34,7 @@ class ControlFile(Callback):
     Request a checkpoint now: `trainbus tell <output_dir> save`, or `touch <output_dir>/save`. The callback acts at the
     end of a step, on all ranks. It deletes the file, so each file counts once. Only rank 0 looks for files. Every
     trainer has one. To change the folder, add `ControlFile("/tmp/run-7", seconds=10)` to the callbacks.
+    A stop also saves the step if the run saves checkpoints.
     """
 
     local = True
@@ -66,10 +70,10 @@ class ControlFile(Callback):
             if file.is_file():
                 with suppress(FileNotFoundError):
                     file.unlink()
-                control.request(flag, f"the file {file}")
+                _request(run, control, flag, f"the file {file}")
         for request in receive(folder):
             if setting_of(request) is None:
-                control.request(FLAGS[request], f"{_TOLD}{request}")
+                _request(run, control, FLAGS[request], f"{_TOLD}{request}")
             else:
                 self._waiting.append(request)
         if self._waiting:
@@ -102,8 +106,16 @@ class ControlFile(Callback):
         self._intervals = dict(state.get("intervals", {}))
 
 
+def _request(run: Run, control: TrainerControl, flag: Flag, reason: str) -> None:
+    """Raise a flag. A stop also saves the step, as after Ctrl-C, if the run saves checkpoints."""
+    control.request(flag, reason)
+    if flag == "training_stop" and run.saves:
+        control.request("save", reason)
+
+
 def _set_interval(run: Run, work: str, interval: str) -> None:
     """Replace the trigger of the main callback that does a kind of work."""
     for callback in run.bus.subscribers.values():
         if isinstance(callback, Cadence) and callback.flag == work and not callback.variant:
-            callback.replace_trigger(every(interval))
+            last = [each for each in alternatives(callback.trigger) if isinstance(each, AtEnd)]
+            callback.replace_trigger(reduce(or_, last, every(interval)))  # the last step is still saved
