@@ -19,6 +19,9 @@ from .json_output import print_json, versioned
 NAME = "run_status.json"
 """The default name of the status file in the output folder."""
 
+_NEEDED = {"status": str, "step": int, "epoch": (int, float), "time": (int, float), "host": str, "pid": int}
+"""Field of the status file -> its type. Every run writes these fields."""
+
 PARTS = 5
 """The number of parts of the time that are shown, the longest first."""
 
@@ -50,8 +53,11 @@ def read_status(folder: Path) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{folder / NAME} cannot be read: {error}.") from error
-    if not isinstance(found, dict) or "status" not in found:
-        raise ArgumentError(f"{folder / NAME} is not the status of a run.")
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), kind) for name, kind in _NEEDED.items()):
+        raise ArgumentError(
+            f"{folder / NAME} is not the status of a run: it needs {', '.join(_NEEDED)}. Another program wrote or "
+            "changed it."
+        )
     return found
 
 

@@ -237,3 +237,29 @@ def test_a_rate_is_set_where_all_are_zero_and_in_tensors() -> None:
     optimizer.param_groups[0]["lr"] = kept
     set_learning_rate(optimizer, None, 0.2)
     assert kept.item() == pytest.approx(0.04)
+
+
+def test_a_told_stop_saves_the_step_of_a_run_that_saves(tmp_path: Path) -> None:
+    told(tmp_path, 3, "stop", save_strategy="steps", save_steps=100).train()
+    assert (tmp_path / "checkpoint-3").is_dir()
+
+
+def test_a_told_interval_keeps_the_work_at_the_last_step(tmp_path: Path) -> None:
+    steps = {"save_strategy": "steps", "save_steps": 5, "eval_strategy": "steps", "eval_steps": 5}
+    trainer = told(tmp_path, 1, "every", "save", "4", "every", "eval", "4", **steps)
+    trainer.train()
+    last = trainer.state.global_step
+    assert last % 4
+    assert trainer.heard["on_save"] == [4, last]
+    assert trainer.heard["on_evaluate"] == [4, last]
+
+
+@pytest.mark.parametrize("text", ['{"status": "running"}', '{"status": "done", "step": "x", "epoch": null}'])
+@pytest.mark.parametrize("words", [["status"], ["tell", "save"]])
+def test_a_file_that_no_run_wrote_is_refused(
+    text: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run_status.json").write_text(text)
+    assert main([words[0], str(tmp_path), *words[1:]]) == 2
+    assert "is not the status of a run: it needs" in capsys.readouterr().err
+    assert not (tmp_path / FILE).exists()
