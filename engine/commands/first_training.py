@@ -25,7 +25,7 @@ Result_co = TypeVar("Result_co", covariant=True)
 TRAINING_ONLY = {
     **{"save_strategy": "no", "logging_strategy": "no", "report_to": "none", "disable_tqdm": True, "record": False},
     **{"load_best_model_at_end": False, "push_to_hub": False, "plan": None, "max_time": None},
-    **{"eval_on_start": False, "auto_find_batch_size": False, "dry_batch": False},
+    **{"eval_on_start": False, "auto_find_batch_size": False, "dry_batch": False, "capsule": False},
 }
 """The arguments of a training that writes and reports nothing. `with_arguments` also turns evaluations off."""
 NEVER = {"eval_strategy": "steps", "eval_steps": 10**12}

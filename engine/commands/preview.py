@@ -14,6 +14,7 @@ from ...events.recording.rows import difference
 from ..api.preview.result import Preview
 from .first_training import at_first_training
 from .json_output import print_json
+from .option_order import own_first
 from .preview_batch import batch_of
 
 _VALUES = ("--out", "--against", "--metric", "--set")
@@ -61,19 +62,7 @@ def add_to(commands: Any) -> None:
 
 def expanded(words: list[str]) -> list[str]:
     """Return the words of a command line. The options of this command are moved in front of the program."""
-    if words[:1] != ["preview"]:
-        return words
-    rest, own, others = list(words[1:]), [], []
-    while rest and rest[0] != "--":
-        word = rest.pop(0)
-        name = word.partition("=")[0]
-        if name in _FLAGS or (name in _VALUES and ("=" in word or not rest)):
-            own.append(word)
-        elif name in _VALUES:
-            own += [word, rest.pop(0)]
-        else:
-            others.append(word)
-    return ["preview", *own, *others, *rest[1:]]
+    return own_first(words, _FLAGS, _VALUES)
 
 
 @dataclass

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...events.errors import ArgumentError, nearest
 from .json_output import print_json, versioned
+from .option_order import own_first
 
 Measure = Callable[[dict[str, Any]], dict[str, Any]]
 """A function that receives changed arguments and returns the rows per second of a fresh process, or `error`."""
@@ -94,13 +95,19 @@ class Profile:
         return "\n".join(lines)
 
 
+def expanded(words: list[str]) -> list[str]:
+    """Return the words of a command line. `--json` may follow the program; other options are those of the program."""
+    return own_first(words, ("--json",))
+
+
 def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
     parser = commands.add_parser(
         "profile",
         help="measure which changes make the training of a program faster",
         description="Run some steps of the first training of a program, without a change and with each of some cheap "
-        "changes. Each run is a fresh process, and the runs alternate. It evaluates, saves and reports nothing.",
+        "changes. Each run is a fresh process, and the runs alternate. It evaluates, saves and reports nothing. "
+        "`--json` may follow the program; write -- before the arguments of the program to pass all of them on.",
         allow_abbrev=False,
     )
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ...events.errors import ArgumentError
 from .json_output import print_json
 
 
@@ -32,6 +33,9 @@ def _report(options: argparse.Namespace) -> int:
     from ..api.report.collect import collect
     from ..api.report.schema import report_data
 
+    if options.png is not None and (options.out is not None or options.json):
+        other = "--json" if options.json else "--out"
+        raise ArgumentError(f"--png writes an image instead of {other}. Use two commands.")
     runs = [collect(folder) for folder in options.folders]
     if options.json:
         print_json(report_data(runs))

@@ -17,6 +17,7 @@ from ...events.errors import ArgumentError
 from ...events.stages import Stage, order
 from .first_training import TRAINING_ONLY, Enough, at_first_training, only_observes, with_arguments
 from .json_output import print_json, versioned
+from .option_order import own_first
 
 DIFFERENT = 1
 """The exit status if the step does not fail in the same way."""
@@ -142,6 +143,11 @@ def _bad_in(data: Any, name: str) -> list[str]:
     return []
 
 
+def expanded(words: list[str]) -> list[str]:
+    """Return the words of a command line. `--json` may follow the program; other options are those of the program."""
+    return own_first(words, ("--json",))
+
+
 def add_to(commands: Any) -> None:
     """Add the command to a parser's subcommands."""
     parser = commands.add_parser(
@@ -149,7 +155,8 @@ def add_to(commands: Any) -> None:
         help="make the failed step of a capsule again",
         description="Run the program of a capsule up to its first training, and make the failed step again: with the "
         "batches, weights and random states of the capsule. It evaluates, saves and reports nothing. The exit status "
-        "is 0 if the step fails in the same way, and 1 if not.",
+        "is 0 if the step fails in the same way, and 1 if not. `--json` may follow the program; write -- before the "
+        "arguments of the program to pass all of them on.",
         allow_abbrev=False,
     )
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")

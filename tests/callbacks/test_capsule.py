@@ -87,7 +87,7 @@ def rerun(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[st
     [capsule] = Path("out/capsules").iterdir()
     capsys.readouterr()
     before = sys.argv, [*sys.path], sys.modules["__main__"]
-    code = main(["rerun", "--json", str(capsule), *words])
+    code = main(["rerun", str(capsule), "--json", *words])
     said = capsys.readouterr()
     assert "the program starts" in said.err
     assert (sys.argv, sys.path, sys.modules["__main__"]) == before

@@ -324,6 +324,9 @@ def test_png_needs_matplotlib_and_says_so(
     assert main(["report", str(runs / "one"), str(runs / "two"), "--png", str(out)]) == 0
     assert out.read_bytes().startswith(b"\x89PNG\r\n")
     assert out.stat().st_size > 10_000
+    for other in (["-o", str(tmp_path / "both.html")], ["--json"]):
+        assert main(["report", str(runs / "one"), "--png", str(out), *other]) == 2
+        assert "instead of" in capsys.readouterr().err
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.backends.backend_agg", None)
