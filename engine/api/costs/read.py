@@ -45,7 +45,10 @@ def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
     medians = {part: max((rank.get(part, 0.0) for rank in ranks), default=own.get(part, 0.0)) for part in own}
     callbacks = [CallbackCost(*key, time * NANO, round(calls)) for key, (time, calls) in sums.handlers.items()]
     callbacks.sort(key=lambda each: -each.seconds)
-    in_steps = [each for each in callbacks if each.event not in ONCE]
+    in_steps: dict[str, float] = {}
+    for each in callbacks:
+        if each.event not in ONCE:
+            in_steps[each.callback] = in_steps.get(each.callback, 0.0) + each.seconds
     once = sum(each.seconds for each in callbacks if each.event in ONCE)
     state, steps = run.state, timeline.steps
     step = statistics.median(row for row, _ in timeline.rows) * NANO if timeline.rows else 0.0
@@ -69,7 +72,7 @@ def read_costs(run: Any, ranks: Sequence[Mapping[str, float]] = ()) -> Costs:
             own,
             workers=getattr(loader, "num_workers", None),
             processors=_processors(),
-            dearest=in_steps[0].callback if in_steps else "",
+            dearest=max(in_steps, key=lambda name: in_steps[name], default=""),
             blame=blame_of(ranks),
         ),
         samples_per_second=samples,
