@@ -22,6 +22,7 @@ _EVENTS = INSIDE | {"on_step_begin", "on_step_end"}
 _READS = frozenset(
     {
         *("item", "tolist", "numpy", "cpu", "nonzero", "unique", "masked_select", "equal", "allclose"),
+        *("argwhere", "bincount", "histc", "is_nonzero", "unique_consecutive", "_unique2"),
         *("__bool__", "__int__", "__float__", "__index__", "__contains__", "__array__", "__repr__", "__format__"),
     }
 )
@@ -97,6 +98,10 @@ def _reads(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
     """Return whether a call reads values from an accelerator. On a machine without accelerator: from the CPU."""
     if not any(_on_device(value) for value in args):
         return False
+    if name == "copy_":
+        return not _on_device(args[0]) and not (options.get("non_blocking") or args[2:3] == (True,))
+    if name == "repeat_interleave":
+        return options.get("output_size") is None
     if name == "to":
         target = options.get("device", args[1] if len(args) > 1 else None)
         to_host = isinstance(target, (str, torch.device)) and torch.device(target).type == "cpu"

@@ -137,6 +137,9 @@ READS = {
     "numpy": lambda run: weight(run).detach().numpy(),
     "a copy to the host": lambda run: weight(run).detach().to("cpu"),
     "a boolean mask": lambda run: weight(run)[weight(run) > 0],
+    "counts": lambda run: torch.bincount(weight(run).detach().flatten().long().abs()),
+    "a place": lambda run: torch.argwhere(weight(run) > 0),
+    "a repetition": lambda run: weight(run).repeat_interleave(torch.ones(weight(run).shape[0]).long(), 0),
     "a comparison of tensors": lambda run: torch.equal(run.loss, run.loss),
 }
 NO_READS = {
@@ -144,6 +147,7 @@ NO_READS = {
     "a shape": lambda run: (run.loss.shape, run.loss.dtype, run.loss.device, len(weight(run))),
     "a copy in the background": lambda run: run.loss.detach().to("cpu", non_blocking=True),
     "a sum on the device": lambda run: torch.where(weight(run) > 0, 1.0, 0.0).sum() + run.loss.detach(),
+    "a known repetition": lambda run: torch.ones(2).repeat_interleave(torch.tensor([1, 2]), output_size=3),
     "an own number": lambda run: float(run.state.epoch),
 }
 
