@@ -96,7 +96,7 @@ def first_difference(one: Recording, other: Recording) -> Difference | None:
     between_ranks = one.rank != other.rank
     # Rank 0 alone deletes checkpoints. A run that was stopped has one more of them, so that it deletes others.
     left_out = _DELETIONS if between_ranks or _saved_at(one) != _saved_at(other) else frozenset()
-    # A rank requests what its own clock or signal asks for, and hears of the requests of others one event later.
+    # A rank records a request of its own clock or signal at once. Other ranks record it at the next exchange.
     left_out |= _REQUESTS if between_ranks else frozenset()
     before: list[str] = []
     for left, right in zip_longest(_comparable(one, resumed, left_out), _comparable(other, resumed, left_out)):
