@@ -19,7 +19,15 @@ from .json_output import print_json, versioned
 NAME = "run_status.json"
 """The default name of the status file in the output folder."""
 
-_NEEDED = {"status": str, "step": int, "epoch": (int, float), "time": (int, float), "host": str, "pid": int}
+_NUMBER = (int, float)
+_NEEDED: dict[str, type | tuple[type, ...]] = {
+    "status": str,
+    "step": int,
+    "epoch": _NUMBER,
+    "time": _NUMBER,
+    "host": str,
+    "pid": int,
+}
 """Field of the status file -> its type. Every run writes these fields."""
 
 PARTS = 5
