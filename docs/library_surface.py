@@ -52,7 +52,9 @@ DIFFERS = {
         "logging_steps": "The last steps of a run are logged too, if the run ends between two logs.",
         "parallelism_config": "Always None: tensor, context and sequence parallelism are not supported.",
         "report_to": "Names of trackers that trainbus does not have are refused, unless a plugin adds them.",
-        "torch_empty_cache_steps": "The cache is emptied at the end of a step. transformers empties it inside the step.",
+        "torch_empty_cache_steps": (
+            "The cache is emptied at the end of a step. transformers empties it inside the step."
+        ),
         "train_sampling_strategy": "`batch_rebalance` is refused.",
     },
     "Accelerator": {

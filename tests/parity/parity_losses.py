@@ -184,7 +184,7 @@ MODELS = {
     "model with **kwargs": Case(
         {"gradient_accumulation_steps": 4, "eval_strategy": "epoch", "include_for_metrics": ["inputs"]},
         {"model": Anything, "compute_metrics": everything, **POINTS},
-        about="A model with `**kwargs` divides its loss by the number of items of a step. Its main input is not `input_ids`.",
+        about="The model divides its loss by the number of items of a step. Its main input is not `input_ids`.",
     ),
     "model with accepts_loss_kwargs=False": Case(
         {"gradient_accumulation_steps": 4, "eval_strategy": "epoch"},
