@@ -28,23 +28,27 @@ DIFFERS = {
     "accelerator_config": (
         "With several ranks, `split_batches=True`, `dispatch_batches=True` and `even_batches=False` are refused."
     ),
-    "auto_find_batch_size": "Each attempt starts from the weights and the seed of the first.",
+    "auto_find_batch_size": "Each attempt starts from the weights and the seed of the first attempt.",
     "bf16_full_eval": "After the evaluation, the model has its float32 weights again.",
     "debug": (
         "`underflow_overflow` names the layer in an error, and prints nothing else. `tpu_metrics_debug` is refused."
     ),
-    "deepspeed": "The arguments fill missing sections, as in transformers 4. Checkpoints are plain files.",
+    "deepspeed": (
+        "The arguments fill missing sections of the configuration, as in transformers 4. Checkpoints are plain files."
+    ),
     "fsdp": (
-        "FSDP2 of PyTorch shards the model. `bf16` uses autocast. `fsdp_config` also gathers weights in half precision."
+        "FSDP2 of PyTorch shards the model. `bf16` uses autocast. An option of `fsdp_config` gathers weights in half "
+        "precision."
     ),
     "fsdp_config": "Keys work with and without the prefix `fsdp_`. Unknown keys are refused.",
     "fp16_full_eval": "After the evaluation, the model has its float32 weights again.",
     "fp16_opt_level": "An argument of PaddleNLP. The value `O3` is [refused](#values-that-are-refused).",
-    "logging_first_step": "PaddleNLP also evaluates after the first step. For that, use `Evaluate(at(1))`.",
+    "logging_first_step": "PaddleNLP also evaluates after the first step. trainbus does this with `Evaluate(at(1))`.",
     "logging_nan_inf_filter": "Off by default, so that a loss that is not finite is visible.",
     "logging_steps": "The last steps of a run are logged too, if the run ends between two logs.",
     "minimum_eval_times": (
-        "An argument of PaddleNLP. The interval is not rounded to tens. `eval_strategy='epoch'` is an error."
+        "An argument of PaddleNLP, which rounds the evaluation interval to tens. trainbus does not. "
+        "`eval_strategy='epoch'` is an error."
     ),
     "past_index": "Gradients do not flow from one batch into the memory of the previous batch.",
     "project": "The tracker chooses the default.",
@@ -58,16 +62,17 @@ DIFFERS = {
     "sharding": (
         "An argument of PaddleNLP. `stage1` uses `ZeroRedundancyOptimizer` of PyTorch. The other stages use FSDP2."
     ),
-    "sharding_degree": "An argument of PaddleNLP, with the same meaning.",
+    "sharding_degree": "An argument of PaddleNLP, with the meaning that it has there.",
     "train_sampling_strategy": "`batch_rebalance` is [refused](#values-that-are-refused).",
     "sharded_ddp": (
-        "An argument of transformers 4. `simple` uses fairscale. Other words use FSDP2, or FSDP of fairscale."
+        "An argument of transformers 4. `simple` uses fairscale. Other values use FSDP2, or the FSDP of fairscale if "
+        "they contain `fairscale`."
     ),
     "scale_loss": (
         "An argument of PaddleNLP, where the default is 32768. The default here is 65536, as in transformers."
     ),
-    "torch_empty_cache_steps": "The cache is emptied at the end of a step, not inside it.",
-    "warmup_ratio": "An argument of transformers 4. transformers 5 has a `warmup_steps` below 1 instead.",
+    "torch_empty_cache_steps": "The cache is emptied at the end of a step. transformers empties it inside the step.",
+    "warmup_ratio": "An argument of transformers 4. In transformers 5, a `warmup_steps` below 1 has this meaning.",
 }
 """Argument -> how it differs from transformers, in short sentences."""
 
@@ -92,7 +97,7 @@ def page(table: Table, notice: str) -> list[str]:
         "For example, you want to know whether `logging_nan_inf_filter` behaves as in transformers. Search this page "
         "for "
         "the name. The table [Arguments that behave differently](#arguments-that-behave-differently) has a row for it. "
-        "An argument that is only in [All arguments](#all-arguments) behaves as in transformers.",
+        "An argument of transformers that is only in [All arguments](#all-arguments) behaves as in transformers.",
         "A value, an argument or an optimizer that is *refused* raises an error, and the error says what to use "
         "instead.",
         "## Summary",
@@ -122,16 +127,16 @@ def page(table: Table, notice: str) -> list[str]:
         "### Methods that work as in transformers",
         _code(name for name, moment in _methods(transformers.Trainer) if moment == SAME) + ".",
         "### Methods whose override is called at a stated moment",
-        "If a subclass overrides one of these methods, trainbus calls the override at this moment. Otherwise the "
-        "engine "
-        "does the work itself.",
+        "If a subclass overrides one of these methods, trainbus calls the override at the moment in the table. Without "
+        "an override, the engine does the work itself.",
         table(("Method", "When an override is called, and what it returns"), _called(transformers.Trainer)),
         "### Methods that are never called",
         "If a subclass overrides one of these methods, a warning says what to use instead. "
-        f"{_code(_uncalled_but_present(transformers.Trainer))} can still be called. The others do not exist.",
+        f"Your code can still call {_code(_uncalled_but_present(transformers.Trainer))}. The other methods do not "
+        "exist.",
         table(("Method", "What to use instead"), _never(transformers.Trainer)),
         "## Attributes of the Trainer",
-        "These attributes of transformers' Trainer do not exist, or have another meaning. All others exist.",
+        "These attributes of transformers' Trainer do not exist, or have another meaning. All other attributes exist.",
         table(("Attribute", "What to use instead"), _missing()),
         "## Attributes of the arguments, the state and the control",
         "All public attributes and methods of transformers' `TrainingArguments`, `TrainerState` and `TrainerControl` "
@@ -148,10 +153,11 @@ def page(table: Table, notice: str) -> list[str]:
         "Of these names, the following work as in transformers and accelerate:",
         "\n".join(f"- `{kind}`: {_code(names.split())}." for kind, names in WORKS.items()),
         "The other names that the libraries use differ, or are refused:",
-        table(("Name", "Here", "Remark"), rows()),
+        table(("Name", "In trainbus", "Remark"), rows()),
         "## Events",
         table(("Event", "From", "Meaning"), ((f"`{event.name}`", event.origin, event.doc) for event in EVENTS)),
-        "A subclass of `transformers.TrainerCallback` runs unchanged. A handler for any other event logs a warning.",
+        "A subclass of `transformers.TrainerCallback` runs unchanged. If it has a handler for an event that is not in "
+        "the table, trainbus logs a warning.",
         "## Code that reads each argument",
         "This list is for developers of trainbus. It names the classes and modules that read each argument.",
         "\n".join(f"- `{name}`: {_code(who)}." for name, who in sorted(_readers(ours).items())),

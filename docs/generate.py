@@ -511,8 +511,9 @@ def arguments_page() -> str:
             "python",
             'from trainbus import TrainingArguments\n\nargs = TrainingArguments("outputs", learning_rate=1e-4)',
         ),
-        f"`TrainingArguments` has {count} fields. Names and defaults are those of transformers; [the differences]"
-        "(differences.md) list the exceptions. If several values are invalid, one error lists all of them.",
+        f"`TrainingArguments` has {count} fields. Fields of transformers keep their names and defaults. [The "
+        "differences](differences.md) list the exceptions. If several values are invalid, one error lists all of "
+        "them.",
         *(_group(group) for group in groups),
         "## Other names",
         "Names of older releases and of other trainers also work. Most of them emit a `FutureWarning`.",
@@ -548,7 +549,7 @@ def parity_page() -> str:
     parts = [
         NOTICE,
         "# Parity with transformers' Trainer",
-        "Check here whether your settings are tested to give the same results as transformers.",
+        "Check here whether a test compares your settings with transformers.",
         "Example: you train with `lr_scheduler_type='cosine'`. The table [Learning rates](#learning-rates) has the row "
         "*cosine*. Its column *TrainingArguments* shows the tested arguments. Its last column is empty, so both "
         "trainers "
@@ -558,8 +559,9 @@ def parity_page() -> str:
         "They compare, bit for bit:",
         "- the weights and the training loss,\n- every entry of the log,\n- the best model and the names of the "
         "checkpoints,\n- the results of `evaluate()` and `predict()` afterwards.",
-        "The tests also generate 300 random programs from models, data, arguments, callbacks and resume points. They "
-        "compare the same results, and the order in which callbacks run. `make torture` generates 3,000 more.",
+        "The tests also generate 300 random programs from models, data, arguments, callbacks and resume points. For "
+        "these programs, they compare the results above and the order in which callbacks run. `make torture` "
+        "generates 3,000 more programs.",
         "## Summary",
         _table(("Subject", "Cases", "With a difference"), _subjects(SUBJECTS)),
         "## How to read the tables",
@@ -568,10 +570,9 @@ def parity_page() -> str:
         "- *Trainer*: the inputs that the case passes to the Trainer, if they are not the default ones. The default "
         "inputs are a small BERT classifier and two lists of samples.\n"
         "- *Differs*: a deliberate difference that the case meets; empty for most cases. The comparison leaves out "
-        "this "
-        "difference and nothing else.",
+        "only this difference.",
         "## Differences that the cases meet",
-        "The column *Differs* uses these names. Each one stands for a row of [the differences](differences.md).",
+        "The column *Differs* uses these names. Each name stands for a row of [the differences](differences.md).",
         _table(
             ("Name", "Row of the differences"), ((name, difference.row) for name, difference in DIFFERENCES.items())
         ),

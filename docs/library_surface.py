@@ -29,13 +29,14 @@ WORKS = {
     "Accelerator": """autocast device gather gather_for_metrics is_main_process local_process_index num_processes
         pad_across_processes print process_index reduce sync_gradients unwrap_model wait_for_everyone""",
 }
-"""Class -> the names that work as there."""
+"""Class of transformers or accelerate -> the names that work as in this class."""
 
 DIFFERS = {
     "Trainer": {
         "accelerator": "An object of trainbus. [The accelerator](#the-accelerator) lists the methods.",
         "callback_handler": (
-            "If a program replaces `call_event`, this function calls the transformers callbacks, in the stage `DECIDE`."
+            "If a program replaces `call_event`, the new function calls the transformers callbacks, in the stage "
+            "`DECIDE`."
         ),
         "get_tp_size": "Always 1: tensor parallelism is not supported.",
         "objective": (
@@ -44,14 +45,16 @@ DIFFERS = {
     },
     "TrainingArguments": {
         "accelerator_config": "`use_configured_state` has no effect: accelerate is not used.",
-        "auto_find_batch_size": "Each attempt starts from the weights and the seed of the first.",
+        "auto_find_batch_size": "Each attempt starts from the weights and the seed of the first attempt.",
         "deepspeed_plugin": "Always None. The callback `DeepSpeed` has the configuration.",
-        "distributed_state": "Has the type, the world size, the ranks and the device only.",
+        "distributed_state": "It has only the type, the world size, the ranks and the device.",
         "logging_nan_inf_filter": "Off by default, so that a loss that is not finite is visible.",
         "logging_steps": "The last steps of a run are logged too, if the run ends between two logs.",
         "parallelism_config": "Always None: tensor, context and sequence parallelism are not supported.",
         "report_to": "Names of trackers that trainbus does not have are refused, unless a plugin adds them.",
-        "torch_empty_cache_steps": "The cache is emptied at the end of a step, not inside it.",
+        "torch_empty_cache_steps": (
+            "The cache is emptied at the end of a step. transformers empties it inside the step."
+        ),
         "train_sampling_strategy": "`batch_rebalance` is refused.",
     },
     "Accelerator": {
@@ -71,7 +74,7 @@ REFUSED = {
         "split_between_processes": "Take `rows[rank::world_size]`, with `process_index` and `num_processes`.",
     },
 }
-"""Class -> name -> what to do instead. Reading it raises an AttributeError that says so."""
+"""Class -> name -> what to do instead. Reading the name raises an AttributeError with this text."""
 
 
 def rows() -> Iterator[tuple[str, str, str]]:

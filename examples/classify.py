@@ -1,10 +1,11 @@
-"""Train a text classifier on real text in about a minute: to which package of Python does this function belong?
+"""Train a text classifier on real text in about a minute. It finds the Python package to which a function belongs.
 
     python examples/classify.py                                              # Python's standard library, no download
     python examples/classify.py --train_file mine.csv --text_column review --label_column stars
 
-It prints the accuracy on unseen files, compared with simpler methods, a confusion matrix, and the most confident
-mistakes. The output folder gets the learning curves as a picture, and the checkpoints. The final model is the best one.
+The program prints the accuracy on unseen files, the accuracy of simpler methods, a confusion matrix, and the most
+confident mistakes. It writes the learning curves as a picture, and the checkpoints, to the output folder. The final
+model is the model of the best epoch.
 """
 
 import argparse
@@ -52,10 +53,10 @@ def words(text: str) -> list[str]:
 
 
 def encode(row: dict[str, Any]) -> dict[str, list[int]]:
-    """Return the hash buckets of the row's words and pairs of neighbours, each bucket once.
+    """Return the hash buckets of the words of a row, and of its pairs of adjacent words. Each bucket occurs once.
 
-    A hash needs no vocabulary, so nothing leaks from the test rows. Python's `hash` differs between processes,
-    and crc32 does not.
+    A hash needs no vocabulary, so nothing leaks from the test rows. crc32 gives the same buckets in each process.
+    Python's `hash` does not.
     """
     found = words(row["text"])
     features = [*found, *map(" ".join, pairwise(found))]
@@ -102,7 +103,7 @@ def accuracy(prediction: EvalPrediction) -> dict[str, float]:
 
 
 def baselines(data: DatasetDict) -> dict[str, float]:
-    """Return the test accuracy of three simpler methods by name. The last two use the words of the model."""
+    """Return the test accuracy of three simpler methods by name. The last two methods use the function `words`."""
     train, test = data["train"], data["test"]
     scores = {"always the largest class": float(np.mean(np.equal(test["labels"], 0)))}
     for name, vectorizer in [("bag of words, counts", CountVectorizer), ("bag of words, tf-idf", TfidfVectorizer)]:
@@ -112,7 +113,7 @@ def baselines(data: DatasetDict) -> dict[str, float]:
 
 
 def draw(history: list[dict[str, Any]], simple: dict[str, float], path: Path) -> None:
-    """Draw the learning curves: the losses on the left; on the right the accuracy, also of the simpler methods."""
+    """Draw the losses on the left, and the accuracies of the model and of the simpler methods on the right."""
     # A Figure without pyplot needs no screen.
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -141,7 +142,7 @@ def draw(history: list[dict[str, Any]], simple: dict[str, float], path: Path) ->
 
 
 def print_confusion(truth: np.ndarray, guess: np.ndarray, names: list[str], most: int = 10) -> None:
-    """Print the confusion matrix. With more than `most` labels, the rarest share a row and a column."""
+    """Print the confusion matrix. With more than `most` labels, the rarest labels share a row and a column."""
     if len(names) > most:
         names = [*names[: most - 1], "(others)"]
         truth, guess = np.minimum(truth, most - 1), np.minimum(guess, most - 1)
@@ -185,7 +186,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def load(options: argparse.Namespace) -> tuple[DatasetDict, list[str]]:
-    """Return the data with `labels` as numbers, 0 for the largest class of the training rows, and the label names."""
+    """Return the data and the label names. `labels` are numbers: 0 is the largest class of the training rows."""
     if options.train_file:
         data = from_files(options.train_file, options.eval_file, options.text_column, options.label_column)
     else:

@@ -49,7 +49,7 @@ def functions(source: str) -> Iterator[tuple[str, str]]:
 
 
 def from_files(train_file: str, eval_file: str | None, text_column: str, label_column: str) -> DatasetDict:
-    """Return the two splits of the user's own rows. Without an eval file, a quarter of the train file is the test."""
+    """Return the two splits of the user's own rows. Without an eval file, a quarter of the train file is for tests."""
     train = read(train_file, text_column, label_column)
     if len(set(train["label"])) < 2:
         raise ValueError(f"{train_file} has a single label, {train['label'][0]!r}: there is nothing to classify.")
@@ -107,7 +107,10 @@ def column(rows: Dataset, name: str, path: Path) -> list[str]:
 
 
 def split_by_group(rows: Dataset) -> DatasetDict:
-    """Return the splits train and test. Whole groups of each label go to test while its fraction allows it."""
+    """Return the splits train and test. All rows of a group and label are in the same split.
+
+    Test gets at most `TEST_FRACTION` of the rows of each label.
+    """
     sizes = Counter(zip(rows["label"], rows["group"]))
     room = {label: TEST_FRACTION * count for label, count in Counter(rows["label"]).items()}
     groups = sorted(sizes)

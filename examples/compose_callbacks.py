@@ -2,7 +2,8 @@
 
     python examples/compose_callbacks.py
 
-It prints the order of all handlers, trains for some seconds, and then prints who requested what, and why.
+The program prints the order of all handlers, and trains for some seconds. Then it prints each request with its
+callback and its reason.
 """
 
 from dataclasses import dataclass, field
@@ -57,7 +58,7 @@ class SkipSpikes(Callback):
         else:
             self.usual = 0.9 * self.usual + 0.1 * norm if self.usual else norm
 
-    @order(Stage.MEASURE)  # before the reporters: it adds to the logs
+    @order(Stage.MEASURE)  # before the callbacks in REPORT: it adds to the logs
     def on_log(self, logs: dict[str, Any]) -> None:
         if "loss" in logs:
             logs["skipped"] = self.skipped
@@ -70,7 +71,10 @@ class SkipSpikes(Callback):
 
 
 def make_dataset(count: int, outliers: float) -> TensorDataset:
-    """Return points (count, 20), a fraction of them outliers, and whether their noisy sum is positive."""
+    """Return points of shape (count, 20), and labels. A fraction of the points are outliers.
+
+    The label of a point says whether the sum of its values, with noise, is positive.
+    """
     points = torch.randn(count, 20)
     points[torch.rand(count) < outliers] *= 30
     return TensorDataset(points, (points.sum(dim=1) + 2 * torch.randn(count) > 0).long())

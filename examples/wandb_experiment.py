@@ -1,7 +1,7 @@
 """Compare four learning rates as one group of wandb runs, without a network, and print what to upload.
 
-A sweep of wandb needs the service to choose its values, so this is a loop over a grid.
-Run it with `python examples/wandb_experiment.py [FOLDER]`. It needs `pip install 'trainbus[wandb]'`.
+A sweep of wandb needs the service to choose its values. This program needs no service, because it loops over a grid.
+Run `pip install 'trainbus[wandb]'`, and then `python examples/wandb_experiment.py [FOLDER]`.
 """
 
 from __future__ import annotations

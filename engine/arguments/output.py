@@ -11,7 +11,7 @@ from ._base import Group, arg
 
 @dataclass
 class OutputArguments(Group):
-    """The output folder. The field may be given by position, so `TrainingArguments("out")` works."""
+    """The output folder. You may pass it by position: `TrainingArguments("out")`."""
 
     output_dir: str = arg(
         "trainer_output",

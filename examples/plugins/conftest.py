@@ -1,3 +1,3 @@
-"""The fixtures of the kit, for the tests of all packages."""
+"""The fixtures of the testing kit, for the tests of all packages."""
 
 pytest_plugins = ["trainbus.testing.fixtures"]

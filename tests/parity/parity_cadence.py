@@ -59,10 +59,14 @@ LOGS = {
         about="The argument works with every logging strategy.",
     ),
     "NaN loss filtered": Case(
-        {"logging_nan_inf_filter": True, "logging_steps": 3}, POISONED, about="The average replaces the loss."
+        {"logging_nan_inf_filter": True, "logging_steps": 3},
+        POISONED,
+        about="The average of the previous losses replaces the NaN loss.",
     ),
     "NaN loss not filtered": Case(
-        {"logging_nan_inf_filter": False, "logging_steps": 3}, POISONED, about="The window with the NaN loss is NaN."
+        {"logging_nan_inf_filter": False, "logging_steps": 3},
+        POISONED,
+        about="The logged mean over the steps with the NaN loss is NaN.",
     ),
     "NaN loss by default": Case(
         {"logging_steps": 3}, POISONED, about="trainbus logs a NaN loss, unless the filter is on.", differs="NaN loss"
@@ -75,7 +79,9 @@ EVALUATIONS = {
         steps("evaluate", 3), MEASURED, about="The metrics are in the log in the correct order."
     ),
     "evaluation at logging_steps": Case(
-        {**steps("log", 4), "eval_strategy": "steps"}, MEASURED, about="An absent `eval_steps` follows `logging_steps`."
+        {**steps("log", 4), "eval_strategy": "steps"},
+        MEASURED,
+        about="If `eval_steps` is not set, it is equal to `logging_steps`.",
     ),
     "evaluation at the end": Case(
         steps("evaluate", 5), MEASURED, about="The last step is evaluated, although it is not a multiple of 5."
@@ -117,7 +123,9 @@ EVALUATIONS = {
         about="The last step is evaluated, although it is not a multiple of 5.",
     ),
     "evaluation without logs": Case(
-        steps("evaluate", 4, logging_strategy="no"), MEASURED, about="The log has the metrics of evaluations."
+        steps("evaluate", 4, logging_strategy="no"),
+        MEASURED,
+        about="Training values are not logged. Metrics of evaluations are logged.",
     ),
     "all intervals as ratios": Case(
         {**steps("log", 0.5), **steps("evaluate", 0.3), **steps("save", 0.4), "max_steps": 7},
@@ -203,13 +211,15 @@ BEST = {
     "best model with tied submodules": Case(
         {**BOTH_BY_EPOCHS, "load_best_model_at_end": True, "learning_rate": 0.3},
         BART,
-        about="The model names only some of its tied weights itself.",
+        about="The model declares only some of its tied weights.",
     ),
     'save_strategy="best"': best(
         "accuracy", eval_strategy="epoch", save_strategy="best", about="Each new best has a checkpoint."
     ),
     'save_strategy="best" by steps': best(
-        None, **{**steps("evaluate", 3), "save_strategy": "best"}, about="The loss decides."
+        None,
+        **{**steps("evaluate", 3), "save_strategy": "best"},
+        about="Each new lowest evaluation loss has a checkpoint.",
     ),
     'save_strategy="best" without loading': best(
         "accuracy",

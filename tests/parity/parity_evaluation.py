@@ -46,7 +46,7 @@ EVALUATING = {
     ),
     "predictions per batch": kept("Predictions are a list of arrays, one per batch.", eval_do_concat_batches=False),
     "predictions per batch, different widths": kept(
-        "No batch is padded.", GPT2, eval_do_concat_batches=False, test=texts(9, 2)
+        "No batch is padded to the width of another batch.", GPT2, eval_do_concat_batches=False, test=texts(9, 2)
     ),
     "losses and inputs per batch": kept(
         "Metrics get lists of arrays.",
@@ -55,7 +55,9 @@ EVALUATING = {
         include_for_metrics=["inputs", "loss"],
     ),
     "predictions per batch with eval_accumulation_steps": kept(
-        "Predictions are a list of arrays here too.", eval_do_concat_batches=False, eval_accumulation_steps=2
+        "The option `eval_accumulation_steps` does not join the arrays of the batches.",
+        eval_do_concat_batches=False,
+        eval_accumulation_steps=2,
     ),
     "loss only": kept("Predictions and metrics are not computed.", prediction_loss_only=True),
     "metrics with inputs": kept("The inputs are in the order of the samples.", include_for_metrics=["inputs"]),
@@ -64,7 +66,7 @@ EVALUATING = {
         "The samples have different lengths.", GPT2, include_for_metrics=["inputs", "loss"], test=texts(9, 2)
     ),
     "metrics per batch": kept(
-        "The function gets one batch at a time, and a flag with the last.",
+        "`compute_metrics` gets one batch at a time. A flag marks the last batch.",
         {"compute_metrics": Fresh(BatchwiseAccuracy)},
         batch_eval_metrics=True,
     ),
@@ -81,7 +83,7 @@ EVALUATING = {
         "With one process, the results do not change.", eval_use_gather_object=True
     ),
     "predictions with a custom loss": kept(
-        "The loss gets the number of items of each batch.", {"compute_loss_func": summed_loss}
+        "The loss function gets the number of items of each batch.", {"compute_loss_func": summed_loss}
     ),
     "predictions without labels": kept(
         "Loss and metrics are not computed.", {"model": plain("tuple")}, test=without("labels", sentences(EVAL_ROWS, 1))
@@ -143,9 +145,9 @@ def resumed(trainer: Any) -> Any:
 TWO = {"compute_metrics": accuracy, "eval_dataset": {"easy": sentences(9, 1), "hard": sentences(5, 2)}}
 
 ORDERS = {
-    "no training": Case({}, ALL, about="An untrained model evaluates and predicts.", train=nothing),
+    "no training": Case({}, ALL, about="`evaluate()` and `predict()` run without training.", train=nothing),
     "evaluation before training": Case(
-        {}, about="The first call does not change the random numbers of training.", train=evaluated_first
+        {}, about="The evaluation does not change the random numbers of training.", train=evaluated_first
     ),
     "ignore_keys_for_eval": Case(
         {"eval_strategy": "epoch"},
@@ -159,7 +161,7 @@ ORDERS = {
     "prediction before training": Case(
         {"eval_strategy": "epoch"},
         {"model": plain()},
-        about="The first call does not change the random numbers of training.",
+        about="The prediction does not change the random numbers of training.",
         train=lambda trainer: [trainer.predict(sentences(4, 4)), trainer.train()][-1],
     ),
     "changes between two trainings": Case(

@@ -47,7 +47,7 @@ LOSSES = {
         {**RAGGED, "average_tokens_across_devices": False}, LLAMA, about="With one process, the results do not change."
     ),
     "token mean of an incomplete step": Case(
-        {"gradient_accumulation_steps": 9}, GPT2, about="The step has fewer batches than the accumulation."
+        {"gradient_accumulation_steps": 9}, GPT2, about="The step has fewer batches than `gradient_accumulation_steps`."
     ),
     "label smoothing": Case(
         {"label_smoothing_factor": 0.1, "eval_strategy": "epoch"},
@@ -171,7 +171,7 @@ MODELS = {
     "plain model with batch normalization": Case(
         {"eval_strategy": "steps", "eval_steps": 2},
         {"model": Normalised, "compute_metrics": everything},
-        about="Only training updates the running statistics, also between evaluations.",
+        about="Training updates the running statistics. Evaluations do not.",
     ),
     "hidden states in the outputs": Case(
         {"eval_strategy": "epoch"},
@@ -184,7 +184,7 @@ MODELS = {
     "model with **kwargs": Case(
         {"gradient_accumulation_steps": 4, "eval_strategy": "epoch", "include_for_metrics": ["inputs"]},
         {"model": Anything, "compute_metrics": everything, **POINTS},
-        about="A model with `**kwargs` divides its loss by the items of a step. Its main input is not `input_ids`.",
+        about="The model divides its loss by the number of items of a step. Its main input is not `input_ids`.",
     ),
     "model with accepts_loss_kwargs=False": Case(
         {"gradient_accumulation_steps": 4, "eval_strategy": "epoch"},
@@ -271,7 +271,11 @@ MODELS = {
     "t5": Case(
         {**RAGGED, "num_train_epochs": 1}, {**TEXTS, "model": t5}, about="The model has an encoder and a decoder."
     ),
-    "bart": Case({"eval_strategy": "epoch"}, {**TEXTS, "model": bart}, about="The outputs have more than the logits."),
+    "bart": Case(
+        {"eval_strategy": "epoch"},
+        {**TEXTS, "model": bart},
+        about="The model returns more tensors than the loss and the logits.",
+    ),
     "t5 with transformers' collator": Case(
         {"num_train_epochs": 1, "label_smoothing_factor": 0.1},
         {
@@ -281,7 +285,9 @@ MODELS = {
         about="The collator makes the decoder's inputs. The labels are smoothed without a shift.",
     ),
     "tokenizer and collator": Case(
-        {"num_train_epochs": 1}, {**GPT2, "processing_class": Fresh(tokenizer)}, about="The collator wins."
+        {"num_train_epochs": 1},
+        {**GPT2, "processing_class": Fresh(tokenizer)},
+        about="The Trainer uses the given collator. The tokenizer gives none.",
     ),
 }
 """Cases about models and tasks."""

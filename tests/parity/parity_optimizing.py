@@ -37,7 +37,9 @@ SCHEDULES = {
     "linear with warm-up ratio": scheduled("linear", "The warm-up is a fraction of the run.", 0.3),
     "cosine": scheduled("cosine", "The learning rate follows half a cosine wave.", 3),
     "cosine with several waves": scheduled("cosine", "The number of waves is an option.", 0.1, num_cycles=1.5),
-    "cosine with one cycle": scheduled("cosine_with_restarts", "The default has one cycle, so no restart.", 2),
+    "cosine with one cycle": scheduled(
+        "cosine_with_restarts", "The default has one cycle, so the learning rate never restarts.", 2
+    ),
     "cosine with three restarts": scheduled("cosine_with_restarts", "Each cycle restarts at the peak.", num_cycles=3),
     "linear, warm-up of the whole run": scheduled("linear", "The learning rate never decreases.", 12),
     "linear, warm-up longer than the run": scheduled("linear", "The run ends during the warm-up.", 20),
@@ -52,7 +54,7 @@ SCHEDULES = {
         "constant_with_warmup", "The fraction of the run is rounded up to steps.", 0.45
     ),
     "inverse square root": scheduled(
-        "inverse_sqrt", "The learning rate decreases with the square root of the steps since the warm-up.", 3
+        "inverse_sqrt", "After the warm-up, the learning rate is proportional to 1 / sqrt(step).", 3
     ),
     "inverse square root with timescale": scheduled("inverse_sqrt", "The time scale is an option.", 2, timescale=7),
     "cosine with min_lr": scheduled("cosine_with_min_lr", "The final learning rate is an option.", 2, min_lr=1e-4),
@@ -60,7 +62,7 @@ SCHEDULES = {
         "cosine_with_min_lr", "The final learning rate is a fraction of the peak.", 0.2, min_lr_rate=0.1
     ),
     "cosine with min_lr and warmup_lr_rate": scheduled(
-        "cosine_warmup_with_min_lr", "The warm-up starts above zero, too.", 3, min_lr=1e-4, warmup_lr_rate=0.2
+        "cosine_warmup_with_min_lr", "The warm-up also starts above zero.", 3, min_lr=1e-4, warmup_lr_rate=0.2
     ),
     "cosine warm-up with min_lr_rate": scheduled(
         "cosine_warmup_with_min_lr", "The final learning rate is a fraction of the peak.", 0.25, min_lr_rate=0.1
@@ -113,7 +115,7 @@ OPTIMIZERS = {
     "SGD": Case({"optim": "sgd", "learning_rate": 0.1}, about="SGD ignores the arguments of Adam."),
     "SGD with momentum": Case(
         {"optim": "sgd", "learning_rate": 0.05, "optim_args": "momentum=0.9,nesterov=true,weight_decay=0.5"},
-        about="`optim_args` sets its options. The weight decay of the parameter groups wins.",
+        about="`optim_args` sets the options of SGD, except `weight_decay`, which the parameter groups set.",
     ),
     "SGD with dampening": Case(
         {"optim": "sgd", "learning_rate": 0.05, "optim_args": "momentum=0.8, dampening=0.1", "weight_decay": 0.1},
@@ -144,12 +146,16 @@ OPTIMIZERS = {
     "custom optimizer": custom_optimizer(
         False, "The optimizer is used unchanged. The schedule comes from the arguments."
     ),
-    "custom optimizer and schedule": custom_optimizer(True, "Neither comes from the arguments."),
+    "custom optimizer and schedule": custom_optimizer(
+        True, "The arguments set neither the optimizer nor the schedule."
+    ),
     "weight decay": Case(
         {"weight_decay": 0.5, "learning_rate": 1e-2}, about="Biases and normalization layers do not decay."
     ),
     "weight decay of a plain model": Case(
-        {"weight_decay": 0.5, "learning_rate": 1e-2}, QUICK, about="The rule depends on classes and names only."
+        {"weight_decay": 0.5, "learning_rate": 1e-2},
+        QUICK,
+        about="The classes of the layers and the names of the parameters decide which parameters decay.",
     ),
     "frozen weights": Case(
         {"weight_decay": 0.1},

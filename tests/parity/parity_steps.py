@@ -92,14 +92,17 @@ LENGTH = {
     ),
     "drop last with accumulation": Case(
         {"dataloader_drop_last": True, "gradient_accumulation_steps": 2},
-        about="The last step of an epoch is counted without the dropped batch.",
+        about="The dropped batch is not part of the last step of an epoch.",
     ),
     "one sample": Case(
         {"num_train_epochs": 3}, {"train_dataset": sentences(1)}, about="The batch size is larger than the dataset."
     ),
     "other seed": Case({"seed": 7}, about="The seed sets the order of samples and dropout."),
     "other data seed": Case({"data_seed": 7}, about="The data seed sets the order of samples only."),
-    "both seeds": Case({"seed": 3, "data_seed": 11, "num_train_epochs": 3}, about="Each seed sets its own part."),
+    "both seeds": Case(
+        {"seed": 3, "data_seed": 11, "num_train_epochs": 3},
+        about="`seed` sets dropout, and `data_seed` sets the order of samples.",
+    ),
     "full determinism": Case({"full_determinism": True}, about="Only deterministic algorithms run."),
     "model_init": Case({"seed": 5}, {"model_init": lambda: Plain()}, about="The model is built when training begins."),
 }
@@ -109,7 +112,7 @@ DATA = {
     "two workers": Case(
         {"dataloader_num_workers": 2, "num_train_epochs": 1},
         {"model": plain()},
-        about="The samples have the same order.",
+        about="The order of the samples is the same as without workers.",
     ),
     "persistent workers": Case(
         {"dataloader_num_workers": 2, "dataloader_persistent_workers": True, "dataloader_prefetch_factor": 3},
@@ -132,12 +135,12 @@ DATA = {
     "random collator": Case(
         {},
         {"data_collator": masked},
-        about="The loader collates one batch ahead of the step. This fixes the order of random draws.",
+        about="The loader collates each batch one step early. This determines the order of random draws.",
     ),
     "random collator in workers": Case(
         {"dataloader_num_workers": 2, "num_train_epochs": 1},
         {"data_collator": masked, "model": plain()},
-        about="Workers have the same seeds.",
+        about="Each worker has the same seed as in transformers.",
     ),
     "stream": Case(
         {"max_steps": 6}, {**STREAMED, "model": plain()}, about="The run reads a stream of unknown length once."
@@ -280,7 +283,7 @@ DATA = {
     "out-of-order batches": Case(
         {"dataloader_num_workers": 1, "dataloader_in_order": False, "num_train_epochs": 1},
         {"model": plain()},
-        about="With one worker the order is the same.",
+        about="With one worker, the batches still come in order.",
     ),
     "batch size that fits": Case(
         {"auto_find_batch_size": True}, {"model": plain()}, about="The given batch size is used if memory allows it."

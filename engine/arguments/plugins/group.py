@@ -12,7 +12,7 @@ from .text import problems_of
 
 @dataclass(kw_only=True)
 class PluginArguments(Group):
-    """Callbacks and plugins, named by text."""
+    """Callbacks and plugins of the run, written as texts."""
 
     callbacks: str | list[str] | dict[str, Any] | None = arg(
         [],

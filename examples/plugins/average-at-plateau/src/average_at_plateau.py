@@ -1,4 +1,4 @@
-"""Average the weights once the evaluation stops improving: a decision, and the averaging of trainbus."""
+"""Average the weights after the evaluation stops improving. The averaging itself is a base class of trainbus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Add a contrastive loss (InfoNCE, SimCSE): two passes with other dropout masks are two views of a sample."""
+"""Add a contrastive loss (InfoNCE, SimCSE). Two passes with different dropout masks are two views of a sample."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from trainbus.testing import Net, parametrize_with_checks
 
 
 class Embedder(Net):
-    """The tiny model, which also returns what its blocks compute."""
+    """The tiny model of the testing kit, which also returns the outputs of its blocks as an embedding."""
 
     def forward(self, x, labels=None):
         embedding = self.blocks(x)

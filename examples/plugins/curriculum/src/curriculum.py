@@ -1,4 +1,4 @@
-"""Train on easy samples first: a sampler whose order follows a difficulty, and less so in each epoch."""
+"""Train on easy samples first. A sampler orders the samples by difficulty, and adds more random order in each epoch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CurriculumSampler(Sampler[int]):
 
 
 def by_length(sample: Any) -> float:
-    """Return the number of tokens of a sample, or of elements of its first value."""
+    """Return the number of tokens of a sample. Without tokens, return the number of elements of its first value."""
     value = sample["input_ids"] if "input_ids" in sample else next(iter(sample.values()))
     return float(len(value))
 

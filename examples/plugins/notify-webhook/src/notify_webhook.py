@@ -1,4 +1,4 @@
-"""Post a message to a webhook, such as a Slack channel has, when a run begins, ends or fails."""
+"""Post a message to a webhook, such as the webhook of a Slack channel, when a run begins, ends or fails."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def message(name: str, what: str) -> bytes:
 
 @dataclass
 class NotifyWebhook(Callback):
-    """Posts to a webhook when a run begins, ends or fails, on rank 0. If a post fails, it logs a warning."""
+    """Posts to a webhook on rank 0 when a run begins, ends or fails. If a post fails, the callback logs a warning."""
 
     stage = Stage.REPORT
 
     url: str = field(default="", repr=False)
-    """The address of the webhook. It is a secret, so it is not shown. Empty: post nothing."""
+    """The address of the webhook. The address is a secret, so it is not shown. Empty: post nothing."""
     timeout: float = 5.0
-    """The seconds after which a post is given up. The run waits for posts at its end only."""
+    """The seconds after which a post fails. The run waits for posts only when it ends."""
     _open: list[threading.Thread] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def on_train_begin(self, run: Run, state: TrainerState) -> None:

@@ -13,20 +13,20 @@ from trainbus import Callback, Run, Stage, TrainerControl, order
 
 
 def is_spike(loss: float, usual: float, factor: float) -> bool:
-    """Return whether a loss is not finite, or more than `factor` times the usual one. NaN: there is no usual one."""
+    """Return whether a loss is not finite, or above `factor` times `usual`. NaN in `usual`: no usual loss is known."""
     return not math.isfinite(loss) or loss > factor * usual
 
 
 @dataclass
 class SpikeRollback(Callback):
-    """Skips the update of a step whose loss is a spike, and returns to the weights of the last snapshot."""
+    """Skips the update of a step with a loss spike, and restores the weights and the optimizer of the last snapshot."""
 
     factor: float = 3.0
     """The ratio to the usual loss above which a loss is a spike."""
     every: int = 10
     """The steps between two snapshots."""
     rollbacks: int = field(default=0, init=False, compare=False)
-    """How often it rolled back in this run."""
+    """The number of rollbacks in this run."""
     _usual: float = field(default=math.nan, init=False, repr=False, compare=False)
     _loss: float = field(default=0.0, init=False, repr=False, compare=False)
     _good: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)

@@ -46,7 +46,7 @@ class SqliteSession(ServiceSession):
 
 @dataclass
 class TrackSqlite(ServiceTracker):
-    """Reports to a SQLite database. A resumed training continues its run and repeats no row."""
+    """Writes the rows of a run to a SQLite database. A resumed training continues its run and repeats no row."""
 
     service: ClassVar[str] = "SQLite"
 

@@ -27,12 +27,12 @@ class Gan(nn.Module):
         return result
 
     def judge(self, samples: torch.Tensor, real: bool) -> torch.Tensor:
-        """Return the loss of taking samples as real or as generated ones."""
+        """Return the binary cross entropy of the discriminator. The label of all samples is `real`."""
         logits = self.discriminator(samples)
         return nn.functional.binary_cross_entropy_with_logits(logits, torch.full_like(logits, float(real)))
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        """Return the generator loss for as many samples as `x` has."""
+        """Return the loss of the generator for generated samples. Their number is the number of samples in `x`."""
         fake = self.fake(len(x))
         return {"loss": self.judge(fake, real=True), "logits": fake}
 
@@ -58,7 +58,10 @@ class TrainGan(Callback):
 
     @staticmethod
     def of_generator(make: Callable[[], torch.optim.Optimizer]) -> torch.optim.Optimizer:
-        """Build the optimizer of the trainer. The discriminator has no gradients when it steps, so it skips them."""
+        """Build the optimizer of the trainer.
+
+        This optimizer does not change the discriminator, which has no gradients when the optimizer steps.
+        """
         return make()
 
     def around(self, training_step: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
