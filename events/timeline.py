@@ -17,7 +17,7 @@ from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any
 
-from .activity import AGREE, BACKWARD, EVALUATION, FORWARD, LOG, PREDICTION, SAVE, WRITE, Activity
+from .activity import AGREE, BACKWARD, EVALUATION, FORWARD, LOG, PREDICTION, SAVE, Activity
 
 now = perf_counter_ns
 """The time in nanoseconds, from any start."""
@@ -56,10 +56,8 @@ KEPT = 512
 class Scope:
     """A level that assigns all its time to one part."""
 
-    def __init__(self, part: str, counts: bool = True) -> None:
+    def __init__(self, part: str) -> None:
         self.part = part
-        self.counts = counts
-        """Whether the part is done once more. False for a level that continues the work of an earlier one."""
 
 
 CALL, DONE = object(), object()
@@ -67,7 +65,6 @@ CALL, DONE = object(), object()
 COLLECTION = Scope(COLLECT)
 SCOPES: dict[str, Scope] = {
     **{LOG: Scope(LOGS), EVALUATION: Scope(EVALUATE), PREDICTION: Scope(EVALUATE), SAVE: Scope(SAVES)},
-    WRITE: Scope(SAVES, counts=False),
     **{AGREE: Scope(WAIT)},
 }
 """Activity -> the scope that gets all time of this activity."""
@@ -244,7 +241,7 @@ class Timeline:
             else:
                 if what.__class__ is Scope:
                     levels.append((top, scope))
-                    self.times[what.part] += what.counts and not scope
+                    self.times[what.part] += not scope
                     scope = scope or what.part
                     self._row_is_rare |= what.part in RARE
                 elif what.__class__ is not str:

@@ -17,6 +17,7 @@ from ...engine.checkpoint.write.retention import Keep
 from ...engine.checkpoint.write.save import on_all_ranks
 from ...engine.checkpoint.write.snapshot import Snapshot
 from ...engine.run import Run
+from ...events.activity import CHECK_FOLDER, SAVE
 from ...events.capabilities import BestMetric, Capability
 from ...events.composition import providers, provides
 from ...events.control import TrainerControl
@@ -93,7 +94,8 @@ class Checkpoint(Cadence):
         self._evaluated = self._told_unmeasured = False
         if run.mode == "train" and provides(run.bus.subscribers.values(), Capability.WRITES_CHECKPOINTS):
             # At the first save, the steps so far would be lost.
-            self._guarded(run, lambda: on_all(run, lambda: run.storage.check(run)))
+            with run.activity(CHECK_FOLDER):
+                self._guarded(run, lambda: on_all(run, lambda: run.storage.check(run)))
 
     def on_train_begin(self, state: TrainerState) -> None:
         self._pinned = state.best_model_checkpoint
@@ -116,7 +118,8 @@ class Checkpoint(Cadence):
         failed: list[bool] = []
 
         def save() -> None:
-            failed.append(not self._guarded(run, lambda: self._save(run, later)))
+            with run.activity(SAVE):
+                failed.append(not self._guarded(run, lambda: self._save(run, later)))
 
         run.services.at("_save_checkpoint", save, run.model_wrapped, None)
         if not any(failed):  # an override may save in another way

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ....events.activity import WRITE, during
+from ....events.activity import SAVE, during
 from ....events.errors import CheckpointError
 from ..format.files import Hidden, hidden_name
 from ..format.hashing import AnyDigest
@@ -18,7 +18,7 @@ from .snapshot import Snapshot
 T = TypeVar("T")
 
 
-@during(WRITE)
+@during(SAVE)
 def write_checkpoint(run: SavableRun, snapshot: Snapshot) -> None:
     """Write a checkpoint completely, or change nothing.
 
@@ -43,7 +43,6 @@ def write_checkpoint(run: SavableRun, snapshot: Snapshot) -> None:
             raise
 
 
-@during(WRITE)
 def on_all_ranks(run: SavableRun, work: Callable[[], T]) -> list[T]:
     """Call `work` on every rank and return the results by rank. If it fails on one rank, raise an error on all."""
     result, failure = None, None
