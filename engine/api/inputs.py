@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -152,7 +152,7 @@ class TrainerInputs:
             if isinstance(getattr(self, name), torch.Tensor):
                 yield f"`{name}` is a tensor without labels for `criterion`. Pass `TensorDataset(inputs, labels)`."
         if args.eval_strategy != "no":
-            if self.eval_dataset is None:
+            if self.eval_dataset is None or (isinstance(self.eval_dataset, Mapping) and not self.eval_dataset):
                 yield f"`eval_strategy={str(args.eval_strategy)!r}` needs an `eval_dataset`. Pass one, or set 'no'."
             sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
             for name, dataset in sets.items():

@@ -17,6 +17,7 @@ from .loader import Loader
 from .packing.collator import joins_samples
 from .plan import limited
 from .samplers import BatchedSampler, ShuffledSampler, UserSampler
+from .sources import DATASET_NEEDS
 from .streaming_shards import PaddingRowCollator, StreamCollator, StreamEndSync, StreamShard, own_part
 from .workers.signals import ignore_stop_signals
 from .workers.startup import WorkerCollator, WorkerInit
@@ -79,9 +80,7 @@ def build_loader(
             dataset, args, ranks, batch_size, _loader_options(dataset, args, collator, ranks, training)
         )
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-        raise DataError(
-            f"{type(dataset).__name__} is not a dataset: it needs __getitem__ and __len__, or __iter__ to be streamed."
-        )
+        raise DataError(f"{type(dataset).__name__} is not a dataset: {DATASET_NEEDS}.")
     if sampler is None:
         order = default_sampler(
             rows, args, ranks, batch_size=batch_size, training=training, seed=seed, main_input=main_input

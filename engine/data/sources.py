@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from ...events.errors import DataError
 from ...events.imported import imported
 from .collators.default import Collator, default_data_collator, sample_problem
 from .collators.padding import DataCollatorWithPadding
+
+DATASET_NEEDS = "it needs __getitem__ and __len__, or __iter__ to be streamed"
+"""What an object needs to be a dataset."""
 
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 """The files that are loaded as datasets."""
@@ -98,11 +101,28 @@ def problem_of(name: str, dataset: Any, collator: Collator) -> str:
     pandas = imported("pandas")
     if pandas is not None and isinstance(dataset, pandas.Series):
         return f"`{name}` is a pandas Series, which has one column. Pass a data frame with inputs and labels."
+    if not (hasattr(dataset, "__iter__") or (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"))):
+        kind = type(dataset).__name__
+        return f"`{name}` is of type {kind}, which is not a dataset: {DATASET_NEEDS}."
+    if isinstance(dataset, (list, tuple)) and dataset and all(map(_is_dataset, dataset)):
+        return f"`{name}` is a {type(dataset).__name__} of datasets, not of samples. {_JOIN[name == 'eval_dataset']}"
     padding = type(collator) is DataCollatorWithPadding
     if isinstance(dataset, (list, tuple)) and dataset and (padding or collator is default_data_collator):
         problem = sample_problem(dataset[0])
         return f"`{name}` cannot be used: {problem}" if problem else ""
     return ""
+
+
+_JOIN = (
+    "Pass one dataset: join them with `datasets.concatenate_datasets` or `torch.utils.data.ConcatDataset`.",
+    "Pass a dict, to evaluate each one: `eval_dataset={'first': data[0], 'second': data[1]}`.",
+)
+"""The remedy for a list of datasets: for a single dataset, and for `eval_dataset`."""
+
+
+def _is_dataset(sample: Any) -> bool:
+    """Return whether an element of a list is a dataset, not a sample."""
+    return isinstance(sample, Dataset) or type(sample).__module__.startswith("datasets.")
 
 
 def _split_for(name: str, splits: list[str]) -> str:
@@ -116,4 +136,5 @@ def problems_of(datasets: Mapping[str, Any], collator: Collator) -> Iterator[str
     for name, dataset in datasets.items():
         several = name == "eval_dataset" and isinstance(dataset, Mapping)
         sets = {f"{name}[{key!r}]": each for key, each in dataset.items()} if several else {name: dataset}
-        yield from filter(None, (problem_of(label, each, collator) for label, each in sets.items()))
+        if dataset is not None:
+            yield from filter(None, (problem_of(label, each, collator) for label, each in sets.items()))

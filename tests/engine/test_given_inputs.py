@@ -82,6 +82,12 @@ DATASETS = {
     ),
     "loader": (torch.utils.data.DataLoader(ROWS), "is a DataLoader. Pass its dataset.*get_train_dataloader"),
     "class": (Unfinished, r"is the class Unfinished. Pass an instance"),
+    "number": (5, "is of type int, which is not a dataset: it needs __getitem__ and __len__"),
+    "datasets": (
+        [datasets.Dataset.from_list(ROWS)] * 2,
+        "is a list of datasets, not of samples. Pass one dataset: join",
+    ),
+    "a comma": ((torch.utils.data.TensorDataset(torch.ones(2)),), "is a tuple of datasets"),
     "array of texts": (np.array(["a", "b"]), "is an array of <U1"),
 }
 
@@ -97,6 +103,21 @@ def test_each_eval_dataset_is_checked(tmp_path):
         regression_trainer(tmp_path, eval_dataset={"good": points(4), "bad": [1, 2]})
     with pytest.raises(DataError, match="samples are of type str"):
         regression_trainer(tmp_path).predict(["a"])
+
+
+EVAL_DATASETS = {
+    "number": (5, "`eval_dataset` is of type int, which is not a dataset"),
+    "number in a dict": ({"good": points(4), "bad": 5}, r"`eval_dataset\['bad'\]` is of type int"),
+    "nothing in a dict": ({"bad": None}, r"`eval_dataset\['bad'\]` is of type NoneType"),
+    "datasets": ([datasets.Dataset.from_list(ROWS)] * 2, "`eval_dataset` is a list of datasets.*Pass a dict"),
+    "empty dict": ({}, "`eval_strategy='steps'` needs an `eval_dataset`"),
+}
+
+
+@pytest.mark.parametrize(("dataset", "text"), EVAL_DATASETS.values(), ids=EVAL_DATASETS)
+def test_an_invalid_eval_dataset_is_refused_before_any_step(dataset, text, tmp_path):
+    with pytest.raises(ArgumentError, match=text):
+        regression_trainer(tmp_path, eval_dataset=dataset, eval_strategy="steps", eval_steps=1)
 
 
 @pytest.mark.parametrize(("path", "text"), [("rows.csv", "There is no file 'rows.csv'"), ("imdb", "load_dataset")])
