@@ -117,7 +117,7 @@ EVAL_DATASETS = {
 @pytest.mark.parametrize(("dataset", "text"), EVAL_DATASETS.values(), ids=EVAL_DATASETS)
 def test_an_invalid_eval_dataset_is_refused_before_any_step(dataset, text, tmp_path):
     with pytest.raises(ArgumentError, match=text):
-        regression_trainer(tmp_path, eval_dataset=dataset, eval_strategy="steps", eval_steps=1)
+        regression_trainer(tmp_path, eval_dataset=dataset, args={"eval_strategy": "steps", "eval_steps": 1})
 
 
 @pytest.mark.parametrize(("path", "text"), [("rows.csv", "There is no file 'rows.csv'"), ("imdb", "load_dataset")])
