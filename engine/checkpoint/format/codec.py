@@ -39,7 +39,13 @@ def encode(values: Any, name: str) -> tuple[dict[str, torch.Tensor], dict[str, s
         CheckpointError: for a value of another type. The message has its path in the structure.
     """
     tensors: dict[str, torch.Tensor] = {}
-    skeleton = _encode(values, tensors, name)
+    try:
+        skeleton = _encode(values, tensors, name)
+    except RecursionError as error:
+        raise CheckpointError(
+            f"{name} is nested too deeply for a checkpoint, or contains itself. Return values that do not refer to "
+            "the object that holds them."
+        ) from error
     return tensors, {_SKELETON: json.dumps(skeleton)}
 
 
@@ -73,23 +79,33 @@ def load_values(
         raise CheckpointError(f"{path} cannot be read: {error}") from error
 
 
+_LARGEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
+"""Kind of a numpy type -> the largest size in bytes that torch has."""
+
+
 def _encode(value: Any, tensors: dict[str, torch.Tensor], where: str) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, torch.Tensor):
-        if value.layout is not torch.strided or value.is_meta:
-            kind = "a tensor without values" if value.is_meta else f"a tensor of the layout {value.layout}"
+        if value.layout is not torch.strided or value.is_meta or value.is_quantized:
+            kind = "a quantized tensor" if value.is_quantized else f"a tensor of the layout {value.layout}"
+            kind = "a tensor without values" if value.is_meta else kind
             raise CheckpointError(f"{where} is {kind}, which a checkpoint cannot hold. Use a dense tensor.")
         key = str(len(tensors))
         tensors[key] = value.detach()
         stride = stride_to_store(value)
         return {_TENSOR: key} if stride is None else {_TENSOR: key, _STRIDE: [*stride]}
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and isinstance(value.item(), (bool, int, float, str)):
         return value.item()
     if isinstance(value, np.ndarray):
-        key = str(len(tensors))
+        if value.dtype.kind not in "biufc" or value.dtype.itemsize > _LARGEST[value.dtype.kind]:
+            raise CheckpointError(
+                f"{where} is an array of {value.dtype}, which a checkpoint cannot hold. Use an array of numbers, or a "
+                "list."
+            )
+        key, native = str(len(tensors)), value.astype(value.dtype.newbyteorder("="))
         # uint32 is stored as the int32 of the same bits. Format 3 and earlier store it as int64.
-        tensors[key] = torch.from_numpy(value.astype(np.int32) if value.dtype == np.uint32 else value.copy())
+        tensors[key] = torch.from_numpy(native.astype(np.int32) if native.dtype == np.uint32 else native)
         return {_ARRAY: key, "dtype": str(value.dtype)}
     if isinstance(value, tuple):
         return {_TUPLE: [_encode(item, tensors, f"{where}[{index}]") for index, item in enumerate(value)]}
