@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from ...events.errors import DataError
 from ..checkpoint.own_generators import OwnGenerators
@@ -22,6 +23,8 @@ from .streaming_shards import PaddedBatch, StreamEndSync, StreamShard
 from .workers.forking import wait_for_idle_threads
 from .workers.signals import block_sigterm
 from .workers.startup import WorkerBatch, WorkerInit
+
+_profiler_enabled = torch.autograd._profiler_enabled
 
 
 class Loader(DataLoader[Any]):
@@ -44,6 +47,8 @@ class Loader(DataLoader[Any]):
     """State from which the next iteration resumes."""
     _inherited_states: dict[int, Any] | None = None
     """RNG states for the workers of the next iteration, by worker number."""
+    _direct = False
+    """Whether the current iterator of torch makes batches in this process, from indices."""
     _worker_iterator: Any = None
     """The iterator whose persistent workers are running."""
 
@@ -270,6 +275,7 @@ class Loader(DataLoader[Any]):
             wait_for_idle_threads()
         with block_sigterm() if self.num_workers else nullcontext(), self._columnar():
             batches: Iterator[Any] = super().__iter__()
+        self._direct = indexed and isinstance(batches, _SingleProcessDataLoaderIter)
         if self._stream is not None:
             self._stream.first_rows = {}  # the workers have received them
         if self.persistent_workers and batches is not self._worker_iterator:
@@ -328,7 +334,9 @@ class Loader(DataLoader[Any]):
             if self._own is not None and self._own.found:
                 progress.own = self._own.read()
         try:
-            batch = next(batches)
+            # `next` of torch's iterator also makes a record for the profiler, which takes longer than a small batch.
+            direct = self._direct and not _profiler_enabled()
+            batch = batches._next_data() if direct else next(batches)  # type: ignore[attr-defined]
             while isinstance(batch, WorkerBatch) and batch.batch is None:
                 batch = next(batches)
         except StopIteration as end:

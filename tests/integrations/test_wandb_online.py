@@ -187,12 +187,16 @@ def trainer_of(folder, tracker, steps, width, period):
 
 
 def train_against(folder, tracker):
-    """Train for 100 small steps with a log at each. Return the trainer, and the seconds of each step but the first."""
+    """Train for 100 small steps with a log at each.
+
+    Return the trainer, and for each step but the first: its seconds, and the processor time of the training thread,
+    which does not depend on other programs.
+    """
     trainer = trainer_of(folder, tracker, 100, 16, 1)
-    began = []
-    trainer.on("on_step_begin", lambda: began.append(time.perf_counter()))
+    began, worked = [], []
+    trainer.on("on_step_begin", lambda: (began.append(time.perf_counter()), worked.append(time.thread_time())))
     trainer.train()
-    return trainer, [end - begin for begin, end in pairwise(began)][1:]
+    return trainer, *([end - begin for begin, end in pairwise(times)][1:] for times in (began, worked))
 
 
 class TimedStart(Wandb):
@@ -205,17 +209,17 @@ class TimedStart(Wandb):
 
 
 def test_a_black_holed_service_costs_the_init_timeout_and_changes_no_weight(tmp_path):
-    _, before = train_against(tmp_path / "before", None)
+    _, _, before = train_against(tmp_path / "before", None)
     with black_hole() as url:
         tracker = online(tmp_path, url, TimedStart, init_timeout=2.0)
-        tracked, took = train_against(tmp_path / "hole", tracker)
+        tracked, took, worked = train_against(tmp_path / "hole", tracker)
         tracked.end()
-    plain, after = train_against(tmp_path / "after", None)
+    plain, _, after = train_against(tmp_path / "after", None)
     for one, other in zip(plain.model.parameters(), tracked.model.parameters()):
         assert torch.equal(one, other)
     assert tracker.seconds < 2.0 + 1.0
-    # The median of many steps is that of steps that did not wait for a processor. A step takes about 1 ms.
-    assert median(took) < 2 * max(median(before), median(after)) + 1e-3
+    assert median(took) < 0.1, "steps wait for the service. A step takes about 1 ms, and on a busy machine 5 ms"
+    assert median(worked) < 2 * max(median(before), median(after)) + 1e-3
     [segment] = segments(tmp_path)
     assert segment.steps == list(range(1, 101))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ import torch
 
 from ....events.imported import imported
 from .rows import NotColumnar
+
+_PART = 1 << 20
+"""The number of offsets that are compared at once, so that a large table needs little memory."""
 
 Span = tuple[Any, int, int]
 """The values of a chunk, the index of the first value of a row, and the index after its last value."""
@@ -39,6 +43,26 @@ class Chunk:
     """For each level of lists, the offsets of the lists in the next level, or the length of all lists."""
     values: Any
     """The values of the innermost level."""
+    rows: int
+    """The number of rows."""
+
+    @cached_property
+    def blocks(self) -> np.ndarray[Any, Any] | None:
+        """The rows as an array of shape (rows, *shape), a view; None if they have different shapes or no values.
+
+        Booleans have no such view, because they are packed.
+        """
+        if not isinstance(self.values, np.ndarray):
+            return None
+        begin, end, shape = 0, self.rows, list[int]()
+        for level in self.levels:
+            width = level if isinstance(level, int) else _common_length(level, begin, end)
+            if not width:
+                return None
+            shape.append(width)
+            begin = begin * width if isinstance(level, int) else int(level[begin])
+            end = end * width if isinstance(level, int) else int(level[end])
+        return self.values[begin:end].reshape(self.rows, *shape)
 
     def bounds(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Return the index in the next level where each list of the first level begins, and the index after its end."""
@@ -90,6 +114,8 @@ class Column:
 
     def flat(self, rows: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
         """Return the values of some rows as a tensor of shape (rows,). The column has no lists."""
+        if len(self._arrays) == 1 and (taken := _taken(self._chunk(0).values, rows, dtype)) is not None:
+            return taken
         tensor = torch.empty(len(rows), dtype=dtype)
         view = tensor.numpy()
         with np.errstate(over="ignore", invalid="ignore"):  # torch casts without warnings
@@ -125,6 +151,8 @@ class Column:
         Raises:
             NotColumnar: if their shapes differ, or they hold no values.
         """
+        if len(self._arrays) == 1 and (taken := _taken(self._chunk(0).blocks, rows, dtype)) is not None:
+            return taken
         if self.depth == 1:
             lengths, spans = self.spans(rows)
             shape = [int(lengths[0])]
@@ -169,6 +197,29 @@ class Column:
         if owner not in self._chunks:
             self._chunks[owner] = _views(self._arrays[owner])
         return self._chunks[owner]
+
+
+def _common_length(offsets: np.ndarray[Any, Any], begin: int, end: int) -> int:
+    """Return the length of the lists from `begin` to `end`; 0 if they have different lengths."""
+    if begin == end:
+        return 0
+    width, rest = divmod(int(offsets[end]) - int(offsets[begin]), end - begin)
+    if rest:
+        return 0  # usual for text: no need to read all offsets
+    parts = (np.diff(offsets[at : min(at + _PART, end) + 1]) for at in range(begin, end, _PART))
+    return width if all((lengths == width).all() for lengths in parts) else 0
+
+
+def _taken(values: Any, rows: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor | None:
+    """Return some rows of an array as a tensor of shape (rows, ...); None if that needs a cast, or is no array."""
+    if not isinstance(values, np.ndarray):
+        return None
+    tensor = torch.empty((len(rows), *values.shape[1:]), dtype=dtype)
+    view = tensor.numpy()
+    if view.dtype != values.dtype:
+        return None
+    values.take(rows, 0, view, "clip")  # the indices are valid, and another mode makes a second copy
+    return tensor
 
 
 def fill(tensor: torch.Tensor, spans: Sequence[Span], side: str = "right") -> None:
@@ -216,6 +267,7 @@ def _views(array: Any) -> Chunk:
     """
     types: Any = imported("pyarrow").types
     levels: list[Any] = []
+    rows = len(array)
     while True:
         array = getattr(array, "storage", array)  # of an extension type
         if array.null_count:
@@ -227,4 +279,4 @@ def _views(array: Any) -> Chunk:
             levels.append(array.offsets.to_numpy(zero_copy_only=True))
             array = array.values
         else:
-            return Chunk((*levels,), Bits(array) if types.is_boolean(array.type) else array.to_numpy())
+            return Chunk((*levels,), Bits(array) if types.is_boolean(array.type) else array.to_numpy(), rows)

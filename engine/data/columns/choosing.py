@@ -93,6 +93,7 @@ class ColumnDataset:
         """
         self.rows, self._base, self._accepted = rows, base, accepted
         self._table: Table | None = None
+        self._names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -117,7 +118,9 @@ class ColumnDataset:
             return TensorRows(self.rows, indices, self._base.tensors, places)
         if self._table is None or not self._table.is_current:
             self._table = Table(self._base)
-        return TableRows(self.rows, indices, self._table, self._table.places(places), self._accepted)
+            kept = (name for name in self._table.names if self._accepted is None or name in self._accepted)
+            self._names = tuple(kept)
+        return TableRows(self.rows, indices, self._table, self._table.places(places), self._names)
 
 
 @dataclass

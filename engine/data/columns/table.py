@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Hashable
 from functools import cached_property
 from typing import Any
 
@@ -29,22 +29,23 @@ class Table:
             NotColumnar: if the format of the dataset is not supported.
         """
         self.dataset = dataset
-        self.format = dataset.format
-        if self.format["type"] not in _STYLES or self.format["format_kwargs"] or self.format["output_all_columns"]:
+        self._format = kind, chosen, options, adds_others = _format_of(dataset)
+        if kind not in _STYLES or options or adds_others:
             raise NotColumnar
-        self.style = _STYLES[self.format["type"]]
-        chosen = self.format["columns"]
-        self.names = tuple(name for name in dataset.column_names if name in chosen)
+        self.style = _STYLES[kind]
+        self.names = tuple(name for name in dataset.column_names if chosen is None or name in chosen)
         self.types = {name: (str(dataset.data.schema.field(name).type)) for name in self.names}
         mapping = dataset._indices
         self._order = None if mapping is None else Column(mapping.column(0))
         self._columns: dict[str, Column | None] = {}
         self._others: set[str] = set()
+        self._rows = len(dataset)
+        self._types: dict[tuple[str, ...], Hashable] = {}
 
     @property
     def is_current(self) -> bool:
         """Whether the dataset still has the format that it had when it was viewed. `set_format` changes it in place."""
-        return bool(self.dataset.format == self.format)
+        return _format_of(self.dataset) == self._format
 
     def places(self, indices: list[int] | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return the row of the Arrow table for each sample, shape (samples,).
@@ -53,9 +54,17 @@ class Table:
             NotColumnar: if an index is not the number of a sample, from 0.
         """
         rows = np.asarray(indices)
-        if rows.ndim != 1 or rows.dtype.kind != "i" or rows.min() < 0 or rows.max() >= len(self.dataset):
+        if rows.ndim != 1 or rows.dtype.kind != "i" or np.minimum.reduce(rows) < 0:
+            raise NotColumnar
+        if np.maximum.reduce(rows) >= self._rows:
             raise NotColumnar
         return rows if self._order is None else self._order.flat(rows, torch.int64).numpy()
+
+    def types_of(self, names: tuple[str, ...]) -> Hashable:
+        """Return columns with their Arrow types."""
+        if names not in self._types:
+            self._types[names] = tuple((name, self.types[name]) for name in names)
+        return self._types[names]
 
     def column(self, name: str) -> Column | None:
         """Return a column; None if it holds text.
@@ -84,6 +93,14 @@ class Table:
         if viewed.type == np.uint64:
             raise NotColumnar  # not every value is an int64
         return viewed
+
+
+def _format_of(dataset: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the format: type, columns, options, and whether samples also hold the other columns.
+
+    The property `format` of the dataset copies its values, which takes as long as reading a small batch.
+    """
+    return dataset._format_type, dataset._format_columns, dataset._format_kwargs, dataset._output_all_columns
 
 
 def is_table(dataset: Any) -> bool:
@@ -181,7 +198,7 @@ class TableRows(BatchRows):
         indices: list[int],
         table: Table,
         places: np.ndarray[Any, Any],
-        accepted: Collection[str] | None = None,
+        names: tuple[str, ...],
         cells: dict[str, Cells | None] | None = None,
     ) -> None:
         """Create a batch whose samples are not read yet.
@@ -191,20 +208,19 @@ class TableRows(BatchRows):
             indices: the samples of the batch.
             table: the columns.
             places: the row of the table for each sample, shape (samples,).
-            accepted: columns to keep; None keeps all.
+            names: the columns of the batch.
             cells: the columns that were read so far. Columns that are read later are added.
         """
         super().__init__(rows, indices)
         self.table, self.places = table, places
         self._cells: dict[str, Cells | None] = {} if cells is None else cells
-        self.names = tuple(name for name in table.names if accepted is None or name in accepted)
+        self.names = names
         if not self.names:
             raise NotColumnar
 
     @property
     def kind(self) -> Hashable:
-        types = tuple((name, self.table.types[name]) for name in self.names)
-        return self.table.style, types, torch.get_default_dtype()
+        return self.table.style, self.table.types_of(self.names), torch.get_default_dtype()
 
     @property
     def style(self) -> str:
@@ -238,7 +254,7 @@ class TableRows(BatchRows):
 
     def without(self, name: str) -> TableRows:
         """Return the samples without a column."""
-        kept = [key for key in self.names if key != name]
+        kept = tuple(key for key in self.names if key != name)
         return TableRows(self.rows, self.indices, self.table, self.places, kept, self._cells)
 
     def stacked(self) -> dict[str, torch.Tensor]:
