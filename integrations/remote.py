@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -88,10 +89,12 @@ class RemoteStore(Callback):
     def _copy(self, path: Path) -> None:
         system, folder = self._open()
         upload(system, folder, path)
-        here = {saved.path.name for saved in list_checkpoints(path.parent)}
+        # Only the manifests of checkpoints that are not on the local disk are read, so that a push of a run with many
+        # checkpoints costs as much as the first one.
+        here = {each.name for each in path.parent.iterdir()}
         own = SavedCheckpoint.open(path).run_id
-        for name, (_, run_id) in complete_checkpoints(system, folder).items():
-            if name not in here and run_id == own:  # those of other runs stay
+        for name, (_, run_id) in complete_checkpoints(system, folder, without=here).items():
+            if run_id == own:  # those of other runs stay
                 system.rm(str(folder / name), recursive=True)
 
     @order(Stage.RELEASE)
@@ -128,13 +131,21 @@ def upload(system: Any, folder: PurePosixPath, checkpoint: Path) -> None:
         system.put_file(str(path), str(remote))
 
 
-def complete_checkpoints(system: Any, folder: PurePosixPath) -> dict[str, tuple[float, str]]:
-    """Return the complete checkpoints in a folder of a store: name -> (time of the save, id of the run)."""
+def complete_checkpoints(
+    system: Any, folder: PurePosixPath, without: Collection[str] = ()
+) -> dict[str, tuple[float, str]]:
+    """Return the complete checkpoints in a folder of a store: name -> (time of the save, id of the run).
+
+    Args:
+        system: the file system of the store.
+        folder: the folder.
+        without: names that are left out, and are not read.
+    """
     found = {}
     for path in system.ls(str(folder), detail=False) if system.exists(str(folder)) else ():
         name = PurePosixPath(path).name
         manifest = str(folder / name / MANIFEST)
-        if step_of(Path(name)) is not None and system.exists(manifest):
+        if name not in without and step_of(Path(name)) is not None and system.exists(manifest):
             facts = json.loads(system.cat_file(manifest))
             found[name] = float(facts.get("time", 0.0)), str(facts.get("run_id", ""))
     return found

@@ -61,6 +61,18 @@ def test_the_store_keeps_what_the_retention_policy_keeps(tmp_path: Path) -> None
     assert names(MEMORY) == {"checkpoint-3", "checkpoint-4"}
 
 
+def test_a_push_reads_only_the_manifests_of_deleted_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    cls = fsspec.implementations.memory.MemoryFileSystem
+    monkeypatch.setattr(cls, "cat_file", lambda store, path, real=cls.cat_file: read.append(path) or real(store, path))
+    broken(tmp_path / "all", MEMORY)
+    assert read == [], "all four are on the local disk"
+    broken(tmp_path / "two", "memory://other", Keep(last=2))
+    assert read == [f"/other/checkpoint-{step}/manifest.json" for step in (1, 2)]
+
+
 def test_checkpoints_of_another_run_stay_in_the_store(tmp_path: Path) -> None:
     broken(tmp_path / "first", MEMORY)
     other = net_trainer(tmp_path / "second", RemoteStore(MEMORY, fetch=False), Checkpoint(every(6), keep=Keep(last=1)))
