@@ -15,12 +15,12 @@ FARM := .typing/trainbus
 FOLDERS := engine events callbacks integrations
 INSTALL = $(BIN)/python -m pip install --quiet -c constraints.txt
 
-.PHONY: help demo test check lint types links wheel torture bench docs clean
+.PHONY: help demo test test-all check lint types links wheel torture bench docs clean
 
 help:
 	@echo "make demo     train examples/classify.py"
-	@echo "make test     run the tests"
-	@echo "make check    run lint, types, test and wheel: what a change must pass"
+	@echo "make test     run most tests, in less than 10 minutes on 2 cores"
+	@echo "make check    run lint, types, all tests except the slow ones, and wheel: what a change must pass"
 	@echo "make torture  run the slow tests"
 	@echo "make bench    measure the cost of a step, of data, an import, a save, a resume and an evaluation, and the memory of sharding"
 	@echo "make docs     rewrite the generated parts of README.md and docs/"
@@ -42,17 +42,20 @@ demo: $(READY)
 	$(BIN)/python examples/classify.py
 
 # All tensors in the tests are small. More threads would only wait for each other.
-test torture wheel bench: export OMP_NUM_THREADS ?= 1
+test test-all torture wheel bench: export OMP_NUM_THREADS ?= 1
 
 # One process runs all tests of a file, because tests of a file share their trainings. The longest files come first:
 # tests/support/scheduling.py lists them.
 test: $(READY)
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow and not thorough"
+
+test-all: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 torture: $(READY)
 	$(BIN)/python -m pytest -m slow
 
-check: lint types test wheel
+check: lint types test-all wheel
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -22,6 +22,49 @@ settings.register_profile("trainbus", deadline=None)  # a busy machine is not a 
 settings.load_profile("trainbus")
 
 
+THOROUGH = (
+    "callbacks/test_vanished_console.py",
+    "engine/test_interrupted_runs.py",
+    "engine/test_new_plugin.py",
+    "engine/test_positions.py",
+    "engine/test_profile.py",
+    "engine/test_see_the_run.py",
+    "integrations/test_consensus.py",
+    "integrations/test_deepspeed.py",
+    "integrations/test_fairscale_fsdp.py",
+    "integrations/test_hf_on_two.py",
+    "integrations/test_rank_faults.py",
+    "integrations/test_sharding.py",
+    "integrations/test_shares_of_two.py",
+    "libraries/",
+    "parity/test_random_programs.py",
+    "test_example_plugins.py",
+    "test_first_hour.py",
+    "test_json.py",
+    "test_own_callbacks_conform.py",
+    "test_programs.py",
+    "test_recipes.py",
+    "test_seed_programs.py",
+    "testing_kit/test_faults.py",
+    "testing_kit/test_good_callbacks.py",
+)
+"""Files and folders of tests that take long. `make check` runs them, and `make test` leaves them out.
+
+They repeat one property for many cases, or compare whole programs. `make test` tests each property with fewer cases.
+"""
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = Path(__file__).parent
+    missing = [name for name in THOROUGH if not (tests / name).exists()]
+    if missing:
+        raise pytest.UsageError(f"THOROUGH in {__file__} names files that do not exist: {', '.join(missing)}.")
+    for item in items:
+        if item.path.is_relative_to(tests) and item.path.relative_to(tests).as_posix().startswith(THOROUGH):
+            item.add_marker(pytest.mark.thorough)
+
+
 def pytest_unconfigure() -> None:
     leave(FOLDER)
 
