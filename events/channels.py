@@ -52,7 +52,7 @@ class Subscription:
 
 
 class Channel(blinker.Signal):
-    """The signal of one event. It holds its receivers in order, with strong references."""
+    """A blinker signal for one event. It holds the handlers in the order of attaching, with strong references."""
 
     set_class = Ordered  # type: ignore[assignment]
 

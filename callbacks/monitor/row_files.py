@@ -148,7 +148,7 @@ class RowFile(RowTracker):
 
 @dataclass
 class JsonLines(RowFile):
-    """Writes each row as one line of `metrics.jsonl` in the output folder when it is logged.
+    """Writes the values that are logged at a step as one line of `metrics.jsonl` in the output folder.
 
     Set `report_to="jsonl"`, or add `JsonLines()` to the callbacks. The file can be read while training runs:
     `tail -f outputs/metrics.jsonl | jq -c '[."train/global_step", ."train/loss"]'`. Values that are not finite are the
@@ -162,7 +162,7 @@ class JsonLines(RowFile):
 
 @dataclass
 class Csv(RowFile):
-    """Writes each row as one line of `metrics.csv` in the output folder when it is logged.
+    """Writes the values that are logged at a step as one line of `metrics.csv` in the output folder.
 
     Set `report_to="csv"`, or add `Csv()` to the callbacks. The file has one column per name, and an empty cell where a
     row has no value. `pandas.read_csv` reads it while training runs.

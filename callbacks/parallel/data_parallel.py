@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 class DataParallel(Callback):
     """Splits each batch over the GPUs of one process. Each GPU computes its part with a copy of the model.
 
-    It needs no launcher. `torchrun --nproc_per_node=N` starts one rank per GPU and is faster. It does not copy the
-    model in each step, and the GPUs do not share one Python interpreter.
+    It needs no launcher. `torchrun --nproc_per_node=N` starts one rank per GPU. This is faster, because no step copies
+    the model, and each GPU has its own Python process.
     """
 
     stage = Stage.PREPARE

@@ -233,7 +233,7 @@ class MomentMethods(TrainerBase):
             self._saved_and_announced = self.run.state.global_step
 
     def _take_announced_save(self) -> bool:
-        """Return, once for each save, whether `_save_checkpoint` has announced `on_save` for the present step."""
+        """Return whether `_save_checkpoint` announced `on_save` for this step. A second call returns False."""
         announced, self._saved_and_announced = self._saved_and_announced, None
         return announced == self.run.state.global_step
 

@@ -71,7 +71,7 @@ def _read(store: Store | None, key: str) -> dict[str, Any] | None:
 
 
 class FailureMonitor:
-    """Monitors one session in a single process. It does nothing, because there are no other ranks."""
+    """The failure monitor of a session in a single process. It does nothing, because there are no other ranks."""
 
     def begin(self) -> None:
         """Compare the ranks before the first event of the session."""

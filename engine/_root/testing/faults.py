@@ -1,6 +1,7 @@
 """Faults to inject into a run: an error, a signal, a kill, a full disk, a lost rank.
 
-Each function returns an injector. Call it with a trainer; it returns a function that removes the fault.
+Each function except `full_disk` returns an injector. Call the injector with a trainer; it returns a function that
+removes the fault. `full_disk` is a context manager.
 """
 
 from __future__ import annotations

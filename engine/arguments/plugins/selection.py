@@ -227,7 +227,7 @@ def _is_auto(plugin: Plugin, request: Request) -> bool:
 def _built(plugin: Plugin, spec: Spec, args: Any, auto: bool) -> tuple[list[Any], list[str]]:
     """Return the callbacks of a plugin, and its problems.
 
-    A plugin that joins every run is left out instead of having problems.
+    If a plugin that joins every run (`auto`) has a problem, log a warning and return two empty lists.
     """
     try:
         callbacks, problems = _made(plugin, spec, args, auto)
