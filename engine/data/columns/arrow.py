@@ -211,7 +211,10 @@ def _common_length(offsets: np.ndarray[Any, Any], begin: int, end: int) -> int:
 
 
 def _taken(values: Any, rows: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor | None:
-    """Return some rows of an array as a tensor of shape (rows, ...); None if that needs a cast or `values` is not an array."""
+    """Return some rows of `values` as a tensor of shape (rows, ...).
+
+    None if the rows need a cast, or `values` is not an array.
+    """
     if not isinstance(values, np.ndarray):
         return None
     tensor = torch.empty((len(rows), *values.shape[1:]), dtype=dtype)
