@@ -38,8 +38,11 @@ class EpochProgress:
     """The dataset's own position before the last batch was taken, if `keeps_state`."""
     workers: dict[int, Any] = field(default_factory=dict)
     """RNG states of each worker after its last batch, by worker number."""
+    resumes: bool = True
+    """Whether a checkpoint may need the position. If not, the RNG states before each batch are not read."""
     before: Any = None
-    """RNG states of this process before it took the last batch, from `QuickStates.read`; None with workers."""
+    """RNG states of this process before it took the last batch, from `QuickStates.read`; None with workers, or
+    without `resumes`."""
     own: dict[str, Any] | None = None
     """States of the dataset's and the collator's own generators before the last batch, from `OwnGenerators.read`; None
     without any."""

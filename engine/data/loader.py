@@ -47,6 +47,8 @@ class Loader(DataLoader[Any]):
     """State from which the next iteration resumes."""
     _inherited_states: dict[int, Any] | None = None
     """RNG states for the workers of the next iteration, by worker number."""
+    _resumes = True
+    """Whether a checkpoint may need the position of the next iteration."""
     _direct = False
     """Whether the current iterator of torch makes batches in this process, from indices."""
     _worker_iterator: Any = None
@@ -205,7 +207,7 @@ class Loader(DataLoader[Any]):
         state, self._state_to_resume = self._state_to_resume, None
         own = self._own_generators()
         began = (state or {}).get("began") or {**random_states(), "own": own.read()}
-        before, progress = self._progress, EpochProgress(began)
+        before, progress = self._progress, EpochProgress(began, resumes=self._resumes)
         self._progress = progress
         if self.persistent_workers and before is not None:
             progress.workers = dict(before.workers)
@@ -218,6 +220,14 @@ class Loader(DataLoader[Any]):
             self.inherit_workers(state)
             return iter(())
         return self._prefetched(self._resumed(state, progress), progress)
+
+    def without_resume(self) -> Iterator[Any]:
+        """Iterate without the RNG states that `resume_state` needs. Reading them takes as long as a small batch."""
+        self._resumes = False
+        try:
+            return iter(self)
+        finally:
+            self._resumes = True
 
     def _from_start(self, progress: EpochProgress) -> Iterator[Any]:
         """Return the batches of an epoch from its start."""
@@ -329,7 +339,7 @@ class Loader(DataLoader[Any]):
         """Take the next batch from torch's iterator and count it; return `END` if there is none."""
         if progress.keeps_state:
             progress.dataset = self.dataset.state_dict()  # type: ignore[attr-defined] # `keeps_state` checked it
-        if not self.num_workers:
+        if not self.num_workers and progress.resumes:
             progress.before = self._rng.read()
             if self._own is not None and self._own.found:
                 progress.own = self._own.read()

@@ -164,7 +164,7 @@ def with_padding_rows(loader: Iterable[Any]) -> Iterator[tuple[Any, int | None, 
     """
     plain = None if isinstance(loader, Loader) else getattr(loader, "batch_sampler", None)
     sizes = iter(batch_sizes(plain)) if type(plain) is BatchSampler else repeat(None)
-    for batch in loader:
+    for batch in loader.without_resume() if isinstance(loader, Loader) else loader:
         yield batch, getattr(loader, "batch_rows", next(sizes, None)), getattr(loader, "padding_rows", 0)
 
 

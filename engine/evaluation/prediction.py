@@ -40,7 +40,7 @@ def prediction_step(
     with torch.no_grad():
         if labels is not None or objective.has_loss(batch):
             loss, outputs = compute_loss(model, batch)
-            loss = loss.detach().mean()
+            loss = mean_loss(loss)
         else:
             outputs = objective.forward(model, batch)
     if loss_only:
@@ -50,6 +50,12 @@ def prediction_step(
         skipped = [*skipped, "loss"]
     logits = detach(_logits(outputs, skipped, drop_first=loss is not None and objective.model_returns_loss))
     return loss, logits, labels
+
+
+def mean_loss(loss: Any) -> torch.Tensor:
+    """Return the mean of a loss, without gradients. A scalar is its own mean."""
+    mean: torch.Tensor = loss.detach().mean() if loss.dim() else loss.detach()
+    return mean
 
 
 def _ignored_keys(model: nn.Module) -> list[str]:

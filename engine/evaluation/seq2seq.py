@@ -15,6 +15,7 @@ from ...events.errors import ArgumentError, ModelError
 from ..arguments.seq2seq import Seq2SeqTrainingArguments
 from ..trainer import Trainer
 from .outputs import PredictionOutput
+from .prediction import mean_loss
 
 DEFAULT_MAX_LENGTH = 20
 """Default maximum length of the output of transformers' `generate`, in tokens."""
@@ -123,7 +124,7 @@ class Seq2SeqTrainer(Trainer):
         with torch.no_grad():
             tokens = generator.generate(**_inputs_for_generation(inputs), **options)
             if labels is not None:
-                loss = self.compute_loss(model, inputs).detach().mean()
+                loss = mean_loss(self.compute_loss(model, inputs))
         _complete_config(getattr(generator, "generation_config", None))
         return loss, self._padded(tokens), None if labels is None else self._padded(labels)
 
