@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
+from types import CodeType
 from typing import Any
 
 import torch
@@ -90,7 +93,8 @@ class Compile(Callback):
         self._warm = False
         for module in self._modules(run.model):
             self._before.append((module, module._compiled_call_impl))
-            module.compile(backend=self.backend, mode=self.mode, dynamic=self.dynamic)
+            call: Any = torch.compile(_call_of(module), backend=self.backend, mode=self.mode, dynamic=self.dynamic)
+            module._compiled_call_impl = call
 
     def _modules(self, model: nn.Module) -> list[nn.Module]:
         if not self.regions:
@@ -128,6 +132,26 @@ class Compile(Callback):
         before, self._before = self._before, []
         for module, compiled_call in before:
             module._compiled_call_impl = compiled_call  # torch has no method that undoes `compile`
+
+
+def _call_of(module: nn.Module) -> Callable[..., Any]:
+    """Return a function that calls a module.
+
+    `module.compile()` compiles nothing, without a message, if the forward is code of torch, as in `nn.Sequential` and
+    `nn.TransformerEncoderLayer`. A function of this file is always compiled.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return module._call_impl(*args, **kwargs)
+
+    call.__code__ = _code_of(type(module), call.__code__)
+    return call
+
+
+@cache
+def _code_of(kind: type, code: CodeType) -> CodeType:
+    """Return code for a class of modules. Its modules share compiled graphs, and torch limits the graphs per code."""
+    return code.replace(co_name=kind.__name__)
 
 
 def _graphs() -> int:

@@ -41,7 +41,7 @@ def recomputed(forward: Callable[..., Any], **options: Any) -> Callable[..., Any
     """
     options = {"use_reentrant": False, **options}
 
-    # A function, because torch.compile leaves out modules with a `functools.partial` as forward, without a message.
+    # A function, because `module.compile()` of a program leaves out a module with a `functools.partial` as forward.
     def recomputing(*args: Any, **kwargs: Any) -> Any:
         return checkpoint(forward, *args, **options, **kwargs)
 
