@@ -19,9 +19,6 @@ from trainbus import Checkpoint, Compile, Evaluate, GradientCheckpointing, Mixed
 from trainbus.events import ArgumentError
 from trainbus.events.errors import ModelError
 
-# torch hides this warning of its own code from users, but not from `-W error`.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
-
 
 @pytest.fixture(autouse=True)
 def forgotten():
@@ -252,7 +249,7 @@ def test_classes_of_regions_do_not_share_the_limit_of_graphs(tmp_path, caplog):
     assert first_step(caplog) == [[13, 3]]
 
 
-def test_the_first_step_is_told_once(tmp_path, caplog):
+def test_a_run_logs_its_first_step_once(tmp_path, caplog):
     caplog.set_level("INFO")
     net_trainer(tmp_path, Compile("eager", regions=(Layer,)), model=Deep()).train()
     assert len(first_step(caplog)) == 1

@@ -146,7 +146,6 @@ class Tied(Net):
     ],
     ids=["bf16", "recomputed", "compiled", "EMA", "frozen for 3 steps", "tied weights", "rates by name"],
 )
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 def test_features_train_to_the_same_end(tmp_path: Path, callbacks: Any, options: Any) -> None:
     assert is_equal(tmp_path, *callbacks, **options)
 
