@@ -4,12 +4,15 @@
     python benchmarks/memory_callbacks.py garbage
     python benchmarks/memory_callbacks.py backward
     python benchmarks/memory_callbacks.py offload
+    python benchmarks/memory_callbacks.py loss
 
 - `compile`: the seconds of the first step, with an empty cache of the compiler, and the median of later steps. A
   transformer of 12 layers is compiled as a whole, or layer by layer.
 - `garbage`: the step times of a program with 2 million Python objects, which keeps about 300 more in each step.
 - `backward`: the peak of the bytes of all live tensors in a step.
 - `offload`: the bytes that the layers save for backward, by the place where they wait.
+- `loss`: the peak of the bytes of all live tensors in a step of a Llama with 32,000 tokens in its vocabulary, and the
+  median of the step times without the measurement of memory.
 
 Every measurement runs in a process of its own. Two variants take turns. The figures are of the best turn.
 """
@@ -37,6 +40,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from trainbus import (
     Callback,
+    ChunkedCrossEntropy,
     CollectGarbage,
     Compile,
     OffloadActivations,
@@ -102,12 +106,13 @@ class Timing(Callback):
         self._last = now
 
 
-def train(model: nn.Module, data: Any, *callbacks: Any, **options: Any) -> Trainer:
+def train(
+    model: nn.Module, data: Any, *callbacks: Any, criterion: Any = nn.functional.cross_entropy, **options: Any
+) -> Trainer:
     """Train and return the trainer."""
     arguments = {"per_device_train_batch_size": 4, "max_grad_norm": 0, "save_strategy": "no", "logging_strategy": "no"}
     with tempfile.TemporaryDirectory() as folder:
         args = TrainingArguments(folder, use_cpu=True, disable_tqdm=True, capsule=False, **arguments | options)
-        criterion = nn.functional.cross_entropy
         trainer = Trainer(model, args, train_dataset=data, criterion=criterion, callbacks=list(callbacks))
         trainer.train()
     return trainer
@@ -190,10 +195,36 @@ def measure_offload(variant: str) -> dict[str, float]:
     return {"MB in host memory": offload.offloaded_bytes / 1e6, "MB left": offload.kept_bytes / 1e6}
 
 
+def measure_loss(variant: str) -> dict[str, float]:
+    """Train a small causal language model with a large vocabulary."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    def run(*callbacks: Any) -> None:
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=32_000, **sizes))
+        tokens = torch.randint(32_000, (32, 256))
+        data = [{"input_ids": row, "labels": row} for row in tokens]
+        made = [ChunkedCrossEntropy()] if variant == "ChunkedCrossEntropy" else []
+        train(model, data, *made, *callbacks, criterion=None, max_steps=6)
+
+    timing, watch = Timing(), MemoryWatch()
+    run(timing)
+
+    class Look(Callback):
+        def on_step_begin(self, state: Any) -> None:
+            watch.looking = state.global_step == 2
+
+    with watch:
+        run(Look())
+    return {"peak MB": watch.peak / 1e6, "step ms": 1e3 * statistics.median(timing.seconds[1:])}
+
+
 SUBJECTS: dict[str, tuple[Callable[[str], dict[str, float]], tuple[str, ...]]] = {
     "compile": (measure_compile, ("whole", "regions", "none")),
     "garbage": (measure_garbage, ("automatic", "CollectGarbage", "without freeze")),
     "backward": (measure_backward, ("ordinary", "OptimizerInBackward")),
+    "loss": (measure_loss, ("ordinary", "ChunkedCrossEntropy")),
     "offload": (measure_offload, ("1 MiB", "64 KiB", "all")),
 }
 """The measurements: a function, and the variants that it compares."""

@@ -22,8 +22,8 @@ from safetensors.torch import save_file
 import trainbus.callbacks
 import trainbus.integrations
 from support.callbacks import Boom, stop_at
-from support.data import token_samples
-from support.models import Block, Net, Remembering, Words
+from support.data import text_samples, token_samples
+from support.models import Block, Net, Remembering, Words, llama
 from support.outcomes import same_weights, weights
 from support.trainers import net_trainer
 from trainbus import Callback, Checkpoint, Evaluate, Log, Stage, TrainingArguments, every
@@ -109,6 +109,9 @@ SETTINGS: dict[str, Setting] = {
     "WatchModules": Setting(lambda folder: {"trigger": every(2)}),
     "TF32": Setting(lambda folder: {"enabled": False}),  # what a CPU can do too
     "ClearML": Setting(lambda folder: {"project": "demo", "offline": True}),
+    "ChunkedCrossEntropy": Setting(
+        arguments={"model_init": llama, "train_dataset": text_samples(), "eval_dataset": text_samples(8)}
+    ),
     "CollectGarbage": Setting(lambda folder: {"trigger": every(2)}),
     "Comet": Setting(lambda folder: {"project": "demo", "online": False}),
     "Neptune": Setting(lambda folder: {"project": "team/demo", "mode": "offline"}),

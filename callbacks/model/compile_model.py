@@ -6,9 +6,9 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from types import CodeType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -144,14 +144,14 @@ def _call_of(module: nn.Module) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         return module._call_impl(*args, **kwargs)
 
-    call.__code__ = _code_of(type(module), call.__code__)
+    kind = type(module)
+    call.__code__ = _CODES.setdefault(kind, call.__code__.replace(co_name=kind.__name__))
     return call
 
 
-@cache
-def _code_of(kind: type, code: CodeType) -> CodeType:
-    """Return code for a class of modules. Its modules share compiled graphs, and torch limits the graphs per code."""
-    return code.replace(co_name=kind.__name__)
+_CODES: WeakKeyDictionary[type, CodeType] = WeakKeyDictionary()
+"""Class of modules -> the code of its calls. The modules of a class share graphs, and torch limits the graphs of a
+code."""
 
 
 def _graphs() -> int:

@@ -141,7 +141,8 @@ class OptimizerInBackward(Callback):
         for index, weight in waiting:
             if weight.requires_grad:
                 update = _Update(self._run.optimizer, index, weight)
-                self._hooks.append(weight.register_post_accumulate_grad_hook(lambda _, update=update: self._do(update)))
+                register: Any = weight.register_post_accumulate_grad_hook
+                self._hooks.append(register(lambda _, update=update: self._do(update)))
             else:
                 self._waiting.append((index, weight))
 

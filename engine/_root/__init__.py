@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trainbus.callbacks.hf import ProgressCallback as ProgressCallback
     from trainbus.callbacks.hf import TrainerCallback as TrainerCallback
     from trainbus.callbacks.model.align_tokens import AlignTokens as AlignTokens
+    from trainbus.callbacks.model.chunked_cross_entropy import ChunkedCrossEntropy as ChunkedCrossEntropy
     from trainbus.callbacks.model.compile_model import Compile as Compile
     from trainbus.callbacks.model.ema import EMA as EMA
     from trainbus.callbacks.model.export_model import ExportModel as ExportModel
@@ -189,6 +190,7 @@ _MODULES = {
         "TrainerCallback",
     ),
     "callbacks.model.align_tokens": ("AlignTokens",),
+    "callbacks.model.chunked_cross_entropy": ("ChunkedCrossEntropy",),
     "callbacks.model.compile_model": ("Compile",),
     "callbacks.model.ema": ("EMA",),
     "callbacks.model.export_model": ("ExportModel",),
