@@ -205,8 +205,8 @@ def measure_loss(variant: str) -> dict[str, float]:
         model = LlamaForCausalLM(LlamaConfig(vocab_size=32_000, **sizes))
         tokens = torch.randint(32_000, (32, 256))
         data = [{"input_ids": row, "labels": row} for row in tokens]
-        made = [ChunkedCrossEntropy()] if variant == "ChunkedCrossEntropy" else []
-        train(model, data, *made, *callbacks, criterion=None, max_steps=6)
+        made = {"ordinary": None, "ChunkedCrossEntropy": ChunkedCrossEntropy(), "chunk=None": ChunkedCrossEntropy(None)}
+        train(model, data, *filter(None, [made[variant]]), *callbacks, criterion=None, max_steps=6)
 
     timing, watch = Timing(), MemoryWatch()
     run(timing)
@@ -224,7 +224,7 @@ SUBJECTS: dict[str, tuple[Callable[[str], dict[str, float]], tuple[str, ...]]] =
     "compile": (measure_compile, ("whole", "regions", "none")),
     "garbage": (measure_garbage, ("automatic", "CollectGarbage", "without freeze")),
     "backward": (measure_backward, ("ordinary", "OptimizerInBackward")),
-    "loss": (measure_loss, ("ordinary", "ChunkedCrossEntropy")),
+    "loss": (measure_loss, ("ordinary", "ChunkedCrossEntropy", "chunk=None")),
     "offload": (measure_offload, ("1 MiB", "64 KiB", "all")),
 }
 """The measurements: a function, and the variants that it compares."""

@@ -114,13 +114,13 @@ class ChunkedCrossEntropy(Callback):
             if not self._active:
                 usual: torch.Tensor = compute_usual(logits, labels, vocab_size, **options)
                 return usual
-            if logits is not self._hidden:
+            if self._hidden is None or logits is not self._hidden:
                 raise ModelError(
                     f"ChunkedCrossEntropy: {name} changes the logits between its output layer and its loss, for "
                     "example with a soft cap or a scale. Leave the callback out."
                 )
             self._used = True
-            return self._loss(logits, head, labels, **options)
+            return self._loss(self._hidden, head, labels, **options)
 
         compute_usual = model.loss_function
         self._undo += [replace_forward(head, keep_hidden), replace_forward(model, forward_in_chunks)]
@@ -134,7 +134,7 @@ class ChunkedCrossEntropy(Callback):
                 "ChunkedCrossEntropy: the model returns a tuple, whose logits cannot be left out. Set "
                 "`model.config.return_dict = True`."
             )
-        return replace(outputs, logits=None)  # type: ignore[type-var, call-arg]
+        return replace(outputs, logits=None)  # type: ignore[type-var]
 
     def _loss(
         self,

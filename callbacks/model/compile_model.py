@@ -141,8 +141,10 @@ def _call_of(module: nn.Module) -> Callable[..., Any]:
     `nn.TransformerEncoderLayer`. A function of this file is always compiled.
     """
 
+    called: Any = module
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        return module._call_impl(*args, **kwargs)
+        return called._call_impl(*args, **kwargs)
 
     kind = type(module)
     call.__code__ = _CODES.setdefault(kind, call.__code__.replace(co_name=kind.__name__))
