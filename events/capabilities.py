@@ -38,6 +38,8 @@ class Capability(Enum):
     """DeepSpeed's engine makes the steps. `Trainer.is_deepspeed_enabled` reads it."""
     FSDP = "trains with PyTorch FSDP2"
     """FSDP2 shards the model. `Trainer.is_fsdp_enabled` reads it."""
+    UPDATES_IN_BACKWARD = "updates the weights in backward"
+    """Updates weights during backward and frees their gradients. No gradient exists in `on_gradients`."""
 
 
 class BestMetric(NamedTuple):

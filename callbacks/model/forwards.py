@@ -1,4 +1,4 @@
-"""Replace the forward of a module, and restore it."""
+"""Replace the forward of a module, restore it, and recompute the activations of a forward."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import update_wrapper
 from typing import Any
 
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
@@ -29,3 +30,19 @@ def replace_forward(module: nn.Module, forward: Callable[..., Any]) -> Callable[
             module.forward = own
 
     return undo
+
+
+def recomputed(forward: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Return a forward that stores no activations. Backward calls it again.
+
+    Args:
+        forward: the forward.
+        **options: options of `torch.utils.checkpoint.checkpoint`. The default of `use_reentrant` is False here.
+    """
+    options = {"use_reentrant": False, **options}
+
+    # A function, because `module.compile()` of a program leaves out a module with a `functools.partial` as forward.
+    def recomputing(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(forward, *args, **options, **kwargs)
+
+    return recomputing

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from ...engine.arguments import TrainingArguments
 from ...engine.run import Run
@@ -16,7 +14,7 @@ from ...events.callback import Callback
 from ...events.errors import ModelError
 from ...events.stages import Stage
 from .blocks import Kinds, modules_of
-from .forwards import replace_forward
+from .forwards import recomputed, replace_forward
 
 
 @dataclass
@@ -72,8 +70,7 @@ class GradientCheckpointing(Callback):
 
     def _wrap_blocks(self, model: nn.Module) -> None:
         for module in modules_of(model, self.blocks):
-            options = {"use_reentrant": False, **self.options}
-            self._undo.append(replace_forward(module, partial(checkpoint, module.forward, **options)))
+            self._undo.append(replace_forward(module, recomputed(module.forward, **self.options)))
 
     def on_close(self) -> None:
         undo, self._undo = self._undo, []

@@ -51,7 +51,11 @@ class Capsule(Callback):
 
     arguments = ("capsule",)
     on_error = "warn"
-    conflicts_with = (Conflict(Capability.SHARDS_MODEL, _SHARDED), Conflict(Capability.DEEPSPEED, _SHARDED))
+    conflicts_with = (
+        Conflict(Capability.SHARDS_MODEL, _SHARDED),
+        Conflict(Capability.DEEPSPEED, _SHARDED),
+        Conflict(Capability.UPDATES_IN_BACKWARD, "the weights from before the step do not exist after backward."),
+    )
 
     spike: float = 10.0
     """A step fails if its loss or its gradient norm is more than this many times the median of the last 50 steps."""
@@ -160,11 +164,13 @@ def command_line() -> dict[str, Any]:
 
 
 def _is_free(run: Run) -> bool:
-    """Return whether an automatic capsule is cheap in this run: it delays no GPU, and writes little to the disk."""
+    """Return whether an automatic capsule is possible and cheap: it delays no GPU, and writes little to the disk."""
     callbacks = run.bus.subscribers.values()
-    sharded = any(provides(callbacks, each) for each in (Capability.SHARDS_MODEL, Capability.DEEPSPEED))
+    excluded = any(
+        provides(callbacks, each.other) for each in Capsule.conflicts_with if isinstance(each.other, Capability)
+    )
     repeated = run.state.trial_params is not None or run.args.auto_find_batch_size
-    return run.device.type == "cpu" and not sharded and not repeated
+    return run.device.type == "cpu" and not excluded and not repeated
 
 
 def _rank_of(name: str) -> int:

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Literal
 
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from ...engine.arguments import TrainingArguments
 from ...engine.distributed.strategies import Strategy
@@ -20,7 +19,7 @@ from ...events.capabilities import Capability
 from ...events.errors import ArgumentError, ModelError
 from ...events.stages import Stage, order
 from ..model.blocks import blocks_of
-from ..model.forwards import replace_forward
+from ..model.forwards import recomputed, replace_forward
 from ..precision.exact_fused_update import exact_fused_update
 from ..precision.mixed_precision import DTYPES
 from .ddp import send_buffers
@@ -143,8 +142,7 @@ class FSDP(ShardedModel):
         blocks = blocks_of(model, self.wrap)
         if self.activation_checkpointing and run.mode == "train":
             for block in blocks:
-                recomputed = partial(checkpoint, block.forward, use_reentrant=False)
-                self._undo.append(replace_forward(block, recomputed))
+                self._undo.append(replace_forward(block, recomputed(block.forward)))
         if not work.is_sharded_model(model):
             half = None if self.mixed_precision is None else DTYPES[self.mixed_precision]
             mesh = work.mesh_of(device, run.ranks.world_size, self.degree)

@@ -25,17 +25,20 @@ if TYPE_CHECKING:
     from trainbus.callbacks.hf import ProgressCallback as ProgressCallback
     from trainbus.callbacks.hf import TrainerCallback as TrainerCallback
     from trainbus.callbacks.model.align_tokens import AlignTokens as AlignTokens
+    from trainbus.callbacks.model.chunked_cross_entropy import ChunkedCrossEntropy as ChunkedCrossEntropy
     from trainbus.callbacks.model.compile_model import Compile as Compile
     from trainbus.callbacks.model.ema import EMA as EMA
     from trainbus.callbacks.model.export_model import ExportModel as ExportModel
     from trainbus.callbacks.model.freeze import Freeze as Freeze
     from trainbus.callbacks.model.gradient_checkpointing import GradientCheckpointing as GradientCheckpointing
     from trainbus.callbacks.model.neftune import NEFTune as NEFTune
+    from trainbus.callbacks.model.offload_activations import OffloadActivations as OffloadActivations
     from trainbus.callbacks.model.recurrent_memory import CarryPast as CarryPast
     from trainbus.callbacks.model.recurrent_memory import RecurrentMemory as RecurrentMemory
     from trainbus.callbacks.model.swa import SWA as SWA
     from trainbus.callbacks.monitor.account_time import AccountTime as AccountTime
     from trainbus.callbacks.monitor.capsule import Capsule as Capsule
+    from trainbus.callbacks.monitor.collect_garbage import CollectGarbage as CollectGarbage
     from trainbus.callbacks.monitor.count_flops import CountFlops as CountFlops
     from trainbus.callbacks.monitor.count_tokens import CountTokens as CountTokens
     from trainbus.callbacks.monitor.dry_batch import DryBatch as DryBatch
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
     from trainbus.callbacks.optimizer.clip_gradients import ClipByValue as ClipByValue
     from trainbus.callbacks.optimizer.find_learning_rate import FindLearningRate as FindLearningRate
     from trainbus.callbacks.optimizer.metric_schedule import MetricSchedule as MetricSchedule
+    from trainbus.callbacks.optimizer.optimizer_in_backward import OptimizerInBackward as OptimizerInBackward
     from trainbus.callbacks.optimizer.schedule_free import ScheduleFree as ScheduleFree
     from trainbus.callbacks.parallel.data_parallel import DataParallel as DataParallel
     from trainbus.callbacks.parallel.ddp import DDP as DDP
@@ -186,16 +190,19 @@ _MODULES = {
         "TrainerCallback",
     ),
     "callbacks.model.align_tokens": ("AlignTokens",),
+    "callbacks.model.chunked_cross_entropy": ("ChunkedCrossEntropy",),
     "callbacks.model.compile_model": ("Compile",),
     "callbacks.model.ema": ("EMA",),
     "callbacks.model.export_model": ("ExportModel",),
     "callbacks.model.freeze": ("Freeze",),
     "callbacks.model.gradient_checkpointing": ("GradientCheckpointing",),
     "callbacks.model.neftune": ("NEFTune",),
+    "callbacks.model.offload_activations": ("OffloadActivations",),
     "callbacks.model.recurrent_memory": ("CarryPast", "RecurrentMemory"),
     "callbacks.model.swa": ("SWA",),
     "callbacks.monitor.account_time": ("AccountTime",),
     "callbacks.monitor.capsule": ("Capsule",),
+    "callbacks.monitor.collect_garbage": ("CollectGarbage",),
     "callbacks.monitor.count_flops": ("CountFlops",),
     "callbacks.monitor.count_tokens": ("CountTokens",),
     "callbacks.monitor.dry_batch": ("DryBatch",),
@@ -216,6 +223,7 @@ _MODULES = {
     "callbacks.optimizer.clip_gradients": ("ClipAdaptively", "ClipByValue"),
     "callbacks.optimizer.find_learning_rate": ("FindLearningRate",),
     "callbacks.optimizer.metric_schedule": ("MetricSchedule",),
+    "callbacks.optimizer.optimizer_in_backward": ("OptimizerInBackward",),
     "callbacks.optimizer.schedule_free": ("ScheduleFree",),
     "callbacks.parallel.data_parallel": ("DataParallel",),
     "callbacks.parallel.ddp": ("DDP",),

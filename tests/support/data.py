@@ -72,3 +72,14 @@ class SizedStream(Stream):
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+def text_samples(count: int = 16, length: int = 32) -> list[dict[str, torch.Tensor]]:
+    """Return samples for `llama`. The first tokens of every second sample have no label."""
+    samples = []
+    for row in range(count):
+        tokens = torch.randint(300, (length,), generator=torch.Generator().manual_seed(row))
+        labels = tokens.clone()
+        labels[: 10 * (row % 2)] = -100
+        samples.append({"input_ids": tokens, "labels": labels})
+    return samples

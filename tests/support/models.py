@@ -7,7 +7,7 @@ from torch import nn
 
 from trainbus.testing.tiny import Block, Net
 
-__all__ = ["Block", "Classifier", "Net", "Regression", "Remembering", "Words", "bert"]
+__all__ = ["Block", "Classifier", "Net", "Regression", "Remembering", "Words", "bert", "llama"]
 
 torch.set_num_threads(1)  # the models are small, and the machine may be busy
 
@@ -91,5 +91,22 @@ def bert(dropout: float = 0.1) -> nn.Module:
             max_position_embeddings=16,
             hidden_dropout_prob=dropout,
             attention_probs_dropout_prob=dropout,
+        )
+    )
+
+
+def llama() -> nn.Module:
+    """Return a causal language model of 2 layers, with a vocabulary of 300 tokens."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=300,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            max_position_embeddings=64,
         )
     )

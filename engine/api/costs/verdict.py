@@ -115,7 +115,7 @@ def judge(
             return Verdict("save", f"{share} is saving", "save less often, or to a faster disk")
         case part if part == LOGS:
             return Verdict("log", f"{share} is logging", "set larger logging_steps")
-    return Verdict("collection", f"{share} is garbage collection", "call gc.freeze() before train()")
+    return Verdict("collection", f"{share} is garbage collection", "add CollectGarbage() to the callbacks")
 
 
 def more_workers(medians: Mapping[str, float], workers: int | None, processors: int) -> str:

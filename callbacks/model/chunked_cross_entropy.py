@@ -1,0 +1,191 @@
+"""Compute the loss of a causal language model in chunks of tokens, without the logits of all tokens."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.capabilities import Capability, Conflict
+from ...events.errors import ArgumentError, ModelError
+from ...events.stages import Stage
+from .compile_model import Compile
+from .forwards import replace_forward
+
+logger = logging.getLogger(__name__)
+
+_WHOLE = "the loss needs the full weights of the output layer. Leave ChunkedCrossEntropy out."
+
+
+@dataclass
+class ChunkedCrossEntropy(Callback):
+    """Computes the training loss of a causal language model in chunks of tokens, to save memory.
+
+    The logits of all tokens are often the largest tensor of a step: tokens x vocabulary. This callback passes the
+    hidden states and the output layer to torch's `linear_cross_entropy`, which never holds all logits. Loss and
+    gradients are the same except for rounding. Evaluations and predictions compute all logits, as before.
+
+    It works with models of transformers whose loss is the usual one of causal language models, with torch 2.13 or
+    later. It saves most if the batch has more tokens than the width of the model, and a large vocabulary. In training,
+    the outputs of the model have no logits: `outputs.logits` is None. With `bf16=True`, the output layer and the loss
+    compute in float32, which is more exact and slower. Weights in half precision are refused.
+
+    Raises:
+        ArgumentError: for another version of torch, a `chunk` below 1, or with `label_smoothing_factor`.
+        ModelError: if the model has no such loss or output layer, or changes the logits before the loss.
+    """
+
+    stage = Stage.PREPARE
+    conflicts_with = (Conflict(Capability.SHARDS_MODEL, _WHOLE), Conflict(Capability.DEEPSPEED, _WHOLE))
+
+    chunk: int | None = 256
+    """The number of tokens whose logits exist at once. Fewer tokens save more memory, and many small chunks are slow.
+    None: torch chooses."""
+    _undo: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
+    _active: bool = field(default=False, init=False, repr=False, compare=False)
+    _hidden: torch.Tensor | None = field(default=None, init=False, repr=False, compare=False)
+    _used: bool = field(default=False, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.chunk is not None and self.chunk < 1:
+            raise ArgumentError(f"ChunkedCrossEntropy(chunk={self.chunk}): set 1 or more, or None.")
+
+    def conflict_with(self, other: Callback) -> str:
+        if isinstance(other, Compile) and not other.regions:
+            return 'torch does not compile its loss in chunks. Compile the blocks: Compile(regions="blocks").'
+        return super().conflict_with(other)
+
+    def on_setup(self, run: Run) -> None:
+        if run.mode != "train":
+            return
+        if not hasattr(nn, "LinearCrossEntropyOptions"):
+            raise ArgumentError(
+                f"ChunkedCrossEntropy needs torch 2.13 or later, and this is torch {torch.__version__}. Install a "
+                "later version, or leave the callback out."
+            )
+        if run.args.label_smoothing_factor:
+            raise ArgumentError(
+                "ChunkedCrossEntropy does not work with `label_smoothing_factor`: it computes the loss from all "
+                "logits. Set `label_smoothing_factor=0`."
+            )
+        self._used = False
+        self._replace(run.model)
+
+    def _replace(self, model: Any) -> None:
+        name = type(model).__name__
+        loss = inspect.getattr_static(type(model), "loss_function", None)
+        if not isinstance(loss, property) or getattr(model.loss_function, "__name__", "") != "ForCausalLMLoss":
+            raise ModelError(
+                f"ChunkedCrossEntropy needs a causal language model of transformers, whose `loss_function` is "
+                f"ForCausalLMLoss. {name} has another loss. Leave the callback out."
+            )
+        head = model.get_output_embeddings()
+        if type(head) is not nn.Linear:
+            raise ModelError(
+                f"ChunkedCrossEntropy needs an output layer of the class nn.Linear. The output layer of {name} is a "
+                f"{type(head).__name__}. Leave the callback out."
+            )
+        own = vars(model).get("_loss_function")
+        forward, project = model.forward, head.forward
+
+        def forward_in_chunks(*args: Any, **kwargs: Any) -> Any:
+            self._active = kwargs.get("labels") is not None and torch.is_grad_enabled()
+            try:
+                outputs = forward(*args, **kwargs)
+                return self._without_logits(outputs) if self._active else outputs
+            finally:
+                self._active, self._hidden = False, None
+
+        def keep_hidden(hidden: torch.Tensor) -> torch.Tensor:
+            if not self._active:
+                projected: torch.Tensor = project(hidden)
+                return projected
+            self._hidden = hidden
+            return hidden
+
+        def loss_in_chunks(logits: Any, labels: Any, vocab_size: Any = None, **options: Any) -> torch.Tensor:
+            if not self._active:
+                usual: torch.Tensor = compute_usual(logits, labels, vocab_size, **options)
+                return usual
+            if self._hidden is None or logits is not self._hidden:
+                raise ModelError(
+                    f"ChunkedCrossEntropy: {name} changes the logits between its output layer and its loss, for "
+                    "example with a soft cap or a scale. Leave the callback out."
+                )
+            self._used = True
+            return self._loss(self._hidden, head, labels, **options)
+
+        compute_usual = model.loss_function
+        self._undo += [replace_forward(head, keep_hidden), replace_forward(model, forward_in_chunks)]
+        model.loss_function = loss_in_chunks
+        self._undo.append(lambda: _restore(model, own))
+
+    def _without_logits(self, outputs: Any) -> Any:
+        """Return outputs of a training forward without the logits. They would be the hidden states."""
+        if not is_dataclass(outputs):
+            raise ModelError(
+                "ChunkedCrossEntropy: the model returns a tuple, whose logits cannot be left out. Set "
+                "`model.config.return_dict = True`."
+            )
+        return replace(outputs, logits=None)  # type: ignore[type-var]
+
+    def _loss(
+        self,
+        hidden: torch.Tensor,
+        head: nn.Linear,
+        labels: torch.Tensor,
+        num_items_in_batch: Any = None,
+        ignore_index: int = -100,
+        shift_labels: torch.Tensor | None = None,
+        **_: Any,
+    ) -> torch.Tensor:
+        """Return the loss that transformers computes from logits: a sum divided by the items, or a mean."""
+        if shift_labels is None:
+            shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+        if head.weight.dtype in (torch.bfloat16, torch.float16):
+            raise ModelError(
+                f"ChunkedCrossEntropy: the output layer is {head.weight.dtype}, and torch would round the loss of the "
+                "whole batch to this type. Keep the weights in float32 and set `bf16=True`, or leave the callback out."
+            )
+        functional: Any = nn.functional  # torch before 2.13 does not have the function
+        # torch returns the loss in the type of the weights. With autocast, it would round the loss to half precision.
+        with torch.autocast(hidden.device.type, enabled=False):
+            loss: torch.Tensor = functional.linear_cross_entropy(
+                hidden.flatten(0, -2).to(head.weight.dtype),
+                head.weight,
+                shift_labels.flatten().to(hidden.device),
+                linear_bias=head.bias,
+                reduction="mean" if num_items_in_batch is None else "sum",
+                ignore_index=ignore_index,
+                options=nn.LinearCrossEntropyOptions(batch_chunk_size=self.chunk),
+            )
+        return loss if num_items_in_batch is None else loss / num_items_in_batch
+
+    def on_step_end(self) -> None:
+        if not self._used:
+            self._used = True
+            logger.warning(
+                "ChunkedCrossEntropy has no effect: the first step did not pass labels to the model. Leave out your "
+                "own loss function, or the callback."
+            )
+
+    def on_close(self) -> None:
+        undo, self._undo = self._undo, []
+        for step in reversed(undo):
+            step()
+        self._active, self._hidden = False, None
+
+
+def _restore(model: Any, own: Any) -> None:
+    """Restore the loss function that the model had; None: the loss function of its class."""
+    if own is None:
+        del model._loss_function
+    else:
+        model._loss_function = own

@@ -1,0 +1,87 @@
+"""Run Python's garbage collector at chosen steps only."""
+
+from __future__ import annotations
+
+import gc
+import os
+from dataclasses import dataclass, field
+
+from ...engine.run import Run
+from ...events.callback import Callback
+from ...events.errors import ArgumentError
+from ...events.stages import Stage
+from ...events.triggers import Moment, Trigger, every
+
+_TURNED_OFF: list[int] = []
+"""One entry for each open session that turned the collector off."""
+
+
+@dataclass
+class CollectGarbage(Callback):
+    """Turns Python's automatic garbage collection off during training, and collects when its trigger is due.
+
+    An automatic collection may happen in any step, and takes longer the more objects a program has. On several ranks
+    each rank collects in other steps, and all ranks wait for the slowest one. With this callback, all ranks collect at
+    the end of the same steps: `CollectGarbage(every(500))`.
+
+    Objects in reference cycles use memory until the next collection. Most objects are freed at once, as before. At the
+    end of the session, also after an error, the collector is as it was before. Data workers that the session starts
+    collect automatically.
+
+    Raises:
+        ArgumentError: on several ranks, for a trigger that reads the clock.
+    """
+
+    stage = Stage.RELEASE
+
+    trigger: Trigger = field(default_factory=lambda: every(100))
+    """When to collect, at the end of a step. Default: every 100 steps."""
+    freeze: bool = True
+    """Whether collections skip the objects that exist when training begins (`gc.freeze`). These objects are collected
+    again after the session. If the program froze objects itself, the callback freezes no more."""
+    _last: Moment | None = field(default=None, init=False, repr=False, compare=False)
+    _off: bool = field(default=False, init=False, repr=False, compare=False)
+    _froze: bool = field(default=False, init=False, repr=False, compare=False)
+
+    def on_setup(self, run: Run) -> None:
+        self._last = None
+        if self.trigger.clocked and not run.ranks.single_process:
+            raise ArgumentError(
+                f"CollectGarbage({self.trigger!r}): the clocks of the ranks differ, so the ranks would collect in "
+                "different steps. Use a trigger of steps, such as every(500)."
+            )
+
+    def on_train_begin(self) -> None:
+        gc.collect()  # frozen garbage would stay until the end
+        if self.freeze and gc.get_freeze_count() == 0:
+            gc.freeze()
+            self._froze = True
+        if gc.isenabled():
+            gc.disable()
+            self._off = True
+            _TURNED_OFF.append(id(self))
+
+    def on_step_end(self, run: Run) -> None:
+        now = run.moment("step")
+        if self.trigger.due(now, self._last):
+            self._last = now
+            gc.collect()
+
+    def on_close(self) -> None:
+        if self._off:
+            self._off = False
+            _TURNED_OFF.remove(id(self))
+            gc.enable()
+        if self._froze:
+            self._froze = False
+            gc.unfreeze()
+
+
+def _collect_in_fork() -> None:
+    """Turn the collector on in a forked process, such as a data worker, which never reaches `on_step_end`."""
+    if _TURNED_OFF:
+        gc.enable()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_collect_in_fork)
