@@ -6,6 +6,7 @@ import functools
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -185,6 +186,12 @@ class LeavesAThread(Callback):
 
     def on_exception(self) -> None:
         self.ended.set()
+
+
+@dataclass
+class LeavesAnExceptHook(Callback):
+    def on_train_begin(self) -> None:
+        sys.excepthook = lambda *error: None
 
 
 @dataclass
@@ -387,6 +394,7 @@ FAULTS: dict[str, list[Any]] = {
         ForgetsToCloseAFile,
         LeavesAHook,
         LeavesASignalHandler,
+        LeavesAnExceptHook,
         LeavesAThread,
         LosesWeightsOnAnError,
         LosesWeightsInAStep,
@@ -416,6 +424,7 @@ def findings(given: Any, two_processes: bool = False, **promises: Any) -> dict[s
     finally:
         examination.close()
         signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+        sys.excepthook = sys.__excepthook__
         while OPENED:
             os.close(OPENED.pop())
 

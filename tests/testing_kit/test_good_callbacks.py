@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
+import types
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -240,6 +242,17 @@ class CountsBatches(Net):
 
 def test_a_model_that_changes_in_the_forward_keeps_this_change_after_an_error() -> None:
     check_callback(DoesNothing, only=["closes"], arguments={"model_init": CountsBatches})
+
+
+def test_a_library_may_set_the_hook_for_uncaught_exceptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass
+    class UsesALibrary(Callback):
+        def on_train_begin(self) -> None:
+            sys.excepthook = hook = types.FunctionType((lambda *error: None).__code__, {"__name__": "library"})
+            hook.__module__ = "library.hooks"
+
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    check_callback(UsesALibrary, only=["closes"])
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from ..events import Kind, Subscription
 from .faults import InjectedFault, Injector, raise_at, signal_at
 from .lab import Lab, Watch, around_handlers, other_weights
 from .registry import RUNS, check, fail
-from .resources import growth, resources, settings
+from .resources import EXCEPT_HOOK, growth, package_of, resources, settings
 from .runs import train
 from .tiny import weights
 
@@ -101,7 +101,7 @@ def closes(lab: Lab) -> None:
         early.update(noted.early)
         changed = noted.change(trainer.model, early) if error is InjectedFault else ""
         trainer.end()
-        return growth(before, trainer.model), changed
+        return [each for each in growth(before, trainer.model) if not _of_library(each, callback)], changed
 
     left_after(_no_fault, Stopped)  # it creates what stays for the whole process, such as a pool of threads
     paths: list[tuple[str, Injector, type[BaseException]]] = [("the end of a run", _no_fault, Stopped)]
@@ -116,6 +116,14 @@ def closes(lab: Lab) -> None:
             fail(f"after {path} the model does not have the weights that were trained: {changed}")
         if left:
             fail(f"after {path} there is still {left[0]}{f', and {len(left) - 1} more' if left[1:] else ''}")
+
+
+def _of_library(resource: str, callback: Any) -> bool:
+    """Whether a library that the callback uses set the hook for uncaught exceptions. It sets it for the whole process.
+
+    wandb and `torch.distributed` do so.
+    """
+    return resource.startswith(EXCEPT_HOOK) and not resource.endswith(f" of {package_of(type(callback))}")
 
 
 def _no_fault(trainer: Trainer) -> Callable[[], None]:

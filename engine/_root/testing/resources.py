@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+EXCEPT_HOOK = "sys.excepthook"
+"""The start of the description of the hook for uncaught exceptions. The package that defines it is at the end."""
+
 
 def resources(model: nn.Module | None = None) -> Counter[str]:
     """Return the resources that are open or set in this process and on a model: description -> count."""
@@ -44,7 +47,7 @@ def settings() -> Counter[str]:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
         found[f"the handler of {number.name}: {_name(signal.getsignal(number))}"] += 1
     found[f"the working folder {os.getcwd()}"] += 1
-    found[f"sys.excepthook {_name(sys.excepthook)}"] += 1
+    found[f"{EXCEPT_HOOK} {_name(sys.excepthook)} of {package_of(sys.excepthook)}"] += 1
     found[f"the default dtype {torch.get_default_dtype()}"] += 1
     found[f"gradients {'on' if torch.is_grad_enabled() else 'off'}"] += 1
     found[f"anomaly detection {'on' if torch.is_anomaly_enabled() else 'off'}"] += 1
@@ -59,6 +62,11 @@ def growth(before: Counter[str], model: nn.Module | None = None) -> list[str]:
         gc.collect()  # what nothing refers to any more does not count
         more = resources(model) - before
     return sorted(f"{name} ({count} more)" if count > 1 else name for name, count in more.items())
+
+
+def package_of(value: Any) -> str:
+    """Return the top-level package that defines a function or class."""
+    return str(getattr(value, "__module__", "")).partition(".")[0]
 
 
 def _descriptors() -> list[str]:
