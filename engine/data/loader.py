@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -24,7 +24,7 @@ from .workers.forking import wait_for_idle_threads
 from .workers.signals import block_sigterm
 from .workers.startup import WorkerBatch, WorkerInit
 
-_profiler_enabled = torch.autograd._profiler_enabled
+_profiler_enabled: Callable[[], bool] = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 
 
 class Loader(DataLoader[Any]):
