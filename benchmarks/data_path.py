@@ -4,10 +4,10 @@
     python benchmarks/data_path.py --workers 0 2 --limit 2.2
 
 Every contender makes shuffled batches of 32 rows and uses what its users use: the loaders of the two Trainers, and a
-`DataLoader` of torch. For torch, padding and rows of Python numbers need the collator of transformers; other rows use
-torch's own. The contenders alternate, and one round is one epoch of each. The table shows the median of the rows a
-second, and the median of the ratios within a round, with the lowest and the highest. Without workers it measures the
-CPU time of the process, so other processes do not count. With workers it measures wall-clock time.
+`DataLoader` of torch, which users of Lightning and ignite pass too. For torch, padding and rows of Python numbers need
+the collator of transformers; other rows use torch's own. The contenders alternate, and one round is one epoch of each.
+The value of a round is the time of a row. Without workers it is the CPU time of the process, so other processes do not
+count. With workers it is wall-clock time.
 
 `--limit` fails if the first row, padded text, is less than this many times as fast as transformers, or if data with
 columns is slower than torch without workers.
@@ -15,32 +15,26 @@ columns is slower than torch without workers.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import os
-import platform
-import statistics
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
-
-os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import datasets
 import numpy as np
 import torch
 import transformers
+from common import HF, OURS, RAW, Benchmark, hushed, interleave
 from tokenizers import Tokenizer, models
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import trainbus
 
-BATCH, ROWS, TOKENS, FEATURES = 32, 6400, 128, 32
+BATCH, TOKENS, FEATURES = 32, 128, 32
 SLACK = 0.95
 """The lowest ratio to torch that counts as equal."""
 
@@ -92,12 +86,12 @@ def text(lengths: Any) -> datasets.Dataset:
     )
 
 
-def cases() -> dict[str, tuple[Any, Any, Any]]:
-    """Return datasets, with their tokenizer and the collator for torch."""
-    ragged = text(np.random.default_rng(1).integers(16, 2 * TOKENS - 16, ROWS))
-    even = text([TOKENS] * ROWS)
+def cases(count: int) -> dict[str, tuple[Any, Any, Any]]:
+    """Return datasets of `count` rows, with their tokenizer and the collator for torch."""
+    ragged = text(np.random.default_rng(1).integers(16, 2 * TOKENS - 16, count))
+    even = text([TOKENS] * count)
     padder = tokenizer()
-    points, labels = torch.randn(ROWS, FEATURES), torch.randint(2, (ROWS,))
+    points, labels = torch.randn(count, FEATURES), torch.randint(2, (count,))
     vectors = datasets.Dataset.from_dict({"x": points.numpy(), "labels": labels.numpy()})
     plain = transformers.default_data_collator
     return {
@@ -136,76 +130,49 @@ def loaders(case: tuple[Any, Any, Any], workers: int, folder: str) -> Loaders:
     arguments = transformers.TrainingArguments(folder, **options)
     theirs = transformers.Trainer(Model(), arguments, data_collator=collate, **given)
     return {
-        "trainbus": ours.get_train_dataloader,
-        "transformers": theirs.get_train_dataloader,
-        "torch": lambda: DataLoader(dataset, BATCH, shuffle=True, num_workers=workers, collate_fn=collator),
+        RAW: lambda: DataLoader(dataset, BATCH, shuffle=True, num_workers=workers, collate_fn=collator),
+        OURS: ours.get_train_dataloader,
+        HF: theirs.get_train_dataloader,
     }
 
 
-def rate(loader: Any, clock: Callable[[], float]) -> float:
-    """Return the rows a second of one epoch, after its first batch, which starts workers."""
+def seconds_of(loader: Any, clock: Callable[[], float]) -> float:
+    """Return the seconds of a row in one epoch, after its first batch, which starts workers."""
     batches = iter(loader)
     next(batches)
     began = clock()
     count = sum(1 for _ in batches)
-    return count * BATCH / (clock() - began)
+    return (clock() - began) / (count * BATCH)
 
 
-def measured(case: tuple[Any, Any, Any], workers: int, rounds: int, folder: str) -> dict[str, list[float]]:
-    """Return the rows a second of each contender, by round."""
-    clock = time.perf_counter if workers else time.process_time
-    made = {name: make() for name, make in loaders(case, workers, folder).items()}
-    found: dict[str, list[float]] = {name: [] for name in made}
-    gc.collect()
-    gc.freeze()  # a full collection takes longer than an epoch of the fastest case
-    for turn in range(rounds + 1):
-        for name, loader in made.items():
-            value = rate(loader, clock)
-            if turn:  # the first round warms up
-                found[name].append(value)
-    return found
-
-
-def ratios(found: dict[str, list[float]], name: str) -> list[float]:
-    """Return how many times as fast as a contender trainbus is, by round, sorted."""
-    return sorted(ours / other for ours, other in zip(found["trainbus"], found[name]))
-
-
-def main() -> None:
-    """Measure all cases and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--workers", type=int, nargs="+", default=[0])
-    parser.add_argument("--limit", type=float, help="the lowest accepted ratio to transformers for padded text")
-    parser.add_argument("--only", nargs="+", help="the cases to measure")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
+def main() -> int:
+    """Measure all cases and print the tables."""
+    benchmark = Benchmark(__doc__, rounds=5)
+    benchmark.option("--workers", type=int, nargs="+", default=[0])
+    benchmark.option("--limit", type=float, help="the lowest accepted ratio to transformers for padded text")
+    benchmark.option("--only", nargs="+", help="the cases to measure")
+    options = benchmark.begin()
     transformers.logging.set_verbosity_error()
-    print(f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, datasets {datasets.__version__}\n")
-    print(f"| {'Data':<34} | Workers | trainbus, rows/s | times transformers | times torch |")
-    print(f"| {'-' * 34} | ------- | ---------------- | ------------------ | ----------- |")
-    failed = []
     with tempfile.TemporaryDirectory() as folder:
-        for name, case in cases().items():
+        for name, case in cases(1600 if options.quick else 6400).items():
             for workers in options.workers if options.only is None or name in options.only else ():
-                found = measured(case, workers, options.rounds, folder)
-                speed = statistics.median(found["trainbus"])
-                shown = []
-                for other in ("transformers", "torch"):
-                    each = ratios(found, other)
-                    middle = statistics.median(each)
-                    shown.append(f"{middle:.2f} ({each[0]:.2f} to {each[-1]:.2f})")
-                    columns = not name.startswith("list of")
-                    least = (
-                        SLACK * columns if other == "torch" else (options.limit or 0) if name == "text, padded" else 0
-                    )
-                    if middle < least and not workers:
-                        failed.append(f"{name}: {middle:.2f} times {other}, and the limit is {least}")
-                print(f"| {name:<34} | {workers:>7} | {speed:>16,.0f} | {shown[0]:>18} | {shown[1]:>11} |", flush=True)
-    if options.limit is not None and failed:
-        sys.exit("\n".join(failed))
+                task = f"batches of {name}" + (f", {workers} workers" if workers else "")
+                with hushed():
+                    made = {each: make() for each, make in loaders(case, workers, folder).items()}
+                gc.collect()
+                gc.freeze()  # a full collection takes longer than an epoch of the fastest case
+                clock = time.perf_counter if workers else time.process_time
+                timed = {each: partial(seconds_of, loader, clock) for each, loader in made.items()}
+                benchmark.add(task, "s", interleave(timed, options.rounds))
+                if options.limit is None or workers:
+                    continue
+                ratio = benchmark.result.ratio
+                if name == "text, padded":
+                    benchmark.limit(ratio(task, OURS, HF), 1 / options.limit, f"{task}, time relative to transformers")
+                if not name.startswith("list of"):
+                    benchmark.limit(ratio(task, OURS), 1 / SLACK, f"{task}, time relative to torch")
+    return benchmark.finish()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,45 +1,39 @@
-"""Measure the time of an evaluation relative to a plain torch loop that does the same work.
+"""Measure the time of an evaluation: of a plain torch loop, trainbus, and other libraries that do the same work.
 
     python benchmarks/evaluation.py
     python benchmarks/evaluation.py --rounds 9 --limit 2
 
-The models are a perceptron, whose batches take 0.2 ms, and a BERT with two layers. All contenders evaluate the same
-rows with the same weights: load and collate a batch, forward without gradients, and keep the loss of each row; with
-metrics, also logits and labels, and the accuracy. They must return the same loss.
+The models are a perceptron and a small BERT. All contenders evaluate the same rows with the same weights: load and
+collate a batch, forward without gradients, and keep the loss of each row; with metrics, also logits and labels, and the
+accuracy. They must return the same loss; Lightning and ignite average in another order, so the last bits may differ.
 
-The contenders alternate, and the time is the CPU time of the process, so other processes count little. The output shows
-the median time of a batch, and the median, the least and the greatest of the ratios within a round. `--limit` fails if
-the median ratio of trainbus is above it.
+The contenders alternate, and the time is the CPU time of the process per batch, so other processes count little.
+`--limit` fails if the median ratio of trainbus to the plain loop is above it.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import gc
-import io
-import logging
-import os
-import statistics
+import importlib
+import math
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"
-
-import numpy as np
 import torch
-from step_overhead import BATCH, Model, Points
+from common import HF, IGNITE, LIGHTNING, OURS, RAW, Benchmark, hushed, interleave
+from contenders import Perceptron, bert, installed, lightning_module, points, sentences
 from torch import nn
 from torch.utils.data import DataLoader
 
-import trainbus
+BATCH = 32
+MODELS = {"a perceptron": (Perceptron, points, 400), "a small BERT": (bert, sentences, 30)}
+"""Name -> the model, its data, and the number of batches."""
 
-Rows = list[dict[str, Any]]
-Contender = Callable[[], float]
+Evaluation = Callable[[], float]
 """Evaluates once and returns the loss."""
 
 
@@ -48,24 +42,7 @@ def accuracy(prediction: Any) -> dict[str, float]:
     return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
 
 
-def bert() -> tuple[nn.Module, Rows]:
-    """Return a BERT of two layers, and rows of 32 tokens."""
-    import transformers
-
-    config = transformers.BertConfig(
-        vocab_size=1000, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128
-    )
-    tokens = torch.randint(0, 1000, (BATCH * 40, 32), generator=torch.Generator().manual_seed(0))
-    rows = [{"input_ids": row, "labels": row[0] % 2} for row in tokens]
-    return transformers.BertForSequenceClassification(config), rows
-
-
-def perceptron() -> tuple[nn.Module, Any]:
-    """Return a perceptron and its rows."""
-    return Model(), Points(BATCH * 400)
-
-
-def raw(model: nn.Module, rows: Any, with_metrics: bool) -> Contender:
+def raw(model: nn.Module, rows: Any, with_metrics: bool, folder: str) -> Evaluation:
     """Return a plain loop."""
 
     def evaluate() -> float:
@@ -86,8 +63,9 @@ def raw(model: nn.Module, rows: Any, with_metrics: bool) -> Contender:
     return evaluate
 
 
-def trainer(library: Any, model: nn.Module, rows: Any, with_metrics: bool, folder: str) -> Contender:
-    """Return the `evaluate` of a Trainer. Both libraries get the same arguments."""
+def hf_style(name: str, model: nn.Module, rows: Any, with_metrics: bool, folder: str) -> Evaluation:
+    """Return the `evaluate` of a Trainer. trainbus and transformers get the same arguments."""
+    library: Any = importlib.import_module(name)
     args = library.TrainingArguments(
         folder, per_device_eval_batch_size=BATCH, use_cpu=True, disable_tqdm=True, report_to="none"
     )
@@ -96,63 +74,105 @@ def trainer(library: Any, model: nn.Module, rows: Any, with_metrics: bool, folde
     return lambda: float(built.evaluate()["eval_loss"])
 
 
-def measure(name: str, contenders: dict[str, Contender], batches: int, rounds: int) -> float:
-    """Print the times of an evaluation. Return the median ratio of trainbus to the plain loop."""
-    losses = {each: evaluate() for each, evaluate in contenders.items()}  # also warms up
-    assert np.ptp(list(losses.values())) == 0, f"the contenders differ: {losses}"
-    times: dict[str, list[float]] = {each: [] for each in contenders}
-    for number in range(rounds):
-        for each in list(contenders)[:: 1 if number % 2 else -1]:
-            gc.collect()
-            began = time.process_time()
-            contenders[each]()
-            times[each].append((time.process_time() - began) / batches)
-    middle = 0.0
-    for each, own in times.items():
-        ratios = [mine / plain for mine, plain in zip(own, times["raw"])]
-        middle = statistics.median(ratios) if each == "trainbus" else middle
-        print(
-            f"{name:<24} {each:<13} {statistics.median(own) * 1e6:9.0f} us a batch   ratio "
-            f"{statistics.median(ratios):.2f}  ({min(ratios):.2f} to {max(ratios):.2f})"
-        )
-    return middle
+def lightning(model: nn.Module, rows: Any, with_metrics: bool, folder: str) -> Evaluation:
+    """Return `Trainer.validate`, with a metric of torchmetrics."""
+    import lightning as package
+    import torchmetrics
+
+    class Evaluated(type(lightning_module(model))):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            if with_metrics:
+                self.accuracy = torchmetrics.Accuracy("multiclass", num_classes=2)
+
+        def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+            outputs = self.model(**batch)
+            self.log("loss", outputs["loss"], on_epoch=True, batch_size=len(batch["labels"]))
+            if with_metrics:
+                self.accuracy(outputs["logits"], batch["labels"])
+                self.log("accuracy", self.accuracy, on_epoch=True)
+
+    off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    trainer = package.Trainer(accelerator="cpu", devices=1, default_root_dir=folder, **dict.fromkeys(off, False))
+    module = Evaluated()
+    return lambda: float(trainer.validate(module, DataLoader(rows, BATCH), verbose=False)[0]["loss"])
 
 
-def main() -> None:
-    """Measure each model, without and with metrics."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7, help="how often each contender evaluates")
-    parser.add_argument("--limit", type=float, help="the greatest median ratio of trainbus to the plain loop")
-    given = parser.parse_args()
-    import transformers
+def ignite(model: nn.Module, rows: Any, with_metrics: bool, folder: str) -> Evaluation:
+    """Return an Engine with metrics of ignite."""
+    from ignite.engine import Engine
+    from ignite.metrics import Accuracy, Average
 
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-    worst = 0.0
-    with tempfile.TemporaryDirectory() as folder:
-        for make in (perceptron, bert):
-            torch.manual_seed(0)
-            model, rows = make()
-            for with_metrics in (False, True):
-                contenders = {"raw": raw(model, rows, with_metrics)}
-                for library in (trainbus, transformers):
-                    contenders[library.__name__] = trainer(library, model, rows, with_metrics, folder)
-                quiet = {each: _quietly(evaluate) for each, evaluate in contenders.items()}
-                name = make.__name__ + (", metrics" if with_metrics else ", loss")
-                worst = max(worst, measure(name, quiet, len(rows) // BATCH, given.rounds))
-    if given.limit is not None and worst > given.limit:
-        sys.exit(f"An evaluation takes {worst:.2f} times as long as a plain loop; the limit is {given.limit}.")
+    def step(engine: Any, batch: dict[str, torch.Tensor]) -> Any:
+        with torch.no_grad():
+            return model(**batch), batch["labels"]
+
+    engine = Engine(step)
+    Average(lambda output: output[0]["loss"]).attach(engine, "loss")  # all batches have the same size
+    if with_metrics:
+        Accuracy(lambda output: (output[0]["logits"], output[1])).attach(engine, "accuracy")
+
+    def evaluate() -> float:
+        model.eval()
+        return float(engine.run(DataLoader(rows, BATCH)).metrics["loss"])
+
+    return evaluate
 
 
-def _quietly(evaluate: Contender) -> Contender:
+MAKERS: dict[str, Callable[[nn.Module, Any, bool, str], Evaluation]] = {
+    RAW: raw,
+    OURS: partial(hf_style, "trainbus"),
+    HF: partial(hf_style, "transformers"),
+    LIGHTNING: lightning,
+    IGNITE: ignite,
+}
+
+
+def seconds_of(evaluate: Evaluation, batches: int) -> float:
+    """Return the CPU time of a batch."""
+    gc.collect()
+    began = time.process_time()
+    evaluate()
+    return (time.process_time() - began) / batches
+
+
+def quietly(evaluate: Evaluation) -> Evaluation:
+    """Return the evaluation without its output."""
+
     def call() -> float:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with hushed():
             return evaluate()
 
     return call
 
 
+def main() -> int:
+    """Measure each model, without and with metrics."""
+    benchmark = Benchmark(__doc__, rounds=7)
+    benchmark.option("--limit", type=float, help="the greatest median ratio of trainbus to the plain loop")
+    options = benchmark.begin()
+    names = installed(benchmark, *MAKERS)
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, (make, data, batches) in MODELS.items():
+            batches = batches // 5 if options.quick else batches
+            rows = data(BATCH * batches)
+            for with_metrics in (False, True):
+                runs = {}
+                for name in names:
+                    torch.manual_seed(0)
+                    with hushed():
+                        runs[name] = quietly(MAKERS[name](make(), rows, with_metrics, folder))
+                losses = {name: evaluate() for name, evaluate in runs.items()}  # also warms up
+                equal = {losses[name] for name in (RAW, OURS, HF) if name in losses}
+                close = all(math.isclose(loss, losses[RAW], rel_tol=1e-5) for loss in losses.values())
+                assert len(equal) == 1, f"the contenders differ: {losses}"
+                assert close, f"the contenders differ: {losses}"
+                task = f"evaluation of {kind}, {'metrics' if with_metrics else 'loss'}"
+                timed = {name: partial(seconds_of, evaluate, batches) for name, evaluate in runs.items()}
+                benchmark.add(task, "s", interleave(timed, options.rounds, warm_ups=0))
+                benchmark.limit(benchmark.result.ratio(task, OURS), options.limit, f"{task}, times a plain loop")
+    return benchmark.finish()
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

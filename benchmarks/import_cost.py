@@ -1,47 +1,166 @@
-"""Measure the import time of trainbus, relative to the import time of torch.
+"""Measure imports, and the time from the start of a program to the end of its first step.
 
-    python benchmarks/import_cost.py --limit 1.2
+    python benchmarks/import_cost.py
+    python benchmarks/import_cost.py --limit 1.2 --start-limit 0.2
 
-Each import runs in a new process. The imports alternate, and the ratios are computed within a round.
+Each import and each program runs in a new process. They alternate, and the ratios are computed within a round. The
+program trains a tiny perceptron with AdamW, whose construction imports torch's compiler in every library. The wall-clock
+time counts from the start of the process, so it contains the start of Python and all imports.
+
+`--limit` applies to the import of the Trainer, as a multiple of the import of torch. `--start-limit` applies to the
+seconds by which the first step of trainbus is later than the first step of the plain loop.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
+from pathlib import Path
 
-BASE = "import torch"
-IMPORTS = (BASE, "import trainbus", "from trainbus import Trainer, TrainingArguments")
+from common import HF, IGNITE, LIGHTNING, OURS, RAW, Benchmark, interleave
+
+IMPORTS = {
+    RAW: "import torch",
+    "trainbus, the package": "import trainbus",
+    OURS: "from trainbus import Trainer, TrainingArguments",
+    HF: "from transformers import Trainer, TrainingArguments",
+    LIGHTNING: "import lightning",
+    IGNITE: "import ignite.engine, ignite.metrics, ignite.handlers",
+}
+HERE = Path(__file__).resolve().parent
+
+PROGRAM_START = """
+import sys, time
+class Stop(BaseException): pass
+def reached():
+    print("FIRST STEP", time.monotonic(), flush=True)
+    raise Stop
+"""
+PROGRAM_MODEL = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 2))
+    def forward(self, points, labels):
+        logits = self.net(points)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+points = torch.randn(320, 32)
+rows = [{"points": x, "labels": y} for x, y in zip(points, (points.sum(1) > 0).long())]
+torch.set_num_threads(1)
+"""
+HF_STYLE = """
+from LIBRARY import Trainer, TrainerCallback, TrainingArguments
+class First(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        reached()
+args = TrainingArguments(
+    "out", per_device_train_batch_size=32, report_to="none", disable_tqdm=True, use_cpu=True, save_strategy="no"
+)
+Trainer(Model(), args, train_dataset=rows, callbacks=[First()]).train()
+"""
+PROGRAMS = {
+    RAW: """
+from torch.utils.data import DataLoader
+model = Model().train()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 10)
+for batch in DataLoader(rows, 32, shuffle=True):
+    model(**batch)["loss"].backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    schedule.step()
+    model.zero_grad()
+    reached()
+""",
+    OURS: HF_STYLE.replace("LIBRARY", "trainbus"),
+    HF: HF_STYLE.replace("LIBRARY", "transformers"),
+    LIGHTNING: """
+import lightning
+from torch.utils.data import DataLoader
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = Model()
+    def training_step(self, batch, index):
+        return self.model(**batch)["loss"]
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3, fused=True)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 10)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+class First(lightning.Callback):
+    def on_train_batch_end(self, *args):
+        reached()
+off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+lightning.Trainer(
+    max_epochs=1, accelerator="cpu", devices=1, gradient_clip_val=1.0, callbacks=[First()], **dict.fromkeys(off, False)
+).fit(Module(), DataLoader(rows, 32, shuffle=True))
+""",
+    IGNITE: """
+from ignite.engine import Engine, Events
+from torch.utils.data import DataLoader
+model = Model().train()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 10)
+def step(engine, batch):
+    model(**batch)["loss"].backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    schedule.step()
+    model.zero_grad()
+engine = Engine(step)
+engine.add_event_handler(Events.ITERATION_COMPLETED, reached)
+engine.run(DataLoader(rows, 32, shuffle=True), max_epochs=1)
+""",
+}
 
 
-def seconds(statement: str, folder: str) -> float:
+def seconds_of_import(statement: str, folder: str) -> float:
     """Return the seconds of a process that runs one import statement."""
-    began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", statement], check=True, cwd=folder)
-    return time.perf_counter() - began
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", statement], check=True, cwd=folder, capture_output=True)
+    return time.monotonic() - began
+
+
+def seconds_to_first_step(name: str, folder: str) -> float:
+    """Return the seconds from the start of a program to the end of its first step."""
+    path = Path(folder) / f"train_{name.replace(' ', '_')}.py"
+    path.write_text(PROGRAM_START + PROGRAM_MODEL + PROGRAMS[name])
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, path.name], cwd=folder, capture_output=True, text=True)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FIRST STEP")]
+    if not lines:
+        raise SystemExit(f"{name} did not reach its first step:\n{done.stderr[-3000:]}")
+    return float(lines[0].split()[-1]) - began  # all processes of a machine have the same monotonic clock
 
 
 def main() -> int:
-    """Measure, print, and return 1 if the import of the Trainer exceeds the limit."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15, help="processes per import")
-    parser.add_argument("--limit", type=float, help="fail if the Trainer exceeds this multiple of torch")
-    options = parser.parse_args()
+    """Measure, print, and return 1 if a limit is exceeded."""
+    from contenders import installed
 
+    benchmark = Benchmark(__doc__, rounds=9, quick_rounds=1)
+    benchmark.option("--limit", type=float, help="fail if the import of the Trainer exceeds this multiple of torch")
+    benchmark.option("--start-limit", type=float, help="fail if the first step is later by more than these seconds")
+    options = benchmark.begin()
+    names = installed(benchmark)
+    wanted = [name for name in IMPORTS if name in names or name.startswith("trainbus")]
     with tempfile.TemporaryDirectory() as folder:
-        for statement in IMPORTS:  # warm-up: writes bytecode and fills the file cache
-            seconds(statement, folder)
-        rounds = [{statement: seconds(statement, folder) for statement in IMPORTS} for _ in range(options.rounds)]
-    ratios = {}
-    for statement in IMPORTS:
-        typical = statistics.median(taken[statement] for taken in rounds)
-        ratios[statement] = statistics.median(taken[statement] / taken[BASE] for taken in rounds)
-        print(f"{statement:46} {typical * 1e3:6.0f} ms  x {ratios[statement]:5.3f}")
-    return int(options.limit is not None and ratios[IMPORTS[-1]] > options.limit)
+        # The warm-up writes bytecode and fills the file cache.
+        imports = {name: partial(seconds_of_import, IMPORTS[name], folder) for name in wanted}
+        benchmark.add("import", "s", interleave(imports, options.rounds))
+        starts = {name: partial(seconds_to_first_step, name, folder) for name in names}
+        benchmark.add("start to first step", "s", interleave(starts, options.rounds))
+    found = {row.contender: row.samples for row in benchmark.result.rows if row.task == "start to first step"}
+    later = statistics.median(ours - plain for ours, plain in zip(found[OURS], found[RAW]))
+    print(f"the first step of trainbus is {later:.2f} s later than the first step of the plain loop")
+    benchmark.limit(benchmark.result.ratio("import", OURS), options.limit, "import of the Trainer, times torch")
+    benchmark.limit(later, options.start_limit, "seconds by which the first step is later")
+    return benchmark.finish()
 
 
 if __name__ == "__main__":

@@ -3,37 +3,36 @@
     python benchmarks/packing.py
     python benchmarks/packing.py --rounds 3 --limit 1.2
 
-A small Llama learns a synthetic language. The contenders are transformers' Trainer with random batches and with
-`train_sampling_strategy="group_by_length"`, and trainbus with the same, and with `Packing`. All have the same batches
-of samples in a step, model, optimizer and seed; only the order of samples and the padding differ. They alternate within
-a round. The loss on held-out samples is measured every few steps, and its time is not counted. The target is the
-highest of the final losses, so each contender reaches it. It is taken from all rounds, because losses do not depend on
-time. The table shows the CPU time of the process until the loss is at the target, and the median of the ratios to
-transformers with length grouping, with the lowest and the highest.
+A small Llama learns a synthetic language. The contenders are a plain loop with random batches, transformers' Trainer
+with random batches and with `train_sampling_strategy="group_by_length"`, and trainbus with the same, and with
+`Packing`. All have the same number of samples in a step, model, optimizer and schedule; only the order of samples and
+the padding differ. They alternate within a round. The loss on held-out samples is measured every few steps, and its
+time is not counted. The target is the highest of the final losses, so each contender reaches it. It is taken from all
+rounds, because losses do not depend on time. The value of a round is the CPU time of the process until the loss is at
+the target.
 
 `--limit` fails if packing is less than this many times as fast as transformers with length grouping.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import statistics
 import sys
 import tempfile
 import time
-import warnings
+from functools import partial
 from typing import Any
-
-os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 import torch
 import transformers
+from common import HF, OURS, RAW, Benchmark, hushed, interleave
+from torch.utils.data import DataLoader
 
 import trainbus
 
-VOCABULARY, SAMPLES, HELD_OUT, EVERY = 256, 512, 24, 4
+VOCABULARY, BATCH, HELD_OUT, EVERY, LEARNING_RATE = 256, 16, 24, 4, 3e-3
+CONTENDERS = (RAW, HF, f"{HF}, grouped", OURS, f"{OURS}, grouped", f"{OURS}, Packing")
+GROUPED = f"{HF}, grouped"
 
 
 def language(count: int, seed: int) -> list[dict[str, Any]]:
@@ -83,11 +82,13 @@ class Watch(transformers.TrainerCallback):
         self.spent, self.began = 0.0, 0.0
         self.curve: list[tuple[float, float]] = []
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def begin(self) -> None:
+        """Start the clock."""
         self.began = time.process_time()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        if state.global_step % EVERY:
+    def step(self, step: int, model: Any) -> None:
+        """Note the held-out loss, if it is due. Its time does not count."""
+        if step % EVERY:
             return
         self.spent += time.process_time() - self.began
         model.eval()
@@ -96,15 +97,43 @@ class Watch(transformers.TrainerCallback):
         model.train()
         self.began = time.process_time()
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.begin()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        self.step(state.global_step, model)
+
+
+def train_raw(watch: Watch, rows: list[Any], steps: int) -> None:
+    """Train with a plain loop, with random batches."""
+    trained = model().train()
+    optimizer = torch.optim.AdamW(trained.parameters(), lr=LEARNING_RATE, fused=True)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps))
+    watch.begin()
+    for step, batch in enumerate(DataLoader(rows, BATCH, shuffle=True, collate_fn=pad), 1):
+        trained(**batch).loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        watch.step(step, trained)
+        if step == steps:
+            break
+
 
 def curve(name: str, rows: list[Any], held_out: dict[str, torch.Tensor], steps: int, folder: str) -> Any:
     """Train one contender. Return the pairs of time and held-out loss."""
-    library: Any = transformers if name.startswith("transformers") else trainbus
+    watch = Watch(held_out)
+    if name == RAW:
+        torch.manual_seed(0)
+        train_raw(watch, rows, steps)
+        return watch.curve
+    library: Any = transformers if name.startswith(HF) else trainbus
     args = library.TrainingArguments(
         folder,
-        per_device_train_batch_size=16,
+        per_device_train_batch_size=BATCH,
         max_steps=steps,
-        learning_rate=3e-3,
+        learning_rate=LEARNING_RATE,
         train_sampling_strategy="group_by_length" if "grouped" in name else "random",
         save_strategy="no",
         logging_strategy="no",
@@ -112,54 +141,38 @@ def curve(name: str, rows: list[Any], held_out: dict[str, torch.Tensor], steps: 
         disable_tqdm=True,
         use_cpu=True,
     )
-    watch = Watch(held_out)
     collator = trainbus.Packing() if "Packing" in name else pad
-    library.Trainer(model(), args, data_collator=collator, train_dataset=rows, callbacks=[watch]).train()
+    with hushed():
+        library.Trainer(model(), args, data_collator=collator, train_dataset=rows, callbacks=[watch]).train()
     return watch.curve
 
 
-CONTENDERS = ("transformers", "transformers, grouped", "trainbus", "trainbus, grouped", "trainbus, Packing")
-
-
-def main() -> None:
+def main() -> int:
     """Run all rounds and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=SAMPLES // 16, help="by default one epoch")
-    parser.add_argument("--limit", type=float, help="the lowest accepted ratio to transformers with length grouping")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
+    benchmark = Benchmark(__doc__, rounds=3)
+    benchmark.option("--steps", type=int, help="by default one epoch")
+    benchmark.option("--limit", type=float, help="the lowest accepted ratio to transformers with length grouping")
+    options = benchmark.begin()
     transformers.logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    rows, held_out = language(SAMPLES, 1), pad(language(HELD_OUT, 2))
-    curves: dict[str, list[Any]] = {name: [] for name in CONTENDERS}
-    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as quiet:
-        for turn in range(options.rounds):
-            for name in CONTENDERS if turn % 2 == 0 else CONTENDERS[::-1]:
-                shown, sys.stdout = sys.stdout, quiet
-                try:
-                    curves[name].append(curve(name, rows, held_out, options.steps, folder))
-                finally:
-                    sys.stdout = shown
-    target = max(each[-1][1] for runs in curves.values() for each in runs)
+    samples = 192 if options.quick else 512
+    rows, held_out = language(samples, 1), pad(language(HELD_OUT, 2))
+    with tempfile.TemporaryDirectory() as folder:
+        runs = {
+            name: partial(curve, name, rows, held_out, options.steps or samples // BATCH, folder) for name in CONTENDERS
+        }
+        curves = interleave(runs, options.rounds, warm_ups=0)
+    target = max(each[-1][1] for runs_of_one in curves.values() for each in runs_of_one)
     spent = {
-        name: [next(seconds for seconds, loss in each if loss <= target) for each in runs]
-        for name, runs in curves.items()
+        name: [next(seconds for seconds, loss in each if loss <= target) for each in runs_of_one]
+        for name, runs_of_one in curves.items()
     }
-    print(f"held-out loss {target:.3f}\n")
-    print("| Contender | CPU seconds to equal loss | all steps | times transformers, grouped |")
-    print("| --- | --- | --- | --- |")
-    for name in CONTENDERS:
-        ratios = sorted(theirs / own for own, theirs in zip(spent[name], spent["transformers, grouped"]))
-        whole = statistics.median(each[-1][0] for each in curves[name])
-        middle = statistics.median(ratios)
-        print(
-            f"| {name} | {statistics.median(spent[name]):.1f} | {whole:.1f} | "
-            f"{middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) |"
-        )
-    if options.limit is not None and middle < options.limit:
-        sys.exit(f"Packing is {middle:.2f} times as fast as length grouping, and the limit is {options.limit}.")
+    print(f"held-out loss {target:.3f}")
+    benchmark.add("time to equal loss", "s", spent, base=GROUPED)
+    if options.limit is not None:
+        ratio = benchmark.result.ratio("time to equal loss", f"{OURS}, Packing")
+        benchmark.limit(ratio, 1 / options.limit, "time of packing, relative to length grouping of transformers")
+    return benchmark.finish()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

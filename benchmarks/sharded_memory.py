@@ -26,10 +26,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import torch
+from common import Benchmark
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -192,36 +192,42 @@ def read(arguments: str) -> dict[str, Any]:
 
 def main() -> int:
     """Measure, print, and return 1 if a way other than DeepSpeed exceeds the limit relative to DDP's memory."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ways", nargs="+", help="names of ways (default: all)")
-    parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
-    parser.add_argument(
-        "--limit", type=float, help="fail if a way exceeds this ratio to DDP's peak, DeepSpeed excluded"
-    )
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    benchmark = Benchmark(__doc__, rounds=1)
+    benchmark.option("--ways", nargs="+", help="names of ways (default: all)")
+    benchmark.option("--precision", default="fp32", choices=("fp32", "bf16"))
+    benchmark.option("--limit", type=float, help="fail if a way exceeds this ratio to DDP's peak, DeepSpeed excluded")
+    benchmark.option("--child", nargs=2, help=argparse.SUPPRESS)
+    options = benchmark.begin()
     if options.child:
         train(read(options.child[0]), Path(options.child[1]))
         return 0
+    wanted = options.ways or (["stage 3"] if options.quick else None)
     training = Workload(params=PARAMS, gpus=PROCESSES, precision=options.precision, layers=LAYERS, reduce_bucket=BUCKET)
     print(f"{PARAMS / 1e6:.1f} million weights, AdamW, {options.precision}, {PROCESSES} ranks; bytes per weight")
-    heads = ("weights", "gradients", "states", "between steps", "formula", "peak", "formula", "of DDP's")
+    heads = ("weights", "gradients", "states", "between steps", "formula", "peak", "formula")
     print("".join([f"{'way':20}", *(f"{head:>14}" for head in heads)]))
-    base, worst = 0.0, 0.0
+    kept: dict[str, list[float]] = {}
+    peaks: dict[str, list[float]] = {}
+    limited = []
     for way in variants(training):
-        if options.ways and way.name not in (*options.ways, "DDP"):
+        if wanted and way.name not in (*wanted, "DDP"):
             continue
         if way.strategy == "deepspeed" and find_spec("deepspeed") is None:
-            print(f"{way.name:20}  not measured: deepspeed is not installed")
+            benchmark.leave_out(way.name, "deepspeed is not installed")
             continue
         found, said = measured(way, options.precision), estimate(replace(way, offload=False), training)
-        base = base or found["peak"]
-        ratio = found["peak"] / base
-        worst = max(worst, 0 if way.strategy in ("", "deepspeed") else ratio)
         sizes = [found[key] / PARAMS for key in ("weights", "gradients", "states", "kept")]
-        figures = [*sizes, said.between_steps, found["peak"] / PARAMS, said.peak, ratio]
+        figures = [*sizes, said.between_steps, found["peak"] / PARAMS, said.peak]
         print(f"{way.name:20}" + "".join(f"{figure:14.2f}" for figure in figures), flush=True)
-    return int(options.limit is not None and worst > options.limit)
+        kept[way.name], peaks[way.name] = [found["kept"] / PARAMS], [found["peak"] / PARAMS]
+        if way.strategy not in ("", "deepspeed"):
+            limited.append(way.name)
+    between, peak = "memory between steps", "peak memory of a step"
+    benchmark.add(between, "bytes per weight", kept, base="DDP")
+    benchmark.add(peak, "bytes per weight", peaks, base="DDP")
+    for name in limited:
+        benchmark.limit(benchmark.result.ratio(peak, name), options.limit, f"{peak}, {name}, relative to DDP")
+    return benchmark.finish()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,81 @@
+"""Measure the time of a resume, from the call of the library to the first forward pass, each time in a new process.
+
+    python benchmarks/resume.py
+    python benchmarks/resume.py --millions 60 --limit 1
+
+The checkpoint holds a model and the states of AdamW, which keeps two values per weight. It is from the middle of an
+epoch. The model and the trainer are built before the call, and torch's compiler is imported before it: optimizers import
+the compiler when the first is built. trainbus reads every file and compares its hash. The plain loop calls `torch.load`
+and does not skip the samples that the checkpoint has seen.
+
+`--limit` compares trainbus with transformers.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from common import HF, OURS, RAW, Benchmark, interleave
+from contenders import installed
+from saving import BETWEEN, SYNCHRONOUS, checkpoints_in, saving_task, steps_of
+
+STEPS = 2 * BETWEEN
+"""Of the run. Its checkpoint is in the middle."""
+
+
+def save(kind: str, folder: Path, millions: float) -> Path:
+    """Train to a checkpoint in the middle of an epoch, and return it."""
+    folder.mkdir()
+    steps_of(kind, saving_task(millions, BETWEEN), STEPS, folder)
+    return checkpoints_in(folder)[0]
+
+
+def seconds_of(kind: str, checkpoint: Path, millions: float) -> float:
+    """Resume in a new process. Return the seconds to the first forward pass."""
+    words = ["--child", kind, str(checkpoint), "--millions", str(millions)]
+    done = subprocess.run([sys.executable, __file__, *words], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{kind} did not resume:\n{done.stderr[-3000:]}")
+    return float(done.stdout.split()[-1])
+
+
+def resumed(kind: str, checkpoint: str, millions: float) -> float:
+    """Resume in this process. Return the seconds to the first forward pass."""
+    with tempfile.TemporaryDirectory() as folder:
+        times = steps_of(kind, saving_task(millions, resume=checkpoint), STEPS, Path(folder))
+    made = len(times) - 2
+    expected = STEPS if kind == RAW else STEPS - BETWEEN
+    if made != expected:
+        raise SystemExit(f"{kind} made {made} steps after the resume, and {expected} are left")
+    return times[1] - times[0]
+
+
+def main() -> int:
+    """Measure, print, and return 1 if the limit is exceeded."""
+    benchmark = Benchmark(__doc__, rounds=5)
+    benchmark.option("--millions", type=float, help="weights of the model, in millions (default: 30)")
+    benchmark.option("--limit", type=float, help="the greatest median ratio to transformers")
+    benchmark.option("--child", nargs=2, metavar=("CONTENDER", "CHECKPOINT"), help="resume once and print the seconds")
+    options = benchmark.begin()
+    options.millions = options.millions or (2 if options.quick else 30)
+    if options.child:
+        kind, checkpoint = options.child
+        print(resumed(kind, checkpoint, options.millions))
+        return 0
+    task = "resume"
+    with tempfile.TemporaryDirectory(prefix="resume-") as home:
+        saved = {}
+        for kind in installed(benchmark):
+            saved[kind] = save(SYNCHRONOUS if kind == OURS else kind, Path(home) / kind, options.millions)
+        runs = {kind: partial(seconds_of, kind, path, options.millions) for kind, path in saved.items()}
+        benchmark.add(task, "s", interleave(runs, options.rounds, warm_ups=int(not options.quick)))
+    benchmark.limit(benchmark.result.ratio(task, OURS, HF), options.limit, f"{task}, relative to transformers")
+    return benchmark.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
