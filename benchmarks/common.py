@@ -26,7 +26,14 @@ from typing import Any, TypeVar
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-RAW, OURS, HF, LIGHTNING, IGNITE, COMPOSER = ("raw torch", "trainbus", "transformers", "Lightning", "ignite", "Composer")
+RAW, OURS, HF, LIGHTNING, IGNITE, COMPOSER = (
+    "raw torch",
+    "trainbus",
+    "transformers",
+    "Lightning",
+    "ignite",
+    "Composer",
+)
 PACKAGES = ("torch", "trainbus", "transformers", "accelerate", "lightning", "pytorch-ignite", "datasets", "numpy")
 
 T = TypeVar("T")
@@ -215,7 +222,9 @@ class Benchmark:
         for row in rows:
             ratios = self.result.ratios(row)
             compared = f"x {spread_text(ratios)}" if ratios else ""
-            print(f"  {row.contender:<28}{amount(statistics.median(row.samples), row.unit):>16}  {compared}", flush=True)
+            print(
+                f"  {row.contender:<28}{amount(statistics.median(row.samples), row.unit):>16}  {compared}", flush=True
+            )
 
     def curve(self, curve: Curve) -> None:
         """Add a curve and print it."""

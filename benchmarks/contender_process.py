@@ -28,7 +28,11 @@ class Process:
     def __init__(self, python: str, name: str) -> None:
         """Start the process. `problem` says why it cannot run; it is empty if it can."""
         self._child = subprocess.Popen(
-            [python, __file__, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [python, __file__, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         try:
             hello = self._read()

@@ -11,7 +11,7 @@ import gc
 import importlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -75,9 +75,7 @@ def bert() -> nn.Module:
     from transformers import BertConfig, BertForSequenceClassification
 
     return BertForSequenceClassification(
-        BertConfig(
-            vocab_size=1000, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512
-        )
+        BertConfig(vocab_size=1000, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512)
     )
 
 
@@ -167,13 +165,14 @@ def arguments(task: Task, folder: Path) -> dict[str, Any]:
     }
 
 
-def hf_style(name: str, task: Task, steps: int, folder: Path, **more: Any) -> None:
+def hf_style(name: str, task: Task, steps: int, folder: Path, callbacks: Sequence[Any] = (), **more: Any) -> None:
     """Train with the Trainer of trainbus or transformers, which have the same arguments."""
     library: Any = importlib.import_module(name)
     if name == "transformers":
         library.logging.set_verbosity_error()
     args = library.TrainingArguments(**{**arguments(task, folder), **more})
-    trainer = library.Trainer(task.model(), args, train_dataset=task.data(task.batch * steps))
+    data = task.data(task.batch * steps)
+    trainer = library.Trainer(task.model(), args, train_dataset=data, callbacks=list(callbacks))
     starts.append(time.perf_counter())
     trainer.train(resume_from_checkpoint=task.resume or None)
 

@@ -145,7 +145,7 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         return trainer
 
     def _build(self, inputs: TrainerInputs, overridden: bool = False) -> None:
-        self._functions = {}
+        self._functions, self._twins = {}, {}
         self.args = args = inputs.training_arguments
         loaders = [name for name, method in DATASETS.items() if not is_overridden(self, method)]
         self._inputs = inputs = inputs.loaded(self._integration, loaders)
@@ -191,8 +191,7 @@ class Trainer(TrainingMethods, PublishingMethods, PreviewMethods, CostMethods, I
         for callback in composed:
             self.bus.declare_events_of(callback)
         for callback in (*([] if loss_module is None else [loss_module]), *composed):
-            self.bus.attach(callback)
-            self._warn_of_twin(callback)
+            self._warn_of_twin(callback, self.bus.attach(callback).owner_id)
         self.bus.resolve()
         self._at("create_accelerator_and_postprocess", lambda: None)
         self._at("_validate_args", lambda: None)

@@ -202,7 +202,7 @@ class EventBus:
         self._subscriptions[owner_id] = subscriptions
         for subscription in subscriptions:
             self.signals[subscription.event.name].connect(subscription)
-        self._note_names()
+        self.named = self.named.union(*(subscription.names for subscription in subscriptions))
 
         this = weakref.ref(record)
 
@@ -220,7 +220,7 @@ class EventBus:
             for subscription in self._subscriptions.pop(owner_id, ()):
                 self.signals[subscription.event.name].disconnect(subscription)
         self.timeline.fold()  # its marks hold subscriptions
-        self._note_names()
+        self.named = frozenset().union(*(each.names for left in self._subscriptions.values() for each in left))
 
     def _retire(self, owner_id: str) -> None:
         """Unsubscribe a callback that fails, and call its `on_close`, so that it releases its resources."""
@@ -246,13 +246,14 @@ class EventBus:
                 channel.disconnect(subscription)
                 channel.connect(subscription)
 
-    def _note_names(self) -> None:
-        self.named = frozenset().union(*(each.names for found in self._subscriptions.values() for each in found))
-
     @property
     def subscribers(self) -> dict[str, Any]:
         """All attached callbacks and functions by id, in the order of attachment."""
         return {owner_id: record.callback for owner_id, record in self._subscribers.items()}
+
+    def is_attached(self, owner_id: str) -> bool:
+        """Return whether a callback or function with this id is attached."""
+        return owner_id in self._subscribers
 
     def attributes_of(self, owner_id: str) -> dict[str, Any]:
         """Return the attributes that a callback had when it was attached."""

@@ -6,7 +6,6 @@ A callback that does not derive from `Callback`, such as one written for transfo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import combinations
 
 from .callback import Callback
 from .capabilities import Capability
@@ -38,11 +37,18 @@ def refuse_conflicts(callbacks: Iterable[object]) -> None:
         ArgumentError: if some callbacks exclude each other. The error lists all such pairs, each with the remedy.
     """
     own = [callback for callback in callbacks if isinstance(callback, Callback)]
-    pairs = [*combinations(own, 2)]
-    found = [text for one, other in pairs if (text := _conflict(one, other) or _conflict(other, one))]
+    # Most callbacks exclude no other. So the number of pairs grows with the number of callbacks, not with its square.
+    excluding = [index for index, callback in enumerate(own) if _may_conflict(callback)]
+    pairs = {(min(one, other), max(one, other)) for one in excluding for other in range(len(own)) if one != other}
+    both = ((own[first], own[second]) for first, second in sorted(pairs))
+    found = [text for one, other in both if (text := _conflict(one, other) or _conflict(other, one))]
     if found:
         one = len(found) == 1
         raise ArgumentError(found[0] if one else "Some callbacks exclude each other:\n- " + "\n- ".join(found))
+
+
+def _may_conflict(callback: Callback) -> bool:
+    return bool(callback.conflicts_with) or type(callback).conflict_with is not Callback.conflict_with
 
 
 def _conflict(one: Callback, other: Callback) -> str:

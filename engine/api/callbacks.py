@@ -27,6 +27,8 @@ class CallbackMethods(TrainerBase):
 
     _functions: dict[str, tuple[str, Callable[..., Any], dict[str, Any]]]
     _callback_handler: CallbackHandler
+    _twins: dict[tuple[type, str], list[str]]
+    """Class and settings -> the ids of the first callbacks that were attached with them."""
 
     @property
     def signals(self) -> dict[str, Channel]:
@@ -119,13 +121,10 @@ class CallbackMethods(TrainerBase):
             SubscriptionError: if `callback` is not a callback, or if its order is impossible. It is not attached then.
             ArgumentError: if `callback` does not work with an attached callback. It is not attached then.
         """
+        attached = callback() if isinstance(callback, type) else callback
         # A callback of transformers may call its own `on_init_end`, with more than the event passes.
-        handle = self.bus.attach(
-            callback() if isinstance(callback, type) else callback,
-            optional=("on_init_end",),
-            open_ended=self.callback_handler.replaces_calls,
-        )
-        self._warn_of_twin(self.bus.subscribers[handle.owner_id])
+        handle = self.bus.attach(attached, optional=("on_init_end",), open_ended=self.callback_handler.replaces_calls)
+        self._warn_of_twin(attached, handle.owner_id)
         try:
             self.bus.resolve()
             refuse_conflicts(self.bus.subscribers.values())
@@ -135,19 +134,21 @@ class CallbackMethods(TrainerBase):
         make_output_folder(self.args, self.bus)
         return handle
 
-    def _warn_of_twin(self, callback: Any) -> None:
-        """Warn if another attached callback has the same class and settings, because both do the same work."""
-        same = [one for one, other in self.bus.subscribers.items() if type(other) is type(callback)]
-        settings = [owner_of(self.bus.subscribers[one], self.bus.attributes_of(one))["settings"] for one in same]
-        twin = settings[-1] in settings[:-1]
-        if not twin or (isinstance(callback, Callback) and callback.variant):
+    def _warn_of_twin(self, callback: Any, owner_id: str) -> None:
+        """Warn once if two attached callbacks have the same class and settings, because both do the same work."""
+        if isinstance(callback, Callback) and callback.variant:
             return
-        logger.warning(
-            "Two callbacks of the class %s are attached, with %s. Both of them run. Remove one, "
-            "unless that is what you want.",
-            type(callback).__name__,
-            "equal settings" if settings[-1] else "settings that cannot be compared",
-        )
+        settings = owner_of(callback, self.bus.attributes_of(owner_id))["settings"]
+        twins = self._twins.setdefault((type(callback), repr(sorted(settings.items()))), [])
+        twins[:] = filter(self.bus.is_attached, twins[:2])
+        twins.append(owner_id)
+        if len(twins) == 2:
+            logger.warning(
+                "Two callbacks of the class %s are attached, with %s. Both of them run. Remove one, "
+                "unless that is what you want.",
+                type(callback).__name__,
+                "equal settings" if settings else "settings that cannot be compared",
+            )
 
     def pop_callback(self, callback: Any) -> Any:
         """Detach a callback, or the first one of a class, and return it; None if there is none."""

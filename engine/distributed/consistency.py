@@ -29,13 +29,32 @@ _MAX_LISTED = 5
 """How many differences an error lists."""
 _MAX_LENGTH = 80
 """How many characters of a value an error shows."""
+_MAX_RANKS = 8
+"""How many ranks, or spans of consecutive ranks, an error lists."""
 _PACKAGE = __name__.partition(".")[0]
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """Return ranks as text: `rank 1`, `ranks 0 and 2`."""
+    """Return ranks as text: `rank 1`, `ranks 0 and 2`. Many ranks are short: `ranks 0 to 1022`."""
     words = [str(rank) for rank in ranks]
-    return f"rank {words[0]}" if len(words) == 1 else f"ranks {', '.join(words[:-1])} and {words[-1]}"
+    if len(words) > _MAX_RANKS:
+        spans = _spans(ranks)
+        words = [f"{first} to {last}" if last > first else f"{first}" for first, last in spans[:_MAX_RANKS]]
+        if left := sum(last - first + 1 for first, last in spans[_MAX_RANKS:]):
+            words.append(f"{left} more")
+    listed = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    return f"rank {listed}" if len(ranks) == 1 else f"ranks {listed}"
+
+
+def _spans(ranks: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the first and the last rank of each sequence of consecutive ranks."""
+    spans: list[tuple[int, int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1] = spans[-1][0], rank
+        else:
+            spans.append((rank, rank))
+    return spans
 
 
 # At the begin of a session: handlers and arguments.

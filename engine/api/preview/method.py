@@ -31,6 +31,7 @@ from .result import Preview
 from .traps import Seen, describe_absent, traps
 from .virtual import (
     Curves,
+    LearningRates,
     VirtualClock,
     VirtualFeed,
     VirtualRanks,
@@ -173,7 +174,7 @@ class _Rehearsal:
             steps=virtual.state.global_step,
             max_steps=plan.max_steps,
             epochs=round(virtual.state.epoch, 6),
-            learning_rates={"first": rates[0], "highest": max(rates), "last": rates[-1]} if rates else {},
+            learning_rates={"first": rates.first, "highest": rates.highest, "last": rates.last} if rates.steps else {},
             disk=self._disk(len(kept)) if any(row["what"] == "save" for row in rows) else {},
             time=self._time(rows),
         )
@@ -269,7 +270,7 @@ class _Rehearsal:
 
     # Figures.
 
-    def _seen(self, rows: list[Any], rates: list[float], epochs: int) -> Seen:
+    def _seen(self, rows: list[Any], rates: LearningRates, epochs: int) -> Seen:
         virtual = self.virtual
         choosers = providers(self.callbacks.values(), Capability.CHOOSES_BEST_MODEL)
         best = choosers[0].best_metric if choosers else None

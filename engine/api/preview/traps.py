@@ -11,6 +11,7 @@ from ....events.capabilities import Capability
 from ....events.composition import providers, provides
 from ....events.recording.rows import Row
 from ....events.triggers import Both, Either, EveryEpochs, Trigger, never
+from .virtual import LearningRates
 
 _FLAT = ("constant", "constant_with_warmup", "reduce_lr_on_plateau", "greedy")
 """Schedules that do not decay by themselves."""
@@ -34,8 +35,8 @@ class Seen:
     """The planned steps."""
     epochs: int
     """The planned epochs."""
-    rates: list[float]
-    """The learning rate of each step."""
+    rates: LearningRates
+    """The learning rates of the steps."""
     clocked: bool
     """Whether the virtual clock advances."""
     best: dict[int, float]
@@ -115,7 +116,7 @@ def _evaluations(seen: Seen) -> Iterator[str]:
     for name, callback in seen.callbacks.items():
         patience = getattr(callback, "patience", None) or getattr(callback, "early_stopping_patience", None)
         stopped = any(row["what"] == "stop" and name in row["by"] for row in seen.rows)
-        fresh = len(seen.rates) == seen.steps  # a resumed run may have waited before
+        fresh = seen.rates.steps == seen.steps  # a resumed run may have waited before
         if isinstance(patience, int) and fresh and not stopped and evaluations <= patience:
             yield (
                 f"{name}: a patience of {patience} needs {patience + 1} evaluations, but the run makes {evaluations}. "
@@ -149,9 +150,9 @@ def _schedule(seen: Seen) -> Iterator[str]:
         yield (
             f"The warmup has {warmup} steps, but the run has {seen.max_steps}: it never reaches the full learning rate."
         )
-    elif len(rates) > 1 and math.isclose(rates[-1], max(rates)) and kind not in _FLAT:
-        yield f"The learning rate never decays: it is {rates[-1]:.4g} in the last step. lr_scheduler_type is {kind!r}."
-    elif kind == "reduce_lr_on_plateau" and rates and rates[-1] == rates[0] and len(rates) > 1:
+    elif rates.steps > 1 and math.isclose(rates.last, rates.highest) and kind not in _FLAT:
+        yield f"The learning rate never decays: it is {rates.last:.4g} in the last step. lr_scheduler_type is {kind!r}."
+    elif kind == "reduce_lr_on_plateau" and rates.last == rates.first and rates.steps > 1:
         yield "The schedule reduce_lr_on_plateau never reduces the learning rate with this metric."
 
 

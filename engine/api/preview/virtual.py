@@ -161,6 +161,28 @@ class VirtualWindow:
     """Number of samples, over all ranks."""
 
 
+@dataclass
+class LearningRates:
+    """The learning rates of a preview. A preview of many steps keeps no value of each step."""
+
+    steps: int = 0
+    """The number of steps."""
+    first: float = 0.0
+    """The learning rate of the first step."""
+    highest: float = 0.0
+    """The highest learning rate."""
+    last: float = 0.0
+    """The learning rate of the last step."""
+
+    def add(self, rate: float) -> None:
+        """Note the learning rate of the next step."""
+        if not self.steps:
+            self.first = self.highest = rate
+        self.steps += 1
+        self.highest = max(self.highest, rate)
+        self.last = rate
+
+
 class VirtualStepper:
     """Advances the schedule and the clock by one step."""
 
@@ -168,15 +190,15 @@ class VirtualStepper:
         """Step a run whose optimizer and schedule exist."""
         self._run, self._clock = run, clock
         self._moves = run.lr_scheduler is not None and not needs_metric(run.lr_scheduler)
-        self.rates: list[float] = []
-        """The learning rate of each step."""
+        self.rates = LearningRates()
+        """The learning rates of the steps."""
 
     def step(self, window: Any) -> None:
         """Make one step."""
         run = self._run
         rate = run.current_learning_rate()
         run.restore_step({"learning_rate": rate})
-        self.rates.append(rate)
+        self.rates.add(rate)
         self._clock.now += self._clock.step_seconds
         if self._moves:
             run.lr_scheduler.step()
