@@ -22,7 +22,7 @@ help:
 	@echo "make test     run most tests, in less than 10 minutes on 2 cores"
 	@echo "make check    run lint, types, all tests except the slow ones, and wheel: what a change must pass"
 	@echo "make torture  run the slow tests"
-	@echo "make bench    measure the cost of a step, of data, an import, a save, a resume and an evaluation, and the memory of sharding"
+	@echo "make bench    compare with other libraries, and write the chart and the tables of docs/performance.md"
 	@echo "make docs     rewrite the generated parts of README.md and docs/"
 	@echo "make clean    remove the files that the other targets made"
 
@@ -86,13 +86,9 @@ wheel: $(READY)
 	$(BIN)/python tools/try_wheel.py dist/*.whl
 	rm -rf build
 
+# One command for all benchmarks, about 20 minutes on two quiet cores. `make bench BENCH='--only growth'` runs a part.
 bench: $(READY)
-	$(BIN)/python benchmarks/step_overhead.py
-	$(BIN)/python benchmarks/data_path.py --workers 0 2 --limit 2.2
-	$(BIN)/python benchmarks/import_cost.py
-	$(BIN)/python benchmarks/checkpoint_stall.py --limit 0.25 --resume-limit 1
-	$(BIN)/python benchmarks/sharded_memory.py --limit 0.9
-	$(BIN)/python benchmarks/evaluation.py --limit 2
+	$(BIN)/python benchmarks/run.py $(BENCH)
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

@@ -154,8 +154,9 @@ def main() -> int:
     options = benchmark.begin()
     transformers.logging.set_verbosity_error()
     with tempfile.TemporaryDirectory() as folder:
+        wanted = ["text, padded", "vectors"] if options.quick else options.only
         for name, case in cases(1600 if options.quick else 6400).items():
-            for workers in options.workers if options.only is None or name in options.only else ():
+            for workers in options.workers if wanted is None or name in wanted else ():
                 task = f"batches of {name}" + (f", {workers} workers" if workers else "")
                 with hushed():
                     made = {each: make() for each, make in loaders(case, workers, folder).items()}

@@ -4,9 +4,9 @@
     python benchmarks/resume.py --millions 60 --limit 1
 
 The checkpoint holds a model and the states of AdamW, which keeps two values per weight. It is from the middle of an
-epoch. The model and the trainer are built before the call, and torch's compiler is imported before it: optimizers import
-the compiler when the first is built. trainbus reads every file and compares its hash. The plain loop calls `torch.load`
-and does not skip the samples that the checkpoint has seen.
+epoch. The model and the trainer are built before the call, and torch's compiler is imported before it: optimizers
+import the compiler when the first is built. trainbus reads every file and compares its hash. The plain loop calls
+`torch.load` and does not skip the samples that the checkpoint has seen.
 
 `--limit` compares trainbus with transformers.
 """
@@ -69,7 +69,7 @@ def main() -> int:
     task = "resume"
     with tempfile.TemporaryDirectory(prefix="resume-") as home:
         saved = {}
-        for kind in installed(benchmark):
+        for kind in installed(benchmark, *((RAW, OURS, HF) if options.quick else ())):
             saved[kind] = save(SYNCHRONOUS if kind == OURS else kind, Path(home) / kind, options.millions)
         runs = {kind: partial(seconds_of, kind, path, options.millions) for kind, path in saved.items()}
         benchmark.add(task, "s", interleave(runs, options.rounds, warm_ups=int(not options.quick)))

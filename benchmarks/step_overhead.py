@@ -40,7 +40,7 @@ def measured(name: str, task: str, steps: int, warm_up: int, folder: Path) -> li
 
 def main() -> int:
     """Measure, print, and return 1 if trainbus exceeds the limit."""
-    benchmark = Benchmark(__doc__, rounds=0, quick_rounds=2)
+    benchmark = Benchmark(__doc__, rounds=0)
     benchmark.option("--steps", type=int, help="steps per run (default: 300 of the perceptron, 40 of BERT)")
     benchmark.option("--tasks", nargs="+", default=list(TASKS), help="words of the names of the tasks")
     benchmark.option("--with", nargs="*", choices=list(CONTENDERS), dest="others", help="contenders (default: all)")
