@@ -238,7 +238,7 @@ class Benchmark:
         print(f"{name} is left out: {reason}", flush=True)
 
     def limit(self, value: float, limit: float | None, sentence: str) -> None:
-        """Fail if a value exceeds a limit. A limit of None is no limit; a value that is not a number fails."""
+        """Fail if a value exceeds a limit. None sets no limit. A value that is not a number fails."""
         if limit is not None and not value <= limit:
             self.failures.append(f"{sentence}: {value:.3f}, and the limit is {limit:g}")
 

@@ -94,7 +94,7 @@ class Task:
     """Makes a dataset of a number of samples."""
     batch: int = 32
     save_every: int = 0
-    """Save a checkpoint every so many steps; 0 for never."""
+    """The number of steps from one save to the next; 0 for never."""
     resume: str = ""
     """The checkpoint to resume from."""
 
@@ -317,7 +317,7 @@ def installed(benchmark: Benchmark, *wanted: str) -> list[str]:
     """Return the contenders that are installed in this environment. Note the others as left out.
 
     Args:
-        benchmark: notes what is left out.
+        benchmark: notes the others.
         *wanted: the contenders. Default: all but Composer, which needs an environment of its own.
     """
     found = []

@@ -33,7 +33,8 @@ class ShuffledSampler(Sampler[int]):
         """Return the order of the epoch. It takes 8 bytes per sample; a list of integers takes 40."""
         generator = torch.Generator()
         generator.manual_seed(self.seed + self.epoch)
-        return memoryview(torch.randperm(len(self.dataset), generator=generator).numpy())
+        order: Any = torch.randperm(len(self.dataset), generator=generator).numpy()
+        return memoryview(order)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.order())
@@ -88,7 +89,7 @@ class UserSampler(Sampler[int]):
 
 
 def _order_of(sampler: Sampler[int]) -> Sequence[int]:
-    """Return the order of all samples of an epoch. It is no list where something smaller has the same items."""
+    """Return the order of all samples of an epoch, without a list if possible: it has an object for each sample."""
     if type(sampler) is SequentialSampler:
         return range(len(sampler.data_source))
     return sampler.order() if type(sampler) is ShuffledSampler else list(sampler)
