@@ -34,7 +34,7 @@ BENCHMARKS: dict[str, list[list[str]]] = {
     "packing": [["--limit", "1"]],
     "checkpoint_cost": [["--stall-limit", "0.5"]],
     "resume": [["--limit", "1"]],
-    "import_cost": [["--limit", "1.4"]],
+    "import_cost": [["--limit", "1.5", "--start-limit", "0.5"]],
     "sharded_memory": [["--limit", "0.9"]],
     "growth": [["--callback-limit", "0.7", "--rank-limit", "2"]],
     "gpu": [[]],
