@@ -63,6 +63,8 @@ class Event:
     """The library that defines the event: `transformers` for the sixteen shared events."""
     deprecated: str = ""
     """A sentence with the replacement, if the event is deprecated. A subscription to it then logs a warning."""
+    asynchronous: bool = False
+    """Whether a thread decides when the event comes. Traces and recordings leave it out: equal runs have equal ones."""
 
     def __init__(
         self,
@@ -73,6 +75,7 @@ class Event:
         clock: Clock = Clock.CALLS,
         origin: str = "trainbus",
         deprecated: str = "",
+        asynchronous: bool = False,
     ) -> None:
         """Declare an event. `params` may hold names instead of `Param` objects; the type of these is `Any`.
 
@@ -89,6 +92,7 @@ class Event:
             "clock": clock,
             "origin": origin,
             "deprecated": deprecated,
+            "asynchronous": asynchronous,
         }
         for field, value in values.items():
             object.__setattr__(self, field, value)
@@ -237,6 +241,12 @@ EVENTS: tuple[Event, ...] = (
     Event("on_save_due", "A checkpoint is due: save now.", (_REQUESTED_BY,), Kind.WORK),
     Event("on_save_begin", "A checkpoint is about to be written. Add to it, or veto it.", (_CHECKPOINT,)),
     Event("on_snapshot", "The values of a checkpoint are copied. The weights may change again.", (_CHECKPOINT,)),
+    Event(
+        "on_commit",
+        "A checkpoint is complete on disk. Training does not wait for it: `state` may be some steps further.",
+        (_CHECKPOINT,),
+        asynchronous=True,
+    ),
     _shared("on_save", "A checkpoint is complete on disk.", (_CHECKPOINT,)),
     Event(
         "on_delete",
