@@ -18,6 +18,7 @@ from ...engine.checkpoint.write.ranks_writer import RanksWriter
 from ...engine.checkpoint.write.retention import Keep
 from ...engine.checkpoint.write.save import on_all_ranks
 from ...engine.checkpoint.write.snapshot import Snapshot
+from ...engine.distributed.ranks import connection_lost
 from ...engine.run import Run
 from ...events.activity import CHECK_FOLDER, SAVE
 from ...events.capabilities import BestMetric, Capability
@@ -193,8 +194,16 @@ class Checkpoint(Cadence):
     def on_close(self, run: Run) -> None:
         super().on_close(run)
         self._copies = HostCopies()  # free the host memory
-        self._writing = None
-        self._guarded(run, self._writer.close)
+        writing, self._writing = self._writing, None
+        try:
+            self._guarded(run, self._writer.close)
+        except Exception as error:
+            if writing is None or run.exception is None or not connection_lost(error):
+                raise
+            # The run ends with the reason. A second traceback of the same loss explains nothing.
+            logger.warning(
+                "The connection to another rank was lost while the checkpoint of step %d was written.", writing.step
+            )
         self._deleted.clear()
 
     def _cost_of_last(self) -> float:
@@ -219,7 +228,7 @@ class Checkpoint(Cadence):
             missing = run.state.best_model_checkpoint
             if missing is not None and not run.storage.holds(missing):
                 run.state.best_model_checkpoint = self._best_before  # the best model was in the failed checkpoint
-            logger.warning("%s Training continues.", error)
+            logger.warning("%s. Training continues.", str(error).rstrip("."))
             return False
         return True
 
