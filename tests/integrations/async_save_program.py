@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -109,7 +110,7 @@ def trained(name: str, saves: tuple[int, ...] = (2, 5), *, opens: int = 4, **opt
     logging.getLogger("trainbus").addHandler(messages)
     try:
         trainer.train()
-    except Exception as raised:
+    except (Exception, SystemExit) as raised:
         error = f"{type(raised).__name__}: {raised}"
     finally:
         logging.getLogger("trainbus").removeHandler(messages)
@@ -139,6 +140,16 @@ def equal(way: str) -> None:
 
 def tell(name: str, **options: Any) -> None:
     write_json(FOLDER / f"{name}-{RANK}.json", trained(name, **options))
+
+
+def filtered(step: int, does: Callable[[], None]) -> Callable[[Any], None]:
+    """Return a handler that calls a function when a step begins."""
+
+    def handler(state: Any) -> None:
+        if state.global_step + 1 == step:
+            does()
+
+    return handler
 
 
 def raises() -> None:
@@ -193,10 +204,13 @@ def main() -> None:
             case "stopped":  # the training ends while a checkpoint is written
                 DISK.slow = {2}
                 tell("stopped", opens=99, save_strategy="no", ends=3)
+            case "signal":  # one rank gets a signal while a checkpoint is written
+                DISK.slow = {2}
+                sends = lambda: os.kill(os.getpid(), signal.SIGTERM) if RANK else None  # noqa: E731
+                tell("signal", opens=3, handlers={"on_step_begin": filtered(3, sends)})
             case "raised":  # all ranks fail while a checkpoint is written
                 DISK.slow = {2}
-                fails = lambda state: raises() if state.global_step == 3 else None  # noqa: E731
-                tell("raised", opens=99, handlers={"on_step_begin": fails})
+                tell("raised", opens=99, handlers={"on_step_begin": filtered(4, raises)})
 
 
 if __name__ == "__main__":
