@@ -45,6 +45,10 @@ class BackgroundWriter:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._task = self._pool.submit(self._timed, work)
 
+    def __reduce__(self) -> tuple[type[BackgroundWriter], tuple[()]]:
+        """Make a copy idle: the thread and its task stay with the original."""
+        return type(self), ()
+
     def _timed(self, work: Callable[[], None]) -> None:
         began = time.perf_counter()
         try:
