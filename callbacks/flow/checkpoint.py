@@ -136,9 +136,12 @@ class Checkpoint(Cadence):
             run.announce("on_save")
 
     def _waits(self, run: Run) -> bool:
-        """Return whether the run waits for the write: handlers of `on_save` expect the checkpoint on disk."""
+        """Return whether the run waits for the write.
+
+        Handlers of `on_save` expect the checkpoint on disk. A run that failed has nothing to do meanwhile.
+        """
         on_thread = run.ranks.single_process or run.ranks.has_thread_group
-        return not (self.async_save and on_thread) or run.bus.hears("on_save")
+        return not (self.async_save and on_thread) or run.bus.hears("on_save") or run.exception is not None
 
     def _save(self, run: Run, later: bool) -> None:
         states, copies = on_all(run, run.callback_states.collect), self._copies if later else None

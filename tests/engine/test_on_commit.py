@@ -17,7 +17,7 @@ from test_async_save import BROKEN, Boom, Disk, raise_boom, saving_at, wait_unti
 import trainbus
 from support.checkpoints import names_in, saving
 from support.outcomes import same_weights, weights
-from trainbus import Stage
+from trainbus import SaveOnException, Stage
 from trainbus.engine.checkpoint.read.verify import problems
 from trainbus.engine.checkpoint.write.background_writer import BackgroundWriter
 from trainbus.engine.checkpoint.write.ranks_writer import RanksWriter
@@ -119,6 +119,17 @@ def test_a_run_that_ends_during_the_write_announces_it_once(how: str, tmp_path: 
     assert len({saved for _, saved, *_ in seen}) == len(seen)
     assert released == [len(seen)]  # before the callbacks release their resources
     assert "checkpoint-2" in names_in(tmp_path)
+
+
+def test_a_checkpoint_of_save_on_exception_is_announced_too(tmp_path: Path, disk: Disk):
+    run = saving_at(tmp_path, 2, SaveOnException())
+    seen = note_commits(run)
+    disk.slow = {2}
+    run.on("on_exception", disk.opened.set, id="opens")
+    run.on("on_step_begin", raise_boom, once=4)
+    with pytest.raises(Boom):
+        run.train()
+    assert [event[:3] for event in seen] == [(3, 2, []), (3, 3, [])]
 
 
 def test_retention_deletes_no_checkpoint_before_its_handlers_ran(tmp_path: Path, disk: Disk):
