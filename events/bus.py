@@ -83,8 +83,8 @@ class EventBus:
         self.timeline = Timeline()
         """Where the time of a training goes, by part and by handler."""
         self.watchers: list[Callable[[str, Any], None]] = []
-        """Functions that are called as `watcher(event, run)` for each announced event, with or without handlers. They
-        are not called for asynchronous events."""
+        """Functions that are called as `watcher(event, run)` for each announced event, with or without handlers. An
+        asynchronous event must have a handler."""
 
     # Subscribing.
 
@@ -324,7 +324,7 @@ class EventBus:
         control = self.control
         if control.serving and channel.finishes is not None:
             control.finish(channel.finishes)
-        if self.watchers and not channel.event.asynchronous:
+        if self.watchers and (calls or not channel.event.asynchronous):
             for watch in self.watchers:
                 watch(event, self.run)
         if calls:

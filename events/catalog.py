@@ -64,7 +64,8 @@ class Event:
     deprecated: str = ""
     """A sentence with the replacement, if the event is deprecated. A subscription to it then logs a warning."""
     asynchronous: bool = False
-    """Whether a thread decides when the event comes. Traces and recordings leave it out: equal runs have equal ones."""
+    """Whether a thread decides when the event comes, so that equal runs may announce it after different steps. Without
+    handlers, traces and recordings leave it out. A comparison of recordings ignores it."""
 
     def __init__(
         self,

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from test_async_save import BROKEN, Boom, Disk, raise_boom, saving_at, wait_until
 
-import trainbus
 from support.checkpoints import names_in, saving
 from support.outcomes import same_weights, weights
 from trainbus import SaveOnException, Stage
@@ -22,6 +21,9 @@ from trainbus.engine.checkpoint.read.verify import problems
 from trainbus.engine.checkpoint.write.background_writer import BackgroundWriter
 from trainbus.engine.checkpoint.write.ranks_writer import RanksWriter
 from trainbus.events import CheckpointError
+from trainbus.events.recording.difference import first_difference
+from trainbus.events.recording.files import read
+from trainbus.events.trace import record
 
 
 @pytest.fixture
@@ -185,20 +187,40 @@ def test_a_kill_before_the_event_keeps_the_checkpoint_and_does_not_repeat_the_ev
     assert same_weights(weights(resumed.model), weights(unbroken.model))
 
 
-def test_recordings_and_traces_do_not_show_when_the_thread_ended(tmp_path: Path, disk: Disk):
-    """Two equal runs with disks of different speeds have equal recordings."""
-    texts: list[str] = []
-    for name, opens in (("fast", 3), ("slow", 5)):
+def test_runs_with_disks_of_different_speeds_have_equal_recordings(tmp_path: Path, disk: Disk):
+    traces, recordings = [], []
+    for name, opens in (("fast", 2), ("slow", 4)):
         run = saving_at(tmp_path / name, 2, record=True)
-        seen = note_commits(run)
         disk.slow, disk.opened = {2}, threading.Event()
         run.on("on_step_end", disk.opened.set, once=opens, id="opens")
-        run.train()
-        assert [saved for _, saved, *_ in seen] == [2]
-        texts.append((tmp_path / name / "events.jsonl").read_text())
-    assert all('"on_snapshot"' in text for text in texts)
-    assert not any('"e":"on_commit"' in text.replace(" ", "") for text in texts)
-    assert trainbus.events.CATALOG["on_commit"].asynchronous
+        writer = run.callbacks["Checkpoint"]._writer
+        run.on("on_step_begin", lambda writer=writer: wait_until(lambda: writer.done), once=opens + 2, id="waits")
+        run.on("on_commit", lambda: None, id="listens")
+        with record(run.bus) as trace:
+            run.train()
+        traces.append(trace)
+        recordings.append(read(tmp_path / name))
+    steps = [
+        [(each["s"], each["checkpoint"]) for each in recording.records if each.get("e") == "on_commit"]
+        for recording in recordings
+    ]
+    assert steps[0][0][1] == steps[1][0][1] == 2
+    assert steps[0][0][0] < steps[1][0][0]
+    assert first_difference(*recordings) is None
+    assert [each.events.count("on_commit") for each in traces] == [1, 1]
+    left = [[event for event in each.events if event != "on_commit"] for each in traces]
+    assert left[0] == left[1]
+
+
+def test_a_trace_has_the_event_only_if_it_has_a_handler(tmp_path: Path):
+    for name, heard in (("without", False), ("with", True)):
+        run = saving(tmp_path / name, 2)
+        if heard:
+            run.on("on_commit", lambda: None)
+        with record(run.bus) as trace:
+            run.train()
+        assert trace.events.count("on_commit") == (2 if heard else 0)
+        assert trace.events.count("on_save") == 2
 
 
 @pytest.mark.parametrize("kind", [BackgroundWriter, RanksWriter])
