@@ -83,8 +83,7 @@ class EventBus:
         self.timeline = Timeline()
         """Where the time of a training goes, by part and by handler."""
         self.watchers: list[Callable[[str, Any], None]] = []
-        """Functions that are called as `watcher(event, run)` for each announced event, with or without handlers. An
-        asynchronous event must have a handler."""
+        """Functions that are called as `watcher(event, run)` for each announced event, with or without handlers."""
 
     # Subscribing.
 
@@ -324,9 +323,18 @@ class EventBus:
         control = self.control
         if control.serving and channel.finishes is not None:
             control.finish(channel.finishes)
-        if self.watchers and (calls or not channel.event.asynchronous):
+        if self.watchers:
             for watch in self.watchers:
                 watch(event, self.run)
+        if calls:
+            self.call(calls, event, self.run, extras)
+
+    def announce_late(self, event: str, **extras: Any) -> None:
+        """Announce an event that a thread caused: call its handlers, but not the watchers.
+
+        The speed of the thread decides the step of this event. Traces and recordings of equal runs stay equal.
+        """
+        calls = self.route(event, self.order_of(event))
         if calls:
             self.call(calls, event, self.run, extras)
 

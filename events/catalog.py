@@ -63,9 +63,6 @@ class Event:
     """The library that defines the event: `transformers` for the sixteen shared events."""
     deprecated: str = ""
     """A sentence with the replacement, if the event is deprecated. A subscription to it then logs a warning."""
-    asynchronous: bool = False
-    """Whether a thread decides when the event comes, so that equal runs may announce it after different steps. Without
-    handlers, traces and recordings leave it out. A comparison of recordings ignores it."""
 
     def __init__(
         self,
@@ -76,7 +73,6 @@ class Event:
         clock: Clock = Clock.CALLS,
         origin: str = "trainbus",
         deprecated: str = "",
-        asynchronous: bool = False,
     ) -> None:
         """Declare an event. `params` may hold names instead of `Param` objects; the type of these is `Any`.
 
@@ -93,7 +89,6 @@ class Event:
             "clock": clock,
             "origin": origin,
             "deprecated": deprecated,
-            "asynchronous": asynchronous,
         }
         for field, value in values.items():
             object.__setattr__(self, field, value)
@@ -246,7 +241,6 @@ EVENTS: tuple[Event, ...] = (
         "on_commit",
         "A checkpoint is complete on disk. Training does not wait for it: `state` may be some steps further.",
         (_CHECKPOINT,),
-        asynchronous=True,
     ),
     _shared("on_save", "A checkpoint is complete on disk.", (_CHECKPOINT,)),
     Event(

@@ -39,7 +39,7 @@ class Trace:
 
 @contextmanager
 def record(bus: EventBus) -> Iterator[Trace]:
-    """Record the events that a bus announces, with or without handlers. Asynchronous events need a handler.
+    """Record the events that a bus announces, with or without handlers.
 
     with record(trainer.bus) as trace:
         trainer.train()

@@ -131,7 +131,7 @@ class Checkpoint(Cadence):
 
         run.services.at("_save_checkpoint", save, run.model_wrapped, None)
         if not any(failed):  # an override may save in another way
-            if self._writing is None:
+            if self._writing is None and run.bus.has_handlers("on_commit"):
                 run.announce("on_commit")
             run.announce("on_save")
 
@@ -216,7 +216,7 @@ class Checkpoint(Cadence):
         """Wait for the thread, and announce the checkpoint that it wrote."""
         written, self._writing = self._writing, None
         if self._guarded(run, self._writer.wait) and written is not None:
-            run.announce("on_commit", checkpoint=written)
+            run.bus.announce_late("on_commit", checkpoint=written)
 
     def _guarded(self, run: Run, work: Callable[[], None]) -> bool:
         """Call `work`, which may fail on the disk, and return whether it succeeded.

@@ -227,7 +227,7 @@ class ThreadGroup:
     def __init__(self, rank: int, group: Any) -> None:
         """Take a process group of torch that contains all ranks."""
         self.rank = rank
-        self._group = group
+        self._group: Any = group
         self.lost = False
         """Whether a collective failed. Another collective would then wait for ranks that do not take part."""
 
