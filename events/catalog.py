@@ -237,6 +237,11 @@ EVENTS: tuple[Event, ...] = (
     Event("on_save_due", "A checkpoint is due: save now.", (_REQUESTED_BY,), Kind.WORK),
     Event("on_save_begin", "A checkpoint is about to be written. Add to it, or veto it.", (_CHECKPOINT,)),
     Event("on_snapshot", "The values of a checkpoint are copied. The weights may change again.", (_CHECKPOINT,)),
+    Event(
+        "on_commit",
+        "A checkpoint is complete on disk. Training does not wait for it: `state` may be some steps further.",
+        (_CHECKPOINT,),
+    ),
     _shared("on_save", "A checkpoint is complete on disk.", (_CHECKPOINT,)),
     Event(
         "on_delete",

@@ -82,6 +82,9 @@ class EventMethods:
     def on_snapshot(self, *args: Any, **kwargs: Any) -> Any:
         """The values of a checkpoint are copied. The weights may change again."""
 
+    def on_commit(self, *args: Any, **kwargs: Any) -> Any:
+        """A checkpoint is complete on disk. Training does not wait for it: `state` may be some steps further."""
+
     def on_save(self, *args: Any, **kwargs: Any) -> Any:
         """A checkpoint is complete on disk."""
 

@@ -39,6 +39,7 @@ class EventMethods:
         def on_save_due(self, *args: Any, **kwargs: Any) -> Any: ...
         def on_save_begin(self, *args: Any, **kwargs: Any) -> Any: ...
         def on_snapshot(self, *args: Any, **kwargs: Any) -> Any: ...
+        def on_commit(self, *args: Any, **kwargs: Any) -> Any: ...
         def on_save(self, *args: Any, **kwargs: Any) -> Any: ...
         def on_delete(self, *args: Any, **kwargs: Any) -> Any: ...
         def on_push_begin(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -523,6 +524,25 @@ class EventMethods:
             **kwargs: Any,
         ) -> Any:
             """The values of a checkpoint are copied. The weights may change again."""
+
+        def on_commit(
+            self,
+            *_: Any,
+            checkpoint: Checkpoint,
+            args: TrainingArguments,
+            state: TrainerState,
+            control: TrainerControl,
+            model: torch.nn.Module,
+            processing_class: Any,
+            tokenizer: Any,
+            optimizer: torch.optim.Optimizer,
+            lr_scheduler: torch.optim.lr_scheduler.LRScheduler,
+            train_dataloader: Any,
+            eval_dataloader: Any,
+            run: Run,
+            **kwargs: Any,
+        ) -> Any:
+            """A checkpoint is complete on disk. Training does not wait for it: `state` may be some steps further."""
 
         def on_save(
             self,
@@ -1184,6 +1204,25 @@ class TypedEventMethods(EventMethods):
         **kwargs: Any,
     ) -> Any:
         """The values of a checkpoint are copied. The weights may change again."""
+
+    def on_commit(
+        self,
+        *,
+        checkpoint: Checkpoint,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: torch.nn.Module,
+        processing_class: Any,
+        tokenizer: Any,
+        optimizer: torch.optim.Optimizer,
+        lr_scheduler: torch.optim.lr_scheduler.LRScheduler,
+        train_dataloader: Any,
+        eval_dataloader: Any,
+        run: Run,
+        **kwargs: Any,
+    ) -> Any:
+        """A checkpoint is complete on disk. Training does not wait for it: `state` may be some steps further."""
 
     def on_save(
         self,

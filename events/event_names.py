@@ -31,6 +31,7 @@ EventName = Literal[
     "on_save_due",
     "on_save_begin",
     "on_snapshot",
+    "on_commit",
     "on_save",
     "on_delete",
     "on_push_begin",

@@ -81,7 +81,7 @@ class RemoteStore(Callback):
         self._guarded(self._writer.wait, "written")
 
     @order(Stage.REPORT)
-    def on_save(self, run: Run, checkpoint: Any) -> None:
+    def on_commit(self, run: Run, checkpoint: Any) -> None:
         if run.state.is_world_process_zero:
             path = Path(checkpoint.path)
             self._guarded(lambda: self._writer.submit(lambda: self._copy(path)), "written")

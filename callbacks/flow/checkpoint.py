@@ -11,11 +11,14 @@ from typing import Any, TypeVar
 
 from ...engine.arguments import TrainingArguments
 from ...engine.checkpoint.format import files
+from ...engine.checkpoint.protocols import SavingRanks
 from ...engine.checkpoint.write.background_writer import BackgroundWriter
 from ...engine.checkpoint.write.host_copies import HostCopies
+from ...engine.checkpoint.write.ranks_writer import RanksWriter
 from ...engine.checkpoint.write.retention import Keep
 from ...engine.checkpoint.write.save import on_all_ranks
 from ...engine.checkpoint.write.snapshot import Snapshot
+from ...engine.distributed.ranks import connection_lost
 from ...engine.run import Run
 from ...events.activity import CHECK_FOLDER, SAVE
 from ...events.capabilities import BestMetric, Capability
@@ -60,12 +63,14 @@ class Checkpoint(Cadence):
     """The action when a checkpoint cannot be written: `raise` ends the run, `warn` logs and continues training."""
     async_save: bool = True
     """Copy the checkpoint to host memory and write it on a thread while training continues. Training still waits for
-    the write in three cases: with several ranks, with a handler of `on_save`, and if the model cannot be written from a
-    copy. One checkpoint is written at a time."""
+    the write in two cases: with a handler of `on_save`, and if the model cannot be written from a copy. Handlers of
+    `on_commit` do not stop training. One checkpoint is written at a time."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _copies: HostCopies = field(default_factory=HostCopies, init=False, repr=False, compare=False)
     _writer: BackgroundWriter = field(default_factory=BackgroundWriter, init=False, repr=False, compare=False)
+    _writing: files.CheckpointRecord | None = field(default=None, init=False, repr=False, compare=False)
+    """The checkpoint that the thread writes, until it is announced."""
     _evaluated: bool = field(default=False, init=False, repr=False, compare=False)
     _told_unmeasured: bool = field(default=False, init=False, repr=False, compare=False)
     _best_before: str | None = field(default=None, init=False, repr=False, compare=False)
@@ -92,6 +97,9 @@ class Checkpoint(Cadence):
     def on_setup(self, run: Run) -> None:
         super().on_setup(run)
         self._evaluated = self._told_unmeasured = False
+        self._writing = None
+        if not run.ranks.single_process:
+            self._writer = RanksWriter()
         if run.mode == "train" and provides(run.bus.subscribers.values(), Capability.WRITES_CHECKPOINTS):
             # At the first save, the steps so far would be lost.
             with run.activity(CHECK_FOLDER):
@@ -102,19 +110,19 @@ class Checkpoint(Cadence):
 
     @order(Stage.ACT)
     def on_save_due(self, run: Run, control: TrainerControl) -> None:
-        self._guarded(run, self._writer.wait)
+        self._complete(run)
         self._announce_deleted(run)
         step = run.state.global_step
         path = run.args.output_path / files.folder_name(step)
         run.set_checkpoint(files.CheckpointRecord(path, step, run.metrics_at(step)))
         self._best_before = run.state.best_model_checkpoint
         run.announce("on_save_begin")
-        # A veto on one rank is enough: the other ranks would wait for its part.
-        if any(vetoed for (vetoed,) in run.ranks.gather_numbers(int(control.vetoed("save")))):
+        # A veto on one rank is enough: the other ranks would wait for its part. The same is true for waiting.
+        of_ranks = run.ranks.gather_numbers(int(control.vetoed("save")), int(self._waits(run)))
+        if any(vetoed for vetoed, _ in of_ranks):
             logger.warning("The checkpoint of step %d is not written: a callback vetoed it.", step)
             return
-        # A handler of `on_save` expects the checkpoint on disk, so the run waits for it.
-        later = self.async_save and run.ranks.single_process and not run.bus.hears("on_save")
+        later = not any(waits for _, waits in of_ranks)
         failed: list[bool] = []
 
         def save() -> None:
@@ -123,20 +131,32 @@ class Checkpoint(Cadence):
 
         run.services.at("_save_checkpoint", save, run.model_wrapped, None)
         if not any(failed):  # an override may save in another way
+            if self._writing is None and run.bus.has_handlers("on_commit"):
+                run.announce("on_commit")
             run.announce("on_save")
+
+    def _waits(self, run: Run) -> bool:
+        """Return whether the run waits for the write.
+
+        Handlers of `on_save` expect the checkpoint on disk. A run that failed has nothing to do meanwhile.
+        """
+        on_thread = run.ranks.single_process or run.ranks.has_thread_group
+        return not (self.async_save and on_thread) or run.bus.hears("on_save") or run.exception is not None
 
     def _save(self, run: Run, later: bool) -> None:
         states, copies = on_all(run, run.callback_states.collect), self._copies if later else None
         snapshot = on_all(run, lambda: run.storage.snapshot(run, run.checkpoint, states, copies))
         self._pinned = best = run.state.best_model_checkpoint
-        if snapshot.frozen:
-            self._writer.submit(lambda: self._write(run, snapshot, best))
+        if later and all(frozen for (frozen,) in run.ranks.gather_numbers(int(snapshot.frozen))):
+            ranks = self._writer.ranks(run.ranks, run.args.ddp_timeout)
+            self._writer.submit(lambda: self._write(run, snapshot, best, ranks), run.state.global_step)
+            self._writing = run.checkpoint
         else:
-            self._write(run, snapshot, best)
+            self._write(run, snapshot, best, run.ranks)
         run.announce("on_snapshot")
 
-    def _write(self, run: Run, snapshot: Snapshot, best: str | None) -> None:
-        run.storage.write(run, snapshot)
+    def _write(self, run: Run, snapshot: Snapshot, best: str | None, ranks: SavingRanks) -> None:
+        run.storage.write(run, snapshot, ranks)
         if run.args.should_save:
             self._rotate(run, best, snapshot.checkpoint.step)
 
@@ -151,31 +171,52 @@ class Checkpoint(Cadence):
 
     def _rotate_after_evaluation(self, run: Run) -> None:
         """Rotate if a checkpoint became the best one after its save, because the evaluation of its step came later."""
-        self._guarded(run, self._writer.wait)
+        self._complete(run)
         self._pinned = best = run.state.best_model_checkpoint
         if run.args.should_save and best is not None and run.storage.holds(best):
             self._rotate(run, best, run.state.global_step)
 
     def on_step_end(self, run: Run, state: TrainerState) -> None:
-        if self._writer.done:
-            self._guarded(run, self._writer.wait)
+        if self._writer.finished_at(state.global_step):
+            self._complete(run)
         super().on_step_end(run, state)
 
     @order(Stage.PREPARE)
     def on_train_end(self, run: Run) -> None:
-        self._guarded(run, self._writer.close)  # before other handlers look for the checkpoint
+        self._complete(run)  # before other handlers look for the checkpoint
+        self._writer.close()
         self._announce_deleted(run)
         if self.keep.best and run.args.should_save:
             self._tell_unmeasured(run, run.storage.checkpoints(run))
 
+    @order(Stage.RELEASE)
+    def on_exception(self, run: Run) -> None:
+        if self._writer.finish():  # `on_close` logs an error of the thread
+            self._complete(run)
+
     def on_close(self, run: Run) -> None:
         super().on_close(run)
         self._copies = HostCopies()  # free the host memory
-        self._guarded(run, self._writer.close)
+        writing, self._writing = self._writing, None
+        try:
+            self._guarded(run, self._writer.close)
+        except Exception as error:
+            if writing is None or run.exception is None or not connection_lost(error):
+                raise
+            # The run ends with the reason. A second traceback of the same loss explains nothing.
+            logger.warning(
+                "The connection to another rank was lost while the checkpoint of step %d was written.", writing.step
+            )
         self._deleted.clear()
 
     def _cost_of_last(self) -> float:
         return math.inf if self._writer.busy else super()._cost_of_last() + self._writer.seconds
+
+    def _complete(self, run: Run) -> None:
+        """Wait for the thread, and announce the checkpoint that it wrote."""
+        written, self._writing = self._writing, None
+        if self._guarded(run, self._writer.wait) and written is not None:
+            run.bus.announce_late("on_commit", checkpoint=written)
 
     def _guarded(self, run: Run, work: Callable[[], None]) -> bool:
         """Call `work`, which may fail on the disk, and return whether it succeeded.
@@ -190,7 +231,7 @@ class Checkpoint(Cadence):
             missing = run.state.best_model_checkpoint
             if missing is not None and not run.storage.holds(missing):
                 run.state.best_model_checkpoint = self._best_before  # the best model was in the failed checkpoint
-            logger.warning("%s Training continues.", error)
+            logger.warning("%s. Training continues.", str(error).rstrip("."))
             return False
         return True
 

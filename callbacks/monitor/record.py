@@ -150,7 +150,7 @@ class Record(Recorder):
         elif event in ("on_log_due", "on_epoch_begin"):
             if self._random is not None:
                 record["python_rng"] = hash(random.getstate()[1]) & 0xFFFFFFFF
-        elif event in ("on_save_begin", "on_snapshot", "on_save", "on_load"):
+        elif event in ("on_save_begin", "on_snapshot", "on_commit", "on_save", "on_load"):
             record["checkpoint"] = run.checkpoint.step
         elif event == "on_exception":
             record["error"] = f"{type(run.exception).__name__}: {run.exception}"

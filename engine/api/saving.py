@@ -12,7 +12,7 @@ from ...events.errors import ModelError, RankFailure
 from ..checkpoint.format import files
 from ..checkpoint.protocols import STATE_WRITERS
 from ..checkpoint.write.export import export_model
-from ..checkpoint.write.model_files import Weights, can_be_written_later, copies_of, write_model
+from ..checkpoint.write.model_files import Weights, can_be_written_later, clone_values, copies_of, write_model
 from ..data.batches import to_device
 from .moments import MomentMethods
 
@@ -63,22 +63,29 @@ class SavingMethods(MomentMethods):
     def freeze_model(self, copy: Callable[[str, torch.Tensor], torch.Tensor]) -> Callable[[str], None] | None:
         """Return a function that writes the present model to a folder later, on any thread; None if impossible.
 
-        It is impossible in three cases:
+        It is impossible in two cases:
 
         - A subclass overrides `save_model`, `_save`, `_save_checkpoint`, or a method that these methods call. An
           override writes the live model.
         - The `save_pretrained` of the model takes no `state_dict`, so it writes the live model.
-        - A callback gathers the weights.
+
+        Call it on every rank: ranks may hold parts of the weights.
 
         Args:
             copy: returns a copy of a weight, given its name and the weight.
         """
         overridden = self.overrides("save_model", "_save", "_save_checkpoint", *STATE_WRITERS)
-        if overridden or self.run.seams.filled_by("model_state") or not can_be_written_later(self.run.model):
+        if overridden or not can_be_written_later(self.run.model):
             return None
+        gathered = self._gathered_weights()
         if not self.args.should_save:
             return lambda folder: None
-        weights = copies_of(self.run.model.state_dict(), copy)
+        if gathered is None:
+            weights = copies_of(self.run.model.state_dict(), copy)
+        else:
+            weights = dict(gathered)
+            del gathered  # the values are freed one by one
+            clone_values(weights)
         return lambda folder: self._write_model(Path(folder), weights)
 
     def export_model(self, output_dir: str | None = None, inputs: Any = None) -> Path | None:

@@ -41,7 +41,8 @@ class SavingArguments(Group):
     )
     async_save: bool = arg(
         True,
-        "Copy a checkpoint to host memory and write it in a background thread while training continues.",
+        "Copy a checkpoint to host memory. A background thread of each process writes it while training continues. "
+        "With a handler of on_save, training waits for the write.",
         none=True,
     )
     max_shard_size: str | int = arg(

@@ -65,6 +65,21 @@ class RestorableCallbacks(Protocol):
         """Raise an error if the model file has other weights than the trained ones."""
 
 
+class SavingRanks(Protocol):
+    """The ranks that write a checkpoint together."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this process, from 0."""
+
+    @property
+    def single_process(self) -> bool:
+        """Whether this is the only process."""
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in order of rank."""
+
+
 class SavableRun(Protocol):
     """The attributes of a run that saving reads."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .format.files import CheckpointRecord
-from .protocols import SavableRun
+from .protocols import SavableRun, SavingRanks
 from .read.listing import list_checkpoints
 from .read.saved import SavedCheckpoint
 from .write.commit import remove
@@ -30,8 +30,8 @@ class Storage(Protocol):
     ) -> Snapshot:
         """Collect everything that a run needs to resume from this step."""
 
-    def write(self, run: Any, snapshot: Snapshot) -> None:
-        """Write a checkpoint completely, or change nothing."""
+    def write(self, run: Any, snapshot: Snapshot, ranks: SavingRanks) -> None:
+        """Write a checkpoint completely, or change nothing. `ranks` write it together."""
 
     def checkpoints(self, run: Any) -> list[Any]:
         """Return the good checkpoints of this run, oldest first. Checkpoints of another run are not included."""
@@ -57,9 +57,9 @@ class Disk:
         """Collect everything that a run needs to resume from this step."""
         return take_snapshot(run, checkpoint, callbacks, copies)
 
-    def write(self, run: SavableRun, snapshot: Snapshot) -> None:
-        """Write a checkpoint completely, or change nothing."""
-        write_checkpoint(run, snapshot)
+    def write(self, run: SavableRun, snapshot: Snapshot, ranks: SavingRanks) -> None:
+        """Write a checkpoint completely, or change nothing. `ranks` write it together."""
+        write_checkpoint(run, snapshot, ranks)
 
     def checkpoints(self, run: SavableRun) -> list[SavedCheckpoint]:
         """Return the good checkpoints of this run, oldest first."""

@@ -186,6 +186,19 @@ class Ranks:
         if not self.single_process:
             dist.barrier()
 
+    @property
+    def has_thread_group(self) -> bool:
+        """Whether `thread_group` can create a group: gloo is installed, and this process is in a process group."""
+        return dist.is_available() and dist.is_initialized() and dist.is_gloo_available()
+
+    def thread_group(self, timeout: int) -> ThreadGroup:
+        """Create a second process group for the collectives of another thread. Call it on every rank.
+
+        Args:
+            timeout: the time limit of a collective, in seconds.
+        """
+        return ThreadGroup(self.rank, dist.new_group(timeout=timedelta(seconds=timeout), backend="gloo"))
+
     @contextmanager
     def main_first(self, local: bool = True) -> Iterator[None]:
         """Run a `with` block on the first rank before the others, for example to fill a cache.
@@ -201,6 +214,38 @@ class Ranks:
         finally:
             if not self.single_process and first:
                 dist.barrier()
+
+
+class ThreadGroup:
+    """A process group of all ranks that one thread per rank uses while the training uses the first group.
+
+    The ranks of a group must run its collectives in the same order. Two threads cannot guarantee this in one group.
+    """
+
+    single_process = False
+
+    def __init__(self, rank: int, group: Any) -> None:
+        """Take a process group of torch that contains all ranks."""
+        self.rank = rank
+        self._group: Any = group
+        self.lost = False
+        """Whether a collective failed. Another collective would then wait for ranks that do not take part."""
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in order of rank. The values are pickled."""
+        values: list[Any] = [None] * self._group.size()
+        try:
+            dist.all_gather_object(values, value, group=self._group)
+        except BaseException:
+            self.lost = True
+            raise
+        return values
+
+    def close(self) -> None:
+        """Destroy the group. Call it when no thread uses the group."""
+        group, self._group = self._group, None
+        if group is not None and dist.is_initialized():
+            dist.destroy_process_group(group)
 
 
 @cache

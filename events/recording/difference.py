@@ -17,6 +17,7 @@ _SAVES = frozenset({"on_save_due", "on_save_begin", "on_snapshot", "on_save", "o
 
 _EPOCHS = frozenset({"on_epoch_begin", "on_epoch_end"})
 _DELETIONS = frozenset({"on_delete"})
+_COMMITS = frozenset({"on_commit"})
 _REQUESTS = frozenset({"request", "withdraw", "veto"})
 
 _AFTER_EVALUATION = frozenset({"on_step_begin", "on_save_due", "on_epoch_end", "on_train_end", "on_exception"})
@@ -98,6 +99,7 @@ def first_difference(one: Recording, other: Recording) -> Difference | None:
     left_out = _DELETIONS if between_ranks or _saved_at(one) != _saved_at(other) else frozenset()
     # A rank records a request of its own clock or signal at once. Other ranks record it at the next exchange.
     left_out |= _REQUESTS if between_ranks else frozenset()
+    left_out |= _COMMITS  # only a save in step records it
     before: list[str] = []
     for left, right in zip_longest(_comparable(one, resumed, left_out), _comparable(other, resumed, left_out)):
         found = _compared(left, right, ignored)

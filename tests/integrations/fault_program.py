@@ -143,22 +143,34 @@ def session(pair: Pair) -> None:
             send("SIGTERM" if pair.how == "stop" else "SIGKILL")()
 
     somewhere = Somewhere(pair.place, pair.step, does, pair.rank)
-    options = {"ddp_timeout": pair.timeout, "max_steps": 24, "save_steps": 2}
+    # A kill during a write on a thread loses this checkpoint. Only the places `thread` and `committed` test that.
+    on_thread = pair.place in ("thread", "committed")
+    options = {"ddp_timeout": pair.timeout, "max_steps": 24, "save_steps": 2, "async_save": on_thread}
     options["auto_find_batch_size"] = pair.how == "memory"
     trainer = trainer_of(pair.folder / pair.name, somewhere, StatusFile(), **options)
     heard: list[str] = []
     for event in ("on_exception", "on_close"):
         trainer.on(event, lambda event=event: heard.append(event), id=event)
     atexit.register(lambda: print("heard", heard, flush=True))
-    if pair.place == "written":
+    if pair.place in ("written", "thread"):
         write = HashedFile.write
 
         def dies(file: Any, data: Any) -> None:
-            if (trainer.state.global_step, os.environ["RANK"]) == (pair.step, str(pair.rank)):
+            if f"checkpoint-{pair.step}-" in str(file._file.name) and os.environ["RANK"] == str(pair.rank):
+                while on_thread and trainer.state.global_step == pair.step:
+                    time.sleep(0.01)  # the training continues
                 does()
             write(file, data)
 
         HashedFile.write = dies  # type: ignore[method-assign]
+    if pair.place == "committed" and os.environ["RANK"] == str(pair.rank):
+
+        def watch() -> None:
+            while not (pair.folder / pair.name / f"checkpoint-{pair.step}").exists():
+                time.sleep(0.0002)
+            does()
+
+        threading.Thread(target=watch, daemon=True).start()
     if pair.place == "before" and os.environ["RANK"] == str(pair.rank):
         does()
     trainer.on("on_setup", lambda: does() if (pair.place, os.environ["RANK"]) == ("setup", str(pair.rank)) else None)

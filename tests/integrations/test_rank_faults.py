@@ -21,6 +21,9 @@ RUNS = {
     "raised in a save": "raise:written:4:1:60",
     "killed": "kill:backward:3:0:60",
     "written": "kill:written:4:1:60",
+    "killed beside a write": "kill:thread:4:1:60",
+    "raised beside a write": "raise:thread:4:1:60",
+    "restarted beside a write": "restart:thread:4:0:60",
     "orphaned": "orphan:gradients:3:1:60",
     "hung": f"hang:forward:3:1:{PATIENCE}",
     "hung in an evaluation": f"hang:evaluation:4:0:{PATIENCE}",
@@ -33,7 +36,10 @@ RUNS = {
 }
 """What is done to each pair: how, where, in which step, to which rank, and the `ddp_timeout`."""
 
-UNLIKE = {"whole", "raised before", "killed before", "stopped before", "restarted", "told to stop"}
+UNLIKE = {
+    *("whole", "raised before", "killed before", "stopped before", "restarted", "restarted beside a write"),
+    *("told to stop", "raised beside a write"),
+}
 """Those that end well in the end, or before they began."""
 
 pytestmark = [pytest.mark.world_size(2), pytest.mark.timeout(900)]
@@ -168,6 +174,27 @@ def test_a_killed_rank_is_named(ends, name, dead, where):
     )
 
 
+def test_a_rank_killed_while_its_thread_writes_is_named(ends):
+    killed = ends["killed beside a write"]
+    assert killed["codes"] == [[1, -9]]
+    assert failure_of(killed["said"][0]).startswith("Rank 1 ended without an error report. It was killed")
+    lost = "The connection to another rank was lost while the checkpoint of step 4 was written."
+    assert killed["said"][0].count(lost) <= 1
+    assert "on_close failed" not in killed["said"][0]
+
+
+def test_an_error_of_a_thread_ends_both_ranks_after_one_step(ends):
+    raised = ends["raised beside a write"]
+    assert raised["codes"] == [[1, 1]]
+    assert raised["folder"] == ["checkpoint-2", "goodput.jsonl", "run_status.json"]
+    assert error_of(raised["said"][1]) == "ValueError: boom"
+    assert error_of(raised["said"][0]).endswith(
+        "CheckpointError: The checkpoint of step 4 is not written: on rank 1, ValueError: boom"
+    )
+    steps = {re.findall(r"failed after step (\d+) \(its on_error", said)[-1] for said in raised["said"]}
+    assert len(steps) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "hangs", "where"),
     [("hung", 1, "backward of step 3"), ("hung in an evaluation", 0, "an evaluation after step 4")],
@@ -183,9 +210,10 @@ def test_a_rank_that_hangs_is_named_after_the_timeout(ends, name, hangs, where):
     assert hung["told"] >= PATIENCE
 
 
-def test_a_restarted_rank_ends_with_the_weights_of_an_uninterrupted_run(ends, folder):
-    assert ends["restarted"]["codes"] == [[1, -9], [0, 0]]
-    assert weights_of(folder, "restarted") == weights_of(folder, "whole")
+@pytest.mark.parametrize(("name", "codes"), [("restarted", [1, -9]), ("restarted beside a write", [-9, 1])])
+def test_a_restarted_rank_ends_with_the_weights_of_an_uninterrupted_run(ends, folder, name, codes):
+    assert ends[name]["codes"] == [codes, [0, 0]]
+    assert weights_of(folder, name) == weights_of(folder, "whole")
 
 
 def test_a_signal_at_any_moment_ends_both_ranks_with_its_code_and_loses_no_step(ends, folder):

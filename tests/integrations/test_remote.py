@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,27 @@ def test_a_store_that_fails_does_not_end_the_run_unless_asked(
     assert "cannot be written: OSError: the bucket is gone. Training continues." in caplog.text
     with pytest.raises(CheckpointError, match="the bucket is gone"):
         strict.train()
+
+
+def test_a_copy_starts_when_the_thread_has_written_and_training_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainbus.engine.checkpoint.write.commit import Staging
+
+    opened, threads = threading.Event(), []
+    really = Staging.flush
+
+    def flush(staging: Staging) -> None:
+        threads.append(threading.current_thread().name)
+        assert opened.wait(30)
+        really(staging)
+
+    monkeypatch.setattr(Staging, "flush", flush)
+    trainer = net_trainer(tmp_path, RemoteStore(MEMORY), Checkpoint(every(2)), max_steps=3)
+    trainer.on("on_step_end", opened.set, once=3)
+    trainer.train()
+    assert threads == ["checkpoint_0"]
+    assert names(MEMORY) == {"checkpoint-2"}
 
 
 def test_a_path_without_a_protocol_is_refused() -> None:

@@ -79,6 +79,26 @@ def test_a_process_that_is_killed_in_a_save_leaves_no_half_checkpoint(tmp_path: 
     summary("killed in a save", seconds)
 
 
+def test_a_kill_beside_a_write_leaves_no_half_checkpoint(tmp_path: Path, whole: list[float]) -> None:
+    """The thread of the process writes its first file, or the checkpoint has its final name since less than 1 ms."""
+    runs = {
+        f"r2b-{n}": f"restart:{('thread', 'committed')[n // 2 % 2]}:{random.Random(n).choice([4, 6, 8])}:{n % 2}:60"
+        for n in range(REPEATED)
+    }
+    for end in disturbed(tmp_path, runs):
+        dead = int(end["name"].partition("-")[2]) % 2
+        codes = [1, 1]
+        codes[dead] = -9
+        assert end["codes"] == [codes, [0, 0]]
+        assert f"Rank {dead} ended without an error report" in failure_of(end["said"][1 - dead])
+        assert "on_close failed" not in end["said"][1 - dead]
+        assert end["weights"] == whole
+        assert [f"checkpoint-{step}" for step in range(2, 25, 2)] == sorted(
+            (name for name in end["folder"] if name.startswith("checkpoint-")), key=lambda name: int(name[11:])
+        )
+        assert not [name for name in end["folder"] if name.startswith(".tmp")]
+
+
 def test_a_signal_to_one_rank_stops_both_and_loses_no_step(tmp_path: Path, whole: list[float]) -> None:
     places = {n: chosen(n) for n in range(REPEATED)}
     runs = {f"r9-{n}": f"signal:{place}:{step}:{n % 2}:60" for n, (place, step) in places.items()}

@@ -100,7 +100,7 @@ class VirtualStorage:
         facts = {"seconds": run.seconds()}
         return Snapshot(checkpoint, 0, facts, {}, {}, lambda folder: None, frozen=False)
 
-    def write(self, run: Any, snapshot: Snapshot) -> None:
+    def write(self, run: Any, snapshot: Snapshot, ranks: Any) -> None:
         """Remember the checkpoint."""
         kept = snapshot.checkpoint
         kept.run_id, kept.seconds = run.run_id, snapshot.facts["seconds"]

@@ -6,6 +6,10 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from typing import Any
+
+from ..protocols import SavingRanks
 
 
 class BackgroundWriter:
@@ -19,12 +23,31 @@ class BackgroundWriter:
         self.seconds = 0.0
         """The seconds that the last finished task took; 0 before the first."""
 
-    def submit(self, work: Callable[[], None]) -> None:
-        """Wait for the running task, then start another. An error of the running task is raised here."""
+    def ranks(self, ranks: Any, timeout: int) -> SavingRanks:
+        """Return the ranks with which a task may communicate. Call it on every rank.
+
+        Args:
+            ranks: the ranks of the run.
+            timeout: the time limit of a collective, in seconds.
+        """
+        group: SavingRanks = ranks
+        return group
+
+    def submit(self, work: Callable[[], None], step: int = 0) -> None:
+        """Wait for the running task, then start another. An error of the running task is raised here.
+
+        Args:
+            work: the task.
+            step: the completed steps of the training.
+        """
         self.wait()
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._task = self._pool.submit(self._timed, work)
+
+    def __reduce__(self) -> tuple[type[BackgroundWriter], tuple[()]]:
+        """Make a copy idle: the thread and its task stay with the original."""
+        return type(self), ()
 
     def _timed(self, work: Callable[[], None]) -> None:
         began = time.perf_counter()
@@ -43,6 +66,14 @@ class BackgroundWriter:
         """Whether a task has finished since the last call of `wait`."""
         return self._task is not None and self._task.done()
 
+    def finished_at(self, step: int) -> bool:
+        """Return whether a task has finished since the last call of `wait`, on all ranks. Call it after each step.
+
+        Args:
+            step: the completed steps. All ranks get the same answer for the same step.
+        """
+        return self.done
+
     def _leave_to_parent(self) -> None:
         """Forget thread and task in a forked process: they exist in the parent only, which finishes the task."""
         if self._process != os.getpid():
@@ -54,6 +85,14 @@ class BackgroundWriter:
         task, self._task = self._task, None
         if task is not None:
             task.result()
+
+    def finish(self) -> bool:
+        """Wait for the running task without raising its error. Return whether a task finished without an error."""
+        self._leave_to_parent()
+        if self._task is None:
+            return False
+        wait_for([self._task])
+        return self._task.exception() is None
 
     def close(self) -> None:
         """Wait for the running task, then end the thread."""

@@ -57,6 +57,22 @@ def copies_of(weights: Mapping[str, Any], copy_of: Callable[[str, torch.Tensor],
     return copied
 
 
+def clone_values(weights: dict[str, Any]) -> None:
+    """Replace the values of a state dict by copies, one after the other. Names of one tied tensor share the copy.
+
+    If the dict has the only references, then the memory holds all values once, and one value twice.
+    """
+    firsts: dict[Any, torch.Tensor] = {}
+    for name in weights:
+        if not isinstance(weights[name], torch.Tensor):
+            weights[name] = copy.deepcopy(weights[name])
+            continue
+        same = _identity(weights[name]) if weights[name].numel() else name
+        if same not in firsts:
+            firsts[same] = weights[name].detach().clone()
+        weights[name] = firsts[same]
+
+
 def can_be_written_later(model: Any) -> bool:
     """Return whether a checkpoint can write a model from a copy of its weights while training continues."""
     if not hasattr(model, "save_pretrained"):

@@ -10,7 +10,7 @@ from ....events.errors import CheckpointError
 from ..format.files import Hidden, hidden_name
 from ..format.hashing import AnyDigest
 from ..format.tensor_file import write_tensors
-from ..protocols import SavableRun
+from ..protocols import SavableRun, SavingRanks
 from .commit import Staging
 from .disk_space import check_space, explained
 from .snapshot import Snapshot
@@ -19,24 +19,32 @@ T = TypeVar("T")
 
 
 @during(SAVE)
-def write_checkpoint(run: SavableRun, snapshot: Snapshot) -> None:
+def write_checkpoint(run: SavableRun, snapshot: Snapshot, ranks: SavingRanks | None = None) -> None:
     """Write a checkpoint completely, or change nothing.
 
-    Call it on every rank. A single process may call it on any thread; it reads only the arguments of the run.
+    Call it on every rank. A thread may call it while training continues: it reads only the arguments of the run.
+
+    Args:
+        run: the run.
+        snapshot: the contents of the checkpoint.
+        ranks: the ranks that write together. On a thread, they need a process group of their own. Default: those of
+            the run.
 
     Raises:
         CheckpointError: if the disk is full or fails.
     """
     checkpoint = snapshot.checkpoint
-    named = run.ranks.gather_objects((run.args.should_save, hidden_name(checkpoint.step, run.run_id)))
+    ranks = run.ranks if ranks is None else ranks
+    named = ranks.gather_objects((run.args.should_save, hidden_name(checkpoint.step, run.run_id)))
     # The last rank up to this one that saves creates the folder: rank 0, or the first rank of this machine.
-    name: Hidden = [name for saves, name in named[: run.ranks.rank + 1] if saves][-1]
+    name: Hidden = [name for saves, name in named[: ranks.rank + 1] if saves][-1]
     staging = Staging(checkpoint.path, name)
     with explained(checkpoint.step, snapshot.needed, checkpoint.path.parent):
         try:
-            on_all_ranks(run, lambda: _prepare(run, staging, snapshot.needed))
-            written = on_all_ranks(run, lambda: _write(snapshot, staging, run.ranks.single_process))
-            on_all_ranks(run, lambda: _commit(run, snapshot, staging, written))
+            together(ranks, checkpoint.step, lambda: _prepare(run, staging, snapshot.needed))
+            single_process = ranks.single_process
+            written = together(ranks, checkpoint.step, lambda: _write(snapshot, staging, single_process))
+            together(ranks, checkpoint.step, lambda: _commit(run, snapshot, staging, written))
         except BaseException:
             if run.args.should_save:
                 staging.discard()
@@ -45,17 +53,22 @@ def write_checkpoint(run: SavableRun, snapshot: Snapshot) -> None:
 
 def on_all_ranks(run: SavableRun, work: Callable[[], T]) -> list[T]:
     """Call `work` on every rank and return the results by rank. If it fails on one rank, raise an error on all."""
+    return together(run.ranks, run.state.global_step, work)
+
+
+def together(ranks: SavingRanks, step: int, work: Callable[[], T]) -> list[T]:
+    """Do the same as `on_all_ranks`, with these ranks, for the checkpoint of this step."""
     result, failure = None, None
     try:
         result = work()
     except Exception as error:
         failure = error
-    outcomes = run.ranks.gather_objects((result, "" if failure is None else f"{type(failure).__name__}: {failure}"))
+    outcomes = ranks.gather_objects((result, "" if failure is None else f"{type(failure).__name__}: {failure}"))
     if failure is not None:
         raise failure
     failed = [f"on rank {rank}, {message}" for rank, (_, message) in enumerate(outcomes) if message]
     if failed:
-        raise CheckpointError(f"The checkpoint of step {run.state.global_step} is not written: {'; '.join(failed)}")
+        raise CheckpointError(f"The checkpoint of step {step} is not written: {'; '.join(failed)}")
     return [result for result, _ in outcomes]
 
 

@@ -16,7 +16,7 @@ from ...data.position import save_position
 from ..format import files
 from ..format.codec import encode
 from ..format.files import CheckpointRecord
-from ..format.sharded import files_of_rank, gathered, is_split
+from ..format.sharded import Files, files_of_rank, gathered, is_split
 from ..protocols import STATE_WRITERS, SavableRun
 from .disk_space import bytes_needed
 from .host_copies import HostCopies
@@ -62,19 +62,9 @@ def take_snapshot(
     if copies is not None:
         copies.begin()
         write_model = run.services.freeze_model(copies.copy)
-    of_rank, shared, texts = _state_of(run, checkpoint, callbacks)
-    tensors = {name: encode(value, name) for name, value in of_rank.items()}
-    for name, value in shared.items():
-        encoded, metadata = encode(value, name)
-        if run.args.save_on_each_node:  # each machine gets all shards
-            encoded = {key: _gathered(run, tensor) if is_split(tensor) else tensor for key, tensor in encoded.items()}
-        parts = files_of_rank(name, encoded, metadata, run.ranks.rank, run.ranks.world_size)
-        tensors |= {part: content for part, content in parts.items() if run.args.should_save or part != name}
+    tensors, texts = _contents(run, checkpoint, callbacks)
     if copies is not None and write_model is not None:
-        tensors = {
-            name: ({key: copies.copy(f"{name}/{key}", tensor) for key, tensor in encoded.items()}, metadata)
-            for name, (encoded, metadata) in tensors.items()
-        }
+        _copy_all(tensors, copies, gathered=bool(run.seams.filled_by("optimizer_state")))
     return Snapshot(
         checkpoint,
         needed,
@@ -92,6 +82,36 @@ def take_snapshot(
         write_model=partial(_write_live_model, run) if write_model is None else write_model,
         frozen=write_model is not None,
     )
+
+
+def _contents(run: SavableRun, checkpoint: CheckpointRecord, callbacks: dict[str, Any]) -> tuple[Files, dict[str, str]]:
+    """Return the tensors and the texts that this rank writes, by file name."""
+    of_rank, shared, texts = _state_of(run, checkpoint, callbacks)
+    tensors = {name: encode(value, name) for name, value in of_rank.items()}
+    for name, value in shared.items():
+        encoded, metadata = encode(value, name)
+        if run.args.save_on_each_node:  # each machine gets all shards
+            encoded = {key: _gathered(run, tensor) if is_split(tensor) else tensor for key, tensor in encoded.items()}
+        parts = files_of_rank(name, encoded, metadata, run.ranks.rank, run.ranks.world_size)
+        tensors |= {part: content for part, content in parts.items() if run.args.should_save or part != name}
+    return tensors, texts
+
+
+def _copy_all(tensors: Files, copies: HostCopies, *, gathered: bool) -> None:
+    """Replace all tensors by copies on the CPU.
+
+    Args:
+        tensors: the tensors by file name. No other reference to a gathered tensor exists.
+        copies: copies tensors, and keeps the memory for the next save.
+        gathered: whether a callback gathers the optimizer state of all ranks on the host. Then the memory is not kept,
+            and each gathered tensor is freed before the next one is copied.
+    """
+    for name, (encoded, _) in tensors.items():
+        for key, tensor in encoded.items():
+            if gathered and not tensor.is_cuda:
+                encoded[key] = tensor.detach().clone(memory_format=torch.contiguous_format)
+            else:
+                encoded[key] = copies.copy(f"{name}/{key}", tensor)
 
 
 def _write_live_model(run: SavableRun, folder: str) -> None:
