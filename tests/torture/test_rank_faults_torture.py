@@ -79,7 +79,7 @@ def test_a_process_that_is_killed_in_a_save_leaves_no_half_checkpoint(tmp_path: 
     summary("killed in a save", seconds)
 
 
-def test_a_kill_beside_a_write_leaves_no_half_checkpoint(tmp_path: Path, whole: list[float]) -> None:
+def test_a_kill_during_a_write_leaves_only_complete_checkpoints(tmp_path: Path, whole: list[float]) -> None:
     """The thread of the process writes its first file, or the checkpoint has its final name since less than 1 ms."""
     runs = {
         f"r2b-{n}": f"restart:{('thread', 'committed')[n // 2 % 2]}:{random.Random(n).choice([4, 6, 8])}:{n % 2}:60"
