@@ -370,7 +370,7 @@ class EventBus:
             speaking.author, speaking.event = before
             marks += (DONE, now())
             if len(marks) > FULL:
-                self.timeline.fold()
+                self.timeline.fold_steps()
 
     def _forgives(self, subscription: Subscription, error: Exception) -> bool:
         """Apply the `on_error` of a handler to its exception. Return whether the run continues."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import blinker
@@ -25,7 +25,7 @@ FINISHES: dict[str, Flag] = {
 """Event -> the flag that becomes False before the event, as in transformers, because the requested work is done."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Subscription:
     """One handler of one subscriber for one event. A signal holds these."""
 
@@ -40,6 +40,11 @@ class Subscription:
     """What an exception does."""
     names: frozenset[str] = frozenset()
     """The parameters that the handler names."""
+    key: tuple[str, str] = field(init=False)
+    """The id of the owner and the name of the event."""
+
+    def __post_init__(self) -> None:
+        self.key = self.owner_id, self.event.name
 
     @property
     def label(self) -> str:

@@ -221,11 +221,17 @@ def _call_by_name(handler: Handler, first: tuple[str, ...], rest: tuple[str, ...
     return call
 
 
+@functools.cache
+def _reader(names: tuple[str, ...]) -> Callable[[Any], Any]:
+    """Return the function that reads these attributes. Handlers with the same parameters share it."""
+    return attrgetter(*names)
+
+
 def _call_in_order(handler: Handler, names: tuple[str, ...]) -> Call:
     """Return a function that passes all values by position. It is the usual and cheapest case: one `attrgetter`."""
     if not names:
         return lambda run, extras: handler()
-    read = attrgetter(*names)
+    read = _reader(names)
     single = len(names) == 1
 
     def call(run: Any, extras: Mapping[str, Any]) -> Any:

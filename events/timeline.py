@@ -46,7 +46,7 @@ RARE = frozenset({LOGS, EVALUATE, SAVES, COLLECT})
 """Parts that most steps do not have. A step with one of them does not count in medians."""
 
 FULL = 8192
-"""The number of values in `marks` at which the bus folds them: about 250 steps."""
+"""The number of values in `marks` at which the bus folds the complete steps: about 250 of them."""
 SAMPLE = 7
 """One of this number of ordinary steps is measured by part and handler. The other steps count with their whole time."""
 KEPT = 512
@@ -76,7 +76,7 @@ class Sums:
     def __init__(self) -> None:
         self.parts: dict[str, float] = dict.fromkeys(PARTS, 0)
         """Part -> nanoseconds."""
-        self.handlers: dict[tuple[str, str], tuple[float, float]] = {}
+        self.handlers: dict[tuple[str, str], list[float]] = {}
         """(callback, event) -> nanoseconds and number of calls. Work that the handler started is not included."""
 
     def add(self, other: Sums, time: float = 1, calls: float = 1) -> None:
@@ -84,8 +84,9 @@ class Sums:
         for part, passed in other.parts.items():
             self.parts[part] += passed * time
         for key, (passed, number) in other.handlers.items():
-            own, before = self.handlers.get(key, (0, 0))
-            self.handlers[key] = own + passed * time, before + number * calls
+            own = self.handlers.setdefault(key, [0, 0])
+            own[0] += passed * time
+            own[1] += number * calls
 
 
 class Timeline:
@@ -121,6 +122,7 @@ class Timeline:
         self._top: Any = ENGINE
         self._scope = ""
         self._since = 0
+        self._between_steps = False  # the last mark that was added up begins a step
         self._row = Sums()
         self._row_is_rare = True  # the first step prepares much that later steps find ready
         self._in_step = False
@@ -187,15 +189,23 @@ class Timeline:
 
     def fold(self) -> None:
         """Add up the marks since the last call."""
-        marks, looks, self._looks = self.marks, self._looks, []
-        taken = marks[:]
-        del marks[: len(taken)]
+        self._fold(len(self.marks))
+
+    def fold_steps(self) -> None:
+        """Add up the marks of the complete steps. Those of the current step stay, unless it has very many."""
+        begin = _last_step(self.marks) + 2
+        self._fold(begin if len(self.marks) - begin < FULL // 2 else len(self.marks))
+
+    def _fold(self, end: int) -> None:
+        marks, looks = self.marks, self._looks
+        taken = marks[:end]
+        del marks[:end]
+        self._looks = [place - end for place in looks if place >= end]
         if not self._watches:
             return
-        starts = _places(taken)
+        starts = [-2, *_places(taken)] if self._between_steps else _places(taken)
         if not starts:
             self._add_up(taken)
-            self._looks += [0] if looks else []
             return
         self._add_up(taken[: starts[0] + 2])
         for start, end in pairwise(starts):
@@ -214,23 +224,20 @@ class Timeline:
     def _add_up(self, taken: list[Any]) -> None:
         parts, handlers, levels = self._row.parts, self._row.handlers, self._levels
         what: Any
-        top: Any = self._top
+        top: Any = self._top  # a part, a scope, or the list in `handlers` of the handler that runs
         scope, since = self._scope, self._since
         for what, at in zip(taken[::2], taken[1::2]):
             if what is CALL:
                 levels.append((top, scope))
                 continue
             passed, since = at - since, at
-            if top.__class__ is str:
-                parts[scope or top] += passed
-            elif top.__class__ is Scope:
-                parts[scope] += passed
-            else:  # a handler
+            if top.__class__ is list:
                 parts[scope or CALLBACKS] += passed
-                handler: Any = top
-                key = handler.owner_id, handler.event.name
-                own, calls = handlers.get(key, (0, 0))
-                handlers[key] = own + passed, calls
+                top[0] += passed
+            elif top.__class__ is str:
+                parts[scope or top] += passed
+            else:
+                parts[scope] += passed
             if what is STEP:
                 self._end_row()
                 parts, handlers = self._row.parts, self._row.handlers
@@ -238,19 +245,22 @@ class Timeline:
                 top, scope = DATA, ""
             elif what is DONE:
                 top, scope = levels.pop() if levels else (ENGINE, "")
-            else:
-                if what.__class__ is Scope:
-                    levels.append((top, scope))
-                    self.times[what.part] += not scope
-                    scope = scope or what.part
-                    self._row_is_rare |= what.part in RARE
-                elif what.__class__ is not str:
-                    handler = what
-                    key = handler.owner_id, handler.event.name
-                    own, calls = handlers.get(key, (0, 0))
-                    handlers[key] = own, calls + 1
+            elif what.__class__ is str:
                 top = what
+            elif what.__class__ is Scope:
+                levels.append((top, scope))
+                self.times[what.part] += not scope
+                scope = scope or what.part
+                self._row_is_rare |= what.part in RARE
+                top = what
+            else:  # a handler
+                top = handlers.get(what.key)
+                if top is None:
+                    top = handlers[what.key] = [0, 0]
+                top[1] += 1
         self._top, self._scope, self._since = top, scope, since
+        if taken:
+            self._between_steps = taken[-2] is STEP
 
     def _end_row(self) -> None:
         row, self._row = self._row, Sums()
@@ -269,15 +279,27 @@ class Timeline:
         """End the last step, so that it counts although no step follows."""
         self.fold()
         if self._in_step:
+            ended = self._row
             self._end_row()
             self._in_step = False
+            self._move_handlers(ended)
+
+    def _move_handlers(self, ended: Sums) -> None:
+        """Let the handlers that still run add their time to the new row."""
+        keys = {id(times): key for key, times in ended.handlers.items()}
+
+        def moved(top: Any) -> Any:
+            return self._row.handlers.setdefault(keys[id(top)], [0, 0]) if top.__class__ is list else top
+
+        self._top = moved(self._top)
+        self._levels = [(moved(top), scope) for top, scope in self._levels]
 
 
 def _places(taken: list[Any]) -> list[int]:
     """Return the indices of the marks `STEP` in a list of marks."""
-    found, place = [], -2
-    try:
-        while True:
-            found.append(place := taken.index(STEP, place + 2))
-    except ValueError:
-        return found
+    return [2 * number for number, what in enumerate(taken[::2]) if what is STEP]
+
+
+def _last_step(marks: list[Any]) -> int:
+    """Return the index of the last mark `STEP`; -2 if there is none."""
+    return next((place for place in range(len(marks) - 2, -1, -2) if marks[place] is STEP), -2)

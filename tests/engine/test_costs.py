@@ -217,11 +217,8 @@ def test_the_lines_are_silent_where_bars_are(tmp_path: Any, capsys: Any) -> None
 class Subscribed:
     """A handler as the bus marks it."""
 
-    class event:
-        name = "on_step_end"
-
     def __init__(self, owner_id: str) -> None:
-        self.owner_id = owner_id
+        self.key = owner_id, "on_step_end"
 
 
 def opened() -> Timeline:
@@ -248,7 +245,7 @@ def test_sampled_steps_stand_for_the_others_and_rare_ones_are_exact() -> None:
     for number in range(1, 1001):
         at = step(timeline, at, handler=slow, evaluates=5000 if number % 100 == 0 else 0)
         if len(timeline.marks) > FULL:
-            timeline.fold()
+            timeline.fold_steps()
     timeline.marks += (STEP, at)
     sums = timeline.sums()
     timeline._watches = False
@@ -262,6 +259,64 @@ def test_sampled_steps_stand_for_the_others_and_rare_ones_are_exact() -> None:
     assert sums.handlers["Slow", "on_step_end"][1] == pytest.approx(1020)
     assert {whole for whole, _ in timeline.rows} == {100}
     assert len(timeline.rows) < 200, "most steps are not added up one by one"
+
+
+@pytest.mark.parametrize("often", [1, 7, 100])
+def test_sums_do_not_depend_on_the_moments_of_the_folds(often: int) -> None:
+    """The time of all steps is the same, wherever the list of marks is full."""
+    timeline, at, slow = opened(), 0, Subscribed("Slow")
+    for number in range(1, 501):
+        at = step(timeline, at, handler=slow, evaluates=5000 if number % 100 == 0 else 0)
+        if number % often == 0:
+            timeline.fold_steps()
+    timeline.marks += (STEP, at)
+    sums = timeline.sums()
+    timeline._watches = False
+    assert timeline.steps == 500
+    assert sums.parts[EVALUATE] == 25_000
+    assert sum(sums.parts.values()) == pytest.approx(at)
+    assert sums.handlers["Slow", "on_step_end"] == pytest.approx([500 * 10 + 25_000, 510])
+
+
+def test_most_steps_are_not_added_up_one_by_one_with_many_handlers() -> None:
+    """The list of marks is then full after a few steps."""
+    timeline, at, slow = opened(), 0, Subscribed("Slow")
+    for _ in range(700):
+        timeline.marks += (STEP, at, APPLY, at + 1, CALL, 0)
+        for number in range(500):
+            timeline.marks += (slow, at + number)
+            if len(timeline.marks) > FULL:
+                timeline.fold_steps()
+        timeline.marks += (DONE, at + 500)
+        at += 600
+    timeline.marks += (STEP, at)
+    timeline.fold_steps()
+    timeline._watches = False
+    assert timeline.steps == 700
+    assert len(timeline.rows) <= 101
+
+
+def test_one_long_step_does_not_fill_the_memory_with_marks() -> None:
+    timeline, slow = opened(), Subscribed("Slow")
+    timeline.marks += (STEP, 0)
+    for number in range(10 * FULL):
+        timeline.marks += (CALL, 0, slow, number, DONE, number)
+        if len(timeline.marks) > FULL:
+            timeline.fold_steps()
+    assert len(timeline.marks) <= FULL
+    timeline._watches = False
+
+
+def test_a_handler_that_ends_the_last_step_keeps_its_own_time() -> None:
+    timeline, last = opened(), Subscribed("Last")
+    at = step(timeline, 0, handler=Subscribed("Slow"))
+    timeline.marks += (CALL, 0, last, at)
+    timeline.end_step()
+    timeline.marks += (DONE, at + 40, ENGINE, at + 50)
+    sums = timeline.sums()
+    timeline._watches = False
+    assert sums.handlers["Last", "on_step_end"] == [40, 1]
+    assert timeline.steps == 1
 
 
 def test_an_open_evaluation_is_folded_in_pieces() -> None:
