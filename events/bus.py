@@ -330,15 +330,6 @@ class EventBus:
         if calls:
             self.call(calls, event, self.run, extras)
 
-    def announce_late(self, event: str, **extras: Any) -> None:
-        """Announce an event that a thread caused: call its handlers, but not the watchers.
-
-        The speed of the thread decides the step of this event. Traces and recordings of equal runs stay equal.
-        """
-        calls = self.route(event, self.order_of(event))
-        if calls:
-            self.call(calls, event, self.run, extras)
-
     def announce_checked(self, event: str, values: Mapping[str, Any]) -> None:
         """Announce an event for a callback, and check the parameters of a custom event."""
         if event not in CATALOG:

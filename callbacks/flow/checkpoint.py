@@ -53,7 +53,7 @@ class Checkpoint(Cadence):
     """
 
     flag = "save"
-    arguments = ("save_strategy", "save_steps", "save_total_limit", "on_save_error", "async_save")
+    arguments = ("save_strategy", "save_steps", "save_total_limit", "on_save_error", "async_save", "link_unchanged")
 
     trigger: Trigger = field(default_factory=lambda: every(500) | at_end())
     """When to save. Default: every 500 steps and at the end."""
@@ -65,6 +65,8 @@ class Checkpoint(Cadence):
     """Copy the checkpoint to host memory and write it on a thread while training continues. Training still waits for
     the write in two cases: with a handler of `on_save`, and if the model cannot be written from a copy. Handlers of
     `on_commit` do not stop training. One checkpoint is written at a time."""
+    link_unchanged: bool = False
+    """Share files that did not change since the last checkpoint: they become hard links to its files."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
     _copies: HostCopies = field(default_factory=HostCopies, init=False, repr=False, compare=False)
@@ -89,7 +91,7 @@ class Checkpoint(Cadence):
         # With the strategy `best`, KeepBest requests the checkpoints.
         strategy = "no" if args.save_strategy == "best" else args.save_strategy
         trigger, keep = from_strategy(strategy, args.save_steps), Keep(total=args.save_total_limit)
-        return cls(trigger, keep, args.on_save_error, args.async_save)
+        return cls(trigger, keep, args.on_save_error, args.async_save, args.link_unchanged)
 
     def has(self, capability: Capability) -> bool:
         return self.trigger != never() if capability is Capability.WRITES_CHECKPOINTS else super().has(capability)
@@ -146,6 +148,7 @@ class Checkpoint(Cadence):
     def _save(self, run: Run, later: bool) -> None:
         states, copies = on_all(run, run.callback_states.collect), self._copies if later else None
         snapshot = on_all(run, lambda: run.storage.snapshot(run, run.checkpoint, states, copies))
+        snapshot.link_unchanged = self.link_unchanged
         self._pinned = best = run.state.best_model_checkpoint
         if later and all(frozen for (frozen,) in run.ranks.gather_numbers(int(snapshot.frozen))):
             ranks = self._writer.ranks(run.ranks, run.args.ddp_timeout)
@@ -216,7 +219,16 @@ class Checkpoint(Cadence):
         """Wait for the thread, and announce the checkpoint that it wrote."""
         written, self._writing = self._writing, None
         if self._guarded(run, self._writer.wait) and written is not None:
-            run.bus.announce_late("on_commit", checkpoint=written)
+            self._announce_late(run, written)
+
+    def _announce_late(self, run: Run, written: files.CheckpointRecord) -> None:
+        """Announce a checkpoint that the thread wrote to the handlers, but not to the watchers of the bus.
+
+        The speed of the thread decides the step of this event. So traces and recordings of equal runs stay equal.
+        """
+        calls = run.bus.route("on_commit", run.bus.order_of("on_commit"))
+        if calls:
+            run.bus.call(calls, "on_commit", run, {"checkpoint": written})
 
     def _guarded(self, run: Run, work: Callable[[], None]) -> bool:
         """Call `work`, which may fail on the disk, and return whether it succeeded.

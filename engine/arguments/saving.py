@@ -45,6 +45,13 @@ class SavingArguments(Group):
         "With a handler of on_save, training waits for the write.",
         none=True,
     )
+    link_unchanged: bool = arg(
+        False,
+        "Share files that did not change since the last checkpoint: they become hard links to its files. Frozen "
+        "weights then need no space. A smaller `max_shard_size` lets more files stay equal. Damage to a shared file "
+        "damages each checkpoint that has it.",
+        none=True,
+    )
     max_shard_size: str | int = arg(
         "50GB",
         "Largest size of a weight file, in bytes or as text such as '5GB'. Larger models use several files.",

@@ -36,7 +36,15 @@ GROUPS = [base for base in TrainingArguments.__bases__ if issubclass(base, Group
 OURS_ALONE = {
     *("logging_dir", "sharded_ddp", "warmup_ratio", "overwrite_output_dir", "past_index", "fp16_opt_level"),
     *("do_export", "minimum_eval_times", "scale_loss", "sharding", "sharding_degree"),
-    *("max_time", "on_save_error", "async_save", "max_shard_size", "resume_partial", "deepspeed_fill_sections"),
+    *(
+        "max_time",
+        "on_save_error",
+        "async_save",
+        "link_unchanged",
+        "max_shard_size",
+        "resume_partial",
+        "deepspeed_fill_sections",
+    ),
     *("learning_rates", "limit_train_batches", "limit_eval_batches", "fast_dev_run", "eval_rows"),
     *(
         "gradient_accumulation_schedule",

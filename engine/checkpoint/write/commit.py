@@ -25,6 +25,7 @@ from ..format.files import MANIFEST, Hidden, folder_name, hidden_name, parse_hid
 from ..format.folder import CheckpointFolder
 from ..format.hashing import AT_ONCE, Algorithm, AnyDigest, Digest, Hashing, at_once, digest_of, to_write
 from ..read.verify import damage
+from .links import NO_LINKS, Links
 
 
 class HashedFile:
@@ -48,9 +49,16 @@ class HashedFile:
 class Staging:
     """The hidden folder that a checkpoint is written into before it gets its final name."""
 
-    def __init__(self, target: Path, name: Hidden) -> None:
-        """Use the folder `name`, which becomes `target`."""
+    def __init__(self, target: Path, name: Hidden, links: Links = NO_LINKS) -> None:
+        """Use the folder `name`, which becomes `target`.
+
+        Args:
+            target: the final folder.
+            name: the name of the hidden folder.
+            links: replaces unchanged files by links to an earlier checkpoint. Default: all files are written.
+        """
         self.target = target
+        self._links = links
         self.name = name
         self.path = target.with_name(str(name))
         self._algorithm = to_write()
@@ -76,8 +84,11 @@ class Staging:
             with open(self.path / name, "xb") as file:
                 hashed = HashedFile(file, thread, self._algorithm)
                 yield hashed
-            self._synchronise(self.path / name)
-            self.digests[name] = hashed.digest()
+            if name not in self._links:
+                self._synchronise(self.path / name)  # while a slow hash is computed
+            digest = self.digests[name] = hashed.digest()
+            if name in self._links and not self._links.replace(self.path / name, name, digest):
+                self._synchronise(self.path / name)
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file."""
@@ -91,8 +102,17 @@ class Staging:
             name = path.relative_to(self.path).as_posix()
             if path.is_file() and name not in self.digests and name not in self._reading:
                 path.chmod(allowed)
-                self._reading[name] = self._beside.submit(digest_of, path, self._algorithm)
-                self._synchronise(path)
+                if name in self._links:
+                    self._reading[name] = self._beside.submit(self._link_or_synchronise, path, name)
+                else:
+                    self._reading[name] = self._beside.submit(digest_of, path, self._algorithm)
+                    self._synchronise(path)
+
+    def _link_or_synchronise(self, path: Path, name: str) -> AnyDigest:
+        digest = digest_of(path, self._algorithm)
+        if not self._links.replace(path, name, digest):
+            _synchronise(path)
+        return digest
 
     def flush(self) -> None:
         """Wait until the known files are on the disk and hashed."""

@@ -13,6 +13,7 @@ from ..format.tensor_file import write_tensors
 from ..protocols import SavableRun, SavingRanks
 from .commit import Staging
 from .disk_space import check_space, explained
+from .links import NO_LINKS, links_to_last
 from .snapshot import Snapshot
 
 T = TypeVar("T")
@@ -38,7 +39,8 @@ def write_checkpoint(run: SavableRun, snapshot: Snapshot, ranks: SavingRanks | N
     named = ranks.gather_objects((run.args.should_save, hidden_name(checkpoint.step, run.run_id)))
     # The last rank up to this one that saves creates the folder: rank 0, or the first rank of this machine.
     name: Hidden = [name for saves, name in named[: ranks.rank + 1] if saves][-1]
-    staging = Staging(checkpoint.path, name)
+    links = links_to_last(checkpoint.path.parent) if snapshot.link_unchanged else NO_LINKS
+    staging = Staging(checkpoint.path, name, links)
     with explained(checkpoint.step, snapshot.needed, checkpoint.path.parent):
         try:
             together(ranks, checkpoint.step, lambda: _prepare(run, staging, snapshot.needed))

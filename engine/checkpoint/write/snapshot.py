@@ -40,6 +40,8 @@ class Snapshot:
     """Writes the model into a folder."""
     frozen: bool
     """Whether everything is copied. If so, training may continue while it is written."""
+    link_unchanged: bool = False
+    """Whether files that are equal in the last checkpoint become hard links to its files."""
 
 
 @during(SAVE)
