@@ -16,6 +16,7 @@ from ...events.callback import Callback
 from ...events.capabilities import Capability, Conflict
 from ...events.errors import ArgumentError, ModelError
 from ...events.stages import Stage
+from ..base.module_changes import replace_attribute
 from .compile_model import Compile
 from .forwards import replace_forward
 
@@ -92,7 +93,6 @@ class ChunkedCrossEntropy(Callback):
                 f"ChunkedCrossEntropy needs an output layer of the class nn.Linear. The output layer of {name} is a "
                 f"{type(head).__name__}. Leave the callback out."
             )
-        own = vars(model).get("_loss_function")
         forward, project = model.forward, head.forward
 
         def forward_in_chunks(*args: Any, **kwargs: Any) -> Any:
@@ -124,8 +124,8 @@ class ChunkedCrossEntropy(Callback):
 
         compute_usual = model.loss_function
         self._undo += [replace_forward(head, keep_hidden), replace_forward(model, forward_in_chunks)]
-        model.loss_function = loss_in_chunks
-        self._undo.append(lambda: _restore(model, own))
+        # The property `loss_function` of transformers reads this attribute, and computes it if there is none.
+        self._undo.append(replace_attribute(model, "_loss_function", loss_in_chunks))
 
     def _without_logits(self, outputs: Any) -> Any:
         """Return outputs of a training forward without the logits. They would be the hidden states."""
@@ -178,14 +178,6 @@ class ChunkedCrossEntropy(Callback):
 
     def on_close(self) -> None:
         undo, self._undo = self._undo, []
-        for step in reversed(undo):
+        for step in undo:
             step()
         self._active, self._hidden = False, None
-
-
-def _restore(model: Any, own: Any) -> None:
-    """Restore the loss function that the model had; None: the loss function of its class."""
-    if own is None:
-        del model._loss_function
-    else:
-        model._loss_function = own

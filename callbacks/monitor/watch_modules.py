@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.capabilities import Capability, Conflict
 from ...events.stages import Stage, order
 from ...events.triggers import Moment, Trigger, every
+from ..base.module_changes import hook_forward
 from .watch_numbers import tensors_in
 
 
@@ -47,7 +47,7 @@ class WatchModules(Callback):
     """Whether to log the statistics of the outputs."""
     id: str | None = None
     """The name of the callback in the ledger and in checkpoints."""
-    _hooks: list[RemovableHandle] = field(default_factory=list, init=False, repr=False, compare=False)
+    _unhook: list[Callable[[], None]] = field(default_factory=list, init=False, repr=False, compare=False)
     _values: dict[str, torch.Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
     _due: bool = field(default=False, init=False, repr=False, compare=False)
 
@@ -63,9 +63,7 @@ class WatchModules(Callback):
         # The trigger is asked about the end of this step.
         self._due = self.trigger.due(Moment("step", now.step + 1, now.epoch, now.max_steps, now.seconds, False, False))
         if self._due and self.activations:
-            self._hooks = [
-                module.register_forward_hook(self._measure(name)) for name, module in self._watched(run.model)
-            ]
+            self._unhook = [hook_forward(module, self._measure(name)) for name, module in self._watched(run.model)]
 
     def _measure(self, name: str) -> Any:
         def measure(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -100,9 +98,9 @@ class WatchModules(Callback):
         self._values, self._due = {}, False
 
     def _remove_hooks(self) -> None:
-        hooks, self._hooks = self._hooks, []
-        for hook in hooks:
-            hook.remove()
+        unhook, self._unhook = self._unhook, []
+        for remove in unhook:
+            remove()
 
 
 @torch.no_grad()
