@@ -27,6 +27,13 @@ def replace_attribute(module: nn.Module, name: str, value: Any) -> Callable[[], 
     return lambda: changes.unset(name, value)
 
 
+def has_own(module: nn.Module, name: str) -> bool:
+    """Return whether an attribute was set on this module itself, not counting replacements."""
+    changes = vars(module).get("__getstate__")
+    former = changes.former if isinstance(changes, _Changes) else {}
+    return former.get(name, vars(module).get(name, _ABSENT)) is not _ABSENT
+
+
 def hook_forward(module: nn.Module, hook: Callable[..., Any], **options: Any) -> Callable[[], None]:
     """Register a forward hook, and return a function that removes it. Copies and pickles of the module lack the hook.
 

@@ -16,6 +16,7 @@ from ...engine.run import Run
 from ...events.callback import Callback
 from ...events.errors import ArgumentError, NonFiniteError
 from ...events.stages import Stage
+from ..base.missing_logits import MissingLogits
 from ..base.module_changes import hook_forward
 
 
@@ -79,10 +80,10 @@ class WatchNumbers(Callback):
 
 
 def tensors_in(data: Any) -> list[torch.Tensor]:
-    """Return all tensors in nested data."""
+    """Return all tensors in nested data. Logits that were not computed are left out."""
     found: list[torch.Tensor] = []
     map_tensors(found.append, data)
-    return found
+    return [each for each in found if not isinstance(each, MissingLogits)]
 
 
 def _range_of(tensor: torch.Tensor) -> str:
